@@ -1,0 +1,142 @@
+# One Makefile for the whole tree.  Read it top to bottom: packages, settings, the folder graph, sources in
+# the order data flows through them, objects, archives, program, tests, checks.
+#
+#   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
+#   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
+#   make evals      the programs that measure         make soak       the long tests, by hand
+#   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR
+
+B      ?= build
+MODE   ?= release
+PREFIX ?= /usr/local
+NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+out    := $(B)/$(MODE)
+
+# ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
+BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev
+TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
+FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
+
+# ---- settings ------------------------------------------------------------------------------------------
+CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP
+CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+           -ffp-contract=off -fno-math-errno $(if $(CI),-Werror) $($(MODE)_FLAGS)
+release_FLAGS = -O2
+asan_FLAGS    = -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+tsan_FLAGS    = -O1 -fsanitize=thread -fno-omit-frame-pointer
+NVCCFLAGS     = -O2 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
+                -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+
+# ---- the folder graph: each folder may use only the folders on its line ---------------------------------
+FOLDERS          = engine speculative moe offload kernels
+USES_kernels     =
+USES_offload     = kernels
+USES_moe         = offload kernels
+USES_speculative = kernels
+USES_engine      = speculative moe offload kernels
+LIBS_kernels     = -lnuma -lpthread -lm
+LIBS_engine      = -lpcre2-8 -linih -ledit -luring
+
+# ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
+ISAS       = avx2 avx512
+ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
+ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+
+SRC_kernels     = core/base core/io core/memory core/machine core/threads
+CU_kernels      =
+SRC_offload     =
+SRC_moe         =
+SRC_speculative =
+SRC_engine      =
+MAIN            = engine/main
+
+# ---- objects and archives ------------------------------------------------------------------------------
+archive = $(out)/lib$(1).a
+closure = $(foreach f,$(1) $(USES_$(1)),$(call archive,$(f)))
+libs    = $(foreach f,$(1) $(USES_$(1)),$(LIBS_$(f)))
+plain   = $(patsubst %,$(out)/$(1)/%.o,$(filter-out %.tmpl,$(SRC_$(1))))
+perisa  = $(foreach i,$(ISAS),$(patsubst %.tmpl,$(out)/$(1)/%.$(i).o,$(filter %.tmpl,$(SRC_$(1)))))
+
+ifneq ($(NVCC),)
+OBJ_cuda      = $(CU_kernels:%=$(out)/kernels/%.cu.o)
+LIBS_kernels += $(if $(CU_kernels),-L$(dir $(NVCC))../lib64 -lcudart_static -lstdc++ -ldl -lrt)
+else
+OBJ_cuda      = $(if $(CU_kernels),$(out)/kernels/cuda/absent.o)
+endif
+
+all: build-packages $(out)/spillway
+	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
+
+define isa_rule
+$(out)/%.$(1).o: %.tmpl.c
+	@mkdir -p $$(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(if $(filter release,$(MODE)),-O3) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
+endef
+$(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
+
+$(out)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+$(out)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
+
+define folder_rule
+$(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda)) Makefile
+	@rm -f $$@
+	ar rcs $$@ $$(filter %.o,$$^)
+endef
+$(foreach f,$(FOLDERS),$(eval $(call folder_rule,$(f))))
+
+$(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
+	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+
+# ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
+TESTS = $(patsubst %.c,$(out)/%,$(wildcard tests/*/test_*.c))
+define test_rule
+$(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
+	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
+endef
+$(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
+
+test: test-packages
+	@$(MAKE) --no-print-directory -j$$(nproc) tests
+	@tests/run.sh $(TESTS)
+tests: $(TESTS) $(out)/spillway
+
+check: $(foreach f,$(FOLDERS),$(call archive,$(f)))
+	@tests/check.sh "$(out)" $(foreach f,$(FOLDERS),"$(f):$(USES_$(f))")
+
+# ---- evals: programs that measure; they print CSV --------------------------------------------------------
+EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c))
+$(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
+	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
+evals: build-packages $(EVALS) $(out)/spillway
+
+# ---- fuzzing: clang's libFuzzer over the same sources ----------------------------------------------------
+FUZZERS = $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(B)/fuzz/%: tests/fuzz/%.c $(foreach f,$(FOLDERS),$(SRC_$(f):%=$(f)/%.c)) Makefile
+	@mkdir -p $(@D)
+	tests/fuzz/build.sh $@ $<
+fuzz: $(FUZZERS)
+
+# ---- the rest ------------------------------------------------------------------------------------------
+demo: all
+	@tests/demo.sh $(out)/spillway
+
+soak: test-packages
+	@tests/soak.sh
+
+build-packages test-packages fuzz-packages: %-packages:
+	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
+
+install: $(out)/spillway
+	install -D -m 755 $(out)/spillway $(DESTDIR)$(PREFIX)/bin/spillway
+
+clean:
+	rm -rf $(B)
+
+.PHONY: all tests test check evals fuzz demo soak install clean build-packages test-packages fuzz-packages
+.SECONDARY:
+-include $(shell find $(out) -name '*.d' 2>/dev/null)

@@ -1,0 +1,137 @@
+/* kernels/kernels.h - the mathematics: one table of operations, one definition of every result.
+ *
+ * kernels/cpu/reference.c is the specification, in plain scalar C; the AVX2 and AVX-512 tables (and the
+ * device's) give the same bits, and tests compare them with memcmp.  What makes that possible:
+ *
+ *   - quantised dot products are integer within a block, so exact in any order; blocks are combined in
+ *     ascending order with fmaf;
+ *   - a float dot product of a weight row takes k ascending, one fmaf each;
+ *   - a reduction over n floats (norms, QK, softmax sums) has 64 accumulators, element i goes to
+ *     accumulator i mod 64, then a halving tree: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
+ *   - attention walks absolute positions in chunks of 64 and merges the chunks in order;
+ *   - exp, log, sin, cos, pow are ours, made of correctly rounded operations.
+ *
+ * A row's result never depends on which rows, tile, thread or instruction set computed it.  A result
+ * that is not a number is the same NaN in meaning, not in bits.
+ *
+ * Every operation works on caller's memory, allocates nothing and may run on any thread. */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "kernels/core.h"
+#include "kernels/formats.h"
+
+/* ---- formats ----------------------------------------------------------------------------------- */
+
+struct kn_format_info {
+    const char *name;
+    int gguf_type, block_values, block_bytes;
+    enum kn_act act;
+};
+const struct kn_format_info *kn_format_info(enum kn_format f);
+int    kn_format_find(const char *name, enum kn_format *out);        /* "q4_k", any case */
+int    kn_format_from_gguf(uint32_t type, enum kn_format *out);
+size_t kn_row_bytes(enum kn_format f, int n_in);                     /* a file row; 0: no whole blocks */
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);          /* interleaved; 0: no whole blocks */
+size_t kn_act_bytes(enum kn_act a, int n_in);                        /* one activation row */
+
+/* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
+struct kn_mat {
+    enum kn_format format;
+    int n_out, n_in;
+    const void *data;
+};
+
+/* Values of row r as float32, by the format's usual dequantisation (embedding look-up, tests). */
+void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
+
+/* One file row to float32, and back with the plain rounding rule (tests, synth). */
+void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
+
+float    kn_f16_to_f32(uint16_t h);
+uint16_t kn_f32_to_f16(float x);                                     /* nearest, ties to even */
+float    kn_bf16_to_f32(uint16_t h);
+uint16_t kn_f32_to_bf16(float x);
+
+/* ---- scalar mathematics ------------------------------------------------------------------------ */
+
+float  kn_expf(float x);                                             /* under 1.5 ulp; the SIMD body equals it */
+double kn_exp(double x);
+double kn_log(double x);
+double kn_pow(double x, double y);                                   /* x > 0 */
+void   kn_sincos(double x, double *s, double *c);                    /* |x| < 2^30 */
+
+/* ---- operations -------------------------------------------------------------------------------- */
+
+/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  x rows are of the kind that W's format takes.
+ * x_row and y_row map i to a row; NULL is the identity. */
+struct kn_matmul {
+    struct kn_mat w;
+    const void *x;      size_t x_stride;        /* bytes */
+    const int32_t *x_row;
+    float *y;           size_t y_stride;        /* floats */
+    const int32_t *y_row;
+    int n_row;
+};
+
+/* One row's attention over one KV head: n_q query heads that share it.  Position p of the row's past is
+ * at slot(p) = p < n_base ? base[p] : tail[p - n_base]; positions first..last are seen. */
+enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
+
+struct kn_attend {
+    const float *q;                             /* [n_q][d_head] */
+    float *out;                                 /* [n_q][d_head] */
+    const void *k, *v;                          /* [n_slot][d_head] of this KV head */
+    const int32_t *base, *tail;
+    int n_base, first, last;
+    int n_q, d_head;                            /* n_q <= KN_MAX_Q, d_head <= KN_MAX_D_HEAD */
+    enum kn_kv kv;
+    float scale;
+};
+#define KN_MAX_Q      64
+#define KN_MAX_D_HEAD 512
+#define KN_CHUNK      64                        /* positions per chunk, absolute */
+
+enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS }; /* (i, i + n/2) as in neox; (2i, 2i + 1) as in llama files */
+
+struct kn_ops {
+    enum kn_isa isa;
+
+    /* Panels panel0..panel1-1 (rows 16*panel0 ..) of every product. */
+    void (*matmul)(const struct kn_matmul *m, int panel0, int panel1);
+
+    /* x[n] to one activation row of kind a.  Scale = largest |x| of the block / 127; a block whose
+     * largest |x| is below 2^-100 is zero; one with a value that is not finite gets a NaN scale. */
+    void (*quantize)(enum kn_act a, const float *x, int n, void *out);
+
+    /* File rows to panels panel0..panel1-1; rows holds the whole matrix, panels the whole result. */
+    void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
+                   int panel0, int panel1);
+
+    void (*attend)(const struct kn_attend *a);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w;  y may be x. */
+    void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
+
+    /* Rotates the first n_rot values of each of n_head heads; turn[i] = {cos, sin} of pair i. */
+    void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
+
+    void (*swiglu)(const float *gate, const float *up, int n, float *y);   /* y = gate * sigmoid(gate) * up */
+    void (*softmax)(float *x, int n);
+    void (*add)(float *x, const float *y, int n);                          /* x += y */
+    void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */
+    void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out);
+};
+
+/* The table for an instruction set, or for the best the processor has below it. */
+const struct kn_ops *kn_ops(enum kn_isa most);
+
+/* ---- device ------------------------------------------------------------------------------------ */
+
+/* Without a CUDA build, or without a device, there are none. */
+struct kn_device_info { char name[64]; size_t memory_bytes; int compute_major, compute_minor; };
+bool kn_device_built(void);
+int  kn_device_count(void);
+int  kn_device_get(int device, struct kn_device_info *out);
+
+#endif

@@ -1,0 +1,163 @@
+/* moe/moe.h - model files, models, and the whole forward pass: token rows in, logits out.
+ *
+ *     moe_file     a GGUF file (or its splits): metadata and where tensors lie.  Nothing is mapped; all
+ *                  of the header is read into checked memory.  Enough for tokenize and inspect.
+ *     moe_model    weights of one file, bound to a description of its family.  Immutable and shared.
+ *     moe_context  KV memory, step arena and a worker team: what one thread needs to run a model.
+ *                  Several contexts may run over one model at once.
+ *
+ * A batch is rows: one token each, with its own position, its own path through the KV slots and whether
+ * its logits are wanted.  Rows of several sequences, of a prompt's chunk and of a token tree are all the
+ * same to the forward pass: a row sees exactly the slots on its path.  Slots are numbers that the caller
+ * hands out; the row writes its key and value into the slot at its own position, before any row of the
+ * batch reads.  A row that cannot be computed has a status of its own; the others do not notice. */
+#ifndef MOE_MOE_H
+#define MOE_MOE_H
+
+#include "kernels/kernels.h"
+#include "offload/offload.h"
+
+/* ---- model files ------------------------------------------------------------------------------- */
+
+/* GGUF value types, numbered as in the file. */
+enum moe_type {
+    MOE_U8, MOE_I8, MOE_U16, MOE_I16, MOE_U32, MOE_I32, MOE_F32, MOE_BOOL, MOE_STRING, MOE_ARRAY,
+    MOE_U64, MOE_I64, MOE_F64, MOE_TYPE_COUNT
+};
+
+struct moe_string { const char *data; size_t n; };      /* not terminated; no NUL promised inside */
+
+struct moe_value {
+    struct moe_string key;
+    enum moe_type type, item;                           /* item: of an array */
+    size_t n;                                           /* items of an array, else 1 */
+    const void *data;                                   /* packed scalars, aligned; or struct moe_string[n] */
+};
+
+struct moe_tensor {
+    struct moe_string name;
+    uint32_t gguf_type;
+    int n_dim;
+    uint64_t dim[4];                                    /* dim[0] is contiguous; unused ones are 1 */
+    int file;                                           /* which split */
+    uint64_t offset, bytes;                             /* from the start of that file */
+};
+
+struct moe_file;
+
+/* path is a .gguf or the first of its splits (name-00001-of-0000N.gguf). */
+int  moe_file_open(struct moe_file **out, const char *path);
+void moe_file_close(struct moe_file *f);
+
+const char *moe_file_path(const struct moe_file *f);
+const struct off_files *moe_file_files(const struct moe_file *f);
+size_t moe_file_value_count(const struct moe_file *f);
+size_t moe_file_tensor_count(const struct moe_file *f);
+const struct moe_value  *moe_file_value(const struct moe_file *f, size_t i);
+const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
+const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
+const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
+
+/* Scalars by key.  1: found, 0: absent (out untouched), negative: there but not of that kind or out of
+ * range, said.  Any integer type does for an integer; the string is a view into the file's memory. */
+int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most, int64_t *out);
+int moe_file_float(const struct moe_file *f, const char *key, double *out);
+int moe_file_bool(const struct moe_file *f, const char *key, bool *out);
+int moe_file_string(const struct moe_file *f, const char *key, struct moe_string *out);
+
+/* The i-th item of an array of numbers, as any integer or float; the caller has checked i and the type. */
+int64_t moe_value_int(const struct moe_value *v, size_t i);
+double  moe_value_float(const struct moe_value *v, size_t i);
+bool    moe_string_is(struct moe_string s, const char *text);
+
+/* Writing one: add everything, then write the header, then each tensor's bytes in order.  The file
+ * appears under its name only when finished. */
+struct moe_writer;
+int  moe_writer_open(struct moe_writer **out, const char *path);
+void moe_writer_close(struct moe_writer *w);            /* unfinished: nothing is left behind */
+int  moe_writer_value(struct moe_writer *w, const char *key, enum moe_type type, const void *value);
+int  moe_writer_string(struct moe_writer *w, const char *key, const char *s, size_t n);
+int  moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n);
+int  moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
+                       const uint64_t *dim);
+int  moe_writer_header(struct moe_writer *w);
+int  moe_writer_data(struct moe_writer *w, const void *data, size_t bytes);   /* tensor order, any pieces */
+int  moe_writer_finish(struct moe_writer *w);
+
+/* ---- synthetic models -------------------------------------------------------------------------- */
+
+struct moe_synth_options {
+    const char *shape;                                  /* "qwen3-30b-a3b" ... */
+    int n_layer, n_vocab;                               /* 0: the shape's own */
+    enum kn_format format;                              /* of experts and FFN; attention and head: Q8_0 */
+    uint64_t seed;
+    struct kn_team *team;
+    struct off_progress *progress;                      /* may be NULL */
+};
+int moe_synth(const char *path, const struct moe_synth_options *opt);
+const char *moe_synth_shape(int i);                     /* names, NULL after the last */
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+struct moe_model;
+
+struct moe_model_options {
+    enum kn_isa isa;                                    /* at most; KN_ISA_COUNT - 1 for the best */
+    struct kn_team *team;                               /* reads and repacks with it; during open only */
+    size_t host_bytes;                                  /* budget for weights; 0: no limit */
+    struct off_progress *progress;                      /* may be NULL */
+};
+
+struct moe_shape {                                      /* what others need to know of a model */
+    char arch[32];
+    int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
+    int n_expert, n_used, d_ff, d_expert;
+    size_t dense_bytes, expert_bytes;                   /* resident */
+    size_t row_bytes;                                   /* weight bytes that one row touches */
+};
+
+int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
+void moe_model_close(struct moe_model *m);
+const struct moe_shape *moe_model_shape(const struct moe_model *m);
+const struct kn_ops *moe_model_ops(const struct moe_model *m);
+
+/* ---- contexts ---------------------------------------------------------------------------------- */
+
+struct moe_context;
+
+struct moe_context_options {
+    int max_row;                                        /* rows of a batch */
+    int max_want;                                       /* rows of a batch that want logits */
+    int n_slot;                                         /* KV slots, over all sequences */
+    int max_pos;                                        /* positions are below this */
+    enum kn_kv kv;
+    struct kn_team *team;                               /* not owned; one context at a time uses it */
+};
+
+size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
+size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
+int    moe_context_open(struct moe_context **out, const struct moe_model *m,
+                        const struct moe_context_options *opt);
+void   moe_context_close(struct moe_context *c);
+
+struct moe_row {
+    int32_t token, position;
+    bool want_logits;
+    /* Slot of position p: base[p] below n_base, tail[p - n_base] from there on; both reach to this
+     * row's own position.  base is a sequence's table, tail a branch of a draft tree. */
+    const int32_t *base, *tail;
+    int n_base;
+};
+
+struct moe_batch { const struct moe_row *row; int n_row; };
+
+struct moe_result {
+    const float *logits;                                /* [n_want][n_vocab], in row order; valid until the next call */
+    const int *status;                                  /* [n_row] */
+    int n_want;
+    double experts_per_layer;                           /* distinct ones, mean over the layers */
+};
+
+int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
+
+#endif
