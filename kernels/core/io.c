@@ -1,0 +1,134 @@
+/* The seam's system side, and files on top of it.
+ *
+ * kn_io_system is what runs outside tests: malloc, mmap with huge pages and a node binding, and the
+ * system calls.  The file calls below it know EINTR and short transfers, and say what failed where. */
+#include "kernels/core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <numaif.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* mmap aligned to a huge page when it is worth one; binding to a node is a wish, not a condition. */
+static void *system_map(size_t bytes, int node)
+{
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    uint8_t *p = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    if (align) {
+        uint8_t *start = (uint8_t *)kn_align_up((uintptr_t)p, HUGE_PAGE);
+        size_t head = (size_t)(start - p), page = (size_t)sysconf(_SC_PAGESIZE);
+        size_t end = kn_align_up(head + bytes, page);
+        if (head)
+            munmap(p, head);
+        if (end < bytes + align)
+            munmap(p + end, bytes + align - end);
+        p = start;
+        madvise(p, bytes, MADV_HUGEPAGE);
+    }
+    if (node >= 0 && node < 64) {
+        unsigned long mask = 1ul << node;
+        (void)mbind(p, bytes, MPOL_PREFERRED, &mask, 65, 0);
+    }
+    return p;
+}
+
+static void system_unmap(void *p, size_t bytes) { munmap(p, bytes); }
+static int system_open(const char *path, int flags, int mode) { return open(path, flags, mode); }
+
+static int64_t system_size(int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return -1;
+    if (S_ISREG(st.st_mode))
+        return st.st_size;
+    uint64_t bytes;
+    if (S_ISBLK(st.st_mode) && ioctl(fd, BLKGETSIZE64, &bytes) == 0 && bytes <= INT64_MAX)
+        return (int64_t)bytes;
+    errno = S_ISDIR(st.st_mode) ? EISDIR : ESPIPE;
+    return -1;
+}
+
+static ssize_t system_pread(int fd, void *buf, size_t n, int64_t at) { return pread(fd, buf, n, at); }
+static ssize_t system_pwrite(int fd, const void *buf, size_t n, int64_t at) { return pwrite(fd, buf, n, at); }
+
+static uint64_t system_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+const struct kn_io kn_io_system = {
+    .alloc = malloc, .free = free, .map = system_map, .unmap = system_unmap,
+    .open = system_open, .close = close, .size = system_size,
+    .pread = system_pread, .pwrite = system_pwrite, .sync = fsync,
+    .rename = rename, .unlink = unlink, .now_ns = system_now_ns,
+};
+
+static const struct kn_io *seam = &kn_io_system;
+
+void kn_io_set(const struct kn_io *io) { seam = io ? io : &kn_io_system; }
+const struct kn_io *kn_io(void) { return seam; }
+
+/* ---- files ------------------------------------------------------------------------------------- */
+
+int kn_file_open(int *fd, const char *path, int flags)
+{
+    int got = seam->open(path, flags | O_CLOEXEC, 0644);
+    if (got < 0)
+        return kn_fail(errno == ENOENT ? KN_ENOENT : KN_EIO, "%s: %s", path, strerror(errno));
+    *fd = got;
+    return 0;
+}
+
+void kn_file_close(int fd)
+{
+    if (fd >= 0)
+        seam->close(fd);
+}
+
+int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
+{
+    for (size_t done = 0; done < bytes; ) {
+        ssize_t n = seam->pread(fd, (uint8_t *)buf + done, bytes - done, (int64_t)(offset + done));
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n < 0)
+            return kn_fail(KN_EIO, "%s: reading %zu bytes at %llu: %s", path, bytes,
+                           (unsigned long long)offset, strerror(errno));
+        if (n == 0)
+            return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %zu bytes before what it "
+                           "promises: an incomplete copy?", path,
+                           (unsigned long long)(offset + done), bytes - done);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset)
+{
+    for (size_t done = 0; done < bytes; ) {
+        ssize_t n = seam->pwrite(fd, (const uint8_t *)buf + done, bytes - done,
+                                 (int64_t)(offset + done));
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0)
+            return kn_fail(KN_EIO, "%s: writing %zu bytes at %llu: %s", path, bytes,
+                           (unsigned long long)offset, n < 0 ? strerror(errno) : "nothing written");
+        done += (size_t)n;
+    }
+    return 0;
+}
