@@ -44,7 +44,7 @@ ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
 SRC_kernels     = core/base core/io core/memory core/machine core/threads
 CU_kernels      =
-SRC_offload     =
+SRC_offload     = load store
 SRC_moe         =
 SRC_speculative =
 SRC_engine      =

@@ -46,7 +46,7 @@ const char *kn_error_text(int code);
 /* One line to the sink; the sink adds the newline.  The default sink writes to stderr. */
 typedef void kn_log_sink(enum kn_level level, const char *line);
 void kn_log_set(kn_log_sink *sink, enum kn_level most);
-void kn_log(enum kn_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void kn_say(enum kn_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Says what went wrong and returns code, for `return kn_fail(KN_ECORRUPT, ...)`. */
 int kn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

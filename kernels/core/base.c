@@ -44,7 +44,7 @@ static void say(enum kn_level level, const char *fmt, va_list args)
     sink(level, line);
 }
 
-void kn_log(enum kn_level level, const char *fmt, ...)
+void kn_say(enum kn_level level, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);

@@ -26,7 +26,7 @@ static void errors_have_texts_and_are_said_once(void **state)
     assert_string_equal(last_line, "file: field?7");
     assert_string_equal(kn_error_text(KN_ESHORT), "file is shorter than it says");
     assert_string_equal(kn_error_text(0), "no error");
-    kn_log(KN_LOG_DEBUG, "unheard");
+    kn_say(KN_LOG_DEBUG, "unheard");
     assert_string_equal(last_line, "file: field?7");
     kn_log_set(NULL, KN_LOG_INFO);
 }
