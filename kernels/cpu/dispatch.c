@@ -1,0 +1,35 @@
+/* kernels/cpu/dispatch.c - which function runs an operation on this processor.
+ *
+ * One table per instruction set, filled by the same macro, so that no operation can be missing from one
+ * of them.  The level is capped by what the processor has; a test asks for each level in turn. */
+#include "kernels/internal.h"
+
+#define KN_TABLE(level, name)               \
+    [level] = {                             \
+        .isa        = level,                \
+        .matmul     = kn_matmul_##name,     \
+        .quantize   = kn_quantize_##name,   \
+        .repack     = kn_repack_##name,     \
+        .attend     = kn_attend_##name,     \
+        .rms_norm   = kn_rms_norm_##name,   \
+        .rope       = kn_rope_##name,       \
+        .swiglu     = kn_swiglu_##name,     \
+        .softmax    = kn_softmax_##name,    \
+        .add        = kn_add_##name,        \
+        .add_scaled = kn_add_scaled_##name, \
+        .kv_store   = kn_kv_store_##name,   \
+    }
+
+static const struct kn_ops tables[KN_ISA_COUNT] = {
+    KN_TABLE(KN_ISA_SCALAR, scalar),
+    KN_TABLE(KN_ISA_AVX2,   avx2),
+    KN_TABLE(KN_ISA_AVX512, avx512),
+};
+
+const struct kn_ops *kn_ops(enum kn_isa most)
+{
+    enum kn_isa best = kn_isa_best();
+
+    kn_assert(most >= KN_ISA_SCALAR && most < KN_ISA_COUNT);
+    return &tables[most < best ? most : best];
+}

@@ -1,0 +1,170 @@
+/* kernels/cpu/simd.h - the few vector operations that kernels are written in, per instruction set.
+ *
+ * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the flags
+ * for it, and names what it exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its bodies know
+ * only vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is KN_PARTS of them,
+ * the 64 accumulators of a reduction are 64 / KN_LANES.
+ *
+ * Every operation here is exact or correctly rounded, so both instruction sets give the same bits;
+ * the order of operations is the caller's.  There is no contraction but the fma that is written.
+ * Names are short and without the folder's prefix, for the expressions' sake: none is exported.
+ * Of equal or unordered arguments max and min give the second. */
+#ifndef KERNELS_CPU_SIMD_H
+#define KERNELS_CPU_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define KN_PASTE2(a, b) a##_##b
+#define KN_PASTE(a, b) KN_PASTE2(a, b)
+#define KN_FN(name) KN_PASTE(name, KN_ISA)
+
+#define KN_INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+
+#define KN_LANES 16
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;                                    /* one truth value per lane */
+
+/* ---- floats -------------------------------------------------------------------------------- */
+
+KN_INLINE vm first_lanes(int n) { return (vm)((UINT32_C(1) << n) - 1); }         /* n <= KN_LANES */
+
+KN_INLINE vf vf_zero(void)                    { return _mm512_setzero_ps(); }
+KN_INLINE vf vf_set1(float x)                 { return _mm512_set1_ps(x); }
+KN_INLINE vf vf_load(const float *p)          { return _mm512_loadu_ps(p); }
+KN_INLINE void vf_store(float *p, vf x)       { _mm512_storeu_ps(p, x); }
+KN_INLINE vf vf_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+KN_INLINE void vf_store_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+KN_INLINE vf vf_add(vf a, vf b)               { return _mm512_add_ps(a, b); }
+KN_INLINE vf vf_sub(vf a, vf b)               { return _mm512_sub_ps(a, b); }
+KN_INLINE vf vf_mul(vf a, vf b)               { return _mm512_mul_ps(a, b); }
+KN_INLINE vf vf_div(vf a, vf b)               { return _mm512_div_ps(a, b); }
+KN_INLINE vf vf_fma(vf a, vf b, vf c)         { return _mm512_fmadd_ps(a, b, c); }    /* a*b + c */
+KN_INLINE vf vf_fnma(vf a, vf b, vf c)        { return _mm512_fnmadd_ps(a, b, c); }   /* c - a*b */
+KN_INLINE vf vf_max(vf a, vf b)               { return _mm512_max_ps(a, b); }
+KN_INLINE vf vf_min(vf a, vf b)               { return _mm512_min_ps(a, b); }
+KN_INLINE vm vf_less(vf a, vf b)              { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+KN_INLINE vf vf_select(vm m, vf a, vf b)      { return _mm512_mask_blend_ps(m, b, a); }
+KN_INLINE vf vf_from_int(vi a)                { return _mm512_cvtepi32_ps(a); }
+KN_INLINE vi vf_to_int(vf a)                  { return _mm512_cvtps_epi32(a); }  /* nearest even */
+KN_INLINE vf vf_bits(vi a)                    { return _mm512_castsi512_ps(a); }
+KN_INLINE vi vi_bits(vf a)                    { return _mm512_castps_si512(a); }
+
+KN_INLINE vf vf_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+KN_INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+KN_INLINE void vf_store_f16(uint16_t *p, vf x)
+{
+    __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)p, half);
+}
+
+/* ---- integers ------------------------------------------------------------------------------ */
+
+KN_INLINE vi vi_zero(void)                    { return _mm512_setzero_si512(); }
+KN_INLINE vi vi_set1(int32_t x)               { return _mm512_set1_epi32(x); }
+KN_INLINE vi vi_load(const void *p)           { return _mm512_loadu_si512(p); }
+KN_INLINE void vi_store(void *p, vi x)        { _mm512_storeu_si512(p, x); }
+KN_INLINE vi vi_add(vi a, vi b)               { return _mm512_add_epi32(a, b); }
+KN_INLINE vi vi_sub(vi a, vi b)               { return _mm512_sub_epi32(a, b); }
+KN_INLINE vi vi_mul(vi a, vi b)               { return _mm512_mullo_epi32(a, b); }
+KN_INLINE vi vi_max(vi a, vi b)               { return _mm512_max_epi32(a, b); }
+KN_INLINE vi vi_min(vi a, vi b)               { return _mm512_min_epi32(a, b); }
+KN_INLINE vi vi_and(vi a, vi b)               { return _mm512_and_si512(a, b); }
+KN_INLINE vi vi_or(vi a, vi b)                { return _mm512_or_si512(a, b); }
+KN_INLINE vi vi_xor(vi a, vi b)               { return _mm512_xor_si512(a, b); }
+#define vi_shl(a, n) _mm512_slli_epi32(a, n)
+#define vi_shr(a, n) _mm512_srli_epi32(a, n)
+
+#else /* AVX2 */
+
+#define KN_LANES 8
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256i vm;                                      /* all ones where true */
+
+/* ---- floats -------------------------------------------------------------------------------- */
+
+KN_INLINE vm first_lanes(int n)                                                  /* n <= KN_LANES */
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+KN_INLINE vf vf_zero(void)                    { return _mm256_setzero_ps(); }
+KN_INLINE vf vf_set1(float x)                 { return _mm256_set1_ps(x); }
+KN_INLINE vf vf_load(const float *p)          { return _mm256_loadu_ps(p); }
+KN_INLINE void vf_store(float *p, vf x)       { _mm256_storeu_ps(p, x); }
+KN_INLINE vf vf_load_n(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+KN_INLINE void vf_store_n(float *p, vf x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
+KN_INLINE vf vf_add(vf a, vf b)               { return _mm256_add_ps(a, b); }
+KN_INLINE vf vf_sub(vf a, vf b)               { return _mm256_sub_ps(a, b); }
+KN_INLINE vf vf_mul(vf a, vf b)               { return _mm256_mul_ps(a, b); }
+KN_INLINE vf vf_div(vf a, vf b)               { return _mm256_div_ps(a, b); }
+KN_INLINE vf vf_fma(vf a, vf b, vf c)         { return _mm256_fmadd_ps(a, b, c); }    /* a*b + c */
+KN_INLINE vf vf_fnma(vf a, vf b, vf c)        { return _mm256_fnmadd_ps(a, b, c); }   /* c - a*b */
+KN_INLINE vf vf_max(vf a, vf b)               { return _mm256_max_ps(a, b); }
+KN_INLINE vf vf_min(vf a, vf b)               { return _mm256_min_ps(a, b); }
+KN_INLINE vm vf_less(vf a, vf b)
+{
+    return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+KN_INLINE vf vf_select(vm m, vf a, vf b)                                         /* m ? a : b */
+{
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m));
+}
+KN_INLINE vf vf_from_int(vi a)                { return _mm256_cvtepi32_ps(a); }
+KN_INLINE vi vf_to_int(vf a)                  { return _mm256_cvtps_epi32(a); }  /* nearest even */
+KN_INLINE vf vf_bits(vi a)                    { return _mm256_castsi256_ps(a); }
+KN_INLINE vi vi_bits(vf a)                    { return _mm256_castps_si256(a); }
+
+KN_INLINE vf vf_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+KN_INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+KN_INLINE void vf_store_f16(uint16_t *p, vf x)
+{
+    __m128i half = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128((__m128i *)p, half);
+}
+
+/* ---- integers ------------------------------------------------------------------------------ */
+
+KN_INLINE vi vi_zero(void)                    { return _mm256_setzero_si256(); }
+KN_INLINE vi vi_set1(int32_t x)               { return _mm256_set1_epi32(x); }
+KN_INLINE vi vi_load(const void *p)           { return _mm256_loadu_si256(p); }
+KN_INLINE void vi_store(void *p, vi x)        { _mm256_storeu_si256(p, x); }
+KN_INLINE vi vi_add(vi a, vi b)               { return _mm256_add_epi32(a, b); }
+KN_INLINE vi vi_sub(vi a, vi b)               { return _mm256_sub_epi32(a, b); }
+KN_INLINE vi vi_mul(vi a, vi b)               { return _mm256_mullo_epi32(a, b); }
+KN_INLINE vi vi_max(vi a, vi b)               { return _mm256_max_epi32(a, b); }
+KN_INLINE vi vi_min(vi a, vi b)               { return _mm256_min_epi32(a, b); }
+KN_INLINE vi vi_and(vi a, vi b)               { return _mm256_and_si256(a, b); }
+KN_INLINE vi vi_or(vi a, vi b)                { return _mm256_or_si256(a, b); }
+KN_INLINE vi vi_xor(vi a, vi b)               { return _mm256_xor_si256(a, b); }
+#define vi_shl(a, n) _mm256_slli_epi32(a, n)
+#define vi_shr(a, n) _mm256_srli_epi32(a, n)
+
+#endif
+
+#define KN_PARTS (16 / KN_LANES)                         /* registers to a panel's 16 rows */
+
+#endif

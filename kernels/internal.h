@@ -1,0 +1,33 @@
+/* kernels/internal.h - what the files below kernels/ show one another.
+ *
+ * Each operation of struct kn_ops exists once per instruction set: kn_matmul_scalar, the specification,
+ * in reference*.c, and kn_matmul_avx2 and kn_matmul_avx512 out of one *.tmpl.c.  dispatch.c makes the
+ * tables of them. */
+#ifndef KERNELS_INTERNAL_H
+#define KERNELS_INTERNAL_H
+
+#include "kernels/kernels.h"
+
+#define KN_OPS_OF(isa)                                                                            \
+    void kn_matmul_##isa(const struct kn_matmul *m, int panel0, int panel1);                      \
+    void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                      \
+    void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,   \
+                         int panel0, int panel1);                                                 \
+    void kn_attend_##isa(const struct kn_attend *a);                                              \
+    void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);           \
+    void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],       \
+                       enum kn_rope kind);                                                        \
+    void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                    \
+    void kn_softmax_##isa(float *x, int n);                                                       \
+    void kn_add_##isa(float *x, const float *y, int n);                                           \
+    void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                           \
+    void kn_kv_store_##isa(enum kn_kv kv, const float *x, int n, void *out);
+
+KN_OPS_OF(scalar)
+KN_OPS_OF(avx2)
+KN_OPS_OF(avx512)
+
+/* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
+void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
+
+#endif
