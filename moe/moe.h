@@ -70,6 +70,14 @@ int64_t moe_value_int(const struct moe_value *v, size_t i);
 double  moe_value_float(const struct moe_value *v, size_t i);
 bool    moe_string_is(struct moe_string s, const char *text);
 
+/* A copy fit for a message or a terminal: control characters, backslashes and what is no UTF-8 become
+ * \xNN; cut with three dots when it does not fit.  Always terminated; bytes > 8. */
+void moe_string_show(struct moe_string s, char *out, size_t bytes);
+
+/* How a GGUF tensor type is called and sized.  NULL: not known; such a tensor's bytes are 0. */
+struct moe_tensor_type { const char *name; int block_values, block_bytes; };
+const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type);
+
 /* Writing one: add everything, then write the header, then each tensor's bytes in order.  The file
  * appears under its name only when finished. */
 struct moe_writer;

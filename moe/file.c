@@ -1,0 +1,318 @@
+/* moe/file.c - a model file: one GGUF file, or all of its splits as if they were one.
+ *
+ * Owns the file descriptors and everything the headers say (gguf.c reads them).  In comes the path of
+ * the file or of its first split; out come metadata values and tensor descriptions, by number or by
+ * name, and scalars checked for kind and range.
+ *
+ * A split says its number, how many there are and how many tensors they hold together; the first has
+ * the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
+#include "moe/internal.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SPLIT_MOST 4096
+#define SUFFIX     (sizeof "-00001-of-00001.gguf" - 1)
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+/* Integers of a split's header; a missing one leaves the value.  Kinds differ between the programs that
+ * wrote it. */
+static int split_int(const struct moe_file *f, int file, const struct moe_values *values,
+                     const char *key, int64_t most, int64_t *out)
+{
+    const struct moe_value *v = moe_gguf_find(f, values, key);
+    if (!v)
+        return 0;
+    if (v->type == MOE_STRING || v->type == MOE_ARRAY || v->type == MOE_BOOL)
+        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': must be an integer", f->path[file],
+                       kn_error_text(KN_ECORRUPT), key);
+    int64_t x = moe_value_int(v, 0);
+    if (x < 0 || x > most)
+        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within 0 to %lld",
+                       f->path[file], kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)most);
+    *out = x;
+    return 0;
+}
+
+static void values_free(struct moe_values *v)
+{
+    kn_free(v->item);
+    kn_free(v->by_key.slot);
+    *v = (struct moe_values){ 0 };
+}
+
+/* Makes room for n splits in the tables; the first keeps its place. */
+static int make_room(struct moe_file *f, const char *path, int n)
+{
+    int *fd = kn_calloc((size_t)n, sizeof *fd);
+    char **names = kn_calloc((size_t)n, sizeof *names);
+    if (!fd || !names) {
+        kn_free(fd);
+        kn_free(names);
+        return kn_fail(KN_ENOMEM, "%s: no memory for %d splits", path, n);
+    }
+    for (int i = 0; i < n; i++) {
+        fd[i] = i < f->files.n_file ? f->fd[i] : -1;
+        names[i] = i < f->files.n_file ? f->path[i] : NULL;
+    }
+    kn_free(f->fd);
+    kn_free(f->path);
+    f->fd = fd;
+    f->path = names;
+    f->files = (struct off_files){ n, fd, (const char *const *)names };
+    return 0;
+}
+
+static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
+{
+    f->path[file] = kn_strdup(path);
+    if (!f->path[file])
+        return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
+    int err = kn_file_open(&f->fd[file], path, O_RDONLY);
+    return err ? err : moe_gguf_read(f, file, values);
+}
+
+/* Split `no` of n, whose name is made from the first's.  Its metadata is only about itself. */
+static int open_split(struct moe_file *f, int no, int n)
+{
+    const char *first = f->path[0];
+    size_t stem = strlen(first) - SUFFIX, bytes = stem + SUFFIX + 1;
+    char *path = kn_alloc(bytes);
+    if (!path)
+        return kn_fail(KN_ENOMEM, "%s: no memory for the name of split %d", first, no + 1);
+    memcpy(path, first, stem);
+    snprintf(path + stem, SUFFIX + 1, "-%05d-of-%05d.gguf", no + 1, n);
+
+    struct moe_values values = { 0 };
+    int64_t its_no = -1, its_n = -1;
+    int err = open_one(f, no, path, &values);
+    if (err)
+        kn_say(KN_LOG_ERROR, "%s: split %d of %d could not be opened", first, no + 1, n);
+    if (!err)
+        err = split_int(f, no, &values, "split.no", INT32_MAX, &its_no);
+    if (!err)
+        err = split_int(f, no, &values, "split.count", INT32_MAX, &its_n);
+    if (!err && (its_no != no || its_n != n))
+        err = kn_fail(KN_ECORRUPT, "%s: %s: it should be split %d of %d, and says it is %lld of %lld",
+                      path, kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1,
+                      (long long)its_n);
+    values_free(&values);
+    kn_free(path);
+    return err;
+}
+
+static int open_splits(struct moe_file *f)
+{
+    int64_t no = 0, n = 1, n_tensor = -1;
+    const char *path = f->path[0];
+    int err = split_int(f, 0, &f->values, "split.count", SPLIT_MOST, &n);
+    if (!err)
+        err = split_int(f, 0, &f->values, "split.no", SPLIT_MOST, &no);
+    if (!err)
+        err = split_int(f, 0, &f->values, "split.tensors.count", INT64_MAX, &n_tensor);
+    if (err || n <= 1)
+        return err;
+
+    if (no)
+        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; give the first", path, (int)no + 1, (int)n);
+    char suffix[64];
+    snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)n);
+    if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
+        return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the others to "
+                       "be found", path, (int)n, suffix);
+    err = make_room(f, path, (int)n);
+    for (int i = 1; !err && i < n; i++)
+        err = open_split(f, i, (int)n);
+    if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
+        err = kn_fail(KN_ECORRUPT, "%s: %s: metadata 'split.tensors.count': %lld, but the %d splits have "
+                      "%zu tensors", path, kn_error_text(KN_ECORRUPT), (long long)n_tensor, (int)n,
+                      f->tensors.n);
+    return err;
+}
+
+int moe_file_open(struct moe_file **out, const char *path)
+{
+    struct moe_file *f = kn_calloc(1, sizeof *f);
+    if (!f)
+        return kn_fail(KN_ENOMEM, "%s: no memory to open it", path);
+    f->hash_seed = kn_mix(kn_now_ns() + KN_GOLDEN);
+    int err = make_room(f, path, 1);
+    if (!err)
+        err = open_one(f, 0, path, &f->values);
+    if (!err)
+        err = open_splits(f);
+    if (err) {
+        moe_file_close(f);
+        return err;
+    }
+    *out = f;
+    return 0;
+}
+
+void moe_file_close(struct moe_file *f)
+{
+    if (!f)
+        return;
+    for (int i = 0; i < f->files.n_file; i++) {
+        kn_file_close(f->fd[i]);
+        kn_free(f->path[i]);
+    }
+    kn_free(f->fd);
+    kn_free(f->path);
+    values_free(&f->values);
+    kn_free(f->tensors.item);
+    kn_free(f->tensors.by_name.slot);
+    for (struct moe_block *b = f->text, *next; b; b = next) {
+        next = b->next;
+        kn_free(b);
+    }
+    kn_free(f);
+}
+
+/* ---- looking up -------------------------------------------------------------------------------- */
+
+const char *moe_file_path(const struct moe_file *f) { return f->path[0]; }
+const struct off_files *moe_file_files(const struct moe_file *f) { return &f->files; }
+size_t moe_file_value_count(const struct moe_file *f) { return f->values.n; }
+size_t moe_file_tensor_count(const struct moe_file *f) { return f->tensors.n; }
+
+const struct moe_value *moe_file_value(const struct moe_file *f, size_t i)
+{
+    kn_assert(i < f->values.n);
+    return &f->values.item[i];
+}
+
+const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i)
+{
+    kn_assert(i < f->tensors.n);
+    return &f->tensors.item[i];
+}
+
+const struct moe_value *moe_file_find(const struct moe_file *f, const char *key)
+{
+    return moe_gguf_find(f, &f->values, key);
+}
+
+const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name)
+{
+    return moe_gguf_find_tensor(f, name);
+}
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static enum moe_type number_type(const struct moe_value *v)
+{
+    return v->type == MOE_ARRAY ? v->item : v->type;
+}
+
+static bool is_integer(enum moe_type t)
+{
+    return t <= MOE_I32 || t == MOE_U64 || t == MOE_I64;
+}
+
+/* Item i as its bits in a 64-bit word; every scalar is stored packed, little-endian. */
+static uint64_t load(const struct moe_value *v, size_t i, size_t bytes)
+{
+    uint64_t word = 0;
+    memcpy(&word, (const uint8_t *)v->data + i * bytes, bytes);
+    return word;
+}
+
+int64_t moe_value_int(const struct moe_value *v, size_t i)
+{
+    switch (number_type(v)) {
+    case MOE_U8: case MOE_BOOL: return (int64_t)load(v, i, 1);
+    case MOE_I8:  return (int8_t)load(v, i, 1);
+    case MOE_U16: return (int64_t)load(v, i, 2);
+    case MOE_I16: return (int16_t)load(v, i, 2);
+    case MOE_U32: return (int64_t)load(v, i, 4);
+    case MOE_I32: return (int32_t)load(v, i, 4);
+    case MOE_U64: {                                     /* what does not fit is as large as can be */
+        uint64_t x = load(v, i, 8);
+        return x > INT64_MAX ? INT64_MAX : (int64_t)x;
+    }
+    case MOE_I64: return (int64_t)load(v, i, 8);
+    case MOE_F32: case MOE_F64: {
+        double x = moe_value_float(v, i);
+        return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
+    }
+    default: return 0;
+    }
+}
+
+double moe_value_float(const struct moe_value *v, size_t i)
+{
+    union { uint64_t bits; double x; } wide;
+    union { uint32_t bits; float x; } narrow;
+    switch (number_type(v)) {
+    case MOE_F32: narrow.bits = (uint32_t)load(v, i, 4); return narrow.x;
+    case MOE_F64: wide.bits = load(v, i, 8); return wide.x;
+    case MOE_U64: return (double)load(v, i, 8);
+    default:      return (double)moe_value_int(v, i);
+    }
+}
+
+bool moe_string_is(struct moe_string s, const char *text)
+{
+    return s.n == strlen(text) && !memcmp(s.data, text, s.n);
+}
+
+static int wrong_kind(const struct moe_file *f, const char *key, const char *kind)
+{
+    return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': must be %s", f->path[0],
+                   kn_error_text(KN_ECORRUPT), key, kind);
+}
+
+int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most, int64_t *out)
+{
+    const struct moe_value *v = moe_file_find(f, key);
+    if (!v)
+        return 0;
+    if (!is_integer(v->type))
+        return wrong_kind(f, key, "an integer");
+    int64_t x = moe_value_int(v, 0);
+    if (x < least || x > most)
+        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within %lld to %lld", f->path[0],
+                       kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least, (long long)most);
+    *out = x;
+    return 1;
+}
+
+int moe_file_float(const struct moe_file *f, const char *key, double *out)
+{
+    const struct moe_value *v = moe_file_find(f, key);
+    if (!v)
+        return 0;
+    if (v->type != MOE_F32 && v->type != MOE_F64)
+        return wrong_kind(f, key, "a floating-point number");
+    double x = moe_value_float(v, 0);
+    if (!isfinite(x))
+        return wrong_kind(f, key, "finite");
+    *out = x;
+    return 1;
+}
+
+int moe_file_bool(const struct moe_file *f, const char *key, bool *out)
+{
+    const struct moe_value *v = moe_file_find(f, key);
+    if (!v)
+        return 0;
+    if (v->type != MOE_BOOL)
+        return wrong_kind(f, key, "a boolean");
+    *out = moe_value_int(v, 0) != 0;
+    return 1;
+}
+
+int moe_file_string(const struct moe_file *f, const char *key, struct moe_string *out)
+{
+    const struct moe_value *v = moe_file_find(f, key);
+    if (!v)
+        return 0;
+    if (v->type != MOE_STRING)
+        return wrong_kind(f, key, "a string");
+    *out = *(const struct moe_string *)v->data;
+    return 1;
+}

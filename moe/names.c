@@ -1,0 +1,71 @@
+/* moe/names.c - what files call things: the types of tensors, and names made fit to be shown.
+ *
+ * The table has every type number that GGUF files have been published with and whose size is plain
+ * blocks times bytes; a type that is not here can be listed but not measured.  Numbers that never
+ * reached a file, or were withdrawn, are absent. */
+#include "moe/moe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct moe_tensor_type types[] = {
+    [0]  = { "F32", 1, 4 },        [1]  = { "F16", 1, 2 },        [2]  = { "Q4_0", 32, 18 },
+    [3]  = { "Q4_1", 32, 20 },     [6]  = { "Q5_0", 32, 22 },     [7]  = { "Q5_1", 32, 24 },
+    [8]  = { "Q8_0", 32, 34 },     [9]  = { "Q8_1", 32, 36 },     [10] = { "Q2_K", 256, 84 },
+    [11] = { "Q3_K", 256, 110 },   [12] = { "Q4_K", 256, 144 },   [13] = { "Q5_K", 256, 176 },
+    [14] = { "Q6_K", 256, 210 },   [15] = { "Q8_K", 256, 292 },   [16] = { "IQ2_XXS", 256, 66 },
+    [17] = { "IQ2_XS", 256, 74 },  [18] = { "IQ3_XXS", 256, 98 }, [19] = { "IQ1_S", 256, 50 },
+    [20] = { "IQ4_NL", 32, 18 },   [21] = { "IQ3_S", 256, 110 },  [22] = { "IQ2_S", 256, 82 },
+    [23] = { "IQ4_XS", 256, 136 }, [24] = { "I8", 1, 1 },         [25] = { "I16", 1, 2 },
+    [26] = { "I32", 1, 4 },        [27] = { "I64", 1, 8 },        [28] = { "F64", 1, 8 },
+    [29] = { "IQ1_M", 256, 56 },   [30] = { "BF16", 1, 2 },       [34] = { "TQ1_0", 256, 54 },
+    [35] = { "TQ2_0", 256, 66 },   [39] = { "MXFP4", 32, 17 },    [40] = { "NVFP4", 64, 36 },
+};
+
+const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
+{
+    if (gguf_type >= sizeof types / sizeof *types || !types[gguf_type].name)
+        return NULL;
+    return &types[gguf_type];
+}
+
+/* Bytes of the UTF-8 character at s, 0 when it is none (overlong forms and surrogates are none). */
+static size_t utf8_length(const uint8_t *s, size_t n)
+{
+    static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
+    size_t length = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    if (!length || length > n)
+        return 0;
+    uint32_t c = length == 1 ? s[0] : s[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (s[i] >> 6 != 2)
+            return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    return c < least[length] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : length;
+}
+
+void moe_string_show(struct moe_string s, char *out, size_t bytes)
+{
+    kn_assert(bytes > 8);
+    size_t at = 0;
+    for (size_t i = 0, length; i < s.n; i += length) {
+        const uint8_t *c = (const uint8_t *)s.data + i;
+        length = utf8_length(c, s.n - i);
+        bool c1 = length == 2 && c[0] == 0xc2 && c[1] < 0xa0;
+        bool plain = length && !c1 && c[0] >= 0x20 && c[0] != 0x7f && c[0] != '\\';
+        length = plain ? length : 1;
+        size_t take = plain ? length : 4;
+        if (at + take + (i + length < s.n ? 3 : 0) >= bytes) {      /* the dots always have room */
+            memcpy(out + at, "...", 3);
+            at += 3;
+            break;
+        }
+        if (plain)
+            memcpy(out + at, c, length);
+        else
+            snprintf(out + at, 5, "\\x%02x", c[0]);
+        at += take;
+    }
+    out[at] = '\0';
+}
