@@ -1,0 +1,233 @@
+/* kernels/cpu/reference_matmul.c - the specification of quantize, repack and matmul, in plain C.
+ *
+ * Every other implementation gives these bits.  What they may not change:
+ *   - a float format takes k ascending, acc = fmaf(w, x, acc);
+ *   - a quantised format makes, per block, integer sums with the integer scales folded in, and adds the
+ *     blocks in ascending order by fmaf; the factor d * dx is rounded once;
+ *   - accumulators start at +0.
+ * What they may: the order of everything integer, for no sum below leaves 32 bits.
+ *
+ * Comes in: activation rows and panels (formats.h).  Goes out: y rows, activation blocks, panels. */
+#include "kernels/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- activations --------------------------------------------------------------------------- */
+
+/* Largest magnitude of the block, found on the bits: a NaN is above infinity is above all else. */
+static uint32_t largest_bits(const float *x, int n)
+{
+    uint32_t largest = 0;
+
+    for (int i = 0; i < n; i++) {
+        uint32_t u;
+
+        memcpy(&u, x + i, sizeof u);
+        u &= 0x7FFFFFFF;
+        if (u > largest)
+            largest = u;
+    }
+    return largest;
+}
+
+/* Codes of one block and the sums of each 16; returns the scale. */
+static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
+{
+    const float to_integer = 0x1.8p23f;         /* adding it leaves no bits below 1: nearest even */
+    uint32_t bits = largest_bits(x, n);
+    float largest, inverse;
+
+    memset(q, 0, (size_t)n);
+    memset(sum, 0, (size_t)n / 16 * sizeof *sum);
+    if (bits >= 0x7F800000)
+        return kn_f16_to_f32(0x7E00);           /* the NaN 0x7FC00000 */
+    memcpy(&largest, &bits, sizeof largest);
+    if (largest < 0x1p-100f)
+        return 0.0f;
+
+    inverse = 127.0f / largest;
+    for (int i = 0; i < n; i++) {
+        int code = (int)(x[i] * inverse + to_integer - to_integer);
+
+        code = kn_max(-127, kn_min(127, code));
+        q[i] = (int8_t)code;
+        sum[i / 16] = (int16_t)(sum[i / 16] + code);
+    }
+    return largest / 127.0f;
+}
+
+void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
+{
+    struct kn_x32 *x32 = out;
+    struct kn_x256 *x256 = out;
+
+    switch (a) {
+    case KN_ACT_F32:
+        memcpy(out, x, (size_t)n * sizeof *x);
+        break;
+    case KN_ACT_Q32:
+        kn_assert(n % 32 == 0);
+        for (int i = 0; i < n; i += 32, x32++)
+            x32->d = quantize_block(x + i, 32, x32->q, x32->sum);
+        break;
+    default:
+        kn_assert(a == KN_ACT_Q256 && n % 256 == 0);
+        for (int i = 0; i < n; i += 256, x256++)
+            x256->d = quantize_block(x + i, 256, x256->q, x256->sum);
+    }
+}
+
+/* ---- repack -------------------------------------------------------------------------------- */
+
+/* Item i of `size` bytes of one row goes to item i * 16 + lane of the panel's field. */
+static uint8_t *scatter(uint8_t *field, int n, int size, int lane, const void *in)
+{
+    for (int i = 0; i < n; i++)
+        memcpy(field + (i * KN_PANEL + lane) * size, (const uint8_t *)in + i * size, (size_t)size);
+    return field + n * KN_PANEL * size;
+}
+
+static void scatter_block(enum kn_format f, uint8_t *p, int lane, const void *in)
+{
+    const struct kn_q8_0 *q8 = in;
+    const struct kn_q4_k *q4 = in;
+    const struct kn_q6_k *q6 = in;
+
+    switch (f) {
+    case KN_Q8_0:
+        p = scatter(p, 1, 2, lane, &q8->d);
+        scatter(p, 8, 4, lane, q8->q);
+        break;
+    case KN_Q4_K:
+        p = scatter(p, 1, 2, lane, &q4->d);
+        p = scatter(p, 1, 2, lane, &q4->dmin);
+        p = scatter(p, 12, 1, lane, q4->sc);
+        scatter(p, 32, 4, lane, q4->q);
+        break;
+    case KN_Q6_K:
+        p = scatter(p, 1, 2, lane, &q6->d);
+        p = scatter(p, 16, 1, lane, q6->sc);
+        p = scatter(p, 32, 4, lane, q6->ql);
+        scatter(p, 16, 4, lane, q6->qh);
+        break;
+    default:
+        scatter(p, 1, kn_format_info(f)->block_bytes, lane, in);
+    }
+}
+
+void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
+                      int panel0, int panel1)
+{
+    const struct kn_format_info *info = kn_format_info(f);
+    size_t row_bytes = kn_row_bytes(f, n_in), block = (size_t)info->block_bytes;
+
+    kn_assert(row_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(n_out, KN_PANEL));
+    for (int panel = panel0; panel < panel1; panel++) {
+        uint8_t *out = (uint8_t *)panels + (size_t)panel * KN_PANEL * row_bytes;
+
+        memset(out, 0, KN_PANEL * row_bytes);
+        for (int lane = 0; lane < KN_PANEL && panel * KN_PANEL + lane < n_out; lane++) {
+            const uint8_t *row = (const uint8_t *)rows + (size_t)(panel * KN_PANEL + lane) * row_bytes;
+
+            for (size_t at = 0; at < row_bytes; at += block)
+                scatter_block(f, out + at * KN_PANEL, lane, row + at);
+        }
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+/* One block of one row: acc and what the block adds to it. */
+typedef float block_fn(const void *w, int lane, const void *x, float acc);
+
+static float block_f32(const void *w, int lane, const void *x, float acc)
+{
+    return fmaf(((const float *)w)[lane], *(const float *)x, acc);
+}
+
+static float block_f16(const void *w, int lane, const void *x, float acc)
+{
+    return fmaf(kn_f16_to_f32(((const uint16_t *)w)[lane]), *(const float *)x, acc);
+}
+
+static float block_bf16(const void *w, int lane, const void *x, float acc)
+{
+    return fmaf(kn_bf16_to_f32(((const uint16_t *)w)[lane]), *(const float *)x, acc);
+}
+
+static float block_q8_0(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q8_0_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += b->q[k / 4][lane][k % 4] * a->q[k];
+    return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
+}
+
+/* isum: at most 8 * 63 * 32 * 15 * 127 = 2^24.9;  msum: at most 8 * 63 * 32 * 127 */
+static float block_q4_k(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q4_k_x16 *b = w;
+    const struct kn_x256 *a = x;
+    uint8_t scale[8], min[8];
+    int32_t isum = 0, msum = 0;
+
+    kn_q4_k_scales(&b->sc[0][lane], KN_PANEL, scale, min);
+    for (int k = 0; k < 256; k++) {
+        int sub = k / 32, byte = b->q[k / 64 * 8 + k % 32 / 4][lane][k % 4];
+
+        isum += scale[sub] * (sub % 2 ? byte >> 4 : byte & 15) * a->q[k];
+        msum += min[sub] * a->q[k];
+    }
+    acc = fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
+    return fmaf(-(kn_f16_to_f32(b->dmin[lane]) * a->d), (float)msum, acc);
+}
+
+/* isum: at most 16 * 128 * 16 * 32 * 127 = 2^27 */
+static float block_q6_k(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q6_k_x16 *b = w;
+    const struct kn_x256 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 256; k++) {
+        int half = k / 128, field = k / 32 % 4, i = k % 32 / 4, j = k % 4;
+        int low = b->ql[16 * half + 8 * (field & 1) + i][lane][j], high = b->qh[8 * half + i][lane][j];
+        int q = (field < 2 ? low & 15 : low >> 4) | (high >> 2 * field & 3) << 4;
+
+        isum += b->sc[k / 16][lane] * (q - 32) * a->q[k];
+    }
+    return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
+}
+
+void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
+{
+    static block_fn *const blocks[KN_FORMAT_COUNT] = {
+        [KN_F32] = block_f32, [KN_F16] = block_f16, [KN_BF16] = block_bf16,
+        [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k,
+    };
+    const struct kn_format_info *info = kn_format_info(m->w.format);
+    block_fn *block = blocks[m->w.format];
+    size_t panel_bytes = KN_PANEL * kn_row_bytes(m->w.format, m->w.n_in);
+    size_t w_bytes = KN_PANEL * (size_t)info->block_bytes;
+    size_t x_bytes = kn_act_bytes(info->act, info->block_values);
+    int n_block = m->w.n_in / info->block_values;
+
+    kn_assert(panel_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(m->w.n_out, KN_PANEL));
+    for (int r = KN_PANEL * panel0; r < kn_min(KN_PANEL * panel1, m->w.n_out); r++) {
+        const uint8_t *w = (const uint8_t *)m->w.data + (size_t)(r / KN_PANEL) * panel_bytes;
+
+        for (int i = 0; i < m->n_row; i++) {
+            const uint8_t *x = (const uint8_t *)m->x
+                             + (size_t)(m->x_row ? m->x_row[i] : i) * m->x_stride;
+            float acc = 0.0f;
+
+            for (int b = 0; b < n_block; b++)
+                acc = block(w + (size_t)b * w_bytes, r % KN_PANEL, x + (size_t)b * x_bytes, acc);
+            m->y[(size_t)(m->y_row ? m->y_row[i] : i) * m->y_stride + (size_t)r] = acc;
+        }
+    }
+}
