@@ -46,7 +46,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads
 CU_kernels      =
 SRC_offload     = load store
 SRC_moe         = names gguf file
-SRC_speculative =
+SRC_speculative = sample
 SRC_engine      =
 MAIN            = engine/main
 

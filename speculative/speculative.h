@@ -1,16 +1,20 @@
 /* speculative/speculative.h - which token comes next, and (later) which drafts are kept.
  *
- * The choice.  From a row's logits and its sampler's parameters and history:
- *   1. penalties over the tokens of the history (repetition, then frequency and presence), then bias;
- *   2. temperature 0: the largest logit, lowest id on a tie;
- *   3. else the support: logits sorted by value descending, id ascending; top-k keeps the first k; top-p
- *      the shortest head whose probability (softmax of logit / T over the whole support, summed in that
- *      order) reaches p; min-p those with probability at least min_p times the first's.  All three look
- *      at the distribution at temperature T before any cut, and the smallest head wins;
- *   4. argmax over the support of logit / T + g(seed, choice, position, id), g a counter-based Gumbel
- *      hash.  So the same seed, choice and position meet the same noise whatever else runs, and drafts
- *      can be coupled to it.
- * A NaN logit is never chosen; a row of nothing else is an error. */
+ * The choice, from a row's logits and its sampler's parameters and history.  float unless it says double:
+ *   0. a NaN logit becomes -INFINITY, +INFINITY becomes FLT_MAX.  A token at -INFINITY, here or after any
+ *      later step, is never chosen; a row of nothing else is an error;
+ *   1. penalties, once for each token that the last repeat_last of the history hold, count times:
+ *      z = z > 0 ? z / repetition : z * repetition, then z -= count * frequency, then z -= presence;
+ *      then z += add for each bias, in the order given;
+ *   2. temperature 0: the largest z, lowest id on a tie;
+ *   3. else the support: z sorted by value descending, id ascending.  top-k keeps the first k; top-p
+ *      the shortest head whose probabilities reach p (softmax of double (z - largest z) / T over all
+ *      tokens, by the operation of kernels.h; added up in sorted order, in double); min-p the head before
+ *      the first token with exp((z - largest z) / T), in double, below min_p.  All three look at the
+ *      distribution at temperature T before any cut, and the shortest head wins;
+ *   4. argmax over the support of double z / T + g(seed, choice, position, id), lowest id on a tie; g is a
+ *      counter-based Gumbel hash (sample.c).  So the same seed, choice and position meet the same noise
+ *      whatever else runs, and drafts can be coupled to it. */
 #ifndef SPECULATIVE_SPECULATIVE_H
 #define SPECULATIVE_SPECULATIVE_H
 
@@ -42,11 +46,11 @@ void spec_sampler_close(struct spec_sampler *s);
 
 struct spec_choice {
     int32_t token;
-    float logprob;                                  /* of the unprocessed softmax */
+    float logprob;                                  /* softmax after step 0 alone, T = 1 */
 };
 
 /* Chooses the token for `position` (of the token to come).  history[n_history] is what precedes it,
- * prompt included.  logits is left as it was. */
+ * prompt included; ids outside the vocabulary are passed over.  logits is left as it was. */
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
                 const int32_t *history, int n_history, int64_t position, struct spec_choice *out);
 

@@ -1,0 +1,321 @@
+/* speculative/sample.c - chooses a token from a row of logits, exactly as speculative.h defines it.
+ *
+ * It owns scratch for one row, taken at open.  In come logits, parameters and history; out goes a token.
+ *
+ * The definition sorts the vocabulary and draws two logarithms per token.  Neither is done:
+ *   - only the head that survives the cuts is sorted, by popping a heap whose keys are (value, id) packed
+ *     into one integer, so that the order is total and a tie costs nothing;
+ *   - the Gumbel noise of a token is computed only when its hash could win: g = -log(-log u) is less than
+ *     -log(1 - u), which the number of leading ones of u's bits bounds.  Of 150,000 tokens a dozen or so
+ *     pay for the logarithms (2 multiplications each for the rest: about 1 ns).
+ * Both give the definition's result by construction; tests compare them with a plain sort. */
+#include "speculative/speculative.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define MAX_VOCAB (1 << 24)
+
+struct spec_sampler {
+    const struct kn_ops *ops;
+    int n_vocab;
+    float    *z;            /* [n_vocab] processed logits; -INFINITY: never */
+    float    *prob;         /* [n_vocab] */
+    uint64_t *heap;         /* [n_vocab] sort keys */
+    uint32_t *count;        /* [n_vocab] zero between calls */
+};
+
+/* ---- noise ------------------------------------------------------------------------------------- */
+
+/* Seed, choice and position each pass through the hash before the next is added, so that neighbours in
+ * one of them share nothing; a row's tokens are then a splitmix64 sequence from that point. */
+static uint64_t noise_stream(uint64_t seed, uint32_t choice, int64_t position)
+{
+    uint64_t h = kn_mix(seed + KN_GOLDEN);
+    h = kn_mix(h + KN_GOLDEN * ((uint64_t)choice + 1));
+    return kn_mix(h + KN_GOLDEN * ((uint64_t)position + 1));
+}
+
+static inline uint64_t noise_bits(uint64_t stream, int32_t token)
+{
+    return kn_mix(stream + KN_GOLDEN * ((uint64_t)(uint32_t)token + 1));
+}
+
+/* u is an odd multiple of 2^-53: exact, and never 0 or 1. */
+static double noise_gumbel(uint64_t bits)
+{
+    double u = ((double)(bits >> 12) + 0.5) * 0x1p-52;
+    return -kn_log(-kn_log(u));
+}
+
+/* More than noise_gumbel(bits): with n leading ones 1 - u > 2^-(n + 1), and -log(u) > 1 - u.  The
+ * factor is ln 2 and a part in 10^9, far more than the error of kn_log. */
+static inline double noise_most(uint64_t bits)
+{
+    int n = __builtin_clzll(~bits | 1);
+    return (n + 1) * 0.69314718125;
+}
+
+double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token)
+{
+    return noise_gumbel(noise_bits(noise_stream(seed, choice, position), token));
+}
+
+/* ---- parameters -------------------------------------------------------------------------------- */
+
+void spec_params_default(struct spec_params *p)
+{
+    *p = (struct spec_params){
+        .temperature = 1, .top_p = 1, .repetition = 1, .repeat_last = 64,
+    };
+}
+
+static int check_number(const char *name, double x, double least, double most)
+{
+    if (x >= least && x <= most)
+        return 0;
+    return kn_fail(KN_EINVAL, "%s must be between %g and %g, not %g", name, least, most, x);
+}
+
+int spec_params_check(const struct spec_params *p, int n_vocab)
+{
+    const struct { const char *name; double x, least, most; } number[] = {
+        { "temperature",        p->temperature, 0,    1000 },
+        { "top-k",              p->top_k,       0,    INT32_MAX },
+        { "top-p",              p->top_p,       0,    1 },
+        { "min-p",              p->min_p,       0,    1 },
+        { "repetition penalty", p->repetition,  0.01, 100 },
+        { "presence penalty",   p->presence,    -100, 100 },
+        { "frequency penalty",  p->frequency,   -100, 100 },
+        { "repeat-last-n",      p->repeat_last, -1,   INT32_MAX },
+    };
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        int e = check_number(number[i].name, number[i].x, number[i].least, number[i].most);
+        if (e < 0)
+            return e;
+    }
+    for (int i = 0; i < p->n_bias; i++) {
+        if (p->bias[i].token < 0 || p->bias[i].token >= n_vocab)
+            return kn_fail(KN_EINVAL, "logit bias: token %d is not one of the model's %d",
+                           p->bias[i].token, n_vocab);
+        if (!(p->bias[i].add <= FLT_MAX))
+            return kn_fail(KN_EINVAL, "logit bias of token %d must be a number or -inf",
+                           p->bias[i].token);
+    }
+    return 0;
+}
+
+/* ---- scratch ----------------------------------------------------------------------------------- */
+
+int spec_sampler_open(struct spec_sampler **out, int n_vocab)
+{
+    if (n_vocab < 1 || n_vocab > MAX_VOCAB)
+        return kn_fail(KN_EINVAL, "a sampler needs 1 to %d tokens, not %d", MAX_VOCAB, n_vocab);
+
+    struct spec_sampler *s = kn_calloc(1, sizeof *s);
+    if (!s)
+        goto fail;
+    s->ops = kn_ops(KN_ISA_COUNT - 1);
+    s->n_vocab = n_vocab;
+    s->z = kn_calloc((size_t)n_vocab, sizeof *s->z);
+    s->prob = kn_calloc((size_t)n_vocab, sizeof *s->prob);
+    s->heap = kn_calloc((size_t)n_vocab, sizeof *s->heap);
+    s->count = kn_calloc((size_t)n_vocab, sizeof *s->count);
+    if (!s->z || !s->prob || !s->heap || !s->count)
+        goto fail;
+    *out = s;
+    return 0;
+
+fail:
+    spec_sampler_close(s);
+    return kn_fail(KN_ENOMEM, "no memory for a sampler of %d tokens", n_vocab);
+}
+
+void spec_sampler_close(struct spec_sampler *s)
+{
+    if (!s)
+        return;
+    kn_free(s->z);
+    kn_free(s->prob);
+    kn_free(s->heap);
+    kn_free(s->count);
+    kn_free(s);
+}
+
+/* ---- steps 0 to 2 ------------------------------------------------------------------------------ */
+
+/* A logit that can be compared and added.  Adding 0 makes -0 into 0, whose sort keys would differ. */
+static inline float clean(float z)
+{
+    if (!(z > -INFINITY))
+        return -INFINITY;
+    return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
+}
+
+/* The lowest id of the largest value. */
+static int32_t largest(const float *z /* [n] */, int n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (z[i] > z[best])
+            best = i;
+    return best;
+}
+
+/* prob = softmax((z - z[first]) / T) over all tokens. */
+static void probabilities(struct spec_sampler *s, int32_t first, double temperature)
+{
+    double most = s->z[first];
+    for (int i = 0; i < s->n_vocab; i++)
+        s->prob[i] = (float)((s->z[i] - most) / temperature);
+    s->ops->softmax(s->prob, s->n_vocab);
+}
+
+static void penalise(struct spec_sampler *s, const struct spec_params *p, const int32_t *history,
+                     int n_history)
+{
+    int n = p->repeat_last < 0 ? n_history : kn_min(p->repeat_last, n_history);
+    const int32_t *seen = history + (n_history - n);
+
+    if (p->repetition == 1 && p->presence == 0 && p->frequency == 0)
+        return;
+    for (int i = 0; i < n; i++)
+        if (seen[i] >= 0 && seen[i] < s->n_vocab)
+            s->count[seen[i]]++;
+    for (int i = 0; i < n; i++) {
+        int32_t t = seen[i];
+        if (t < 0 || t >= s->n_vocab || s->count[t] == 0)
+            continue;
+        float z = s->z[t];
+        z = z > 0 ? z / p->repetition : z * p->repetition;
+        z -= (float)s->count[t] * p->frequency;
+        z -= p->presence;
+        s->z[t] = clean(z);
+        s->count[t] = 0;
+    }
+}
+
+static void add_bias(struct spec_sampler *s, const struct spec_params *p)
+{
+    for (int i = 0; i < p->n_bias; i++) {
+        kn_assert(p->bias[i].token >= 0 && p->bias[i].token < s->n_vocab);
+        s->z[p->bias[i].token] = clean(s->z[p->bias[i].token] + p->bias[i].add);
+    }
+}
+
+/* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
+
+/* The argmax of z / T + g so far. */
+struct winner { uint64_t stream; double temperature, score; int32_t token; };
+
+static inline void consider(struct winner *w, float z, int32_t token)
+{
+    double scaled = z / w->temperature;
+    uint64_t bits = noise_bits(w->stream, token);
+    if (scaled + noise_most(bits) < w->score)
+        return;
+
+    double score = scaled + noise_gumbel(bits);
+    if (score > w->score || (score == w->score && token < w->token)) {
+        w->score = score;
+        w->token = token;
+    }
+}
+
+/* Orders as (value descending, id ascending) when sorted from the largest down. */
+static uint64_t sort_key(float z, int32_t token)
+{
+    uint32_t bits;
+    memcpy(&bits, &z, sizeof bits);
+    bits ^= bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31;
+    return (uint64_t)bits << 32 | (uint32_t)~token;
+}
+
+static int32_t sort_key_token(uint64_t key) { return (int32_t)~(uint32_t)key; }
+
+static void heap_sink(uint64_t *heap, int n, int i)
+{
+    uint64_t key = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child])
+            child++;
+        if (heap[child] <= key)
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = key;
+}
+
+static int heap_fill(struct spec_sampler *s)
+{
+    int n = 0;
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->z[i] > -INFINITY)
+            s->heap[n++] = sort_key(s->z[i], i);
+    for (int i = n / 2; i-- > 0;)
+        heap_sink(s->heap, n, i);
+    return n;
+}
+
+static uint64_t heap_pop(uint64_t *heap, int n)
+{
+    uint64_t top = heap[0];
+    heap[0] = heap[n - 1];
+    heap_sink(heap, n - 1, 0);
+    return top;
+}
+
+/* Walks the sorted order until the first cut. */
+static void consider_head(struct spec_sampler *s, const struct spec_params *p, int32_t first,
+                          struct winner *w)
+{
+    int n = heap_fill(s);
+    int most = p->top_k > 0 ? kn_min(p->top_k, n) : n;
+    double sum = 0;
+
+    if (p->top_p < 1)
+        probabilities(s, first, w->temperature);
+    for (int i = 0; i < most; i++) {
+        int32_t token = sort_key_token(heap_pop(s->heap, n - i));
+        float z = s->z[token];
+        if (p->min_p > 0 && kn_exp(((double)z - s->z[first]) / w->temperature) < p->min_p)
+            break;
+        consider(w, z, token);
+        if (p->top_p < 1 && (sum += s->prob[token]) >= p->top_p)
+            break;
+    }
+}
+
+int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
+                const int32_t *history, int n_history, int64_t position, struct spec_choice *out)
+{
+    for (int i = 0; i < s->n_vocab; i++)
+        s->z[i] = clean(logits[i]);
+    int32_t first = largest(s->z, s->n_vocab);
+    double most = s->z[first];
+    probabilities(s, first, 1);
+    double log_first = kn_log(s->prob[first]);
+
+    penalise(s, p, history, n_history);
+    add_bias(s, p);
+    first = largest(s->z, s->n_vocab);
+    if (!(s->z[first] > -INFINITY))
+        return kn_fail(KN_EINVAL, "no token can follow at position %lld: each logit is NaN, -inf or "
+                       "forbidden by a bias", (long long)position);
+
+    struct winner w = { .token = first };
+    if (p->temperature > 0) {
+        w.stream = noise_stream(p->seed, p->choice, position);
+        w.temperature = p->temperature;
+        w.score = s->z[first] / w.temperature + noise_gumbel(noise_bits(w.stream, first));
+        if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0)
+            consider_head(s, p, first, &w);
+        else
+            for (int32_t i = 0; i < s->n_vocab; i++)
+                consider(&w, s->z[i], i);
+    }
+    out->token = w.token;
+    out->logprob = (float)(clean(logits[w.token]) - most + log_first);
+    return 0;
+}

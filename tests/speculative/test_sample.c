@@ -1,0 +1,548 @@
+/* Sampling against its definition: a plain full sort, written out here; the law of the coupled choice;
+ * penalties worked out by hand; and golden values that no later change may move. */
+#include "speculative/speculative.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <float.h>
+#include <math.h>
+
+static uint64_t random_state;
+
+static uint64_t random_bits(void) { return kn_mix(random_state += KN_GOLDEN); }
+static int random_below(int n) { return (int)(random_bits() >> 33) % n; }
+static float random_float(float least, float most)
+{
+    return least + (most - least) * (float)(random_bits() >> 40) * 0x1p-24f;
+}
+
+static void unheard(enum kn_level level, const char *line)
+{
+    (void)level;
+    (void)line;
+}
+
+static struct spec_sampler *open_sampler(int n_vocab)
+{
+    struct spec_sampler *s;
+    assert_int_equal(spec_sampler_open(&s, n_vocab), 0);
+    return s;
+}
+
+static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
+                      int64_t position)
+{
+    struct spec_choice c;
+    assert_int_equal(spec_sample(s, p, logits, NULL, 0, position, &c), 0);
+    return c.token;
+}
+
+/* ---- the definition ---------------------------------------------------------------------------- */
+
+struct candidate { float z; int32_t id; };
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->z != y->z)
+        return x->z > y->z ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static float defined(float z)
+{
+    return z != z || z == -INFINITY ? -INFINITY : z == INFINITY ? FLT_MAX : z;
+}
+
+static void process(float *z, int n_vocab, const struct spec_params *p, const int32_t *history,
+                    int n_history)
+{
+    int from = p->repeat_last < 0 || p->repeat_last > n_history ? 0 : n_history - p->repeat_last;
+    for (int32_t t = 0; t < n_vocab; t++) {
+        int count = 0;
+        z[t] = defined(z[t]);
+        for (int i = from; i < n_history; i++)
+            count += history[i] == t;
+        if (count > 0) {
+            z[t] = z[t] > 0 ? z[t] / p->repetition : z[t] * p->repetition;
+            z[t] = z[t] - (float)count * p->frequency;
+            z[t] = defined(z[t] - p->presence);
+        }
+    }
+    for (int i = 0; i < p->n_bias; i++)
+        z[p->bias[i].token] = defined(z[p->bias[i].token] + p->bias[i].add);
+}
+
+/* The support in sorted order: its length, 0 when there is none. */
+static int support(struct candidate *c, int n_vocab, const struct spec_params *p)
+{
+    qsort(c, (size_t)n_vocab, sizeof *c, by_rank);
+    if (c[0].z == -INFINITY)
+        return 0;
+    if (p->temperature == 0)
+        return 1;
+
+    float *prob = malloc((size_t)n_vocab * sizeof *prob);
+    for (int i = 0; i < n_vocab; i++)
+        prob[c[i].id] = (float)(((double)c[i].z - c[0].z) / p->temperature);
+    kn_ops(KN_ISA_SCALAR)->softmax(prob, n_vocab);
+
+    int n = 0, n_top_p = n_vocab, n_min_p = n_vocab;
+    while (n < n_vocab && c[n].z > -INFINITY)
+        n++;
+    double sum = 0;
+    for (int i = n; i-- > 0;) {
+        if (kn_exp(((double)c[i].z - c[0].z) / p->temperature) < p->min_p)
+            n_min_p = i;
+    }
+    for (int i = 0; i < n && n_top_p == n_vocab; i++)
+        if ((sum += prob[c[i].id]) >= p->top_p && p->top_p < 1)
+            n_top_p = i + 1;
+    free(prob);
+    n = kn_min(n, kn_min(n_top_p, n_min_p));
+    return p->top_k > 0 ? kn_min(n, p->top_k) : n;
+}
+
+static int32_t by_definition(const float *logits, int n_vocab, const struct spec_params *p,
+                             const int32_t *history, int n_history, int64_t position)
+{
+    float *z = malloc((size_t)n_vocab * sizeof *z);
+    struct candidate *c = malloc((size_t)n_vocab * sizeof *c);
+    memcpy(z, logits, (size_t)n_vocab * sizeof *z);
+    process(z, n_vocab, p, history, n_history);
+    for (int32_t t = 0; t < n_vocab; t++)
+        c[t] = (struct candidate){ z[t], t };
+
+    int n = support(c, n_vocab, p);
+    int32_t best = n > 0 ? c[0].id : -1;
+    double best_score = -INFINITY;
+    for (int i = 0; i < n && p->temperature > 0; i++) {
+        double score = (double)c[i].z / p->temperature +
+                       spec_noise(p->seed, p->choice, position, c[i].id);
+        if (score > best_score || (score == best_score && c[i].id < best)) {
+            best_score = score;
+            best = c[i].id;
+        }
+    }
+    free(z);
+    free(c);
+    return best;
+}
+
+/* ---- cases for it ------------------------------------------------------------------------------ */
+
+enum { MOST_VOCAB = 600, MOST_HISTORY = 40, MOST_BIAS = 4 };
+
+static void random_logits(float *z, int n)
+{
+    static const float odd[] = { NAN, -INFINITY, 0.0f, -0.0f, 3.5f, FLT_MAX, -FLT_MAX, 1e-40f };
+    int kind = random_below(6);
+    float width = random_float(0.01f, 12);
+    for (int i = 0; i < n; i++) {
+        z[i] = random_float(-width, width);
+        if (kind == 1)
+            z[i] = (float)random_below(3);                          /* ties */
+        if (kind == 2 && random_below(3) == 0)
+            z[i] = odd[random_below(8)];
+        if (kind == 3)
+            z[i] = random_below(20) ? -INFINITY : z[i];
+        if (kind == 4)
+            z[i] = random_below(30) ? NAN : random_below(2) ? INFINITY : z[i];
+        if (kind == 5)
+            z[i] = -1.5f;
+    }
+}
+
+static void random_params(struct spec_params *p, struct spec_bias *bias, int n_vocab)
+{
+    spec_params_default(p);
+    p->seed = random_bits();
+    p->choice = (uint32_t)random_below(3);
+    p->temperature = random_below(8) ? random_float(0.05f, 3) : random_below(2) ? 0 : 1e-30f;
+    if (random_below(2))
+        p->top_k = 1 + random_below(n_vocab + 3);
+    if (random_below(2))
+        p->top_p = random_below(9) ? random_float(0, 1) : 0;
+    if (random_below(2))
+        p->min_p = random_below(9) ? random_float(0, 0.3f) : 1;
+    if (random_below(2))
+        p->repetition = random_float(0.5f, 2);
+    if (random_below(2))
+        p->presence = random_float(-1, 2);
+    if (random_below(2))
+        p->frequency = random_float(-1, 2);
+    p->repeat_last = random_below(MOST_HISTORY) - 1;
+    p->bias = bias;
+    p->n_bias = random_below(MOST_BIAS + 1);
+    for (int i = 0; i < p->n_bias; i++)
+        bias[i] = (struct spec_bias){ random_below(n_vocab),
+                                      random_below(3) ? random_float(-5, 5) : -INFINITY };
+}
+
+static void equals_definition(void **state)
+{
+    (void)state;
+    int n_error = 0;
+    random_state = 1;
+    kn_log_set(unheard, KN_LOG_ERROR);
+    for (int trial = 0; trial < 20000; trial++) {
+        float logits[MOST_VOCAB], kept[MOST_VOCAB];
+        int32_t history[MOST_HISTORY];
+        struct spec_bias bias[MOST_BIAS];
+        struct spec_params p;
+        int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB);
+        int n_history = random_below(MOST_HISTORY + 1);
+
+        random_logits(logits, n_vocab);
+        random_params(&p, bias, n_vocab);
+        for (int i = 0; i < n_history; i++)
+            history[i] = random_below(n_vocab + 2) - 1;             /* two of them are no tokens */
+        memcpy(kept, logits, sizeof kept);
+
+        struct spec_sampler *s = open_sampler(n_vocab);
+        kn_alloc_forbid(true);
+        for (int64_t position = 0; position < 4; position++) {
+            struct spec_choice c;
+            int e = spec_sample(s, &p, logits, history, n_history, position, &c);
+            kn_alloc_forbid(false);
+            int32_t want = by_definition(logits, n_vocab, &p, history, n_history, position);
+            kn_alloc_forbid(true);
+            assert_int_equal(e, want < 0 ? KN_EINVAL : 0);
+            if (want >= 0)
+                assert_int_equal(c.token, want);
+            n_error += want < 0;
+        }
+        kn_alloc_forbid(false);
+        spec_sampler_close(s);
+        assert_memory_equal(kept, logits, sizeof kept);
+    }
+    kn_log_set(NULL, KN_LOG_INFO);
+    assert_in_range(n_error, 100, 20000);                           /* they were met, and not only they */
+}
+
+/* One vocabulary of a real size, where skipping is most of the work. */
+static void equals_definition_large(void **state)
+{
+    (void)state;
+    enum { N = 151936 };
+    float *logits = malloc(N * sizeof *logits);
+    struct spec_sampler *s = open_sampler(N);
+    struct spec_params p;
+    spec_params_default(&p);
+    random_state = 2;
+    for (int trial = 0; trial < 6; trial++) {
+        for (int i = 0; i < N; i++)
+            logits[i] = random_float(-4, 4) * random_float(0, 2) + (random_below(1000) ? 0 : 9);
+        p.seed = (uint64_t)trial;
+        p.temperature = trial & 1 ? 0.7f : 1;
+        p.top_p = trial < 3 ? 1 : 0.95f;
+        p.top_k = trial == 5 ? 40 : 0;
+        for (int64_t position = 100; position < 102; position++)
+            assert_int_equal(sample(s, &p, logits, position),
+                             by_definition(logits, N, &p, NULL, 0, position));
+    }
+    spec_sampler_close(s);
+    free(logits);
+}
+
+/* ---- the law ----------------------------------------------------------------------------------- */
+
+/* Chi-square of n draws against prob; empty classes must stay empty. */
+static double chi_square(const int *count, const double *prob, int n_class, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n_class; i++) {
+        double want = prob[i] * n;
+        if (want == 0)
+            assert_int_equal(count[i], 0);
+        else
+            sum += (count[i] - want) * (count[i] - want) / want;
+    }
+    return sum;
+}
+
+/* 9 classes: 26.1 is exceeded once in 1000; 4 classes: 16.3. */
+static void choice_follows_softmax(void **state)
+{
+    (void)state;
+    static const float logits[10] = { 1, -1, 0.5f, 2, 0, 0, -3, 1.5f, -0.25f, -INFINITY };
+    enum { N = 40000 };
+    struct spec_sampler *s = open_sampler(10);
+    struct spec_params p;
+    spec_params_default(&p);
+
+    for (int seed = 0; seed < 4; seed++) {
+        double prob[10], sum = 0;
+        int count[10] = { 0 };
+        p.seed = (uint64_t)seed * 1000003;
+        p.temperature = seed & 1 ? 0.6f : 1;
+        for (int i = 0; i < 10; i++)
+            sum += prob[i] = kn_exp((double)logits[i] / p.temperature);
+        for (int i = 0; i < 10; i++)
+            prob[i] /= sum;
+        for (int64_t position = 0; position < N; position++)
+            count[sample(s, &p, logits, position)]++;
+        assert_true(chi_square(count, prob, 10, N) < 26.1);
+    }
+
+    int count[10] = { 0 };                                          /* top-k: the same law, renormalised */
+    double prob[10] = { 0 }, sum = 0;
+    p.temperature = 1;
+    p.top_k = 4;
+    for (int i = 0; i < 10; i++)
+        sum += prob[i] = logits[i] >= 0.5f ? kn_exp(logits[i]) : 0;
+    for (int i = 0; i < 10; i++)
+        prob[i] /= sum;
+    for (int64_t position = 0; position < N; position++)
+        count[sample(s, &p, logits, position)]++;
+    assert_true(chi_square(count, prob, 10, N) < 16.3);
+    spec_sampler_close(s);
+}
+
+/* Pairs of choices of one request, of neighbouring positions and of neighbouring seeds: 3 x 3 classes of
+ * equal probability, 8 degrees of freedom. */
+static void noise_is_independent(void **state)
+{
+    (void)state;
+    enum { N = 30000 };
+    static const float logits[3];
+    struct spec_sampler *s = open_sampler(3);
+    struct spec_params p, q;
+    double prob[9];
+    for (int i = 0; i < 9; i++)
+        prob[i] = 1 / 9.0;
+    for (int kind = 0; kind < 3; kind++) {
+        int count[9] = { 0 };
+        for (int64_t position = 0; position < 2 * N; position += 2) {
+            spec_params_default(&p);
+            p.seed = 7;
+            q = p;
+            q.choice = kind == 0;
+            q.seed = kind == 1 ? 8 : 7;
+            count[3 * sample(s, &p, logits, position) +
+                  sample(s, &q, logits, position + (kind == 2))]++;
+        }
+        assert_true(chi_square(count, prob, 9, N) < 26.1);
+    }
+    spec_sampler_close(s);
+}
+
+/* Two models meet the same noise: p = (.5 .3 .2) and q = (.2 .3 .5) then choose the same token with
+ * probability 0.6308 (ratio verification would accept .7); five standard errors are 0.0054. */
+static void coupling_accepts(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    const float p_logits[3] = { (float)kn_log(.5), (float)kn_log(.3), (float)kn_log(.2) };
+    const float q_logits[3] = { p_logits[2], p_logits[1], p_logits[0] };
+    struct spec_sampler *s = open_sampler(3);
+    struct spec_params p;
+    spec_params_default(&p);
+    p.seed = 42;
+    int same = 0;
+    for (int64_t position = 0; position < N; position++)
+        same += sample(s, &p, p_logits, position) == sample(s, &p, q_logits, position);
+    assert_in_range(same, (int)(0.6254 * N), (int)(0.6362 * N));
+    spec_sampler_close(s);
+}
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static void noise_golden(void **state)
+{
+    (void)state;
+    static const struct { uint64_t seed; uint32_t choice; int64_t position; int32_t token; double g; }
+    golden[] = {
+        { UINT64_C(0x0), 0u, INT64_C(0), 0, -0x1.6dc5326677b14p-1 },
+        { UINT64_C(0x1), 0u, INT64_C(0), 0, 0x1.0cda85b7990dcp+1 },
+        { UINT64_C(0x0), 1u, INT64_C(0), 0, 0x1.c96e88321575p-4 },
+        { UINT64_C(0x0), 0u, INT64_C(1), 0, 0x1.49bc7c8e3fdf2p-1 },
+        { UINT64_C(0x0), 0u, INT64_C(0), 1, -0x1.190459d4c1cf1p+0 },
+        { UINT64_C(0xdeadbeefcafef00d), 3u, INT64_C(131071), 151935, 0x1.6f70e98885fc2p+1 },
+        { UINT64_C(0xffffffffffffffff), 4294967295u, INT64_C(1099511627776), 7, 0x1.fd44e6835c579p+0 },
+    };
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
+        assert_true(spec_noise(golden[i].seed, golden[i].choice, golden[i].position,
+                               golden[i].token) == golden[i].g);
+}
+
+/* history 1 1 2 | window of 4 holds them all; token 0 is unseen. */
+static void penalties_by_hand(void **state)
+{
+    (void)state;
+    static const int32_t history[] = { 0, 0, 1, 1, 2, 77 };
+    const float logits[4] = { 1, 4, -1, 0 };
+    struct spec_sampler *s = open_sampler(4);
+    struct spec_params p;
+    struct spec_choice c;
+    spec_params_default(&p);
+    p.temperature = 0;
+    p.repeat_last = 4;
+
+    const struct { float repetition, frequency, presence; int repeat_last; int32_t want; } hand[] = {
+        { 1,   0,     0,     4, 1 },        /*  1   4    -1   0 */
+        { 3.9f, 0,    0,     4, 1 },        /*  1   1.03 -3.9 0 */
+        { 4.1f, 0,    0,     4, 0 },        /*  1   0.98 */
+        { 1,   1.4f,  0,     4, 1 },        /*  1   1.2 */
+        { 1,   1.6f,  0,     4, 0 },        /*  1   0.8 */
+        { 1,   0,     2.9f,  4, 1 },        /*  1   1.1: presence counts once */
+        { 1,   0,     3.1f,  4, 0 },
+        { 2,   0.6f,  0,     4, 0 },        /*  1   2 - 1.2 */
+        { 1,   1.6f,  0,     2, 1 },        /*  window 2 77: token 1 unseen */
+        { 1,   2.1f,  0,    -1, 3 },        /*  1-4.2  4-4.2  -3.1  0 */
+        { 1,  -9,     0,     2, 2 },        /*  -1 + 9 */
+        { 1,   1.6f,  0,     0, 1 },        /*  none seen */
+    };
+    for (size_t i = 0; i < sizeof hand / sizeof *hand; i++) {
+        p.repetition = hand[i].repetition;
+        p.frequency = hand[i].frequency;
+        p.presence = hand[i].presence;
+        p.repeat_last = hand[i].repeat_last;
+        assert_int_equal(spec_sample(s, &p, logits, history, 6, 6, &c), 0);
+        assert_int_equal(c.token, hand[i].want);
+    }
+
+    struct spec_bias bias[] = { { 3, 5 }, { 1, -INFINITY }, { 3, -4.5f } };
+    spec_params_default(&p);
+    p.temperature = 0;
+    p.bias = bias;
+    p.n_bias = 2;
+    assert_int_equal(sample(s, &p, logits, 0), 3);
+    p.n_bias = 3;                                                   /* biases of one token add up */
+    assert_int_equal(sample(s, &p, logits, 0), 0);
+    spec_sampler_close(s);
+}
+
+/* Where a tie or a sum meets a cut exactly. */
+static void cuts_by_hand(void **state)
+{
+    (void)state;
+    const float zeros[3] = { -0.0f, 0.0f, 0.0f }, halves[3] = { 0, 0, -INFINITY };
+    const float ends[3] = { 1, 1, 0.5f };
+    struct spec_sampler *s = open_sampler(3);
+    struct spec_params p;
+    for (int64_t position = 0; position < 50; position++) {
+        spec_params_default(&p);
+        p.top_k = 1;
+        assert_int_equal(sample(s, &p, zeros, position), 0);
+        spec_params_default(&p);
+        p.top_p = 0.5f;
+        assert_int_equal(sample(s, &p, halves, position), 0);
+        spec_params_default(&p);
+        p.min_p = 1;
+        assert_int_not_equal(sample(s, &p, ends, position), 2);
+    }
+    spec_sampler_close(s);
+}
+
+static void logprob_is_of_the_plain_softmax(void **state)
+{
+    (void)state;
+    const float logits[4] = { 2, 1, -300, NAN };
+    struct spec_bias bias[] = { { 0, -INFINITY }, { 2, 500 } };
+    struct spec_sampler *s = open_sampler(4);
+    struct spec_params p;
+    struct spec_choice c;
+    spec_params_default(&p);
+    p.temperature = 0;
+    assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
+    assert_true(fabs(c.logprob - -0.31326169) < 1e-6);              /* -log(1 + 1/e) */
+    p.bias = bias;
+    p.n_bias = 2;
+    p.temperature = 0.5f;
+    assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
+    assert_int_equal(c.token, 2);
+    assert_true(fabs(c.logprob - -302.31326) < 1e-3);               /* far below the smallest float */
+    spec_sampler_close(s);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    const float nothing[3] = { NAN, -INFINITY, NAN }, one[3] = { NAN, -9, NAN };
+    struct spec_sampler *s = NULL;
+    struct spec_params p;
+    struct spec_choice c = { 123, 4 };
+    kn_log_set(unheard, KN_LOG_ERROR);
+    assert_int_equal(spec_sampler_open(&s, 0), KN_EINVAL);
+    assert_null(s);
+
+    s = open_sampler(3);
+    spec_params_default(&p);
+    assert_int_equal(spec_sample(s, &p, nothing, NULL, 0, 0, &c), KN_EINVAL);
+    assert_int_equal(c.token, 123);
+    assert_int_equal(sample(s, &p, one, 0), 1);
+    spec_sampler_close(s);
+
+    assert_int_equal(spec_params_check(&p, 3), 0);
+    struct spec_bias outside = { 3, 0 }, nan = { 0, NAN };
+    struct spec_params bad[9];
+    for (int i = 0; i < 9; i++)
+        bad[i] = p;
+    bad[0].temperature = -1;
+    bad[1].temperature = NAN;
+    bad[2].top_k = -1;
+    bad[3].top_p = 1.5f;
+    bad[4].min_p = -0.1f;
+    bad[5].repetition = 0;
+    bad[6].repeat_last = -2;
+    bad[7].bias = &outside;
+    bad[8].bias = &nan;
+    bad[7].n_bias = bad[8].n_bias = 1;
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(spec_params_check(&bad[i], 3), KN_EINVAL);
+    kn_log_set(NULL, KN_LOG_INFO);
+}
+
+/* Open with the n-th allocation failing, for all n. */
+static int allocations_left;
+
+static void *failing_alloc(size_t bytes)
+{
+    return allocations_left-- > 0 ? malloc(bytes) : NULL;
+}
+
+static void survives_no_memory(void **state)
+{
+    (void)state;
+    struct kn_io io = kn_io_system;
+    io.alloc = failing_alloc;
+    kn_io_set(&io);
+    kn_log_set(unheard, KN_LOG_ERROR);
+    for (int n = 0;; n++) {
+        struct spec_sampler *s = NULL;
+        allocations_left = n;
+        int e = spec_sampler_open(&s, 100);
+        if (e == 0) {
+            assert_int_equal(n, 5);
+            spec_sampler_close(s);
+            break;
+        }
+        assert_int_equal(e, KN_ENOMEM);
+        assert_null(s);
+    }
+    kn_log_set(NULL, KN_LOG_INFO);
+    kn_io_set(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_definition),
+        cmocka_unit_test(equals_definition_large),
+        cmocka_unit_test(choice_follows_softmax),
+        cmocka_unit_test(noise_is_independent),
+        cmocka_unit_test(coupling_accepts),
+        cmocka_unit_test(noise_golden),
+        cmocka_unit_test(penalties_by_hand),
+        cmocka_unit_test(cuts_by_hand),
+        cmocka_unit_test(logprob_is_of_the_plain_softmax),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(survives_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
