@@ -42,7 +42,7 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = core/base core/io core/memory core/machine core/threads
+SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math
 CU_kernels      =
 SRC_offload     = load store
 SRC_moe         = names gguf file
