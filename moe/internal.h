@@ -50,4 +50,153 @@ const struct moe_tensor *moe_gguf_find_tensor(const struct moe_file *f, const ch
 /* One row of n_in values to a file row of kn_row_bytes(f, n_in) bytes. */
 void moe_row_encode(enum kn_format f, const float *x, int n_in, void *row);
 
+/* Adds the scale and min (0..63) of sub-block s to a block whose sc is still zero there. */
+void moe_q4_k_scale(struct kn_q4_k *b, int s, int sc, int m);
+
+/* ---- what a model is: family.c reads it from metadata, model.c binds weights to it ---------------- */
+
+enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
+
+/* A family as data: everything the one forward pass asks about. */
+struct moe_desc {
+    char arch[32];
+    int n_layer, d_model, n_head, n_kv, d_head, n_rot, n_vocab, n_ctx_train;
+    int d_ff;                                   /* dense layers */
+    int n_expert, n_used, d_expert;             /* 0, 0, 0: a dense model */
+    float eps;
+    enum kn_rope rope;
+    float rope_base;
+    enum moe_scaling scaling;
+    float scaling_factor, scaling_attn;         /* scaling_attn multiplies cos and sin */
+    int scaling_ctx;                            /* yarn: the context it was trained on first */
+    float beta_fast, beta_slow;
+    bool qkv_bias, qk_norm;
+    bool norm_topk;                             /* chosen probabilities are made to sum to 1 */
+    float expert_scale;                         /* and multiplied by this */
+};
+
+int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
+
+/* The angle that pair i advances per position; extra[i], when there is one, divides it. */
+int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [n_rot / 2] */);
+
+struct moe_layer {
+    float *attn_norm, *ffn_norm;                /* [d_model] */
+    float *q_norm, *k_norm;                     /* [d_head] or NULL */
+    float *q_bias, *k_bias, *v_bias;            /* or NULL */
+    struct kn_mat q, k, v, o;                   /* o reads n_head * d_head */
+    struct kn_mat gate, up, down;               /* dense layers */
+    struct kn_mat router;                       /* [n_expert, d_model]; data NULL in a dense layer */
+    int expert0;                                /* the store's number of this layer's expert 0 */
+    unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
+};
+
+struct moe_model {
+    struct moe_desc desc;
+    struct moe_shape shape;
+    const struct kn_ops *ops;
+    struct kn_arena arena;                      /* dense weights, vectors, layers */
+    struct moe_layer *layer;                    /* [n_layer] */
+    struct kn_mat embed, head;                  /* head is embed when they are tied */
+    float *out_norm, *rope_freq;
+    struct off_store *store;                    /* NULL without experts */
+};
+
+/* ---- running one: context.c owns the memory, the others fill it ----------------------------------- */
+
+struct moe_plan {                               /* rows grouped by expert, of one layer */
+    int n_expert;                               /* distinct */
+    int32_t *expert;                            /* [n] the store's numbers, ascending */
+    int32_t *first;                             /* [n + 1] into row and pair */
+    int32_t *row, *pair;                        /* batch row, and row * n_used + choice */
+    int32_t *fill;                              /* [n_expert of the layer] scratch of the sort */
+};
+
+/* The same vectors as float and in the kinds of codes that were asked for. */
+struct moe_acts {
+    float *x;
+    size_t stride;                              /* floats per row */
+    void *code[KN_ACT_COUNT];
+    size_t code_stride[KN_ACT_COUNT];
+};
+
+struct moe_context {
+    const struct moe_model *model;
+    struct moe_context_options opt;
+    struct kn_team *team;
+    struct kn_arena kv, arena;
+    size_t kv_head_bytes;                       /* n_slot * d_head values */
+
+    const struct moe_batch *batch;              /* of the pass under way */
+    int n_row, n_want;
+    int *status;                                /* [max_row] */
+    float *x;                                   /* [max_row, d_model] the residual stream */
+    struct moe_acts norm;                       /* [max_row, d_model] normalised */
+    float *q, *k, *v;                           /* [max_row, n_head * d_head], [max_row, n_kv * d_head] */
+    struct moe_acts att;                        /* [max_row, n_head * d_head] what attention gave */
+    float (*turn)[2];                           /* [max_row, n_rot / 2] */
+    float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff] */
+    struct moe_acts act;                        /* the same shape: swiglu(gate, up) */
+    float *y;                                   /* [max_row * n_used, d_model] */
+    float *route_logit;                         /* [max_row, n_expert] */
+    int32_t *route_id;                          /* [max_row, n_used] */
+    float *route_weight;                        /* [max_row, n_used] */
+    struct moe_plan plan;
+    int32_t *arrived;                           /* [n_expert], and two beside it: what off_wait fills */
+    struct off_view *view;
+    int *arrived_status;
+    int32_t *want_row;                          /* [max_want] */
+    float *logits;                              /* [max_want, n_vocab] */
+    struct kn_matmul *product;                  /* [2 * n_expert + 4] of one parallel region */
+    int *product_first;                         /* [.. + 1] first work item of each */
+    int *product_panels;                        /* panels per item */
+    double distinct;                            /* experts touched, summed over layers */
+    float attend_scale;                         /* 1 / sqrt(d_head) */
+};
+
+void moe_attention(struct moe_context *c, int layer);
+int  moe_block(struct moe_context *c, int layer);
+void moe_dense_ffn(struct moe_context *c, int layer);
+void moe_route(struct moe_context *c, int layer);
+void moe_plan_rows(struct moe_context *c, int layer);
+
+/* rows.c: the passes over all rows, and the products, each one parallel region. */
+void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);
+void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
+                   const int32_t *row, int n);
+void moe_rows_add(struct moe_context *c, const float *y /* [n_row, d_model] */);    /* x += y */
+void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
+struct kn_matmul moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
+
+static inline unsigned moe_act_bit(const struct kn_mat *w)
+{
+    return w->n_out ? 1u << kn_format_info(w->format)->act : 0;
+}
+
+/* ---- synthetic models: synth.c writes them; shapes.c, synth_fill.c and synth_vocab.c help ---------- */
+
+struct moe_synth_shape {
+    const char *name, *arch, *pre;          /* pre: the pre-tokeniser's name */
+    int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
+    int n_expert, n_used, d_expert;         /* n_expert 0: dense, d_ff wide */
+    float rope_base, eps;
+    bool qk_norm;
+};
+const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* or NULL */
+
+/* Random values of one tensor, in the form that file rows have: mean + deviation * noise.  Block i of
+ * the tensor depends on seed and i only.  Quantised formats have mean 0. */
+struct moe_synth_fill {
+    enum kn_format format;
+    float mean, deviation;
+    uint64_t seed;
+    uint16_t d[16], dmin[16];               /* the block scales to pick from */
+};
+void moe_synth_fill_init(struct moe_synth_fill *f);
+void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_block, void *out);
+
+/* Adds the tokenizer.* metadata of n_vocab tokens (at least MOE_SYNTH_VOCAB_LEAST). */
+#define MOE_SYNTH_VOCAB_LEAST (256 + 3)
+int moe_synth_vocab(struct moe_writer *w, const char *pre, int n_vocab, uint64_t seed);
+
 #endif

@@ -1,0 +1,95 @@
+/* One attention block: norm, project, rotate, write keys and values, attend, project back, add.
+ *
+ * Every row writes its own slot before any row of the batch reads, so rows of one chunk of a prompt see
+ * each other through the KV memory and nowhere else: a row's arithmetic is that of the row alone. */
+#include "moe/internal.h"
+
+struct attention_job { struct moe_context *c; const struct moe_layer *l; int layer; };
+
+static uint8_t *kv_head(const struct moe_context *c, int layer, int is_v, int head)
+{
+    size_t i = ((size_t)layer * 2 + (size_t)is_v) * (size_t)c->model->desc.n_kv + (size_t)head;
+    return c->kv.base + i * c->kv_head_bytes;
+}
+
+static int32_t own_slot(const struct moe_row *r)
+{
+    return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+}
+
+/* Bias, QK norm and rotation of one row, and its key and value to their slot. */
+static void finish_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct attention_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    const struct kn_ops *ops = c->model->ops;
+    const struct moe_layer *l = j->l;
+    if (c->status[row])
+        return;
+    int n_q = d->n_head * d->d_head, n_kv = d->n_kv * d->d_head;
+    float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_kv;
+    float *v = c->v + (size_t)row * (size_t)n_kv;
+    const float (*turn)[2] = (const float (*)[2])c->turn + (size_t)row * (size_t)(d->n_rot / 2);
+    if (l->q_bias) {
+        ops->add(q, l->q_bias, n_q);
+        ops->add(k, l->k_bias, n_kv);
+        ops->add(v, l->v_bias, n_kv);
+    }
+    if (l->q_norm) {
+        for (int h = 0; h < d->n_head; h++)
+            ops->rms_norm(q + h * d->d_head, l->q_norm, d->eps, d->d_head, q + h * d->d_head);
+        for (int h = 0; h < d->n_kv; h++)
+            ops->rms_norm(k + h * d->d_head, l->k_norm, d->eps, d->d_head, k + h * d->d_head);
+    }
+    ops->rope(q, d->n_head, d->d_head, d->n_rot, turn, d->rope);
+    ops->rope(k, d->n_kv, d->d_head, d->n_rot, turn, d->rope);
+    size_t at = (size_t)own_slot(&c->batch->row[row]) * (size_t)d->d_head *
+                (c->opt.kv == KN_KV_F16 ? 2 : 4);
+    for (int h = 0; h < d->n_kv; h++) {
+        ops->kv_store(c->opt.kv, k + h * d->d_head, d->d_head, kv_head(c, j->layer, 0, h) + at);
+        ops->kv_store(c->opt.kv, v + h * d->d_head, d->d_head, kv_head(c, j->layer, 1, h) + at);
+    }
+}
+
+/* Items walk the rows of one KV head before the next, while its keys are in cache; the last rows of a
+ * chunk see the most, so they go first. */
+static void attend_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct attention_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    int head = item / c->n_row, row = c->n_row - 1 - item % c->n_row, n_q = d->n_head / d->n_kv;
+    const struct moe_row *r = &c->batch->row[row];
+    if (c->status[row])
+        return;
+    size_t at = ((size_t)row * (size_t)d->n_head + (size_t)(head * n_q)) * (size_t)d->d_head;
+    size_t out = (size_t)row * c->att.stride + (size_t)(head * n_q) * (size_t)d->d_head;
+    c->model->ops->attend(&(struct kn_attend){
+        .q = c->q + at, .out = c->att.x + out,
+        .k = kv_head(c, j->layer, 0, head), .v = kv_head(c, j->layer, 1, head),
+        .base = r->base, .tail = r->tail, .n_base = r->n_base, .first = 0, .last = r->position,
+        .n_q = n_q, .d_head = d->d_head, .kv = c->opt.kv, .scale = c->attend_scale,
+    });
+}
+
+void moe_attention(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = &c->model->layer[layer];
+    struct attention_job job = { c, l, layer };
+    moe_rows_norm(c, l->attn_norm, moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v), NULL,
+                  c->n_row);
+    c->product[0] = moe_product(&c->norm, &l->q, c->q, c->n_row);
+    c->product[1] = moe_product(&c->norm, &l->k, c->k, c->n_row);
+    c->product[2] = moe_product(&c->norm, &l->v, c->v, c->n_row);
+    moe_products(c, 3);
+    kn_parallel_for(c->team, c->n_row, finish_row, &job);
+    kn_parallel_for(c->team, c->n_row * d->n_kv, attend_item, &job);
+    moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_head, NULL, c->n_row);
+    c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
+    moe_products(c, 1);
+    moe_rows_add(c, c->y);
+}

@@ -1,0 +1,149 @@
+/* A context: all the memory that one thread needs to run a model, sized and taken when it opens.
+ *
+ * The KV memory lies head by head: [layer][K, V][KV head][slot][d_head], so that one head's attention
+ * walks one dense array.  The step arena holds what a pass writes; lay_out() places it, and the same
+ * code over an arena without memory says how much it takes. */
+#include "moe/internal.h"
+
+static size_t code_stride(enum kn_act kind, int n_in)
+{
+    return kn_align_up(kn_act_bytes(kind, n_in), 64);
+}
+
+static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, int n_row, int n_in)
+{
+    out->stride = kn_align_up((size_t)n_in, 16);
+    out->x = kn_arena_take(a, (size_t)n_row * out->stride, sizeof(float));
+    for (int kind = KN_ACT_F32 + 1; kind < KN_ACT_COUNT; kind++)
+        if (kinds & 1u << kind) {
+            out->code_stride[kind] = code_stride(kind, n_in);
+            out->code[kind] = kn_arena_take(a, (size_t)n_row, out->code_stride[kind]);
+        }
+    out->code[KN_ACT_F32] = out->x;
+    out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
+}
+
+struct kinds { unsigned norm, att, act; };
+
+/* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
+static struct kinds kinds_of(const struct moe_model *m)
+{
+    struct kinds k = { .norm = moe_act_bit(&m->head) };
+    for (int i = 0; i < m->desc.n_layer; i++) {
+        const struct moe_layer *l = &m->layer[i];
+        k.norm |= moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->gate) |
+                  moe_act_bit(&l->up) | moe_act_bit(&l->router) | l->expert_acts;
+        k.att |= moe_act_bit(&l->o);
+        k.act |= moe_act_bit(&l->down) | l->down_acts;
+    }
+    return k;
+}
+
+static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
+    c->route_logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
+    c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
+    c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
+    c->plan.expert = kn_arena_take(a, n_expert, sizeof(int32_t));
+    c->plan.first = kn_arena_take(a, n_expert + 1, sizeof(int32_t));
+    c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
+    c->plan.pair = kn_arena_take(a, n_pair, sizeof(int32_t));
+    c->plan.fill = kn_arena_take(a, n_expert, sizeof(int32_t));
+    c->arrived = kn_arena_take(a, n_expert, sizeof(int32_t));
+    c->arrived_status = kn_arena_take(a, n_expert, sizeof(int));
+    c->view = kn_arena_take(a, n_expert, sizeof *c->view);
+}
+
+static void lay_out(struct moe_context *c, struct kn_arena *a)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct kinds kinds = kinds_of(c->model);
+    size_t n_row = (size_t)c->opt.max_row, n_want = (size_t)c->opt.max_want;
+    size_t n_job = 2 * (size_t)d->n_expert + 4;
+    int n_pair = c->opt.max_row * kn_max(1, d->n_used), d_act = d->n_expert ? d->d_expert : d->d_ff;
+    c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
+    take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
+    take_acts(a, &c->att, kinds.att, c->opt.max_row, d->n_head * d->d_head);
+    take_acts(a, &c->act, kinds.act, n_pair, d_act);
+    c->q = kn_arena_take(a, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
+    c->k = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
+    c->v = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
+    c->turn = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->turn);
+    c->gate = kn_arena_take(a, (size_t)n_pair * (size_t)d_act, sizeof(float));
+    c->up = kn_arena_take(a, (size_t)n_pair * (size_t)d_act, sizeof(float));
+    c->y = kn_arena_take(a, (size_t)n_pair * (size_t)d->d_model, sizeof(float));
+    c->status = kn_arena_take(a, n_row, sizeof(int));
+    c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
+    c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
+    c->product = kn_arena_take(a, n_job, sizeof *c->product);
+    c->product_first = kn_arena_take(a, n_job + 1, sizeof(int));
+    c->product_panels = kn_arena_take(a, n_job, sizeof(int));
+    if (d->n_expert)
+        lay_out_plan(c, a, n_row);
+}
+
+size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
+{
+    const struct moe_desc *d = &m->desc;
+    size_t value = kv == KN_KV_F16 ? 2 : 4;
+    return 2 * (size_t)d->n_layer * (size_t)d->n_kv * (size_t)d->d_head * value;
+}
+
+/* Every array takes a few bytes more than it holds, so that whole cache lines start each. */
+static size_t kv_head_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    size_t value = opt->kv == KN_KV_F16 ? 2 : 4;
+    return kn_align_up((size_t)opt->n_slot * (size_t)m->desc.d_head * value, 64);
+}
+
+static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    return 2 * (size_t)m->desc.n_layer * (size_t)m->desc.n_kv * kv_head_bytes(m, opt);
+}
+
+static size_t step_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    struct moe_context c = { .model = m, .opt = *opt };
+    struct kn_arena count = { 0 };
+    lay_out(&c, &count);
+    return count.used;
+}
+
+size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    return step_bytes(m, opt) + kv_bytes(m, opt);
+}
+
+int moe_context_open(struct moe_context **out, const struct moe_model *m,
+                     const struct moe_context_options *opt)
+{
+    kn_assert(opt->max_row > 0 && opt->max_want > 0 && opt->n_slot > 0 && opt->team);
+    struct moe_context *c = kn_calloc(1, sizeof *c);
+    if (!c)
+        return kn_fail(KN_ENOMEM, "no memory for a context");
+    *c = (struct moe_context){ .model = m, .opt = *opt, .team = opt->team,
+                               .kv_head_bytes = kv_head_bytes(m, opt) };
+    int error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);
+    if (!error)
+        error = kn_arena_open(&c->kv, kv_bytes(m, opt), -1);
+    if (error) {
+        moe_context_close(c);
+        return error;
+    }
+    lay_out(c, &c->arena);
+    *out = c;
+    return 0;
+}
+
+void moe_context_close(struct moe_context *c)
+{
+    if (!c)
+        return;
+    if (c->kv.base)
+        kn_arena_close(&c->kv);
+    if (c->arena.base)
+        kn_arena_close(&c->arena);
+    kn_free(c);
+}

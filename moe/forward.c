@@ -1,0 +1,96 @@
+/* The forward pass: embed, layers, last norm, logits of the rows that want them.
+ *
+ * The conductor of this folder.  It checks the batch, so that everything below may trust it, and it
+ * allocates nothing: an allocation during a pass traps. */
+#include "moe/internal.h"
+
+#include <math.h>
+
+static void embed_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_row *r = &c->batch->row[row];
+    kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
+    for (int i = 0; i < d->n_rot / 2; i++) {
+        double s, co;
+        float *turn = c->turn[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
+        kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co);    /* the angle is a float32 */
+        turn[0] = (float)co * d->scaling_attn;
+        turn[1] = (float)s * d->scaling_attn;
+    }
+}
+
+struct add_job { struct moe_context *c; const float *y; };
+
+static void add_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct add_job *j = arg;
+    int d_model = j->c->model->desc.d_model;
+    size_t at = (size_t)row * (size_t)d_model;
+    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
+}
+
+void moe_rows_add(struct moe_context *c, const float *y)
+{
+    struct add_job job = { c, y };
+    kn_parallel_for(c->team, c->n_row, add_row, &job);
+}
+
+/* Batches come from our own engine: a wrong one is our mistake. */
+static void begin(struct moe_context *c, const struct moe_batch *b)
+{
+    const struct moe_desc *d = &c->model->desc;
+    kn_assert(b->n_row > 0 && b->n_row <= c->opt.max_row);
+    c->batch = b;
+    c->n_row = b->n_row;
+    c->n_want = 0;
+    c->distinct = 0;
+    c->attend_scale = 1.0f / sqrtf((float)d->d_head);
+    for (int i = 0; i < b->n_row; i++) {
+        const struct moe_row *r = &b->row[i];
+        kn_assert(r->token >= 0 && r->token < d->n_vocab);
+        kn_assert(r->position >= 0 && r->position < c->opt.max_pos && r->n_base >= 0);
+        int32_t slot = r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+        kn_assert(slot >= 0 && slot < c->opt.n_slot);
+        c->status[i] = 0;
+        if (r->want_logits) {
+            kn_assert(c->n_want < c->opt.max_want);
+            c->want_row[c->n_want++] = i;
+        }
+    }
+}
+
+static void finish(struct moe_context *c)
+{
+    const struct moe_model *m = c->model;
+    moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
+    c->product[0] = moe_product(&c->norm, &m->head, c->logits, c->n_want);
+    moe_products(c, 1);
+}
+
+int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
+{
+    const struct moe_desc *d = &c->model->desc;
+    int error = 0;
+    begin(c, batch);
+    kn_alloc_forbid(true);
+    kn_parallel_for(c->team, c->n_row, embed_row, c);
+    for (int layer = 0; layer < d->n_layer && !error; layer++) {
+        moe_attention(c, layer);
+        if (d->n_expert)
+            error = moe_block(c, layer);
+        else
+            moe_dense_ffn(c, layer);
+    }
+    if (!error)
+        finish(c);
+    kn_alloc_forbid(false);
+    if (error)
+        return error;
+    *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
+                                .experts_per_layer = c->distinct / d->n_layer };
+    return 0;
+}

@@ -1,0 +1,80 @@
+/* Which experts a row goes to, and which rows an expert gets.
+ *
+ * Route: softmax over the router's logits; the n_used largest, in descending order, the lowest id first
+ * on a tie; their probabilities, made to sum to 1 (in choice order) where the family does so.
+ * Plan: a counting sort of (row, choice) pairs by expert, so that an expert meets its rows in ascending
+ * order and is read once however many rows chose it. */
+#include "moe/internal.h"
+
+/* The largest n_used of p, by insertion: n_used is small beside n_expert. */
+static void choose(const float *p, int n_expert, int n_used, int32_t *id)
+{
+    int n = 0;
+    for (int e = 0; e < n_expert; e++) {
+        int at = n;
+        while (at > 0 && !(p[id[at - 1]] >= p[e]))
+            at--;
+        if (at == n_used)
+            continue;
+        n = kn_min(n + 1, n_used);
+        for (int i = n - 1; i > at; i--)
+            id[i] = id[i - 1];
+        id[at] = e;
+    }
+}
+
+static void route_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_desc *d = &c->model->desc;
+    float *p = c->route_logit + (size_t)row * (size_t)d->n_expert;
+    int32_t *id = c->route_id + (size_t)row * (size_t)d->n_used;
+    float *weight = c->route_weight + (size_t)row * (size_t)d->n_used, sum = 0;
+    c->model->ops->softmax(p, d->n_expert);
+    choose(p, d->n_expert, d->n_used, id);
+    for (int i = 0; i < d->n_used; i++)
+        sum += p[id[i]];
+    for (int i = 0; i < d->n_used; i++) {
+        weight[i] = d->norm_topk ? p[id[i]] / sum : p[id[i]];
+        weight[i] *= d->expert_scale;
+    }
+}
+
+void moe_route(struct moe_context *c, int layer)
+{
+    const struct moe_layer *l = &c->model->layer[layer];
+    c->product[0] = moe_product(&c->norm, &l->router, c->route_logit, c->n_row);
+    moe_products(c, 1);
+    kn_parallel_for(c->team, c->n_row, route_row, c);
+}
+
+void moe_plan_rows(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_plan *p = &c->plan;
+    int32_t *fill = p->fill;                    /* rows of each expert, then where its next row goes */
+    for (int e = 0; e < d->n_expert; e++)
+        fill[e] = 0;
+    for (int row = 0; row < c->n_row; row++)
+        for (int i = 0; !c->status[row] && i < d->n_used; i++)
+            fill[c->route_id[row * d->n_used + i]]++;
+    int n = 0, n_pair = 0;
+    for (int e = 0; e < d->n_expert; e++) {
+        int count = fill[e];
+        fill[e] = n_pair;
+        if (!count)
+            continue;
+        p->expert[n] = c->model->layer[layer].expert0 + e;
+        p->first[n++] = n_pair;
+        n_pair += count;
+    }
+    p->first[n] = n_pair;
+    p->n_expert = n;
+    for (int row = 0; row < c->n_row; row++)
+        for (int i = 0; !c->status[row] && i < d->n_used; i++) {
+            int pair = row * d->n_used + i, at = fill[c->route_id[pair]]++;
+            p->row[at] = row;
+            p->pair[at] = pair;
+        }
+}
