@@ -1,0 +1,47 @@
+/* moe/shapes.c - the shapes that synth knows: those of published models, and two tiny ones for tests. */
+#include "moe/internal.h"
+
+#include <string.h>
+
+static const struct moe_synth_shape shapes[] = {
+    {
+        .name = "qwen3-30b-a3b", .arch = "qwen3moe", .pre = "qwen2",
+        .n_layer = 48, .d_model = 2048, .n_head = 32, .n_kv = 4, .d_head = 128, .d_ff = 6144,
+        .n_expert = 128, .n_used = 8, .d_expert = 768, .n_vocab = 151936, .n_ctx = 40960,
+        .rope_base = 1e6f, .eps = 1e-6f, .qk_norm = true,
+    }, {
+        .name = "qwen3-235b-a22b", .arch = "qwen3moe", .pre = "qwen2",
+        .n_layer = 94, .d_model = 4096, .n_head = 64, .n_kv = 4, .d_head = 128, .d_ff = 12288,
+        .n_expert = 128, .n_used = 8, .d_expert = 1536, .n_vocab = 151936, .n_ctx = 40960,
+        .rope_base = 1e6f, .eps = 1e-6f, .qk_norm = true,
+    }, {
+        .name = "mixtral-8x7b", .arch = "llama", .pre = "llama-bpe",
+        .n_layer = 32, .d_model = 4096, .n_head = 32, .n_kv = 8, .d_head = 128, .d_ff = 14336,
+        .n_expert = 8, .n_used = 2, .d_expert = 14336, .n_vocab = 32000, .n_ctx = 32768,
+        .rope_base = 1e6f, .eps = 1e-5f,
+    }, {
+        .name = "tiny", .arch = "qwen3moe", .pre = "qwen2",
+        .n_layer = 3, .d_model = 256, .n_head = 8, .n_kv = 2, .d_head = 64, .d_ff = 512,
+        .n_expert = 12, .n_used = 3, .d_expert = 256, .n_vocab = 2048, .n_ctx = 4096,
+        .rope_base = 1e6f, .eps = 1e-6f, .qk_norm = true,
+    }, {
+        .name = "tiny-dense", .arch = "qwen3", .pre = "qwen2",
+        .n_layer = 3, .d_model = 256, .n_head = 8, .n_kv = 2, .d_head = 64, .d_ff = 768,
+        .n_vocab = 2048, .n_ctx = 4096,
+        .rope_base = 1e6f, .eps = 1e-6f, .qk_norm = true,
+    },
+};
+#define N_SHAPE ((int)(sizeof shapes / sizeof *shapes))
+
+const char *moe_synth_shape(int i)
+{
+    return i >= 0 && i < N_SHAPE ? shapes[i].name : NULL;
+}
+
+const struct moe_synth_shape *moe_synth_shape_find(const char *name)
+{
+    for (int i = 0; i < N_SHAPE; i++)
+        if (!strcmp(shapes[i].name, name))
+            return &shapes[i];
+    return NULL;
+}

@@ -1,0 +1,323 @@
+/* moe/synth.c - a GGUF file with the shape of a real model and random weights.
+ *
+ * In come the name of a shape, a number of layers, a vocabulary size, a format and a seed; out comes a
+ * file that loads wherever that family loads, the same bytes for the same options.  For tests and for
+ * measuring speed: what it costs to run does not depend on what the weights say, provided that
+ *
+ *   - numbers stay alive. Weights are drawn so that every normalised input gives outputs of variance
+ *     about 1; what a layer adds to the residual is scaled down to RESIDUAL of the embedding's
+ *     deviation, so that after 48 layers the embedding is still a good third of the variance;
+ *   - routing is as spread as a trained model's. A router row is noise, so experts are equally likely
+ *     over random directions, and since a residual is dominated by its own token and path, different
+ *     tokens go different ways in deep layers too. Large layer outputs would not do: what attention
+ *     averages over a context is common to its tokens, and it would pile up.
+ *
+ * The file is streamed: PIECE bytes are made by the team, then written, in tensor order. */
+#include "moe/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE    ((size_t)32 << 20)
+#define GRAIN    ((size_t)256 << 10)        /* about what one item of the team makes */
+#define RESIDUAL 0.15f                      /* deviation a layer's halves add, of the embedding's */
+#define SHARPEN  1.3f                       /* of queries and of keys: attention looks at few positions */
+#define ROUTER   1.5f                       /* deviation of router logits */
+#define LOGIT    2.0f                       /* deviation of output logits */
+#define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
+
+struct recipe {                             /* one tensor */
+    char name[64];
+    enum kn_format format;
+    int n_dim;
+    uint64_t dim[3];
+    float mean, deviation;
+};
+
+struct plan {
+    const struct moe_synth_shape *shape;
+    const struct moe_synth_options *opt;
+    struct recipe *recipe;                  /* [n_recipe] in file order */
+    int n_recipe, room;
+    int n_layer, n_vocab;
+};
+
+/* ---- which tensors ----------------------------------------------------------------------------- */
+
+/* Rows that are no whole blocks fall back as published files do. */
+static enum kn_format fit(const char *name, enum kn_format want, int n_in)
+{
+    enum kn_format f = want;
+    while (!kn_row_bytes(f, n_in))
+        f = f == KN_Q8_0 ? KN_F16 : KN_Q8_0;
+    if (f != want)
+        kn_say(KN_LOG_WARN, "%s: rows of %d values are no whole blocks of %s; it is stored as %s", name,
+               n_in, kn_format_info(want)->name, kn_format_info(f)->name);
+    return f;
+}
+
+static struct recipe *add(struct plan *p, const char *name, enum kn_format format, float deviation)
+{
+    kn_assert(p->n_recipe < p->room);
+    struct recipe *r = &p->recipe[p->n_recipe++];
+    *r = (struct recipe){ .format = format, .deviation = deviation };
+    snprintf(r->name, sizeof r->name, "%s.weight", name);
+    return r;
+}
+
+static void add_norm(struct plan *p, const char *name, int n, float mean)
+{
+    struct recipe *r = add(p, name, KN_F32, 0.05f * mean);
+    r->mean = mean;
+    r->n_dim = 1;
+    r->dim[0] = (uint64_t)n;
+}
+
+/* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
+static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out, int n_mat,
+                    float gain)
+{
+    struct recipe *r = add(p, name, fit(name, want, n_in), gain / sqrtf((float)n_in));
+    r->n_dim = n_mat ? 3 : 2;
+    r->dim[0] = (uint64_t)n_in;
+    r->dim[1] = (uint64_t)n_out;
+    r->dim[2] = (uint64_t)n_mat;
+}
+
+static const char *in_layer(char *out, size_t bytes, int layer, const char *what)
+{
+    snprintf(out, bytes, "blk.%d.%s", layer, what);
+    return out;
+}
+
+static void add_attention(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
+    float sharpen = s->qk_norm ? 1 : SHARPEN;           /* where a norm follows, the norm does it */
+    char n[48];
+#define IN(what) in_layer(n, sizeof n, layer, what)
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, n_q, 0, sharpen);
+    add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
+    add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
+    add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0, RESIDUAL);
+    if (s->qk_norm) {
+        add_norm(p, IN("attn_q_norm"), s->d_head, SHARPEN);
+        add_norm(p, IN("attn_k_norm"), s->d_head, SHARPEN);
+    }
+}
+
+/* Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
+static void add_ffn(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    bool moe = s->n_expert > 0;
+    int d_ff = moe ? s->d_expert : s->d_ff;
+    float share = moe ? 1.5f / (float)s->n_used : 1;
+    float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
+    char n[48];
+    add_norm(p, IN("ffn_norm"), s->d_model, 1);
+    if (moe)
+        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, s->n_expert, 0, ROUTER);
+    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, s->n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, s->n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, s->n_expert, down);
+#undef IN
+}
+
+static int make_plan(struct plan *p)
+{
+    const struct moe_synth_shape *s = p->shape;
+    p->room = 3 + 12 * p->n_layer;
+    p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
+    if (!p->recipe)
+        return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
+    add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model));
+    for (int i = 0; i < p->n_layer; i++) {
+        add_attention(p, i);
+        add_ffn(p, i);
+    }
+    add_norm(p, "output_norm", s->d_model, 1);
+    add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
+    return 0;
+}
+
+/* ---- what the file says of itself -------------------------------------------------------------- */
+
+static void say_u32(struct moe_writer *w, const char *arch, const char *key, int value)
+{
+    char full[96];
+    uint32_t x = (uint32_t)value;
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_U32, &x);
+}
+
+static void say_f32(struct moe_writer *w, const char *arch, const char *key, float x)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_F32, &x);
+}
+
+/* The numbers by which published files name the format of most of their weights. */
+static int file_type(enum kn_format f)
+{
+    switch (f) {
+    case KN_F16:  return 1;
+    case KN_Q8_0: return 7;
+    case KN_Q4_K: return 15;
+    case KN_Q6_K: return 18;
+    case KN_BF16: return 32;
+    default:      return 0;
+    }
+}
+
+static int write_metadata(struct moe_writer *w, const struct plan *p)
+{
+    const struct moe_synth_shape *s = p->shape;
+    const char *arch = s->arch;
+    char name[96];
+    snprintf(name, sizeof name, "synthetic %s, %d layers", s->name, p->n_layer);
+    moe_writer_string(w, "general.architecture", arch, strlen(arch));
+    moe_writer_string(w, "general.name", name, strlen(name));
+    say_u32(w, "general", "file_type", file_type(p->opt->format));
+    say_u32(w, "general", "quantization_version", 2);
+    say_u32(w, arch, "block_count", p->n_layer);
+    say_u32(w, arch, "context_length", s->n_ctx);
+    say_u32(w, arch, "embedding_length", s->d_model);
+    say_u32(w, arch, "feed_forward_length", s->d_ff);
+    say_u32(w, arch, "attention.head_count", s->n_head);
+    say_u32(w, arch, "attention.head_count_kv", s->n_kv);
+    say_u32(w, arch, "attention.key_length", s->d_head);
+    say_u32(w, arch, "attention.value_length", s->d_head);
+    say_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
+    say_u32(w, arch, "rope.dimension_count", s->d_head);
+    say_f32(w, arch, "rope.freq_base", s->rope_base);
+    say_u32(w, arch, "vocab_size", p->n_vocab);
+    if (s->n_expert) {
+        say_u32(w, arch, "expert_count", s->n_expert);
+        say_u32(w, arch, "expert_used_count", s->n_used);
+        if (s->d_expert != s->d_ff)
+            say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+    }
+    return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
+}
+
+/* ---- making and writing ------------------------------------------------------------------------ */
+
+struct piece {                              /* blocks block0 .. block0 + n_block - 1 of a tensor */
+    const struct moe_synth_fill *fill;
+    uint64_t block0;
+    size_t n_block, grain, block_bytes;
+    uint8_t *out;
+};
+
+static void make_grain(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct piece *p = arg;
+    size_t first = (size_t)item * p->grain, left = p->n_block - first;
+    moe_synth_fill(p->fill, p->block0 + first, left < p->grain ? left : p->grain,
+                   p->out + first * p->block_bytes);
+}
+
+static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8_t *buffer)
+{
+    const struct recipe *r = &p->recipe[i];
+    const struct kn_format_info *info = kn_format_info(r->format);
+    struct moe_synth_fill fill = {
+        .format = r->format, .mean = r->mean, .deviation = r->deviation,
+        .seed = kn_mix(p->opt->seed + KN_GOLDEN * (uint64_t)(i + 1)),
+    };
+    moe_synth_fill_init(&fill);
+    size_t block_bytes = (size_t)info->block_bytes;
+    uint64_t n_block = r->dim[0] / (uint64_t)info->block_values;
+    for (int k = 1; k < r->n_dim; k++)
+        n_block *= r->dim[k];
+
+    for (uint64_t done = 0; done < n_block;) {
+        struct piece piece = { &fill, done, PIECE / block_bytes, GRAIN / block_bytes, block_bytes, buffer };
+        if (n_block - done < piece.n_block)
+            piece.n_block = (size_t)(n_block - done);
+        int n_item = (int)((piece.n_block + piece.grain - 1) / piece.grain);
+        kn_parallel_for(p->opt->team, n_item, make_grain, &piece);
+        int err = moe_writer_data(w, buffer, piece.n_block * block_bytes);
+        if (err)
+            return err;
+        done += piece.n_block;
+        if (p->opt->progress)
+            atomic_fetch_add(&p->opt->progress->done_bytes, piece.n_block * block_bytes);
+    }
+    return 0;
+}
+
+static int write_file(struct moe_writer *w, const struct plan *p, uint8_t *buffer)
+{
+    uint64_t total = 0;
+    int err = write_metadata(w, p);
+    for (int i = 0; !err && i < p->n_recipe; i++) {
+        const struct recipe *r = &p->recipe[i];
+        err = moe_writer_tensor(w, r->name, r->format, r->n_dim, r->dim);
+        uint64_t bytes = kn_row_bytes(r->format, (int)r->dim[0]);
+        for (int k = 1; k < r->n_dim; k++)
+            bytes *= r->dim[k];
+        total += bytes;
+    }
+    if (p->opt->progress)
+        atomic_store(&p->opt->progress->total_bytes, total);
+    if (!err)
+        err = moe_writer_header(w);
+    for (int i = 0; !err && i < p->n_recipe; i++)
+        err = write_tensor(w, p, i, buffer);
+    return err ? err : moe_writer_finish(w);
+}
+
+static int check(const struct plan *p)
+{
+    const struct moe_synth_options *opt = p->opt;
+    if (!p->shape) {
+        char names[256] = "";
+        for (int i = 0; moe_synth_shape(i); i++) {
+            size_t n = strlen(names);
+            snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", moe_synth_shape(i));
+        }
+        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape, names);
+    }
+    if (opt->n_layer < 0 || opt->n_layer > 1000)
+        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
+    if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made", p->n_vocab,
+                       MOE_SYNTH_VOCAB_LEAST, 1 << 20);
+    return 0;
+}
+
+int moe_synth(const char *path, const struct moe_synth_options *opt)
+{
+    struct plan p = { .shape = moe_synth_shape_find(opt->shape), .opt = opt };
+    if (p.shape) {
+        p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
+        p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
+    }
+    int err = check(&p);
+    if (err)
+        return err;
+
+    struct moe_writer *w = NULL;
+    uint8_t *buffer = kn_map(PIECE, -1);
+    if (!buffer)
+        err = kn_fail(KN_ENOMEM, "synth: no memory for a buffer of %zu MiB", PIECE >> 20);
+    if (!err)
+        err = make_plan(&p);
+    if (!err)
+        err = moe_writer_open(&w, path);
+    if (!err)
+        err = write_file(w, &p, buffer);
+    moe_writer_close(w);
+    kn_free(p.recipe);
+    if (buffer)
+        kn_unmap(buffer, PIECE);
+    return err;
+}
