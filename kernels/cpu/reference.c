@@ -1,0 +1,157 @@
+/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums and attention are, in plain C.
+ *
+ * This file is the specification: every other body of these operations (cpu/vector.tmpl.c,
+ * cpu/attention.tmpl.c, cuda/) gives the same bits, and the tests compare them with memcmp.  So the
+ * order of every float operation is part of it:
+ *
+ *   - a sum over n elements has 64 accumulators that start at +0; element i goes to accumulator
+ *     i mod 64, i ascending; then acc[i] += acc[i + 32] for i < 32, and so on with 16, 8, 4, 2, 1;
+ *   - a maximum starts at minus infinity and takes x where x > max, so what is not a number never
+ *     becomes the maximum, and the order does not matter;
+ *   - exp is kn_expf (cpu/expf.h), sqrtf and / are IEEE's. */
+#include "kernels/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define N_ACC 64
+
+static float tree_sum(float acc[N_ACC])
+{
+    for (int half = N_ACC / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) acc[i] += acc[i + half];
+    return acc[0];
+}
+
+static float dot(const float *x, const float *y, int n)
+{
+    float acc[N_ACC] = {0};
+    for (int i = 0; i < n; i++) acc[i % N_ACC] = fmaf(x[i], y[i], acc[i % N_ACC]);
+    return tree_sum(acc);
+}
+
+static float larger(float x, float most)
+{
+    return x > most ? x : most;
+}
+
+/* ---- rows of floats ---------------------------------------------------------------------------- */
+
+void kn_rms_norm_scalar(const float *x, const float *w, float eps, int n, float *y)
+{
+    float inv = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+    for (int i = 0; i < n; i++) y[i] = (x[i] * inv) * w[i];
+}
+
+void kn_softmax_scalar(float *x, int n)
+{
+    float most = -HUGE_VALF, acc[N_ACC] = {0};
+    for (int i = 0; i < n; i++) most = larger(x[i], most);
+    for (int i = 0; i < n; i++) {
+        x[i] = kn_expf(x[i] - most);
+        acc[i % N_ACC] += x[i];
+    }
+    float sum = tree_sum(acc);
+    for (int i = 0; i < n; i++) x[i] = x[i] / sum;
+}
+
+void kn_swiglu_scalar(const float *gate, const float *up, int n, float *y)
+{
+    for (int i = 0; i < n; i++) y[i] = (gate[i] / (1.0f + kn_expf(-gate[i]))) * up[i];
+}
+
+void kn_add_scalar(float *x, const float *y, int n)
+{
+    for (int i = 0; i < n; i++) x[i] = x[i] + y[i];
+}
+
+void kn_add_scaled_scalar(float *x, float a, const float *y, int n)
+{
+    for (int i = 0; i < n; i++) x[i] = fmaf(a, y[i], x[i]);
+}
+
+/* The pair (a, b) becomes (a cos - b sin, a sin + b cos). */
+void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],
+                    enum kn_rope kind)
+{
+    int n_pair = n_rot / 2;
+    for (int h = 0; h < n_head; h++, x += d_head) {
+        for (int i = 0; i < n_pair; i++) {
+            float *pa = kind == KN_ROPE_PAIRS ? &x[2 * i] : &x[i];
+            float *pb = kind == KN_ROPE_PAIRS ? &x[2 * i + 1] : &x[n_pair + i];
+            float a = *pa, b = *pb, c = turn[i][0], s = turn[i][1];
+            *pa = fmaf(a, c, -(b * s));
+            *pb = fmaf(a, s, b * c);
+        }
+    }
+}
+
+/* ---- keys, values, attention ------------------------------------------------------------------- */
+
+void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
+{
+    if (kv == KN_KV_F32) {
+        memcpy(out, x, (size_t)n * sizeof *x);
+        return;
+    }
+    uint16_t *half = out;
+    for (int i = 0; i < n; i++) half[i] = kn_f32_to_f16(x[i]);
+}
+
+/* Position p's key or value as floats. */
+static void load_row(const struct kn_attend *a, const void *rows, int p, float *x /* [d_head] */)
+{
+    int slot = p < a->n_base ? a->base[p] : a->tail[p - a->n_base];
+    size_t at = (size_t)slot * (size_t)a->d_head;
+    for (int i = 0; i < a->d_head; i++)
+        x[i] = a->kv == KN_KV_F32 ? ((const float *)rows)[at + (size_t)i]
+                                  : kn_f16_to_f32(((const uint16_t *)rows)[at + (size_t)i]);
+}
+
+/* The part of one head's attention that positions lo..hi-1 of one chunk give. */
+struct part { float most, sum, o[KN_MAX_D_HEAD]; };
+
+static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int hi, struct part *c)
+{
+    float score[KN_CHUNK], weight[KN_CHUNK] = {0}, row[KN_MAX_D_HEAD];
+
+    c->most = -HUGE_VALF;
+    for (int p = lo; p < hi; p++) {
+        load_row(a, a->k, p, row);
+        score[p % KN_CHUNK] = a->scale * dot(q, row, a->d_head);
+        c->most = larger(score[p % KN_CHUNK], c->most);
+    }
+    memset(c->o, 0, sizeof c->o);
+    for (int p = lo; p < hi; p++) {
+        float e = weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
+        load_row(a, a->v, p, row);
+        for (int i = 0; i < a->d_head; i++) c->o[i] = fmaf(e, row[i], c->o[i]);
+    }
+    c->sum = tree_sum(weight);
+}
+
+/* total and part, each relative to its own maximum, become total relative to the larger one. */
+static void merge(struct part *total, const struct part *c, int d_head)
+{
+    float most = larger(c->most, total->most);
+    float keep = kn_expf(total->most - most), take = kn_expf(c->most - most);
+    total->most = most;
+    total->sum = fmaf(c->sum, take, total->sum * keep);
+    for (int i = 0; i < d_head; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
+}
+
+/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it.  So a row's
+ * result does not depend on how its past was computed, stored or cut. */
+void kn_attend_scalar(const struct kn_attend *a)
+{
+    for (int h = 0; h < a->n_q; h++) {
+        struct part total, c;
+        for (int lo = a->first; lo <= a->last; ) {
+            int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
+            attend_chunk(a, a->q + h * a->d_head, lo, hi, lo == a->first ? &total : &c);
+            if (lo != a->first) merge(&total, &c, a->d_head);
+            lo = hi;
+        }
+        for (int i = 0; i < a->d_head; i++) a->out[h * a->d_head + i] = total.o[i] / total.sum;
+    }
+}

@@ -1,0 +1,153 @@
+/* kernels/cpu/simd_math.h - what vector.tmpl.c and attention.tmpl.c share on top of simd.h: exp, partial
+ * registers, and sums in the one order of cpu/reference.c.
+ *
+ * The 64 accumulators of a sum are KN_ACCS registers, accumulator i in lane i mod KN_LANES of register
+ * i / KN_LANES.  The first steps of the halving tree add whole registers, the last ones add halves of a
+ * register; where many sums are due at once, the halves of several registers are put side by side first,
+ * so that every addition still fills a register.  Which sums are added when is the tree's in both. */
+#ifndef KERNELS_CPU_SIMD_MATH_H
+#define KERNELS_CPU_SIMD_MATH_H
+
+#include "kernels/cpu/expf.h"
+#include "kernels/cpu/simd.h"
+
+#define KN_ACCS  (64 / KN_LANES)
+#define KN_QUADS (KN_LANES / 4)                          /* 128-bit parts of a register */
+
+/* ---- partial registers: n may be anything above 0 ------------------------------------------- */
+
+KN_INLINE vf load_some(const float *p, int n)
+{
+    return n >= KN_LANES ? vf_load(p) : vf_load_n(p, n);
+}
+
+KN_INLINE void store_some(float *p, vf x, int n)
+{
+    if (n >= KN_LANES) vf_store(p, x);
+    else vf_store_n(p, x, n);
+}
+
+/* ---- what the two instruction sets say differently --------------------------------------------- */
+
+#if KN_LANES == 16
+
+KN_INLINE vf vf_times_pow2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+
+KN_INLINE vf vf_low_pairs(vf a, vf b)                    /* of each 128 bits: a0 a1 b0 b1 */
+{
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+KN_INLINE vf vf_high_pairs(vf a, vf b)                   /* a2 a3 b2 b3 */
+{
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+KN_INLINE vf vf_evens(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x88); }    /* a0 a2 b0 b2 */
+KN_INLINE vf vf_odds(vf a, vf b)  { return _mm512_shuffle_ps(a, b, 0xdd); }    /* a1 a3 b1 b3 */
+
+/* 16 lanes of each of 4 registers to 4 lanes each: part i of the result is x[i]'s. */
+KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])
+{
+    vf a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),
+                         _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    vf b = _mm512_add_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x44),
+                         _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+KN_INLINE __m128 fold_to_quad(vf x)
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
+KN_INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
+
+#else
+
+KN_INLINE vf vf_times_pow2(vf x, vf n)                   /* in two steps, as in expf.h */
+{
+    vi k = vf_to_int(n), half = _mm256_srai_epi32(k, 1), bias = vi_set1(127);
+    x = vf_mul(x, vf_bits(vi_shl(vi_add(half, bias), 23)));
+    return vf_mul(x, vf_bits(vi_shl(vi_add(vi_sub(k, half), bias), 23)));
+}
+
+KN_INLINE vf vf_low_pairs(vf a, vf b)
+{
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+KN_INLINE vf vf_high_pairs(vf a, vf b)
+{
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+KN_INLINE vf vf_evens(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x88); }
+KN_INLINE vf vf_odds(vf a, vf b)  { return _mm256_shuffle_ps(a, b, 0xdd); }
+
+KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])         /* 8 lanes of 2 registers to 4 each */
+{
+    return _mm256_add_ps(_mm256_permute2f128_ps(x[0], x[1], 0x20),
+                         _mm256_permute2f128_ps(x[0], x[1], 0x31));
+}
+
+KN_INLINE __m128 fold_to_quad(vf x)
+{
+    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+
+KN_INLINE float vf_largest(vf x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+#endif
+
+/* ---- sums -------------------------------------------------------------------------------------- */
+
+/* 64 accumulators to one register: steps 32 and 16 of the tree, and 8 where a register has 8 lanes. */
+KN_INLINE vf fold_accumulators(const vf acc[KN_ACCS])
+{
+    vf x[KN_ACCS];
+    for (int i = 0; i < KN_ACCS; i++) x[i] = acc[i];
+    for (int half = KN_ACCS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) x[i] = vf_add(x[i], x[i + half]);
+    return x[0];
+}
+
+KN_INLINE float sum_accumulators(const vf acc[KN_ACCS])
+{
+    __m128 x = fold_to_quad(fold_accumulators(acc));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* Steps 2 and 1 for four registers of quads: lane 4 i + k of the result is the sum of part i of x[k]. */
+KN_INLINE vf sum_quads(const vf x[4])
+{
+    vf a = vf_add(vf_low_pairs(x[0], x[1]), vf_high_pairs(x[0], x[1]));
+    vf b = vf_add(vf_low_pairs(x[2], x[3]), vf_high_pairs(x[2], x[3]));
+    return vf_add(vf_evens(a, b), vf_odds(a, b));
+}
+
+/* ---- exp: kn_expf_inline, lane by lane --------------------------------------------------------- */
+
+KN_INLINE vf vf_exp(vf x)
+{
+    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* of unordered arguments the second: NaN stays */
+    x = vf_min(vf_set1(KN_EXPF_HIGHEST), x);
+
+    vf shift = vf_set1(KN_EXPF_SHIFT);
+    vf n = vf_sub(vf_fma(x, vf_set1(KN_EXPF_LOG2E), shift), shift);
+    vf r = vf_fnma(n, vf_set1(KN_EXPF_LN2_HI), x);
+    r = vf_fnma(n, vf_set1(KN_EXPF_LN2_LO), r);
+
+    vf q = vf_set1(KN_EXPF_Q4);
+    q = vf_fma(q, r, vf_set1(KN_EXPF_Q3));
+    q = vf_fma(q, r, vf_set1(KN_EXPF_Q2));
+    q = vf_fma(q, r, vf_set1(KN_EXPF_Q1));
+    q = vf_fma(q, r, vf_set1(KN_EXPF_Q0));
+    vf e = vf_add(vf_fma(q, vf_mul(r, r), r), vf_set1(1.0f));
+    return vf_times_pow2(e, n);
+}
+
+#endif
