@@ -42,10 +42,13 @@ ISAS       = avx2 avx512
 ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
-SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math
+SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
+                  cpu/reference_matmul cpu/reference cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul.tmpl \
+                  cpu/vector.tmpl cpu/attention.tmpl cpu/dispatch
 CU_kernels      =
 SRC_offload     = load store
-SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth
+SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
+                  family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      =
 MAIN            = engine/main

@@ -1,0 +1,102 @@
+/* engine/engine.h - requests to tokens: a model opened for use, and the sessions that share its passes.
+ *
+ *     eng_open -> eng_session_open* -> [ eng_session_start, eng_step until it finishes ]* -> close
+ *
+ * A session is one sequence of tokens with its KV.  Starting one hands over the *whole* sequence so far;
+ * what its KV already holds of it is kept, the rest is computed in chunks beside the other sessions'
+ * tokens.  A step is one forward pass over rows of all running sessions, then one choice for each that
+ * has a token due.  What a session yields depends on its tokens, its sampling and its seed, and on
+ * nothing else: not on company, chunks, threads or instruction set.
+ *
+ * One thread calls all of this.  Everything is taken when it opens; a step allocates nothing. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "engine/text.h"
+#include "moe/moe.h"
+#include "speculative/speculative.h"
+
+struct eng_engine;
+struct eng_session;
+
+struct eng_options {
+    const char *model;
+    enum kn_isa isa;                            /* at most */
+    enum kn_kv kv;
+    int n_thread;                               /* 0: one per usable CPU */
+    int n_parallel;                             /* sessions */
+    int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
+    int n_chunk;                                /* rows of a pass; 0: 512 */
+    size_t host_mem;                            /* 0: what is free */
+    size_t kv_mem;                              /* 0: n_parallel * n_ctx */
+    struct off_progress *progress;              /* may be NULL */
+};
+
+int  eng_open(struct eng_engine **out, const struct eng_options *opt);
+void eng_close(struct eng_engine *e);           /* closes its sessions too */
+const struct moe_model *eng_model(const struct eng_engine *e);
+const struct eng_vocab *eng_vocab(const struct eng_engine *e);
+struct kn_team *eng_team(const struct eng_engine *e);
+int eng_n_ctx(const struct eng_engine *e);
+
+#define ENG_MAX_BIAS 1024
+
+struct eng_request {
+    const int32_t *token;                       /* [n_token] the whole sequence; copied */
+    int n_token;
+    int n_predict;                              /* tokens to add; -1: until it ends */
+    bool ignore_eos;                            /* stop tokens are never chosen */
+    struct spec_params sampling;                /* its bias, at most ENG_MAX_BIAS, is copied */
+};
+
+enum eng_finish {
+    ENG_RUNNING,
+    ENG_STOP,                                   /* the model said so */
+    ENG_LENGTH,                                 /* n_predict, or the context is full */
+    ENG_FAILED                                  /* status says why; the session may be started again */
+};
+
+struct eng_event {                              /* a session got a token, or ended */
+    struct eng_session *session;
+    int32_t token;                              /* ENG_NO_TOKEN: none */
+    float logprob;
+    enum eng_finish finish;
+    int status;
+};
+
+int  eng_session_open(struct eng_session **out, struct eng_engine *e);
+void eng_session_close(struct eng_session *s);
+int  eng_session_start(struct eng_session *s, const struct eng_request *r);
+void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
+int  eng_session_cached(const struct eng_session *s);   /* tokens whose KV the last start found */
+const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
+
+/* What passes have cost so far. */
+struct eng_stats {
+    uint64_t n_pass, n_prompt_token, n_token;
+    uint64_t pass_ns, sample_ns;
+    double experts;                             /* distinct ones per layer, summed over passes */
+};
+void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
+
+/* One pass.  Fills event[n_parallel] and returns how many; 0 when no session runs. */
+int eng_step(struct eng_engine *e, struct eng_event *event);
+
+/* ---- stop strings ------------------------------------------------------------------------------ */
+
+/* Watches text go by and ends it before the first stop string, holding back what may begin one. */
+#define ENG_STOP_BYTES 256
+struct eng_stop {
+    const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
+    int n;
+    bool hit;
+    size_t n_held;
+    char held[ENG_STOP_BYTES];
+};
+
+int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
+/* Takes n bytes, writes what may be shown to out (room for n + ENG_STOP_BYTES), returns its length. */
+size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
+size_t eng_stop_finish(struct eng_stop *s, char *out);
+
+#endif

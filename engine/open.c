@@ -1,0 +1,161 @@
+/* Opening: the file, the vocabulary, the weights, and memory for every session, under one budget.
+ *
+ * The split: dense weights and experts take what they take; KV takes --kv-mem, or room for n_parallel
+ * contexts but at most 30 % of what the weights leave; buffers take what the context says.  A budget
+ * that cannot hold one context is refused with the smallest that can. */
+#include "engine/internal.h"
+
+#define GIB(bytes) ((double)(bytes) / (1 << 30))
+
+struct split { size_t weights, step, slot, kv; };
+
+static struct moe_context_options context_options(const struct eng_engine *e, int n_slot)
+{
+    return (struct moe_context_options){
+        .max_row = e->opt.n_chunk, .max_want = e->opt.n_parallel, .n_slot = n_slot,
+        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
+}
+
+/* How many KV slots, in whole blocks. */
+static int split_memory(struct eng_engine *e, int *n_slot)
+{
+    const struct moe_shape *shape = moe_model_shape(e->model);
+    struct moe_context_options least = context_options(e, ENG_KV_BLOCK);
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    size_t slot = moe_kv_slot_bytes(e->model, e->opt.kv);
+    size_t step = moe_context_bytes(e->model, &least);
+    size_t weights = shape->dense_bytes + shape->expert_bytes;
+    size_t total = e->opt.host_mem ? e->opt.host_mem : weights + machine.available_bytes;
+    size_t room = total > weights + step ? total - weights - step : 0;
+    size_t per_session = kn_align_up((size_t)e->opt.n_ctx, ENG_KV_BLOCK);
+    size_t want = (size_t)e->opt.n_parallel * per_session * slot, most = room;
+    if (e->opt.kv_mem)
+        want = e->opt.kv_mem;
+    else if (want > room * 3 / 10)
+        want = room * 3 / 10 > per_session * slot ? room * 3 / 10 : per_session * slot;
+    if (want > most || want < per_session * slot)
+        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %.2f GiB of KV and there is room for "
+                       "%.2f GiB: lower --ctx-size, or raise %s to %.2f GiB", e->opt.n_ctx,
+                       GIB(per_session * slot), GIB(want > most ? most : want),
+                       want > most ? "--host-mem" : "--kv-mem",
+                       GIB((want > most ? weights + step : 0) + per_session * slot));
+    size_t n = want / slot / ENG_KV_BLOCK * ENG_KV_BLOCK;
+    *n_slot = n > (INT32_MAX / 2) ? INT32_MAX / 2 / ENG_KV_BLOCK * ENG_KV_BLOCK : (int)n;
+    return 0;
+}
+
+static int open_sessions(struct eng_engine *e)
+{
+    size_t n = (size_t)e->opt.n_parallel, n_ctx = (size_t)e->opt.n_ctx;
+    e->session = kn_calloc(n, sizeof *e->session);
+    e->row = kn_calloc((size_t)e->opt.n_chunk, sizeof *e->row);
+    e->due = kn_calloc(n, sizeof(struct eng_session *));
+    e->choice = kn_calloc(n, sizeof *e->choice);
+    e->choice_status = kn_calloc(n, sizeof *e->choice_status);
+    e->sampler = kn_calloc((size_t)kn_team_size(e->team), sizeof(struct spec_sampler *));
+    if (!e->session || !e->row || !e->due || !e->choice || !e->choice_status || !e->sampler)
+        return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
+    for (size_t i = 0; i < n; i++) {
+        struct eng_session *s = &e->session[i];
+        s->engine = e;
+        s->token = kn_calloc(n_ctx + 1, sizeof *s->token);
+        s->slot = kn_calloc(kn_align_up(n_ctx + 1, ENG_KV_BLOCK), sizeof *s->slot);
+        s->bias = kn_calloc((size_t)(ENG_MAX_BIAS + e->n_stop), sizeof *s->bias);
+        if (!s->token || !s->slot || !s->bias)
+            return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
+    }
+    for (int i = 0; i < kn_team_size(e->team); i++) {
+        int error = spec_sampler_open(&e->sampler[i], moe_model_shape(e->model)->n_vocab);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static int list_stop_tokens(struct eng_engine *e)
+{
+    int n_vocab = eng_vocab_size(e->vocab), n = 0;
+    for (int i = 0; i < n_vocab; i++)
+        n += eng_vocab_is_stop(e->vocab, i);
+    e->stop = kn_calloc((size_t)n, sizeof *e->stop);
+    if (!e->stop)
+        return kn_fail(KN_ENOMEM, "no memory for %d stop tokens", n);
+    for (int i = 0; i < n_vocab; i++)
+        if (eng_vocab_is_stop(e->vocab, i))
+            e->stop[e->n_stop++] = i;
+    return 0;
+}
+
+static int open_model(struct eng_engine *e)
+{
+    int error;
+    if ((error = moe_file_open(&e->file, e->opt.model)) || (error = eng_vocab_open(&e->vocab, e->file)) ||
+        (error = moe_model_open(&e->model, e->file, &(struct moe_model_options){
+             .isa = e->opt.isa, .team = e->team, .host_bytes = e->opt.host_mem,
+             .progress = e->opt.progress })))
+        return error;
+    const struct moe_shape *shape = moe_model_shape(e->model);
+    if (eng_vocab_size(e->vocab) > shape->n_vocab)
+        return kn_fail(KN_ECORRUPT, "%s: %d tokens but only %d rows of embeddings", e->opt.model,
+                       eng_vocab_size(e->vocab), shape->n_vocab);
+    if (!e->opt.n_ctx)
+        e->opt.n_ctx = kn_min(shape->n_ctx_train, 8192);
+    return 0;
+}
+
+int eng_open(struct eng_engine **out, const struct eng_options *opt)
+{
+    struct eng_engine *e = kn_calloc(1, sizeof *e);
+    if (!e)
+        return kn_fail(KN_ENOMEM, "no memory for the engine");
+    e->opt = *opt;
+    if (!e->opt.n_chunk)
+        e->opt.n_chunk = 512;
+    e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
+    int n_slot = 0, error = kn_team_open(&e->team, opt->n_thread);
+    if (error || (error = open_model(e)) || (error = split_memory(e, &n_slot)) ||
+        (error = eng_kv_open(&e->kv, n_slot / ENG_KV_BLOCK)) || (error = list_stop_tokens(e)) ||
+        (error = open_sessions(e)))
+        goto fail;
+    struct moe_context_options co = context_options(e, n_slot);
+    if ((error = moe_context_open(&e->context, e->model, &co)))
+        goto fail;
+    *out = e;
+    return 0;
+fail:
+    eng_close(e);
+    return error;
+}
+
+void eng_close(struct eng_engine *e)
+{
+    if (!e)
+        return;
+    for (int i = 0; e->sampler && i < kn_team_size(e->team); i++)
+        spec_sampler_close(e->sampler[i]);
+    for (int i = 0; e->session && i < e->opt.n_parallel; i++) {
+        kn_free(e->session[i].token);
+        kn_free(e->session[i].slot);
+        kn_free(e->session[i].bias);
+    }
+    moe_context_close(e->context);
+    moe_model_close(e->model);
+    eng_vocab_close(e->vocab);
+    moe_file_close(e->file);
+    eng_kv_close(&e->kv);
+    kn_team_close(e->team);
+    kn_free(e->session);
+    kn_free(e->row);
+    kn_free(e->due);
+    kn_free(e->choice);
+    kn_free(e->choice_status);
+    kn_free(e->sampler);
+    kn_free(e->stop);
+    kn_free(e);
+}
+
+const struct moe_model *eng_model(const struct eng_engine *e) { return e->model; }
+const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab; }
+struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
+int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }

@@ -1,0 +1,60 @@
+/* Stop strings: text goes by in pieces, and ends before the first stop string that appears in it.
+ *
+ * Held back is the longest tail that is the beginning of a stop string.  The string that is complete first
+ * ends the text (of two that end together, the longer), so that the pieces do not matter. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+int eng_stop_init(struct eng_stop *s, const char *const *text, int n)
+{
+    for (int i = 0; i < n; i++) {
+        size_t bytes = strlen(text[i]);
+        if (bytes < 1 || bytes > ENG_STOP_BYTES)
+            return kn_fail(KN_EINVAL, "a stop string has %zu bytes; 1 to %d are possible", bytes,
+                           ENG_STOP_BYTES);
+    }
+    *s = (struct eng_stop){ .text = text, .n = n };
+    return 0;
+}
+
+/* Does stop string i stand at p, whole (1), or as far as the text goes (0), or not (-1)? */
+static int stands(const struct eng_stop *s, int i, const char *p, size_t n)
+{
+    size_t bytes = strlen(s->text[i]);
+    if (memcmp(p, s->text[i], bytes < n ? bytes : n) != 0)
+        return -1;
+    return bytes <= n;
+}
+
+size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out)
+{
+    if (s->hit)
+        return 0;
+    memcpy(out, s->held, s->n_held);
+    memcpy(out + s->n_held, bytes, n);
+    n += s->n_held;
+    size_t shown = n, end = SIZE_MAX;
+    for (size_t at = 0; at < n; at++)
+        for (int i = 0; i < s->n; i++) {
+            int found = stands(s, i, out + at, n - at);
+            if (found > 0 && at + strlen(s->text[i]) < end) {
+                s->hit = true;
+                shown = at;
+                end = at + strlen(s->text[i]);
+            }
+            if (found == 0 && !s->hit && at < shown)
+                shown = at;
+        }
+    s->n_held = s->hit ? 0 : n - shown;
+    memcpy(s->held, out + shown, s->n_held);
+    return shown;
+}
+
+size_t eng_stop_finish(struct eng_stop *s, char *out)
+{
+    size_t n = s->hit ? 0 : s->n_held;
+    memcpy(out, s->held, n);
+    s->n_held = 0;
+    return n;
+}
