@@ -1,0 +1,215 @@
+/* Attention: every instruction set equals the specification bit for bit; where a position's key lies, and
+ * which heads are asked for together, changes nothing; the specification is softmax(q K) V. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+
+#define N_POS_MOST 420
+#define N_SLOT     (N_POS_MOST + 5)
+#define N_VALUE    (N_SLOT * KN_MAX_D_HEAD)
+#define N_OUT      (KN_MAX_Q * KN_MAX_D_HEAD)
+#define GUARD      64
+
+static uint64_t seed;
+static float q[N_OUT], out_room[N_OUT + 2 * GUARD], want_room[N_OUT + 2 * GUARD];
+static float k32[N_VALUE], v32[N_VALUE];                    /* [position][d_head] */
+static uint8_t k_store[N_VALUE * sizeof(float)], v_store[N_VALUE * sizeof(float)];
+static int32_t slots[N_POS_MOST];
+
+static uint64_t next(void)   { return kn_mix(seed += KN_GOLDEN); }
+static float    uniform(void) { return (float)(int32_t)(next() >> 32) * 0x1p-31f; }
+
+enum fill { PLAIN, SHARP, DENORMAL, HUGE_ONES, STRANGE, N_FILL };
+
+static float draw(enum fill fill, enum kn_kv kv)
+{
+    static const float strange[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-7f, 65504, -65504, 0};
+    float u = uniform();
+    switch (fill) {
+    case SHARP:     return next() % 23 == 0 ? 100 * u : u;          /* outliers: one score wins */
+    case DENORMAL:  return u * (kv == KN_KV_F16 ? 0x1p-15f : 0x1p-127f);
+    case HUGE_ONES: return u * (kv == KN_KV_F16 ? 65504 : 0x1p120f);
+    case STRANGE:   return next() % 997 == 0 ? strange[next() % 8] : u;
+    default:        return u;
+    }
+}
+
+/* A shape, what is seen of it, and how positions lie in slots: n_base of them through base. */
+struct shape { int n_q, d_head, first, last, n_base; enum kn_kv kv; enum fill fill; };
+
+/* Fills q, keys and values by seed alone: the same numbers for every layout of the slots. */
+static void make(const struct shape *s, uint64_t from)
+{
+    seed = from;
+    for (int i = 0; i < s->n_q * s->d_head; i++) q[i] = draw(s->fill, KN_KV_F32);
+    for (int i = 0; i <= s->last * s->d_head + s->d_head - 1; i++) {
+        k32[i] = draw(s->fill, s->kv);
+        v32[i] = draw(s->fill, s->kv);
+    }
+}
+
+/* Puts every position into a slot of its own, in order or scattered; the other slots hold NaN. */
+static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
+{
+    size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
+    memset(k_store, 0xff, sizeof k_store);
+    memset(v_store, 0xff, sizeof v_store);
+    for (int i = 0; i < N_POS_MOST; i++) slots[i] = i;
+    for (int i = N_POS_MOST - 1; scattered && i > 0; i--) {
+        int j = (int)(next() % (uint64_t)(i + 1));
+        int32_t t = slots[i];
+        slots[i] = slots[j];
+        slots[j] = t;
+    }
+    for (int p = s->first; p <= s->last; p++) {
+        size_t at = (size_t)slots[p] * (size_t)s->d_head * value;
+        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_head, s->d_head, k_store + at);
+        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_head, s->d_head, v_store + at);
+    }
+    return (struct kn_attend){
+        .q = q, .out = out, .k = k_store, .v = v_store, .base = slots, .tail = slots + s->n_base,
+        .n_base = s->n_base, .first = s->first, .last = s->last, .n_q = s->n_q,
+        .d_head = s->d_head, .kv = s->kv, .scale = 1 / sqrtf((float)s->d_head),
+    };
+}
+
+static void run(enum kn_isa isa, const struct shape *s, bool scattered, float *room)
+{
+    memset(room, 0x5a, sizeof out_room);
+    struct kn_attend a = lay_out(s, scattered, room + GUARD);
+    kn_ops(isa)->attend(&a);
+}
+
+/* Equal bits, or both not a number: all of the output, and the guards. */
+static void assert_same(const struct shape *s, const char *what)
+{
+    for (int i = 0; i < N_OUT + 2 * GUARD; i++) {
+        float x = want_room[i], y = out_room[i];
+        if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y))) continue;
+        fail_msg("%s: n_q %d d_head %d positions %d..%d base %d kv %d fill %d: element %d is %a, not %a",
+                 what, s->n_q, s->d_head, s->first, s->last, s->n_base, s->kv, s->fill, i - GUARD,
+                 (double)y, (double)x);
+    }
+}
+
+static const int heads[] = {1, 2, 3, 4, 5, 8, 12, 16, 17, 40};
+static const int widths[] = {1, 2, 7, 8, 15, 16, 24, 40, 63, 64, 65, 80, 96, 128, 192, 256, 320, 512};
+static const int ranges[][2] = {{0, 0}, {0, 1}, {0, 15}, {0, 16}, {3, 17}, {0, 62}, {0, 63}, {0, 64},
+                                {63, 64}, {5, 130}, {60, 70}, {100, 100}, {0, 200}, {127, 319}, {64, 127},
+                                {79, 419}, {0, 419}};
+#define LENGTH(table) ((int)(sizeof table / sizeof table[0]))
+
+static void each_instruction_set_gives_the_same_bits(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (int w = 0; w < LENGTH(widths); w++)
+        for (int r = 0; r < LENGTH(ranges); r++)
+            for (int fill = 0; fill < N_FILL; fill++) {
+                if (widths[w] > 128 && (r + fill) % 4) continue;      /* the specification is slow */
+                struct shape s = {
+                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_head = widths[w],
+                    .first = ranges[r][0], .last = ranges[r][1], .n_base = (n * 37) % (ranges[r][1] + 2),
+                    .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16, .fill = (enum fill)fill,
+                };
+                make(&s, (uint64_t)n);
+                run(KN_ISA_SCALAR, &s, false, want_room);
+                for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
+                    run((enum kn_isa)isa, &s, true, out_room);
+                    assert_same(&s, kn_isa_name((enum kn_isa)isa));
+                }
+            }
+}
+
+/* Any permutation of slots and any split into base and tail, with any instruction set. */
+static void layout_changes_nothing(void **state)
+{
+    (void)state;
+    struct shape s = {.n_q = 3, .d_head = 40, .first = 9, .last = 300, .kv = KN_KV_F16};
+    make(&s, 1);
+    run(KN_ISA_SCALAR, &s, false, want_room);
+    for (int isa = 0; isa < KN_ISA_COUNT; isa++)
+        for (s.n_base = 0; s.n_base <= s.last + 1; s.n_base += 43) {
+            run((enum kn_isa)isa, &s, true, out_room);
+            assert_same(&s, "layout");
+        }
+}
+
+/* A head's result is the same alone and among any number of others. */
+static void company_changes_nothing(void **state)
+{
+    (void)state;
+    for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+        struct shape s = {.n_q = 23, .d_head = 24, .first = 0, .last = 99, .kv = KN_KV_F16};
+        make(&s, 2);
+        run((enum kn_isa)isa, &s, false, want_room);
+        for (int h = 0; h < s.n_q; h++) {
+            struct kn_attend a = lay_out(&s, false, out_room + GUARD);
+            a.q = q + h * s.d_head;
+            a.n_q = 1;
+            kn_ops((enum kn_isa)isa)->attend(&a);
+            assert_memory_equal(a.out, want_room + GUARD + h * s.d_head, (size_t)s.d_head * sizeof(float));
+        }
+    }
+}
+
+/* What an unseen position holds, NaN here, is never looked at; a seen one's spreads to all of its head. */
+static void only_seen_positions_count(void **state)
+{
+    (void)state;
+    for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+        struct shape s = {.n_q = 2, .d_head = 64, .first = 70, .last = 75, .kv = KN_KV_F32};
+        make(&s, 3);
+        run((enum kn_isa)isa, &s, false, out_room);
+        for (int i = 0; i < 128; i++) assert_true(isfinite(out_room[GUARD + i]));
+        k32[72 * 64 + 5] = NAN;
+        run((enum kn_isa)isa, &s, false, out_room);
+        for (int i = 0; i < 128; i++) assert_true(isnan(out_room[GUARD + i]));
+    }
+}
+
+/* softmax(scale q K^T) V in long double, over the values as they are stored. */
+static void the_specification_is_the_formula(void **state)
+{
+    (void)state;
+    struct shape s = {.n_q = 2, .d_head = 80, .first = 11, .last = 311, .kv = KN_KV_F16};
+    make(&s, 4);
+    for (int i = 0; i < s.n_q * s.d_head; i++) q[i] *= 8;
+    run(KN_ISA_SCALAR, &s, true, out_room);
+    for (int h = 0; h < s.n_q; h++) {
+        static long double o[KN_MAX_D_HEAD];
+        long double sum = 0;
+        memset(o, 0, sizeof o);
+        for (int p = s.first; p <= s.last; p++) {
+            long double dot = 0;
+            for (int d = 0; d < s.d_head; d++)
+                dot += (long double)q[h * s.d_head + d]
+                       * kn_f16_to_f32(kn_f32_to_f16(k32[p * s.d_head + d]));
+            long double e = expl(dot / sqrtl(s.d_head));
+            sum += e;
+            for (int d = 0; d < s.d_head; d++)
+                o[d] += e * kn_f16_to_f32(kn_f32_to_f16(v32[p * s.d_head + d]));
+        }
+        for (int d = 0; d < s.d_head; d++) {
+            double got = (double)out_room[GUARD + h * s.d_head + d];
+            assert_true(fabs(got - (double)(o[d] / sum)) < 2e-6);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(layout_changes_nothing),
+        cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(only_seen_positions_count),
+        cmocka_unit_test(the_specification_is_the_formula),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
