@@ -1,7 +1,7 @@
 /* engine/pretokenize.c - text to the pieces that byte-level BPE merges within.
  *
  * In: the pre-tokeniser's name as the file spells it, later text.  Out: pieces, in order, through
- * a function.  A pre-tokeniser is one to five patterns.  The first cuts the text into its matches
+ * a function.  A pre-tokeniser is one to six patterns.  The first cuts the text into its matches
  * and what lies between; the next cuts each of those, which it sees as a text of its own; and so
  * on down.
  *
@@ -58,6 +58,7 @@ enum { MAX_STAGE = 6 };
 
 struct rule {
     const char *pattern[MAX_STAGE];                     /* NULL after the last */
+    int bytes_from;                                     /* patterns from here see bytes; 0: none */
     bool whole_words, adds_bos;
 };
 
@@ -66,7 +67,11 @@ static const struct rule rule_llama3 = { { LLAMA3 }, .whole_words = true, .adds_
 static const struct rule rule_glm4 = { .pattern = { LLAMA3 } };
 static const struct rule rule_qwen2 = { .pattern = { QWEN2 } };
 static const struct rule rule_starcoder = { .pattern = { "\\p{N}", GPT2 } };
-static const struct rule rule_falcon = { .pattern = { "[\\p{P}$+<=>^~|`]+", GPT2, "[0-9]{3}" } };
+/* Falcon looks for digits after turning bytes into letters: of those, these are digits to Unicode. */
+static const struct rule rule_falcon = {
+    .pattern = { "[\\p{P}$+<=>^~|`]+", GPT2, "[0-9\\xB2\\xB3\\xB9\\xBC-\\xBE]+", "[0-9]{3}" },
+    .bytes_from = 2,
+};
 static const struct rule rule_default = {
     .pattern = { "[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9]{3}" },
 };
@@ -127,10 +132,10 @@ static void pcre_free(void *p, void *arg)
     kn_free(p);
 }
 
-static int compile(struct eng_pre *pre, const char *pattern)
+static int compile(struct eng_pre *pre, const char *pattern, bool bytes)
 {
     pcre2_compile_context *context = pcre2_compile_context_create(pre->memory);
-    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    const uint32_t options = bytes ? 0 : PCRE2_UTF | PCRE2_UCP;
     pcre2_code *code;
     size_t at;
     int err;
@@ -168,7 +173,7 @@ int eng_pre_open(struct eng_pre **out, struct moe_string name, const char *path)
     if (!pre->memory)
         err = kn_fail(KN_ENOMEM, "no memory for a pre-tokeniser");
     for (int i = 0; i < MAX_STAGE && rule->pattern[i] && !err; i++)
-        err = compile(pre, rule->pattern[i]);
+        err = compile(pre, rule->pattern[i], rule->bytes_from && i >= rule->bytes_from);
     if (err) {
         eng_pre_close(pre);
         return err;
