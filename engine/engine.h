@@ -39,14 +39,14 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e);
 struct kn_team *eng_team(const struct eng_engine *e);
 int eng_n_ctx(const struct eng_engine *e);
 
-#define ENG_MAX_BIAS 1024
+#define ENG_REQUEST_BIAS 1024
 
 struct eng_request {
     const int32_t *token;                       /* [n_token] the whole sequence; copied */
     int n_token;
     int n_predict;                              /* tokens to add; -1: until it ends */
     bool ignore_eos;                            /* stop tokens are never chosen */
-    struct spec_params sampling;                /* its bias, at most ENG_MAX_BIAS, is copied */
+    struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied */
 };
 
 enum eng_finish {

@@ -33,7 +33,7 @@ struct eng_session {
     int32_t *slot;                              /* [n_ctx] by position */
     int n_slot;                                 /* reserved */
     struct spec_params sampling;                /* its bias is the array below */
-    struct spec_bias *bias;                     /* [ENG_MAX_BIAS + n_stop] */
+    struct spec_bias *bias;                     /* [ENG_REQUEST_BIAS + n_stop] */
     int first_row, n_row, want;                 /* of the pass under way; want -1: no logits */
 };
 

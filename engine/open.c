@@ -61,7 +61,7 @@ static int open_sessions(struct eng_engine *e)
         s->engine = e;
         s->token = kn_calloc(n_ctx + 1, sizeof *s->token);
         s->slot = kn_calloc(kn_align_up(n_ctx + 1, ENG_KV_BLOCK), sizeof *s->slot);
-        s->bias = kn_calloc((size_t)(ENG_MAX_BIAS + e->n_stop), sizeof *s->bias);
+        s->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->n_stop), sizeof *s->bias);
         if (!s->token || !s->slot || !s->bias)
             return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
     }

@@ -38,9 +38,9 @@ static int check(const struct eng_session *s, const struct eng_request *r)
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);
-    if (r->sampling.n_bias > ENG_MAX_BIAS)
+    if (r->sampling.n_bias > ENG_REQUEST_BIAS)
         return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias,
-                       ENG_MAX_BIAS);
+                       ENG_REQUEST_BIAS);
     return spec_params_check(&r->sampling, n_vocab);
 }
 
