@@ -1,9 +1,9 @@
 /* engine/cli.h - the commands of the program and what they share.  Internal to engine.
  *
- * main.c picks a command from a table and calls it with the arguments after its name; config.c turns
- * arguments, environment and configuration file into struct eng_config (precedence in that order).
- * Results go to stdout, everything else to stderr.  A command returns 0 done, 1 some failed, 2 usage or
- * refused; it says why in one line before it returns. */
+ * main.c picks a command from a table and calls it with its configuration; config.c turns arguments,
+ * environment and configuration file into struct eng_config (precedence in that order).  Results go to
+ * stdout, everything else to stderr.  A command returns 0 done, 1 some failed, 2 usage or refused; it says
+ * why in one line before it returns. */
 #ifndef ENGINE_CLI_H
 #define ENGINE_CLI_H
 
@@ -12,30 +12,95 @@
 #include "moe/moe.h"
 #include "speculative/speculative.h"
 
-struct eng_config {
-    const char *model, *prompt, *output, *ids, *logits, *text, *shape, *format, *input;
-    int n_predict, n_thread, n_ctx, n_parallel, n_layer, n_vocab, n_prompt, n_gen, n_warmup, n_chunk;
-    size_t host_mem, kv_mem;
-    enum kn_isa isa;
-    enum kn_kv kv;
-    const char *batches;                                /* "1,4,16" */
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose;
-    struct spec_params sampling;
-    const char *stop[16];
-    int n_stop;
+/* ---- commands ---------------------------------------------------------------------------------- */
+
+/* In the order in which --help lists them. */
+#define ENG_COMMANDS(X)                                                          \
+    X(run,      "answer a prompt; without one, chat on the terminal")            \
+    X(eval,     "logits of given tokens, or the perplexity of a text")           \
+    X(tokenize, "text on stdin to token ids, or back")                           \
+    X(inspect,  "what a model file holds")                                       \
+    X(synth,    "write a model of a real shape with random weights")             \
+    X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(doctor,   "look at this machine, and say what to fix")
+
+enum eng_command_id {
+#define ENG_ENUM(name, text) ENG_##name,
+    ENG_COMMANDS(ENG_ENUM)
+#undef ENG_ENUM
+    ENG_COMMAND_COUNT
 };
 
-/* Fills config for `command` from argv (after the command's name), SPILLWAY_* and --config FILE. */
-int eng_config_parse(struct eng_config *config, const char *command, int argc, char **argv);
-
+struct eng_config;
 typedef int eng_command(const struct eng_config *config);
-eng_command eng_cmd_run, eng_cmd_eval, eng_cmd_tokenize, eng_cmd_inspect, eng_cmd_synth, eng_cmd_bench,
-            eng_cmd_doctor;
+#define ENG_DECLARE(name, text) eng_command eng_cmd_##name;
+ENG_COMMANDS(ENG_DECLARE)
+#undef ENG_DECLARE
 
-/* A progress bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet. */
+/* ---- configuration ----------------------------------------------------------------------------- */
+
+#define ENG_MAX_STOP 16
+#define ENG_MAX_BIAS 64
+
+/* Each field is one flag of the table in config.c, where its range and default stand too. */
+struct eng_config {
+    const char *model, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *batches;                                /* "1,4,16" */
+    int n_predict;                                      /* -1: until the model stops or the context ends */
+    int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
+    int n_layer, n_vocab;                               /* 0: the shape's own */
+    int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
+    size_t host_mem, kv_mem;                            /* 0: as much as it takes */
+    enum kn_isa isa;
+    enum kn_kv kv;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose;
+    struct spec_params sampling;                        /* its bias points into this struct */
+    struct spec_bias bias[ENG_MAX_BIAS];
+    const char *stop[ENG_MAX_STOP];
+    int n_stop;
+    char pool[16384];                                   /* strings of the configuration file */
+    size_t pool_used;
+};
+
+/* Fills config for `command` from argv (after the command's name), SPILLWAY_* and --config FILE.  1: help
+ * was asked for, and printed.  Strings are argv's, the environment's or the pool's; config stays put. */
+int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
+
+/* The name most like a mistyped word, or NULL when none is. */
+const char *eng_nearest(const char *word, const char *const *names, int n);
+
+/* ---- progress ---------------------------------------------------------------------------------- */
+
+/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet. */
 struct eng_progress;
 int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
 struct off_progress *eng_progress_counter(struct eng_progress *p);
 void eng_progress_close(struct eng_progress *p);        /* ends the line with the rate reached */
+
+/* The log's sink while a bar may be drawn: a line takes the bar's place, and the bar comes back below. */
+void eng_progress_log(enum kn_level level, const char *line);
+
+/* ---- terminal ---------------------------------------------------------------------------------- */
+
+/* A person's side of a chat: one message at a time from a terminal (line editing, history) or a pipe.  A
+ * line that begins with """ opens a message of several lines, one that ends with """ closes it.
+ *
+ * While it is open Ctrl-C is its: at the prompt it drops the line (twice in a row: quit), while an answer
+ * is generated it asks for its end, and twice ends the program.  One at a time, from the main thread. */
+struct eng_terminal;
+
+enum eng_input { ENG_INPUT_TEXT, ENG_INPUT_HELP, ENG_INPUT_CLEAR, ENG_INPUT_RETRY, ENG_INPUT_INFO,
+                 ENG_INPUT_QUIT };
+
+int  eng_terminal_open(struct eng_terminal **out);
+void eng_terminal_close(struct eng_terminal *t);
+
+/* Waits for a message or a command.  For ENG_INPUT_TEXT *text is the message, valid until the next call.
+ * Clears the wish to stop. */
+int  eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text);
+
+bool eng_terminal_stopped(void);                        /* Ctrl-C since the last read */
+bool eng_terminal_is_tty(const struct eng_terminal *t);
+extern const char eng_terminal_help[];                  /* what /help prints */
 
 #endif

@@ -1,0 +1,485 @@
+/* engine/options.c - every flag there is: who takes it, where it goes, what it may be, what help says.
+ *
+ * One table drives the parsing of flags, SPILLWAY_* and INI keys, the ranges and --help: a new option is
+ * one line.  A value comes in as text and goes out as a field of struct eng_config, or as one line that
+ * says what was wanted. */
+#include "engine/options.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MISTAKE 2                           /* letters, for "did you mean" */
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+#define RUN      (1u << ENG_run)
+#define EVAL     (1u << ENG_eval)
+#define TOKENIZE (1u << ENG_tokenize)
+#define INSPECT  (1u << ENG_inspect)
+#define SYNTH    (1u << ENG_synth)
+#define BENCH    (1u << ENG_bench)
+#define DOCTOR   (1u << ENG_doctor)
+#define MODEL    (RUN | EVAL | BENCH)   /* those that load one */
+#define AT(f)    offsetof(struct eng_config, f)
+#define SAMPLE(f) offsetof(struct eng_config, sampling.f)
+
+/* clang-format off */
+static const struct eng_option options[] = {
+    { "model", "-m", MODEL | TOKENIZE | INSPECT | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+      "FILE", "model file, .gguf, or the first of its splits" },
+    { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
+      "TEXT", "answer this and exit" },
+    { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
+      "FILE", "read the prompt from a file" },
+    { "predict", "-n --n-predict", RUN, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
+      "N", "tokens at most; -1: until the model stops" },
+    { "ids", "", EVAL, ENG_TEXT, AT(ids), 0, 0,
+      "LIST", "token ids, 1,2,3" },
+    { "logits", "", EVAL, ENG_TEXT, AT(logits), 0, 0,
+      "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
+    { "text", "", EVAL, ENG_TEXT, AT(text), 0, 0,
+      "FILE", "perplexity of this text" },
+    { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
+      NULL, "ids to text" },
+    { "special", "", TOKENIZE, ENG_FLAG, AT(special), 0, 0,
+      NULL, "add BOS as the model asks, and know special tokens by their text" },
+    { "shape", "", SYNTH, ENG_TEXT, AT(shape), 0, 0,
+      "NAME", "whose shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
+    { "layers", "", SYNTH, ENG_INTEGER, AT(n_layer), 0, 1000,
+      "N", "layers; 0: as many as the shape has" },
+    { "vocab", "", SYNTH, ENG_INTEGER, AT(n_vocab), 0, 1 << 24,
+      "N", "tokens; 0: as many as the shape has" },
+    { "format", "", SYNTH, ENG_TEXT, AT(format), 0, 0,
+      "NAME", "of experts and FFN: q4_k, q6_k, q8_0, f16, bf16, f32" },
+    { "output", "-o", SYNTH, ENG_TEXT, AT(output), 0, 0,
+      "FILE", "file to write" },
+    { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
+      "LIST", "sequences decoded together, 1,4,16" },
+    { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
+      "N", "tokens of each prompt" },
+    { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
+      "N", "tokens generated and timed" },
+    { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
+      "N", "passes that do not count; -1: until settled" },
+
+    { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
+      "N", "context of a request; 0: the model's, at most 8192" },
+    { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
+      "N", "prompt tokens in one pass" },
+    { "threads", "-t", MODEL | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+      "N", "0: one per CPU" },
+    { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
+      "SIZE", "memory for weights; 0: as much as they take" },
+    { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
+      "SIZE", "memory for keys and values; 0: as much as the context takes" },
+    { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
+      "f16|f32", "number format of keys and values" },
+    { "isa", "", MODEL, ENG_ISA, AT(isa), 0, 0,
+      "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
+
+    { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
+      "N", "of the noise; run draws one, or with -1, and says it" },
+    { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+      "X", "0: always the likeliest token" },
+    { "top-k", "", RUN, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
+      "N", "the N likeliest tokens; 0: all" },
+    { "top-p", "", RUN, ENG_NUMBER, SAMPLE(top_p), 0, 1,
+      "X", "the likeliest that make up X together; 1: all" },
+    { "min-p", "", RUN, ENG_NUMBER, SAMPLE(min_p), 0, 1,
+      "X", "those at least X times as likely as the first; 0: all" },
+    { "repeat-penalty", "", RUN, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
+      "X", "logits of tokens seen, divided by X; 1: off" },
+    { "presence-penalty", "", RUN, ENG_NUMBER, SAMPLE(presence), -100, 100,
+      "X", "off logits of tokens seen; 0: off" },
+    { "frequency-penalty", "", RUN, ENG_NUMBER, SAMPLE(frequency), -100, 100,
+      "X", "off logits for each time seen; 0: off" },
+    { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
+      "N", "tokens that penalties see; -1: all" },
+    { "logit-bias", "-l", RUN, ENG_BIASES, 0, 0, 0,
+      "ID=X", "add X to a token's logit, -inf: never; several times" },
+    { "stop", "-r --reverse-prompt", RUN, ENG_STOPS, 0, 0, 0,
+      "TEXT", "end before this text; several times" },
+    { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
+      NULL, "go on when the model would stop" },
+
+    { "json", "", INSPECT | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+      NULL, "machine-readable" },
+    { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
+      NULL, "results, warnings and errors only" },
+    { "verbose", "-v", ENG_ALL_COMMANDS, ENG_FLAG, AT(verbose), 0, 0,
+      NULL, "say more on stderr" },
+    { "config", "", ENG_ALL_COMMANDS, ENG_TEXT, AT(config), 0, 0,
+      "FILE", "INI file: long flag names, [command] sections" },
+};
+/* clang-format on */
+
+#define N_OPTION ((int)(sizeof options / sizeof *options))
+_Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c marks what it has seen");
+
+/* What a command cannot do without. */
+static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
+    { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
+    { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
+    { ENG_bench, AT(model), "-m MODEL" },     { ENG_synth, AT(shape), "--shape NAME" },
+    { ENG_synth, AT(output), "-o FILE" },
+};
+
+const char *const eng_command_name[ENG_COMMAND_COUNT] = {
+#define COMMAND_NAME(name, text) #name,
+    ENG_COMMANDS(COMMAND_NAME)
+#undef COMMAND_NAME
+};
+
+void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
+{
+    memset(c, 0, sizeof *c);
+    spec_params_default(&c->sampling);
+    if (command == ENG_run) {
+        c->sampling.temperature = 0.8f;
+        c->sampling.top_k = 40;
+        c->sampling.top_p = 0.95f;
+        c->sampling.min_p = 0.05f;
+    }
+    c->sampling.bias = c->bias;
+    c->n_predict = -1;
+    c->n_chunk = 512;
+    c->n_prompt = 512;
+    c->n_gen = 128;
+    c->n_warmup = -1;
+    c->batches = "1,4,8,16";
+    c->format = "q4_k";
+    c->isa = KN_ISA_COUNT - 1;
+    c->kv = KN_KV_F16;
+}
+
+/* ---- names ------------------------------------------------------------------------------------- */
+
+/* Letters to insert, remove or change; an exchange of two neighbours is two changes. */
+static int distance(const char *a, const char *b)
+{
+    int row[ENG_MAX_NAME + 1], n = (int)strlen(b);
+    kn_assert(n <= ENG_MAX_NAME);
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 0; a[i]; i++) {
+        int diagonal = row[0]++;
+        for (int j = 1; j <= n; j++) {
+            int change = diagonal + (a[i] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = kn_min(change, kn_min(row[j - 1], row[j]) + 1);
+        }
+    }
+    return row[n];
+}
+
+const char *eng_nearest(const char *word, const char *const *names, int n)
+{
+    const char *best = NULL;
+    int least = MAX_MISTAKE + 1;
+    for (int i = 0; i < n; i++) {
+        int d = distance(word, names[i]);
+        if (d < least && d < (int)strlen(names[i])) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+/* Is `flag`, with its dashes, among these, which stand between spaces? */
+static bool is_alias(const char *aliases, const char *flag)
+{
+    size_t n = strlen(flag);
+    for (const char *a = aliases; (a = strstr(a, flag)); a += n)
+        if ((a == aliases || a[-1] == ' ') && (a[n] == ' ' || !a[n]))
+            return n > 0;
+    return false;
+}
+
+const struct eng_option *eng_option_find(const char *flag, unsigned commands)
+{
+    for (int i = 0; i < N_OPTION; i++) {
+        const struct eng_option *o = &options[i];
+        if (!(o->commands & commands))
+            continue;
+        if ((flag[0] == '-' && flag[1] == '-' && !strcmp(flag + 2, o->name)) ||
+            is_alias(o->alias, flag))
+            return o;
+    }
+    return NULL;
+}
+
+int eng_option_unknown(const char *who, const char *flag, enum eng_command_id command)
+{
+    const struct eng_option *other = eng_option_find(flag, ENG_ALL_COMMANDS);
+    if (other) {
+        char takers[128] = "";
+        for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+            if (eng_option_find(flag, 1u << i))
+                snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
+                         takers[0] ? ", " : "", eng_command_name[i]);
+        return kn_fail(KN_EINVAL, "%s: %s is not for %s, but for %s", who, flag,
+                       eng_command_name[command], takers);
+    }
+    const char *names[N_OPTION];
+    int n = 0;
+    for (int i = 0; i < N_OPTION; i++)
+        if (options[i].commands & 1u << command)
+            names[n++] = options[i].name;
+    const char *near = eng_nearest(flag + strspn(flag, "-"), names, n);
+    if (near)
+        return kn_fail(KN_EINVAL, "%s: %s is unknown; did you mean --%s?", who, flag, near);
+    return kn_fail(KN_EINVAL, "%s: %s is unknown; see spillway %s --help", who, flag,
+                   eng_command_name[command]);
+}
+
+int eng_option_index(const struct eng_option *o) { return (int)(o - options); }
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static bool read_integer(const char *s, long long *out)
+{
+    char *end;
+    if (!(s[0] == '-' || (s[0] >= '0' && s[0] <= '9')))
+        return false;
+    *out = strtoll(s, &end, 10);                /* too large a number becomes LLONG_MAX: out of all ranges */
+    return end != s && !*end;
+}
+
+static bool read_number(const char *s, double *out)
+{
+    char *end;
+    if (!s[0] || strspn(s, "0123456789+-.eE") != strlen(s))
+        return false;
+    *out = strtod(s, &end);
+    return end != s && !*end && *out >= -FLT_MAX && *out <= FLT_MAX;
+}
+
+/* Digits, perhaps a fraction, perhaps K, M or G; whole bytes, rounded down. */
+static bool read_size(const char *s, size_t *out)
+{
+    static const char unit[] = "KMG";
+    char digits[32];
+    double x, scale = 1;
+    size_t n = strspn(s, "0123456789.");
+    if (n == 0 || n >= sizeof digits)
+        return false;
+    memcpy(digits, s, n);
+    digits[n] = 0;
+    if (s[n]) {
+        const char *u = strchr(unit, s[n] & ~0x20);
+        if (!u || !*u || s[n + 1])
+            return false;
+        scale = (double)(1ull << (10 * (u - unit + 1)));
+    }
+    if (!read_number(digits, &x) || x * scale >= 0x1p62)
+        return false;
+    *out = (size_t)(x * scale);
+    return true;
+}
+
+static bool read_flag(const char *s, bool *out)
+{
+    static const char *const yes[] = { "true", "yes", "on", "1" };
+    static const char *const no[] = { "false", "no", "off", "0" };
+    for (int i = 0; i < 4; i++) {
+        if (!strcmp(s, yes[i]) || !strcmp(s, no[i])) {
+            *out = !strcmp(s, yes[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* -1 is a seed to be drawn. */
+static bool read_seed(const char *s, struct eng_config *c)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(s, &end, 10);
+    if (!strcmp(s, "-1")) {
+        c->seed_given = false;
+        return true;
+    }
+    if (!(s[0] >= '0' && s[0] <= '9') || *end || errno)
+        return false;
+    c->sampling.seed = v;
+    c->seed_given = true;
+    return true;
+}
+
+static bool read_bias(const char *s, struct eng_config *c)
+{
+    char id[16];
+    const char *equals = strchr(s, '=');
+    size_t n = equals ? (size_t)(equals - s) : 0;
+    long long token;
+    double add;
+    if (n == 0 || n >= sizeof id || c->sampling.n_bias == ENG_MAX_BIAS)
+        return false;
+    memcpy(id, s, n);
+    id[n] = 0;
+    if (!read_integer(id, &token) || token < 0 || token > INT32_MAX)
+        return false;
+    if (!strcmp(equals + 1, "-inf"))
+        add = -INFINITY;
+    else if (!read_number(equals + 1, &add))
+        return false;
+    c->bias[c->sampling.n_bias++] = (struct spec_bias){ (int32_t)token, (float)add };
+    return true;
+}
+
+static bool read_isa(const char *s, enum kn_isa *out)
+{
+    for (int i = 0; i < KN_ISA_COUNT; i++) {
+        if (!strcmp(s, kn_isa_name((enum kn_isa)i))) {
+            *out = (enum kn_isa)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *const kv_name[KN_KV_COUNT] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32" };
+
+static bool read_kv(const char *s, enum kn_kv *out)
+{
+    for (int i = 0; i < KN_KV_COUNT; i++) {
+        if (!strcmp(s, kv_name[i])) {
+            *out = (enum kn_kv)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who)
+{
+    void *field = (char *)c + o->at;
+    char wanted[128] = "";
+    long long i;
+    double x;
+
+    switch (o->kind) {
+    case ENG_FLAG:
+        if (read_flag(s, field))
+            return 0;
+        snprintf(wanted, sizeof wanted, "true or false");
+        break;
+    case ENG_INTEGER:
+        if (read_integer(s, &i) && i >= o->least && i <= o->most) {
+            *(int *)field = (int)i;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_NUMBER:
+        if (read_number(s, &x) && x >= o->least && x <= o->most) {
+            *(float *)field = (float)x;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "a number from %g to %g", o->least, o->most);
+        break;
+    case ENG_SEED:
+        if (read_seed(s, c))
+            return 0;
+        snprintf(wanted, sizeof wanted, "a whole number below 2^64, or -1");
+        break;
+    case ENG_SIZE:
+        if (read_size(s, field))
+            return 0;
+        snprintf(wanted, sizeof wanted, "a size such as 512M or 24G");
+        break;
+    case ENG_TEXT:
+        *(const char **)field = s;
+        return 0;
+    case ENG_STOPS:
+        if (s[0] && c->n_stop < ENG_MAX_STOP) {
+            c->stop[c->n_stop++] = s;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "up to %d texts, none empty", ENG_MAX_STOP);
+        break;
+    case ENG_BIASES:
+        if (read_bias(s, c))
+            return 0;
+        snprintf(wanted, sizeof wanted, "up to %d of ID=NUMBER or ID=-inf", ENG_MAX_BIAS);
+        break;
+    case ENG_ISA:
+        if (read_isa(s, field))
+            return 0;
+        snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
+        break;
+    case ENG_KV:
+        if (read_kv(s, field))
+            return 0;
+        snprintf(wanted, sizeof wanted, "f16 or f32");
+        break;
+    }
+    return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", who, wanted, s);
+}
+
+void eng_option_forget(struct eng_config *c, const struct eng_option *o)
+{
+    if (o->kind == ENG_STOPS)
+        c->n_stop = 0;
+    if (o->kind == ENG_BIASES)
+        c->sampling.n_bias = 0;
+}
+
+/* ---- help -------------------------------------------------------------------------------------- */
+
+static void default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
+{
+    const void *field = (const char *)c + o->at;
+    out[0] = 0;
+    if (o->kind == ENG_INTEGER)
+        snprintf(out, size, " [%d]", *(const int *)field);
+    if (o->kind == ENG_NUMBER)
+        snprintf(out, size, " [%g]", *(const float *)field);
+    if (o->kind == ENG_KV)
+        snprintf(out, size, " [%s]", kv_name[*(const enum kn_kv *)field]);
+    if (o->kind == ENG_TEXT && *(const char *const *)field)
+        snprintf(out, size, " [%s]", *(const char *const *)field);
+}
+
+void eng_option_help(enum eng_command_id command)
+{
+    static const char *const about[] = {
+#define ABOUT(name, text) text,
+        ENG_COMMANDS(ABOUT)
+#undef ABOUT
+    };
+    struct eng_config defaults;
+    char names[128], value[64];
+    eng_option_defaults(&defaults, command);
+    printf("spillway %s - %s\n\n", eng_command_name[command], about[command]);
+    for (int i = 0; i < N_OPTION; i++) {
+        const struct eng_option *o = &options[i];
+        if (!(o->commands & 1u << command))
+            continue;
+        default_text(&defaults, o, value, sizeof value);
+        snprintf(names, sizeof names, "%s%s--%s %s", o->alias, o->alias[0] ? " " : "", o->name,
+                 o->value ? o->value : "");
+        printf("  %-36s %s%s\n", names, o->help, value);
+    }
+    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
+           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
+           "1024-based.\n");
+}
+
+int eng_option_check(const struct eng_config *c, enum eng_command_id command)
+{
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].command == command && !*(const char *const *)((const char *)c + needed[i].at))
+            return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
+                           needed[i].flag, eng_command_name[command]);
+    if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
+        kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
+               kn_isa_name(kn_isa_best()));
+    return 0;
+}
