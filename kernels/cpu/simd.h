@@ -88,6 +88,44 @@ KN_INLINE vi vi_xor(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 
+KN_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+KN_INLINE vi vi_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
+}
+
+/* acc + a.b of each lane's two int16. */
+KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, a, b); }
+
+/* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127], from
+ * vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most KN_RUN(largest u)
+ * calls long, a scale is prepared by dot_scale(). */
+#define KN_RUN(largest) (INT32_MAX / (4 * 127 * (largest)))
+KN_INLINE vi dot_codes(vi run, vi u, vi s)    { return _mm512_dpbusd_epi32(run, u, s); }
+KN_INLINE vi dot_scale(vi scale)              { return scale; }
+KN_INLINE vi dot_fold(vi acc, vi run, vi scale)
+{
+    return _mm512_add_epi32(acc, _mm512_mullo_epi32(run, scale));
+}
+
+/* The same over signed codes w: w is prepared by signed_codes(), and the sum starts from
+ * signed_start(), which takes two sums of s, packed, that make up the whole run. */
+KN_INLINE vi signed_codes(vi w)               { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+KN_INLINE vi signed_start(vi sums)
+{
+    return _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi16(-128), sums);
+}
+KN_INLINE vi signed_dot(vi acc, vi w, vi s)   { return _mm512_dpbusd_epi32(acc, w, s); }
+
 #else /* AVX2 */
 
 #define KN_LANES 8
@@ -163,8 +201,80 @@ KN_INLINE vi vi_xor(vi a, vi b)               { return _mm256_xor_si256(a, b); }
 #define vi_shl(a, n) _mm256_slli_epi32(a, n)
 #define vi_shr(a, n) _mm256_srli_epi32(a, n)
 
+KN_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+
+KN_INLINE vi vi_load_i8(const int8_t *p)
+{
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+
+KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
+{
+    __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
+
+KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
+{
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
+
+/* The run is kept as two int16 a lane, and must end before 2 * 127 * largest a call overflows them. */
+#define KN_RUN(largest) (32767 / (2 * 127 * (largest)))
+KN_INLINE vi dot_codes(vi run, vi u, vi s)
+{
+    return _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
+}
+KN_INLINE vi dot_scale(vi scale)
+{
+    return _mm256_blend_epi16(scale, _mm256_slli_epi32(scale, 16), 0xAA);
+}
+KN_INLINE vi dot_fold(vi acc, vi run, vi scale)
+{
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(run, scale));
+}
+
+/* The sign moves to s, which has no -128; so a pair of products is at most 2 * 128 * 127 < 2^15. */
+KN_INLINE vi signed_codes(vi w)               { return w; }
+KN_INLINE vi signed_start(vi sums)            { (void)sums; return _mm256_setzero_si256(); }
+KN_INLINE vi signed_dot(vi acc, vi w, vi s)
+{
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
 #endif
 
 #define KN_PARTS (16 / KN_LANES)                         /* registers to a panel's 16 rows */
+
+KN_INLINE __m128i vi_quarter_sum(vi x)
+{
+#if KN_LANES == 16
+    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+#else
+    __m256i half = x;
+#endif
+    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+KN_INLINE int32_t vi_sum(vi x)                                  /* of all lanes */
+{
+    __m128i quarter = vi_quarter_sum(x);
+    quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0x4E));
+    return _mm_cvtsi128_si32(quarter) + _mm_extract_epi32(quarter, 1);
+}
+
+/* The same byte, or the same four bytes from memory, in every lane. */
+KN_INLINE vi vi_bytes(uint8_t byte)           { return vi_set1((int32_t)(byte * UINT32_C(0x01010101))); }
+KN_INLINE vi vi_spread(const void *p)
+{
+    int32_t x;
+
+    memcpy(&x, p, sizeof x);
+    return vi_set1(x);
+}
 
 #endif

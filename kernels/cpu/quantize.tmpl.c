@@ -1,0 +1,76 @@
+/* kernels/cpu/quantize.tmpl.c - float32 activations to int8 codes with a scale per block.
+ *
+ * Comes in: a row of floats.  Goes out: its blocks (formats.h), to the bit what reference_matmul.c
+ * gives.  The largest magnitude is an integer maximum over the bits, so NaN and infinity are seen the
+ * same way everywhere; division and product are correctly rounded; the conversion rounds to nearest
+ * even.  A block with a NaN scale or below 2^-100 has no codes. */
+#include "kernels/cpu/simd.h"
+#include "kernels/internal.h"
+
+/* Largest of all lanes. */
+static int32_t largest_lane(vi v)
+{
+    int32_t lane[KN_LANES], largest = 0;
+
+    vi_store(lane, v);
+    for (int i = 0; i < KN_LANES; i++)
+        largest = kn_max(largest, lane[i]);
+    return largest;
+}
+
+/* Sixteen codes and their sum. */
+KN_INLINE int16_t codes_of_16(const float *x, vf inverse, int8_t *q)
+{
+    const vi most = vi_set1(127), least = vi_set1(-127);
+    vi total = vi_zero();
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        vi code = vf_to_int(vf_mul(vf_load(x + part * KN_LANES), inverse));
+
+        code = vi_max(least, vi_min(most, code));
+        vi_store_i8(q + part * KN_LANES, code);
+        total = vi_add(total, code);
+    }
+    return (int16_t)vi_sum(total);
+}
+
+KN_INLINE float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
+{
+    vi bits = vi_zero();
+    int32_t largest_bits;
+    float largest;
+
+    for (int i = 0; i < n; i += KN_LANES)
+        bits = vi_max(bits, vi_and(vi_bits(vf_load(x + i)), vi_set1(0x7FFFFFFF)));
+    largest_bits = largest_lane(bits);
+    memcpy(&largest, &largest_bits, sizeof largest);
+    if (largest_bits >= 0x7F800000 || largest < 0x1p-100f) {
+        memset(q, 0, (size_t)n);
+        memset(sum, 0, (size_t)n / 16 * sizeof *sum);
+        return largest_bits >= 0x7F800000 ? kn_f16_to_f32(0x7E00) : 0.0f;
+    }
+    for (int i = 0; i < n; i += 16)
+        sum[i / 16] = codes_of_16(x + i, vf_set1(127.0f / largest), q + i);
+    return largest / 127.0f;
+}
+
+void KN_FN(kn_quantize)(enum kn_act a, const float *x, int n, void *out)
+{
+    struct kn_x32 *x32 = out;
+    struct kn_x256 *x256 = out;
+
+    switch (a) {
+    case KN_ACT_F32:
+        memcpy(out, x, (size_t)n * sizeof *x);
+        break;
+    case KN_ACT_Q32:
+        kn_assert(n % 32 == 0);
+        for (int i = 0; i < n; i += 32, x32++)
+            x32->d = quantize_block(x + i, 32, x32->q, x32->sum);
+        break;
+    default:
+        kn_assert(a == KN_ACT_Q256 && n % 256 == 0);
+        for (int i = 0; i < n; i += 256, x256++)
+            x256->d = quantize_block(x + i, 256, x256->q, x256->sum);
+    }
+}

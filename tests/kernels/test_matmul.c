@@ -1,0 +1,578 @@
+/* Weights and activations: every instruction set gives the specification's bits, in every format, shape
+ * and range of panels; nothing beside the results is written; and the specification is what the formats
+ * say, held against dot products in double of values decoded here a second time. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+
+#define GUARD 256
+#define MOST_ROWS 64
+
+static uint64_t seed;
+
+static uint64_t draw(void)                { return kn_mix(seed += KN_GOLDEN); }
+static int below(int n)                   { return (int)(draw() >> 33) % n; }
+static float uniform(void)                { return (float)(int32_t)(draw() >> 32) * 0x1p-31f; }
+
+/* ---- guarded memory ---------------------------------------------------------------------------- */
+
+static uint8_t *guarded(size_t bytes)     /* 64-byte aligned, everything 0x5a */
+{
+    size_t all = kn_align_up(bytes + 2 * GUARD, 64);
+    uint8_t *p = aligned_alloc(64, all);
+
+    assert_non_null(p);
+    memset(p, 0x5a, all);
+    return p + GUARD;
+}
+
+static void release(void *p)              { free((uint8_t *)p - GUARD); }
+
+static void assert_guards(const uint8_t *p, size_t bytes, const char *what)
+{
+    for (size_t i = 0; i < GUARD; i++)
+        if (p[-1 - (ptrdiff_t)i] != 0x5a || p[bytes + i] != 0x5a)
+            fail_msg("%s: written beside its %zu bytes", what, bytes);
+}
+
+/* Equal bits, or both not a number. */
+static void assert_same_floats(const float *got, const float *want, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(got + i, want + i, sizeof *got) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            fail_msg("%s: element %zu is %a, not %a", what, i, got[i], want[i]);
+}
+
+/* ---- what to multiply -------------------------------------------------------------------------- */
+
+enum fill { PLAIN, LARGEST, TINY, HUGE_SCALE, ZERO, N_FILL };
+static const char *const fill_names[] = { "plain", "largest codes", "denormal", "huge", "zero" };
+
+static uint16_t draw_half(enum fill fill)
+{
+    uint16_t sign = (uint16_t)(below(2) << 15);
+
+    switch (fill) {
+    case TINY:       return (uint16_t)(sign | below(0x400));
+    case HUGE_SCALE: return (uint16_t)(sign | (0x7BFF - below(16)));
+    case ZERO:       return sign;
+    default:         return (uint16_t)(sign | (0x1800 + below(0x800)));
+    }
+}
+
+/* A byte of codes or scales: `edge` is taken half of the time where a fill is about the extremes. */
+static uint8_t draw_byte(enum fill fill, uint8_t edge)
+{
+    return (uint8_t)(fill == LARGEST || (fill == HUGE_SCALE && below(2)) ? edge : below(256));
+}
+
+static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
+{
+    struct kn_q8_0 *q8 = (void *)p;
+    struct kn_q4_k *q4 = (void *)p;
+    struct kn_q6_k *q6 = (void *)p;
+    uint8_t edge = (uint8_t)(below(2) ? 0xFF : 0);
+    uint16_t half = draw_half(fill);
+    float x = kn_f16_to_f32(half);
+
+    switch (f) {
+    case KN_F32:
+        x = fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x;
+        memcpy(p, &x, sizeof x);
+        break;
+    case KN_F16:
+        memcpy(p, &half, sizeof half);
+        break;
+    case KN_BF16:
+        x = fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x;
+        half = kn_f32_to_bf16(x);
+        memcpy(p, &half, sizeof half);
+        break;
+    case KN_Q8_0:
+        q8->d = half;
+        for (int i = 0; i < 32; i++)
+            q8->q[i] = (int8_t)draw_byte(fill, edge ? 0x7F : 0x80);
+        break;
+    case KN_Q4_K:
+        q4->d = half;
+        q4->dmin = draw_half(fill);
+        for (int i = 0; i < 12; i++)
+            q4->sc[i] = draw_byte(fill, 0xFF);
+        for (int i = 0; i < 128; i++)
+            q4->q[i] = draw_byte(fill, edge);
+        break;
+    default:
+        q6->d = half;
+        for (int i = 0; i < 16; i++)
+            q6->sc[i] = (int8_t)draw_byte(fill, below(2) ? 0x80 : 0x7F);
+        for (int i = 0; i < 128; i++)
+            q6->ql[i] = draw_byte(fill, edge);
+        for (int i = 0; i < 64; i++)
+            q6->qh[i] = draw_byte(fill, edge);
+    }
+}
+
+enum inputs { USUAL, OUTLIERS, SATURATED, DENORMALS, GIANTS, STRANGE, N_INPUTS };
+static const char *const input_names[] = {
+    "usual", "outliers", "saturated", "denormals", "giants", "not finite"
+};
+
+static float draw_input(enum inputs kind, int i, int sign)
+{
+    static const float strange[] = { NAN, INFINITY, -INFINITY, -0.0f, 0x1p-101f, 3e38f, 1e-45f };
+
+    switch (kind) {
+    case OUTLIERS:  return i % 37 == 5 ? 100 * uniform() : uniform();
+    case SATURATED: return (float)sign * 3.0f;
+    case DENORMALS: return uniform() * (i / 256 % 2 ? 0x1p-99f : 0x1p-127f);
+    case GIANTS:    return uniform() * 0x1p127f;
+    case STRANGE:   return i % 300 == 7 ? strange[below(7)] : uniform();
+    default:        return uniform();
+    }
+}
+
+/* ---- one product, twice ------------------------------------------------------------------------ */
+
+struct problem {
+    enum kn_format format;
+    int n_out, n_in, n_x;                 /* n_x activation rows exist */
+    uint8_t *file, *panels;
+    float *x;                             /* [n_x][n_in] */
+    uint8_t *act;
+    size_t panel_bytes, act_stride;
+};
+
+static void fill_inputs(struct problem *p, enum inputs kind)
+{
+    const struct kn_format_info *info = kn_format_info(p->format);
+
+    for (int r = 0; r < p->n_x; r++) {
+        float *x = p->x + (size_t)r * (size_t)p->n_in;
+
+        for (int i = 0; i < p->n_in; i++)
+            x[i] = draw_input(kind, i, r % 3 == 2 ? 1 - 2 * below(2) : r % 3 ? -1 : 1);
+        kn_ops(KN_ISA_SCALAR)->quantize(info->act, x, p->n_in, p->act + (size_t)r * p->act_stride);
+    }
+}
+
+static void problem_open(struct problem *p, enum kn_format f, int n_out, int n_in, int n_x,
+                         enum fill fill, enum inputs inputs)
+{
+    const struct kn_format_info *info = kn_format_info(f);
+    size_t file_bytes = (size_t)n_out * kn_row_bytes(f, n_in);
+
+    *p = (struct problem){ .format = f, .n_out = n_out, .n_in = n_in, .n_x = n_x };
+    p->panel_bytes = kn_mat_bytes(f, n_out, n_in);
+    assert_true(p->panel_bytes > 0);
+    p->file = guarded(file_bytes);
+    for (size_t at = 0; at < file_bytes; at += (size_t)info->block_bytes)
+        fill_block(f, fill, p->file + at);
+    p->panels = guarded(p->panel_bytes);
+    kn_ops(KN_ISA_SCALAR)->repack(f, p->file, n_out, n_in, p->panels, 0, kn_ceil_div(n_out, 16));
+    p->act_stride = kn_act_bytes(info->act, n_in) + 4;
+    p->x = (float *)(void *)guarded((size_t)n_x * (size_t)n_in * sizeof *p->x);
+    p->act = guarded((size_t)n_x * p->act_stride);
+    fill_inputs(p, inputs);
+}
+
+static void problem_close(struct problem *p)
+{
+    release(p->file);
+    release(p->panels);
+    release(p->x);
+    release(p->act);
+}
+
+/* The product by one instruction set into fresh memory of n_y rows of stride floats. */
+static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, const int32_t *x_row,
+                        const int32_t *y_row, int n_y, size_t stride, int panel0, int panel1)
+{
+    size_t bytes = (size_t)n_y * stride * sizeof(float);
+    uint8_t *y = guarded(bytes);
+    struct kn_matmul m = {
+        .w = { p->format, p->n_out, p->n_in, p->panels },
+        .x = p->act, .x_stride = p->act_stride, .x_row = x_row,
+        .y = (float *)(void *)y, .y_stride = stride, .y_row = y_row, .n_row = n_row,
+    };
+
+    kn_ops(isa)->matmul(&m, panel0, panel1);
+    assert_guards(y, bytes, kn_format_info(p->format)->name);
+    return y;
+}
+
+static void compare(const struct problem *p, int n_row, const char *what)
+{
+    size_t n = (size_t)n_row * (size_t)p->n_out;
+    int n_panel = kn_ceil_div(p->n_out, KN_PANEL);
+    uint8_t *want = product(p, KN_ISA_SCALAR, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, n_panel);
+
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        uint8_t *got = product(p, isa, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, n_panel);
+        char name[160];
+
+        snprintf(name, sizeof name, "%s %s, %d x %d by %d rows, %s", kn_isa_name(isa),
+                 kn_format_info(p->format)->name, p->n_out, p->n_in, n_row, what);
+        assert_same_floats((float *)(void *)got, (float *)(void *)want, n, name);
+        release(got);
+    }
+    release(want);
+}
+
+/* ---- equal to the specification ---------------------------------------------------------------- */
+
+static void rows_1_to_64(void **state)
+{
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        struct problem p;
+
+        problem_open(&p, (enum kn_format)f, 40, 512, MOST_ROWS, PLAIN, USUAL);
+        for (int n = 1; n <= MOST_ROWS; n++)
+            compare(&p, n, "usual");
+        problem_close(&p);
+    }
+}
+
+static void shapes(void **state)
+{
+    static const int outs[] = { 1, 7, 15, 16, 17, 31, 33, 63, 100 };
+    static const int ins[] = { 1, 2, 3, 8, 31, 32, 33, 40, 72, 96, 256, 288, 512, 768, 1280 };
+    static const int rows[] = { 1, 2, 3, 5, 9, 13, 66, 130 };
+
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        for (size_t i = 0; i < sizeof ins / sizeof *ins; i++) {
+            if (kn_row_bytes((enum kn_format)f, ins[i]) == 0)
+                continue;
+            for (size_t o = 0; o < sizeof outs / sizeof *outs; o++) {
+                struct problem p;
+                int n = rows[(i + o) % (sizeof rows / sizeof *rows)];
+
+                problem_open(&p, (enum kn_format)f, outs[o], ins[i], n, PLAIN, USUAL);
+                compare(&p, n, "usual");
+                problem_close(&p);
+            }
+        }
+    }
+}
+
+static void worst_values(void **state)
+{
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        for (enum fill fill = PLAIN; fill < N_FILL; fill++) {
+            struct problem p;
+
+            problem_open(&p, (enum kn_format)f, 33, 1024, 12, fill, USUAL);
+            for (enum inputs kind = USUAL; kind < N_INPUTS; kind++) {
+                char what[80];
+
+                snprintf(what, sizeof what, "%s weights, %s inputs", fill_names[fill],
+                         input_names[kind]);
+                fill_inputs(&p, kind);
+                compare(&p, 12, what);
+                compare(&p, 1, what);
+            }
+            problem_close(&p);
+        }
+    }
+}
+
+/* Rows through x_row and y_row, panels in pieces: what is not asked for keeps its bytes. */
+static void gather_scatter_pieces(void **state)
+{
+    enum { N_X = 19, N_Y = 40, N_ROW = 23, STRIDE = 61 };
+    int32_t x_row[N_ROW], y_row[N_ROW];
+
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        struct problem p;
+
+        problem_open(&p, (enum kn_format)f, 55, 512, N_X, PLAIN, OUTLIERS);
+        for (int i = 0; i < N_ROW; i++) {
+            x_row[i] = below(N_X);
+            y_row[i] = (i * 7 + 3) % N_Y;                        /* each at most once */
+        }
+        for (int cut = 0; cut <= 4; cut++) {
+            uint8_t *want = product(&p, KN_ISA_SCALAR, N_ROW, x_row, y_row, N_Y, STRIDE, cut, 4);
+
+            for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+                uint8_t *got = product(&p, isa, N_ROW, x_row, y_row, N_Y, STRIDE, cut, 4);
+
+                assert_memory_equal(got, want, N_Y * STRIDE * sizeof(float));
+                release(got);
+            }
+            release(want);
+        }
+        problem_close(&p);
+    }
+}
+
+static void repack(void **state)
+{
+    static const int outs[] = { 1, 15, 16, 33, 64 };
+    static const int ins[] = { 1, 3, 8, 9, 40, 72, 256, 288, 1024 };
+
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        for (size_t k = 0; k < 45; k++) {
+            int n_out = outs[k % 5], n_in = ins[k / 5], n_panel = kn_ceil_div(n_out, KN_PANEL);
+            struct problem p;
+
+            if (kn_row_bytes((enum kn_format)f, n_in) == 0)
+                continue;
+            problem_open(&p, (enum kn_format)f, n_out, n_in, 1, PLAIN, USUAL);
+            for (enum kn_isa isa = KN_ISA_SCALAR; isa <= kn_isa_best(); isa++) {
+                uint8_t *got = guarded(p.panel_bytes);
+
+                for (int i = 0; i < n_panel; i++)
+                    kn_ops(isa)->repack(p.format, p.file, n_out, n_in, got, i, i + 1);
+                assert_guards(got, p.panel_bytes, "repack");
+                assert_memory_equal(got, p.panels, p.panel_bytes);
+                release(got);
+            }
+            problem_close(&p);
+        }
+    }
+}
+
+static void quantize(void **state)
+{
+    static const int sizes[] = { 32, 64, 96, 256, 512, 2048 };
+
+    (void)state;
+    for (enum kn_act a = KN_ACT_F32; a < KN_ACT_COUNT; a++) {
+        for (int k = 0; k < 6 * N_INPUTS * 8; k++) {
+            int n = sizes[k % 6];
+            float x[2048];
+            uint8_t *want;
+
+            if (a == KN_ACT_Q256 && n % 256 != 0)
+                continue;
+            for (int i = 0; i < n; i++)
+                x[i] = draw_input((enum inputs)(k / 6 % N_INPUTS), i, 1 - 2 * below(2));
+            want = guarded(kn_act_bytes(a, n));
+            kn_ops(KN_ISA_SCALAR)->quantize(a, x, n, want);
+            assert_guards(want, kn_act_bytes(a, n), "quantize");
+            for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+                uint8_t *got = guarded(kn_act_bytes(a, n));
+
+                kn_ops(isa)->quantize(a, x, n, got);
+                assert_guards(got, kn_act_bytes(a, n), "quantize");
+                assert_memory_equal(got, want, kn_act_bytes(a, n));
+                release(got);
+            }
+            release(want);
+        }
+    }
+}
+
+/* ---- the specification itself ------------------------------------------------------------------ */
+
+/* Values of a file row, written from the formats' definition and in another order than formats.c. */
+static double value_at(enum kn_format f, const uint8_t *row, int k)
+{
+    const struct kn_q8_0 *q8 = (const void *)row;
+    const struct kn_q4_k *q4 = (const struct kn_q4_k *)(const void *)row + k / 256;
+    const struct kn_q6_k *q6 = (const struct kn_q6_k *)(const void *)row + k / 256;
+    int i = k % 256, j = i / 32, q, scale, min;
+    uint16_t half;
+    float x;
+
+    switch (f) {
+    case KN_F32:
+        memcpy(&x, row + 4 * k, 4);
+        return x;
+    case KN_F16:
+    case KN_BF16:
+        memcpy(&half, row + 2 * k, 2);
+        return f == KN_F16 ? kn_f16_to_f32(half) : kn_bf16_to_f32(half);
+    case KN_Q8_0:
+        return (double)kn_f16_to_f32(q8[k / 32].d) * q8[k / 32].q[k % 32];
+    case KN_Q4_K:
+        scale = j < 4 ? q4->sc[j] % 64 : q4->sc[j + 4] % 16 + q4->sc[j - 4] / 64 * 16;
+        min = j < 4 ? q4->sc[j + 4] % 64 : q4->sc[j + 4] / 16 + q4->sc[j] / 64 * 16;
+        q = q4->q[32 * (j / 2) + i % 32];
+        q = j % 2 ? q / 16 : q % 16;
+        return (double)kn_f16_to_f32(q4->d) * scale * q - (double)kn_f16_to_f32(q4->dmin) * min;
+    default:
+        q = q6->ql[i / 128 * 64 + i % 64];
+        q = i % 128 < 64 ? q % 16 : q / 16;
+        q += (q6->qh[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2) % 4 * 16;
+        return (double)kn_f16_to_f32(q6->d) * q6->sc[i / 16] * (q - 32);
+    }
+}
+
+static double input_at(const struct problem *p, int row, int k)
+{
+    const uint8_t *act = p->act + (size_t)row * p->act_stride;
+    const struct kn_x32 *x32 = (const void *)act;
+    const struct kn_x256 *x256 = (const void *)act;
+    float x;
+
+    switch (kn_format_info(p->format)->act) {
+    case KN_ACT_Q32:
+        return (double)x32[k / 32].d * x32[k / 32].q[k % 32];
+    case KN_ACT_Q256:
+        return (double)x256[k / 256].d * x256[k / 256].q[k % 256];
+    default:
+        memcpy(&x, act + 4 * k, 4);
+        return x;
+    }
+}
+
+static void against_double(void **state)
+{
+    enum { N_OUT = 37, N_ROW = 3, N_IN = 1536 };
+
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        struct problem p;
+        uint8_t *y;
+
+        problem_open(&p, (enum kn_format)f, N_OUT, N_IN, N_ROW, PLAIN, OUTLIERS);
+        y = product(&p, KN_ISA_SCALAR, N_ROW, NULL, NULL, N_ROW, N_OUT, 0, 3);
+        for (int i = 0; i < N_ROW * N_OUT; i++) {
+            const uint8_t *row = p.file + (size_t)(i % N_OUT) * kn_row_bytes(p.format, N_IN);
+            double sum = 0, size = 0;
+            float got;
+
+            for (int k = 0; k < N_IN; k++) {
+                double term = value_at(p.format, row, k) * input_at(&p, i / N_OUT, k);
+                sum += term;
+                size += fabs(term);
+            }
+            memcpy(&got, y + 4 * i, sizeof got);
+            if (!(fabs(got - sum) <= 2e-6 * size))
+                fail_msg("%s: %g, not %g", kn_format_info(p.format)->name, (double)got, sum);
+        }
+        release(y);
+        problem_close(&p);
+    }
+}
+
+static void row_values(void **state)
+{
+    enum { N_OUT = 21, N_IN = 512 };
+
+    (void)state;
+    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+        struct problem p;
+        float a[N_IN], b[N_IN];
+
+        problem_open(&p, (enum kn_format)f, N_OUT, N_IN, 1, PLAIN, USUAL);
+        for (int r = 0; r < N_OUT; r++) {
+            const uint8_t *row = p.file + (size_t)r * kn_row_bytes(p.format, N_IN);
+            struct kn_mat w = { p.format, N_OUT, N_IN, p.panels };
+
+            kn_row_decode(p.format, row, N_IN, a);
+            kn_mat_row(&w, r, b);
+            assert_memory_equal(a, b, sizeof a);
+            for (int k = 0; k < N_IN; k++)
+                assert_true(fabs(a[k] - value_at(p.format, row, k)) <= 1e-6);
+        }
+        problem_close(&p);
+    }
+}
+
+static void codes_are_nearest(void **state)
+{
+    float x[2048];
+    struct kn_x256 a[8];
+
+    (void)state;
+    for (int i = 0; i < 2048; i++)
+        x[i] = draw_input(OUTLIERS, i, 1) * (i < 1024 ? 1.0f : 1e-20f);
+    kn_ops(KN_ISA_SCALAR)->quantize(KN_ACT_Q256, x, 2048, a);
+    for (int i = 0; i < 2048; i++) {
+        const struct kn_x256 *b = a + i / 256;
+        int sum = 0;
+
+        assert_true(fabs(x[i] - (double)b->d * b->q[i % 256]) <= 0.50001 * (double)b->d);
+        for (int k = 0; k < 16; k++)
+            sum += b->q[i % 256 / 16 * 16 + k];
+        assert_int_equal(b->sum[i % 256 / 16], sum);
+    }
+    memset(x, 0, sizeof x);
+    x[3] = 0x1.fp-101f;                                      /* below 2^-100: nothing */
+    x[256] = 0x1p-100f;
+    x[512] = NAN;
+    x[768] = -INFINITY;
+    kn_ops(KN_ISA_SCALAR)->quantize(KN_ACT_Q256, x, 1024, a);
+    assert_true(a[0].d == 0 && a[0].q[3] == 0);
+    assert_true(a[1].d > 0 && a[1].q[0] == 127);
+    assert_true(isnan(a[2].d) && a[2].q[0] == 0 && isnan(a[3].d) && a[3].q[0] == 0);
+}
+
+static void halves(void **state)
+{
+    (void)state;
+    for (int h = 0; h < 0x10000; h++) {
+        int e = h >> 10 & 31, m = h & 1023;
+        double size = e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
+        float x = kn_f16_to_f32((uint16_t)h), up = kn_f16_to_f32((uint16_t)(h + 1));
+
+        if (e == 31) {
+            assert_true(m ? isnan(x) : isinf(x));
+            continue;
+        }
+        assert_true(x == (h & 0x8000 ? -size : size) && !signbit(x) == !(h & 0x8000));
+        assert_int_equal(kn_f32_to_f16(x), h);
+        if (e == 30 && m == 1023)
+            up = h & 0x8000 ? -65536.0f : 65536.0f;          /* where infinity stands in */
+        assert_int_equal(kn_f32_to_f16((x + up) / 2), h + (h & 1));
+        assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, x)), h);
+        assert_int_equal(kn_f32_to_f16(nextafterf((x + up) / 2, up)), h + 1);
+    }
+    assert_int_equal(kn_f32_to_bf16(kn_bf16_to_f32(0x3F81)), 0x3F81);
+    assert_int_equal(kn_f32_to_bf16(0x1.01p0f), 0x3F80);     /* ties to even, down and up */
+    assert_int_equal(kn_f32_to_bf16(0x1.03p0f), 0x3F82);
+    assert_true(isnan(kn_bf16_to_f32(kn_f32_to_bf16(NAN))));
+}
+
+static void format_table(void **state)
+{
+    enum kn_format f;
+
+    (void)state;
+    assert_int_equal(kn_format_find("q4_k", &f), 0);
+    assert_int_equal(f, KN_Q4_K);
+    assert_int_equal(kn_format_from_gguf(14, &f), 0);
+    assert_int_equal(f, KN_Q6_K);
+    assert_int_equal(kn_format_find("q4", &f), KN_EUNSUPPORTED);
+    assert_int_equal(kn_format_from_gguf(99, &f), KN_EUNSUPPORTED);
+    assert_int_equal(kn_row_bytes(KN_Q4_K, 512), 288);
+    assert_int_equal(kn_row_bytes(KN_Q4_K, 288), 0);
+    assert_int_equal(kn_row_bytes(KN_Q8_0, 0), 0);
+    assert_int_equal(kn_mat_bytes(KN_Q6_K, 17, 256), 32 * 210);
+    assert_int_equal(kn_mat_bytes(KN_F32, 0, 256), 0);
+    assert_int_equal(kn_act_bytes(KN_ACT_Q256, 512), 2 * sizeof(struct kn_x256));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(format_table),
+        cmocka_unit_test(halves),
+        cmocka_unit_test(row_values),
+        cmocka_unit_test(codes_are_nearest),
+        cmocka_unit_test(against_double),
+        cmocka_unit_test(quantize),
+        cmocka_unit_test(repack),
+        cmocka_unit_test(rows_1_to_64),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(worst_values),
+        cmocka_unit_test(gather_scatter_pieces),
+    };
+
+    for (enum kn_isa isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++)
+        if (kn_ops(isa)->isa != isa)
+            printf("skipped: %s, which this processor does not have\n", kn_isa_name(isa));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
