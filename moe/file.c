@@ -89,8 +89,6 @@ static int open_split(struct moe_file *f, int no, int n)
     struct moe_values values = { 0 };
     int64_t its_no = -1, its_n = -1;
     int err = open_one(f, no, path, &values);
-    if (err)
-        kn_say(KN_LOG_ERROR, "%s: split %d of %d could not be opened", first, no + 1, n);
     if (!err)
         err = split_int(f, no, &values, "split.no", INT32_MAX, &its_no);
     if (!err)

@@ -48,7 +48,7 @@ static size_t utf8_length(const uint8_t *s, size_t n)
 void moe_string_show(struct moe_string s, char *out, size_t bytes)
 {
     kn_assert(bytes > 8);
-    size_t at = 0;
+    size_t at = 0, dots = 0;                        /* dots: the last place where they still fit */
     for (size_t i = 0, length; i < s.n; i += length) {
         const uint8_t *c = (const uint8_t *)s.data + i;
         length = utf8_length(c, s.n - i);
@@ -56,9 +56,9 @@ void moe_string_show(struct moe_string s, char *out, size_t bytes)
         bool plain = length && !c1 && c[0] >= 0x20 && c[0] != 0x7f && c[0] != '\\';
         length = plain ? length : 1;
         size_t take = plain ? length : 4;
-        if (at + take + (i + length < s.n ? 3 : 0) >= bytes) {      /* the dots always have room */
-            memcpy(out + at, "...", 3);
-            at += 3;
+        if (at + take >= bytes) {
+            memcpy(out + dots, "...", 3);
+            at = dots + 3;
             break;
         }
         if (plain)
@@ -66,6 +66,7 @@ void moe_string_show(struct moe_string s, char *out, size_t bytes)
         else
             snprintf(out + at, 5, "\\x%02x", c[0]);
         at += take;
+        dots = at + 3 < bytes ? at : dots;
     }
     out[at] = '\0';
 }

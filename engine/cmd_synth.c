@@ -1,0 +1,30 @@
+/* engine/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random weights.
+ *
+ * In: a shape's name, and by option layers, vocabulary size, format of the experts and a seed.  Out: a
+ * GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by moe_synth(). */
+#include <string.h>
+
+#include "engine/cli.h"
+
+int eng_cmd_synth(const struct eng_config *config)
+{
+    struct moe_synth_options opt = {
+        .shape = config->shape, .n_layer = config->n_layer, .n_vocab = config->n_vocab,
+        .seed = config->seed_given ? config->sampling.seed : 0,
+    };
+    if (kn_format_find(config->format, &opt.format)) {
+        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k and q6_k", config->format);
+        return 2;
+    }
+    struct eng_progress *bar = NULL;
+    int err = kn_team_open(&opt.team, config->n_thread);
+    if (!err)
+        err = eng_progress_open(&bar, config->output, config->quiet);
+    if (!err) {
+        opt.progress = eng_progress_counter(bar);
+        err = moe_synth(config->output, &opt);
+    }
+    eng_progress_close(bar);
+    kn_team_close(opt.team);
+    return err ? 2 : 0;
+}
