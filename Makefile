@@ -51,7 +51,7 @@ SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill 
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  chat kv session open step stop cmd_run cmd_eval cmd_tokenize cmd_inspect cmd_synth
+                  chat terminal kv session open step stop cmd_run cmd_eval cmd_tokenize cmd_inspect cmd_synth
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

@@ -1,0 +1,307 @@
+/* engine/terminal.c - a person's side of a chat: lines from a terminal or a pipe, put together to messages.
+ *
+ * Out go messages, and commands as an enum.  On a terminal libedit edits the line and keeps the history;
+ * characters reach it through read_char() here, because only so does Ctrl-C end a line at once.
+ *
+ * The terminal is in libedit's mode only inside eng_terminal_read(); libedit puts it back at the end of
+ * each line, and before a signal that ends or stops the program.  So there is nothing to restore while an
+ * answer is generated, whatever happens then.  The prompt goes to stderr: stdout is for answers. */
+#include "engine/cli.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <locale.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#define MAX_HISTORY 500                         /* lines */
+#define MAX_MESSAGE (16u << 20)                 /* bytes */
+#define FENCE       "\"\"\""
+
+const char eng_terminal_help[] =
+    "  /retry   answer the last message again\n"
+    "  /clear   begin a new conversation\n"
+    "  /info    the model, and how full the context is\n"
+    "  /help    this\n"
+    "  /quit    or Ctrl-D, or Ctrl-C twice\n"
+    "  " FENCE "      opens a message of several lines, and closes it\n"
+    "  Ctrl-C   stops an answer\n";
+
+enum line { LINE_READ, LINE_END, LINE_DROPPED };        /* dropped: by Ctrl-C */
+
+struct eng_terminal {
+    EditLine *edit;                             /* NULL: not a terminal */
+    History *history;
+    mbstate_t multibyte;                        /* of read_char */
+    struct sigaction before;                    /* what SIGINT did */
+    char *text;                                 /* the message so far, terminated */
+    size_t n, room;
+    bool fenced;                                /* inside """ */
+    bool catching;
+};
+
+/* Set by the handler; read and cleared by the main thread. */
+static atomic_bool stop_wanted;
+static atomic_bool reading;                     /* inside eng_terminal_read(); the main thread's */
+
+/* A second Ctrl-C that no one has heeded the first of ends the program. */
+static void on_interrupt(int number)
+{
+    if (atomic_exchange(&stop_wanted, true) && !atomic_load(&reading)) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+bool eng_terminal_stopped(void) { return atomic_load(&stop_wanted); }
+bool eng_terminal_is_tty(const struct eng_terminal *t) { return t->edit != NULL; }
+
+/* ---- libedit ----------------------------------------------------------------------------------- */
+
+static char *prompt(EditLine *edit)
+{
+    static char message[] = "> ", more[] = ". ";
+    struct eng_terminal *t;
+    el_get(edit, EL_CLIENTDATA, &t);
+    return t->fenced ? more : message;
+}
+
+/* One character: 1, 0 at the end, -1 when Ctrl-C has come. */
+static int read_char(EditLine *edit, wchar_t *out)
+{
+    struct eng_terminal *t;
+    el_get(edit, EL_CLIENTDATA, &t);
+    for (;;) {
+        char byte;
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && errno == EINTR && !atomic_load(&stop_wanted))
+            continue;                           /* the window's size, or back from Ctrl-Z */
+        if (n <= 0)
+            return (int)n;
+        size_t used = mbrtowc(out, &byte, 1, &t->multibyte);
+        if (used == (size_t)-1)
+            memset(&t->multibyte, 0, sizeof t->multibyte);      /* not UTF-8: dropped */
+        else if (used != (size_t)-2)
+            return 1;
+    }
+}
+
+static int open_edit(struct eng_terminal *t)
+{
+    HistEvent event;
+    setlocale(LC_CTYPE, "C.UTF-8");
+    t->edit = el_init("spillway", stdin, stderr, stderr);
+    t->history = history_init();
+    if (!t->edit || !t->history)
+        return kn_fail(KN_ENOMEM, "cannot set up the terminal");
+    history(t->history, &event, H_SETSIZE, MAX_HISTORY);
+    history(t->history, &event, H_SETUNIQUE, 1);
+    el_set(t->edit, EL_CLIENTDATA, t);
+    el_set(t->edit, EL_PROMPT, prompt);
+    el_set(t->edit, EL_EDITOR, "emacs");
+    el_set(t->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(t->edit, EL_HIST, history, t->history);
+    el_set(t->edit, EL_GETCFN, read_char);
+    el_set(t->edit, EL_SIGNAL, 1);
+    return 0;
+}
+
+/* Appends a line to the message, without its end. */
+static int append(struct eng_terminal *t, const char *s, size_t n)
+{
+    if (n > MAX_MESSAGE - t->n)
+        return kn_fail(KN_ELIMIT, "the message is longer than %u MiB", MAX_MESSAGE >> 20);
+    if (t->n + n + 1 > t->room) {
+        size_t room = 2 * (t->n + n + 1);
+        char *text = kn_realloc(t->text, t->room, room);
+        if (!text)
+            return kn_fail(KN_ENOMEM, "no memory for the message");
+        t->text = text;
+        t->room = room;
+    }
+    memcpy(t->text + t->n, s, n);
+    t->n += n;
+    t->text[t->n] = 0;
+    return 0;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------- */
+
+static int edited_line(struct eng_terminal *t, enum line *what)
+{
+    HistEvent event;
+    int n;
+    const char *s = el_gets(t->edit, &n);
+    if (!s || n <= 0) {
+        *what = atomic_load(&stop_wanted) ? LINE_DROPPED : LINE_END;
+        fputc('\n', stderr);
+        return 0;
+    }
+    if (s[strspn(s, " \t\r\n")])
+        history(t->history, &event, H_ENTER, s);
+    *what = LINE_READ;
+    return append(t, s, (size_t)n);
+}
+
+static int plain_line(struct eng_terminal *t, enum line *what)
+{
+    char piece[4096];
+    *what = LINE_END;
+    while (fgets(piece, sizeof piece, stdin)) {
+        size_t n = strlen(piece);
+        int e = append(t, piece, n);
+        if (e < 0)
+            return e;
+        *what = LINE_READ;
+        if (n > 0 && piece[n - 1] == '\n')
+            break;
+    }
+    if (*what == LINE_END && atomic_load(&stop_wanted))
+        *what = LINE_DROPPED;
+    clearerr(stdin);
+    return 0;
+}
+
+/* Appends the next line to the message, without its end. */
+static int next_line(struct eng_terminal *t, enum line *what)
+{
+    int e = t->edit ? edited_line(t, what) : plain_line(t, what);
+    while (e == 0 && *what == LINE_READ && t->n && strchr("\r\n", t->text[t->n - 1]))
+        t->text[--t->n] = 0;
+    return e;
+}
+
+/* ---- messages ---------------------------------------------------------------------------------- */
+
+/* A slash and letters, nothing else: false is a message. */
+static bool is_command(const char *s, enum eng_input *kind)
+{
+    static const struct { const char *word; enum eng_input kind; } commands[] = {
+        { "/help",  ENG_INPUT_HELP },  { "/clear", ENG_INPUT_CLEAR }, { "/retry", ENG_INPUT_RETRY },
+        { "/info",  ENG_INPUT_INFO },  { "/quit",  ENG_INPUT_QUIT },  { "/exit",  ENG_INPUT_QUIT },
+    };
+    size_t letters = strspn(s + (s[0] == '/'), "abcdefghijklmnopqrstuvwxyz") + 1;
+    if (s[0] != '/' || s[letters + strspn(s + letters, " \t")])
+        return false;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (letters == strlen(commands[i].word) && !strncmp(s, commands[i].word, letters)) {
+            *kind = commands[i].kind;
+            return true;
+        }
+    }
+    kn_say(KN_LOG_WARN, "%.*s is no command; /help lists them", (int)letters, s);
+    *kind = ENG_INPUT_HELP;
+    return true;
+}
+
+static bool ends_with_fence(const char *s, size_t n)
+{
+    return n >= strlen(FENCE) && !strcmp(s + n - strlen(FENCE), FENCE);
+}
+
+/* After a first line that opened a message: lines until one closes it.  The fences go. */
+static int fenced_lines(struct eng_terminal *t, enum line *what)
+{
+    const size_t fence = strlen(FENCE);
+    int e = 0;
+    memmove(t->text, t->text + fence, t->n - fence + 1);
+    t->n -= fence;
+    t->fenced = true;
+    *what = LINE_READ;
+    for (size_t from = 0; !ends_with_fence(t->text + from, t->n - from);) {
+        if (t->n > 0 && (e = append(t, "\n", 1)) < 0)
+            break;
+        from = t->n;
+        if ((e = next_line(t, what)) < 0 || *what != LINE_READ)
+            break;
+    }
+    t->fenced = false;
+    if (e == 0 && *what == LINE_READ)
+        t->n -= fence;
+    while (t->n > 0 && t->text[t->n - 1] == '\n')
+        t->n--;
+    if (t->text)
+        t->text[t->n] = 0;
+    return e;
+}
+
+/* One line, or all that stands between fences. */
+static int next_message(struct eng_terminal *t, enum line *what)
+{
+    t->n = 0;
+    int e = append(t, "", 0);
+    if (e == 0)
+        e = next_line(t, what);
+    if (e == 0 && *what == LINE_READ && !strncmp(t->text, FENCE, strlen(FENCE)))
+        e = fenced_lines(t, what);
+    if (*what == LINE_END && t->n > 0)          /* the last one need not be closed */
+        *what = LINE_READ;
+    return e;
+}
+
+int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char **text)
+{
+    bool warned = false;
+    int e = 0;
+    *kind = ENG_INPUT_QUIT;
+    atomic_store(&reading, true);
+    for (;;) {
+        enum line what = LINE_END;
+        atomic_store(&stop_wanted, false);
+        if ((e = next_message(t, &what)) < 0 || what == LINE_END)
+            break;
+        if (what == LINE_DROPPED) {
+            bool empty = t->n == 0 && (!t->edit || el_line(t->edit)->lastchar == el_line(t->edit)->buffer);
+            if (warned && empty)
+                break;
+            if (empty)
+                fputs("Ctrl-C again, or Ctrl-D, quits\n", stderr);
+            warned = empty;
+        } else if (is_command(t->text, kind)) {
+            break;
+        } else if (t->text[strspn(t->text, " \t\n")]) {
+            *kind = ENG_INPUT_TEXT;
+            *text = t->text;
+            break;
+        }
+    }
+    atomic_store(&stop_wanted, false);
+    atomic_store(&reading, false);
+    return e;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------- */
+
+int eng_terminal_open(struct eng_terminal **out)
+{
+    struct sigaction action = { .sa_handler = on_interrupt };       /* without SA_RESTART: reads end */
+    struct eng_terminal *t = kn_calloc(1, sizeof *t);
+    if (!t)
+        return kn_fail(KN_ENOMEM, "cannot set up the terminal");
+    int e = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) ? open_edit(t) : 0;
+    if (e < 0) {
+        eng_terminal_close(t);
+        return e;
+    }
+    atomic_store(&stop_wanted, false);
+    sigaction(SIGINT, &action, &t->before);
+    t->catching = true;
+    *out = t;
+    return 0;
+}
+
+void eng_terminal_close(struct eng_terminal *t)
+{
+    if (!t)
+        return;
+    if (t->catching)
+        sigaction(SIGINT, &t->before, NULL);
+    if (t->edit)
+        el_end(t->edit);
+    if (t->history)
+        history_end(t->history);
+    kn_free(t->text);
+    kn_free(t);
+}
