@@ -76,8 +76,10 @@ static int read_char(EditLine *edit, wchar_t *out)
     for (;;) {
         char byte;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n < 0 && errno == EINTR && !atomic_load(&stop_wanted))
-            continue;                           /* the window's size, or back from Ctrl-Z */
+        if (n < 0 && errno == EINTR && !atomic_load(&stop_wanted)) {
+            el_set(edit, EL_REFRESH);           /* the window's size, or back from Ctrl-Z */
+            continue;
+        }
         if (n <= 0)
             return (int)n;
         size_t used = mbrtowc(out, &byte, 1, &t->multibyte);
@@ -167,8 +169,9 @@ static int plain_line(struct eng_terminal *t, enum line *what)
 /* Appends the next line to the message, without its end. */
 static int next_line(struct eng_terminal *t, enum line *what)
 {
+    size_t from = t->n;
     int e = t->edit ? edited_line(t, what) : plain_line(t, what);
-    while (e == 0 && *what == LINE_READ && t->n && strchr("\r\n", t->text[t->n - 1]))
+    while (e == 0 && *what == LINE_READ && t->n > from && strchr("\r\n", t->text[t->n - 1]))
         t->text[--t->n] = 0;
     return e;
 }
