@@ -44,14 +44,15 @@ ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
 SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
                   cpu/reference_matmul cpu/reference cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul.tmpl \
-                  cpu/vector.tmpl cpu/attention.tmpl cpu/dispatch
+                  cpu/vector.tmpl cpu/attention.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      =
 SRC_offload     = load store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  chat terminal kv session open step stop cmd_run cmd_eval cmd_tokenize cmd_inspect cmd_synth
+                  chat terminal kv session open step stop measure cmd_run cmd_eval cmd_bench \
+                  cmd_tokenize cmd_inspect cmd_synth
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

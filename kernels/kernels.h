@@ -121,6 +121,10 @@ struct kn_ops {
     void (*add)(float *x, const float *y, int n);                          /* x += y */
     void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */
     void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out);
+
+    /* For bounds: reads memory (bytes a multiple of 16 KiB); n multiply-adds of int8 codes. */
+    void (*probe_read)(const void *p, size_t bytes);
+    void (*probe_mac)(long n);
 };
 
 /* The table for an instruction set, or for the best the processor has below it. */

@@ -334,9 +334,10 @@ static void describe(struct moe_model *m, const struct off_expert *expert, bool 
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     size_t table = tied ? 0 : kn_mat_bytes(m->embed.format, d->n_vocab, d->d_model);
-    m->shape.row_bytes = m->shape.dense_bytes - table;          /* one row of the table is nothing */
-    if (d->n_expert)
-        m->shape.row_bytes += m->shape.expert_bytes / (size_t)d->n_expert * (size_t)d->n_used;
+    m->shape.pass_bytes = m->shape.dense_bytes - table;         /* one row of the table is nothing */
+    double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
+    double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert : 3.0 * d->d_ff;
+    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv + ffn) + d->n_vocab);
 }
 
 static int check_memory(const struct moe_model *m, size_t budget, const char *path)

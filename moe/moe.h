@@ -121,7 +121,8 @@ struct moe_shape {                                      /* what others need to k
     int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
     int n_expert, n_used, d_ff, d_expert;
     size_t dense_bytes, expert_bytes;                   /* resident */
-    size_t row_bytes;                                   /* weight bytes that one row touches */
+    size_t pass_bytes;                                  /* dense weights that any pass reads */
+    double row_macs;                                    /* multiply-adds of one row, attention apart */
 };
 
 int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);

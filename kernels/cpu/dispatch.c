@@ -18,6 +18,8 @@
         .add        = kn_add_##name,        \
         .add_scaled = kn_add_scaled_##name, \
         .kv_store   = kn_kv_store_##name,   \
+        .probe_read = kn_probe_read_##name, \
+        .probe_mac  = kn_probe_mac_##name,  \
     }
 
 static const struct kn_ops tables[KN_ISA_COUNT] = {

@@ -1,0 +1,52 @@
+/* The machine's rates: bytes from memory and int8 multiply-adds per second, by all threads at once.
+ *
+ * The best of several short passes is taken: on a shared machine the least disturbed one is nearest to
+ * what the hardware gives, and a bound should err on the high side. */
+#include "engine/measure.h"
+
+#define AREA_BYTES ((size_t)1 << 30)
+#define PIECE      ((size_t)1 << 20)
+#define N_PASS     4
+#define MACS       100000000L
+
+struct probe { const struct kn_ops *ops; const uint8_t *area; };
+
+static void read_piece(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct probe *p = arg;
+    p->ops->probe_read(p->area + (size_t)item * PIECE, PIECE);
+}
+
+static void run_macs(void *arg, int item, int thread)
+{
+    (void)item, (void)thread;
+    const struct probe *p = arg;
+    p->ops->probe_mac(MACS);
+}
+
+static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
+{
+    double best = 1e30;
+    for (int i = 0; i < N_PASS; i++) {
+        uint64_t began = kn_now_ns();
+        kn_parallel_for(team, n, fn, arg);
+        double s = (double)(kn_now_ns() - began) / 1e9;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
+int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team)
+{
+    uint8_t *area = kn_map(AREA_BYTES, -1);
+    if (!area)
+        return kn_fail(KN_ENOMEM, "no memory to measure with");
+    for (size_t i = 0; i < AREA_BYTES; i += 4096)
+        area[i] = 1;                            /* or every page would be the one zero page */
+    struct probe p = { ops, area };
+    out->dram_Bps = (double)AREA_BYTES / best_s(team, (int)(AREA_BYTES / PIECE), read_piece, &p);
+    out->mac_ps = (double)MACS * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
+    kn_unmap(area, AREA_BYTES);
+    return 0;
+}

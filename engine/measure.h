@@ -1,0 +1,12 @@
+/* engine/measure.h - rates of this machine, measured outside the engine's own path.  Internal. */
+#ifndef ENGINE_MEASURE_H
+#define ENGINE_MEASURE_H
+
+#include "kernels/kernels.h"
+
+struct eng_rates { double dram_Bps, mac_ps; };
+
+/* Best of a few passes over a memory area larger than the caches, by all threads; about half a second. */
+int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team);
+
+#endif
