@@ -67,7 +67,7 @@ static const struct rule rule_llama3 = { { LLAMA3 }, .whole_words = true, .adds_
 static const struct rule rule_glm4 = { .pattern = { LLAMA3 } };
 static const struct rule rule_qwen2 = { .pattern = { QWEN2 } };
 static const struct rule rule_starcoder = { .pattern = { "\\p{N}", GPT2 } };
-/* Falcon looks for digits after turning bytes into letters: of those, these are digits to Unicode. */
+/* Falcon looks for digits after turning bytes into letters: these letters are digits to Unicode. */
 static const struct rule rule_falcon = {
     .pattern = { "[\\p{P}$+<=>^~|`]+", GPT2, "[0-9\\xB2\\xB3\\xB9\\xBC-\\xBE]+", "[0-9]{3}" },
     .bytes_from = 2,
@@ -77,7 +77,7 @@ static const struct rule rule_default = {
 };
 static const struct rule rule_deepseek_llm = {
     .pattern = { "[\\r\\n]", "[" WS "]?[" DEEPSEEK_LETTERS "]+", "[" WS "]?[" DEEPSEEK_SIGNS "]+",
-                 "(?<![" WS "])[" WS "]++\\z", CJK, "\\p{N}+" },
+                 "(?<![" WS "])[" WS "]++\\z", CJK, "\\p{N}" },
 };
 static const struct rule rule_deepseek_coder = {
     .pattern = { "[\\r\\n]", "[" WS "]?\\p{L}+", "[" WS "]?\\p{P}+", CJK, "\\p{N}" },

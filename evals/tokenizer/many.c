@@ -1,9 +1,9 @@
 /* evals/tokenizer/many.c - tokenizes many texts with one vocabulary, for compare.py.
  *
- * In: MODEL.gguf, optionally "special", and on stdin records of a 32-bit little-endian length and as
- * many bytes.  Out: one line of ids for every record, separated by spaces.  With "special" the text
- * of special tokens is those tokens.  Every text is also decoded again; one that does not come back
- * gets " !" and the number of bytes that did. */
+ * In: MODEL.gguf, optionally "special", and on stdin records of a 32-bit little-endian length and
+ * as many bytes.  Out: one line of ids for every record, separated by spaces.  With "special" the
+ * text of special tokens is those tokens.  Every text is also decoded again; one that does not
+ * come back gets " !" and the number of bytes that did. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static size_t decode(const struct eng_vocab *v, const struct eng_ids *ids, char 
     for (size_t i = 0; i < ids->n; i++) {
         const size_t len = eng_decoder_feed(&d, ids->id[i], piece);
 
-        if (n + len > room) return n;
+        if (n + len > room)
+            return n;
         memcpy(out + n, piece, len);
         n += len;
     }
