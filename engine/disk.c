@@ -1,0 +1,110 @@
+/* engine/disk.c - the rate a disk reads at, by reads that share nothing with offload's.
+ *
+ * In comes a file; out go bytes per second at a depth of so many reads at once.  Threads with pread stand
+ * for depth: what is measured is the disk, not the way of asking.  Nothing here knows how the engine reads:
+ * the point is to have a figure that it can be held against. */
+#include "engine/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE     ((size_t)1 << 20)
+#define READ_NS   330000000
+#define WRITE_NS  1000000000
+#define MAX_DEPTH 64
+
+struct disk {
+    int fd;
+    int64_t n_piece;
+    uint8_t *buffer;                            /* [depth][PIECE] */
+    uint64_t end_ns;
+    atomic_int_fast64_t next, done;             /* pieces: claimed, read */
+    atomic_int next_buffer, error;              /* error: errno */
+};
+
+static void *read_disk(void *arg)
+{
+    struct disk *d = arg;
+    uint8_t *buffer = d->buffer + (size_t)atomic_fetch_add(&d->next_buffer, 1) * PIECE;
+    while (kn_now_ns() < d->end_ns && !atomic_load(&d->error)) {
+        int64_t piece = atomic_fetch_add(&d->next, 1) % d->n_piece;
+        ssize_t n = kn_io()->pread(d->fd, buffer, PIECE, piece * (int64_t)PIECE);
+        if (n == (ssize_t)PIECE)
+            atomic_fetch_add(&d->done, 1);
+        else if (n >= 0 || errno != EINTR)
+            atomic_store(&d->error, n < 0 ? errno : EIO);
+    }
+    return NULL;
+}
+
+static int run_readers(struct disk *d, int depth)
+{
+    pthread_t thread[MAX_DEPTH];
+    int n = 0;
+    while (n < depth && pthread_create(&thread[n], NULL, read_disk, d) == 0)
+        n++;
+    for (int i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d threads to read with", depth);
+}
+
+int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
+{
+    kn_assert(depth > 0 && depth <= MAX_DEPTH);
+    struct disk d = { .fd = fd, .n_piece = kn_io()->size(fd) / (int64_t)PIECE };
+    if (d.n_piece < 1)
+        return kn_fail(KN_EINVAL, "%s: shorter than 1 MiB, too short to measure with", path);
+    size_t bytes = (size_t)depth * PIECE;
+    d.buffer = kn_map(bytes, -1);
+    if (!d.buffer)
+        return kn_fail(KN_ENOMEM, "no memory to read %s into", path);
+
+    uint64_t start = kn_now_ns();
+    d.end_ns = start + READ_NS;
+    int e = run_readers(&d, depth);
+    double seconds = (double)(kn_now_ns() - start) * 1e-9;
+    kn_unmap(d.buffer, bytes);
+    if (e == 0 && atomic_load(&d.error) == EINVAL)
+        return KN_EUNSUPPORTED;
+    if (e == 0 && atomic_load(&d.error))
+        return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(atomic_load(&d.error)));
+    if (e == 0)
+        *bytes_per_s = (double)atomic_load(&d.done) * (double)PIECE / seconds;
+    return e;
+}
+
+/* Bytes that no disk can compress or find a copy of. */
+static void fill_noise(uint64_t *p, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = kn_mix(seed + KN_GOLDEN * i);
+}
+
+int eng_disk_trial(const char *folder, size_t bytes, int *fd)
+{
+    *fd = kn_io()->open(folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (*fd < 0)
+        return KN_EUNSUPPORTED;
+    uint64_t *noise = kn_map(PIECE, -1);
+    uint64_t start = kn_now_ns();
+    size_t done = 0;
+    int e = noise ? 0 : kn_fail(KN_ENOMEM, "no memory to write a trial file from");
+    while (e == 0 && done < bytes && kn_now_ns() - start < WRITE_NS) {
+        fill_noise(noise, PIECE / sizeof *noise, start + done);
+        e = kn_file_write(*fd, folder, noise, PIECE, done);
+        done += PIECE;
+    }
+    if (noise)
+        kn_unmap(noise, PIECE);
+    if (e == 0 && kn_io()->sync(*fd) < 0)
+        e = kn_fail(KN_EIO, "%s: cannot write a trial file: %s", folder, strerror(errno));
+    if (e < 0) {
+        kn_file_close(*fd);
+        *fd = -1;
+    }
+    return e;
+}

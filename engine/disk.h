@@ -1,0 +1,15 @@
+/* engine/disk.h - what a disk can do, outside the engine's own path.  Internal to engine. */
+#ifndef ENGINE_DISK_H
+#define ENGINE_DISK_H
+
+#include "kernels/core.h"
+
+/* `depth` threads read the file's megabytes, each the next that none has, for a third of a second.  fd has
+ * O_DIRECT.  KN_EUNSUPPORTED, nothing said: this file cannot be read so. */
+int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s);
+
+/* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is
+ * slow.  KN_EUNSUPPORTED, nothing said: none can be made there, or none with O_DIRECT. */
+int eng_disk_trial(const char *folder, size_t bytes, int *fd);
+
+#endif
