@@ -19,6 +19,7 @@
 
 #define TILE  16                                         /* positions staged at once */
 #define GROUP 16                                         /* heads worked on at once */
+#define AHEAD 32                                         /* positions between asking and staging */
 #define NP    KN_QUADS                                   /* dot products at once */
 #define PART  (KN_ACCS / 4)                              /* passes over them: 4 accumulators each */
 
@@ -31,18 +32,25 @@ struct work {
     int n_q, d_pad, n_merged;                            /* heads, padded d_head, chunks so far */
     float *out;                                          /* [n_q][d_head] */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
-    float e[GROUP][KN_CHUNK];                            /* scores, then weights */
-    float row[TILE * KN_MAX_D_HEAD];                     /* [TILE][d_pad] keys or values */
-    float q[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] */
-    float o[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] of this chunk */
-    float total[GROUP * KN_MAX_D_HEAD];                  /* [n_q][d_pad] of all so far */
+    _Alignas(64) float e[GROUP][KN_CHUNK];                            /* scores, then weights */
+    _Alignas(64) float row[TILE * KN_MAX_D_HEAD];                     /* [TILE][d_pad] keys or values */
+    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] */
+    _Alignas(64) float o[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] of this chunk */
+    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];                  /* [n_q][d_pad] of all so far */
 };
 
 /* ---- staging ----------------------------------------------------------------------------------- */
 
-static void stage_f16(const uint16_t *from, int n, float *to)
+/* n halves to floats; asks for as many at next, to be staged a while later. */
+KN_INLINE void stage_f16(const uint16_t *from, const uint16_t *next, int n, float *to)
 {
     int i = 0;
+    for (; i + 64 <= n; i += 64) {
+        _mm_prefetch(next + i, _MM_HINT_T0);
+        _mm_prefetch(next + i + 32, _MM_HINT_T0);
+        for (int j = i; j < i + 64; j += KN_LANES) vf_store(to + j, vf_load_f16(from + j));
+    }
+    if (i < n) _mm_prefetch(next + i, _MM_HINT_T0);
     for (; i + KN_LANES <= n; i += KN_LANES) vf_store(to + i, vf_load_f16(from + i));
     if (i < n) {
         uint16_t last[KN_LANES] = {0};
@@ -51,16 +59,29 @@ static void stage_f16(const uint16_t *from, int n, float *to)
     }
 }
 
+KN_INLINE void stage_f32(const float *from, const float *next, int n, float *to)
+{
+    for (int i = 0; i < n; i += 16) _mm_prefetch(next + i, _MM_HINT_T0);
+    memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+KN_INLINE size_t slot_of(const struct kn_attend *a, int p)
+{
+    return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
+}
+
 /* Positions lo..hi-1 of one tile to rows of w->row; row 0 is the tile's first position, seen or not. */
 static void stage(struct work *w, const void *rows, int lo, int hi)
 {
-    const struct kn_attend *a = w->a;
-    for (int p = lo; p < hi; p++) {
-        int slot = p < a->n_base ? a->base[p] : a->tail[p - a->n_base];
-        size_t at = (size_t)slot * (size_t)a->d_head;
-        float *to = w->row + p % TILE * w->d_pad;
-        if (a->kv == KN_KV_F16) stage_f16((const uint16_t *)rows + at, a->d_head, to);
-        else memcpy(to, (const float *)rows + at, (size_t)a->d_head * sizeof *to);
+    const struct kn_attend a = *w->a;                    /* a copy: no store below can change it */
+    size_t d_head = (size_t)a.d_head, d_pad = (size_t)w->d_pad;
+    float *to = w->row + (size_t)(lo % TILE) * d_pad;
+    for (int p = lo; p < hi; p++, to += d_pad) {
+        size_t at = slot_of(&a, p) * d_head, next = slot_of(&a, kn_min(p + AHEAD, a.last)) * d_head;
+        if (a.kv == KN_KV_F16)
+            stage_f16((const uint16_t *)rows + at, (const uint16_t *)rows + next, a.d_head, to);
+        else
+            stage_f32((const float *)rows + at, (const float *)rows + next, a.d_head, to);
     }
 }
 
@@ -104,24 +125,27 @@ static void score_tile(struct work *w, int tile)
     }
 }
 
-/* Scores of the chunk's positions lo..hi-1 to weights relative to their maximum; the others to +0. */
+/* Scores of the chunk's positions lo..hi-1 to weights relative to their maximum; the others to +0.
+ * An unseen position is first given the score of a seen one: that leaves the maximum alone, and unlike
+ * minus infinity it does not underflow in exp, which costs the processor a detour. */
 static void weigh(struct work *w, int lo, int hi)
 {
     for (int h = 0; h < w->n_q; h++) {
-        vf most = vf_set1(-HUGE_VALF), e[KN_ACCS];
-        for (int p = 0; p < lo; p++) w->e[h][p] = -HUGE_VALF;
-        for (int p = hi; p < KN_CHUNK; p++) w->e[h][p] = -HUGE_VALF;
-        for (int j = 0; j < KN_ACCS; j++) most = vf_max(vf_load(&w->e[h][j * KN_LANES]), most);
+        float *e = w->e[h];
+        for (int p = 0; p < lo; p++) e[p] = e[lo];
+        for (int p = hi; p < KN_CHUNK; p++) e[p] = e[lo];
+
+        vf most = vf_set1(-HUGE_VALF), weight[KN_ACCS];
+        for (int j = 0; j < KN_ACCS; j++) most = vf_max(vf_load(e + j * KN_LANES), most);
         w->chunk.most[h] = vf_largest(most);
         most = vf_set1(w->chunk.most[h]);
-        for (int j = 0; j < KN_ACCS; j++) {
-            e[j] = vf_exp(vf_sub(vf_load(&w->e[h][j * KN_LANES]), most));
-            int from = lo - j * KN_LANES, to = hi - j * KN_LANES;
-            if (to < KN_LANES) e[j] = vf_select(first_lanes(kn_max(to, 0)), e[j], vf_zero());
-            if (from > 0) e[j] = vf_select(first_lanes(kn_min(from, KN_LANES)), vf_zero(), e[j]);
-            vf_store(&w->e[h][j * KN_LANES], e[j]);
-        }
-        w->chunk.sum[h] = sum_accumulators(e);
+        for (int j = 0; j < KN_ACCS; j++)
+            vf_store(e + j * KN_LANES, vf_exp(vf_sub(vf_load(e + j * KN_LANES), most)));
+
+        for (int p = 0; p < lo; p++) e[p] = 0;
+        for (int p = hi; p < KN_CHUNK; p++) e[p] = 0;
+        for (int j = 0; j < KN_ACCS; j++) weight[j] = vf_load(e + j * KN_LANES);
+        w->chunk.sum[h] = sum_accumulators(weight);
     }
 }
 

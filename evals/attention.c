@@ -1,0 +1,162 @@
+/* evals/attention.c - the speed of one core's attention, per instruction set and shape.
+ *
+ * Two places of work: prefill (512 rows over their own past, keys in the cache) and a long past at decode
+ * (one row, every key read once from memory: several sequences are cycled through).  Beside each figure
+ * stands its bound, measured in the same run: the rate of independent fmas out of registers, and that of
+ * reading memory.  Prints CSV. */
+#include "kernels/kernels.h"
+
+#include <immintrin.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WINDOW_NS   5000000u                                 /* a figure is the best of many windows: */
+#define FIGURE_NS 200000000u                                 /* others share the machine */
+
+struct shape { enum kn_kv kv; int n_q, d_head, positions; };
+
+struct work {
+    const struct kn_ops *ops;
+    const struct shape *shape;
+    uint8_t *room;                                          /* keys and values of n_seq sequences */
+    size_t room_bytes;
+    const int32_t *slots;
+    int n_seq, seq;
+};
+
+typedef double pass_fn(struct work *w);                     /* does something once, returns its amount */
+
+static double best_per_ns(pass_fn *pass, struct work *w)
+{
+    double best = 0;
+    uint64_t begin = kn_now_ns(), now = begin;
+    while (now - begin < FIGURE_NS) {
+        uint64_t start = now;
+        double amount = 0;
+        do {
+            amount += pass(w);
+            now = kn_now_ns();
+        } while (now - start < WINDOW_NS);
+        double rate = amount / (double)(now - start);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+/* ---- bounds ------------------------------------------------------------------------------------ */
+
+__attribute__((target("avx512f"))) static double fma_avx512(struct work *w)
+{
+    __m512 a[10], x = _mm512_set1_ps(0.999f);
+    for (int i = 0; i < 10; i++) a[i] = _mm512_set1_ps((float)w->n_seq);
+    for (int r = 0; r < 10000; r++) {
+#pragma GCC unroll 10
+        for (int i = 0; i < 10; i++) a[i] = _mm512_fmadd_ps(a[i], x, x);
+    }
+    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+v"(a[i]));
+    return 10000.0 * 10 * 32;
+}
+
+__attribute__((target("avx2,fma"))) static double fma_avx2(struct work *w)
+{
+    __m256 a[10], x = _mm256_set1_ps(0.999f);
+    for (int i = 0; i < 10; i++) a[i] = _mm256_set1_ps((float)w->n_seq);
+    for (int r = 0; r < 10000; r++) {
+#pragma GCC unroll 10
+        for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(a[i], x, x);
+    }
+    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+x"(a[i]));
+    return 10000.0 * 10 * 16;
+}
+
+static double read_memory(struct work *w)
+{
+    w->ops->probe_read(w->room, w->room_bytes);
+    return (double)w->room_bytes;
+}
+
+/* ---- attention --------------------------------------------------------------------------------- */
+
+static size_t row_bytes(const struct shape *s)
+{
+    return (size_t)s->d_head * (s->kv == KN_KV_F16 ? 2 : 4);
+}
+
+/* Rows first..last over the past of one sequence, in floating point operations. */
+static double rows(struct work *w, int first, int last, int seq)
+{
+    static float q[KN_MAX_Q * KN_MAX_D_HEAD], out[KN_MAX_Q * KN_MAX_D_HEAD];
+    const struct shape *s = w->shape;
+    for (int i = 0; i < s->n_q * s->d_head; i++) q[i] = (float)(i % 17 - 8) * 0.05f;
+
+    size_t bytes = row_bytes(s) * (size_t)s->positions;
+    struct kn_attend a = {.q = q, .out = out, .base = w->slots, .tail = w->slots,
+                          .k = w->room + (size_t)seq * 2 * bytes, .n_q = s->n_q,
+                          .d_head = s->d_head, .kv = s->kv, .scale = 0.1f};
+    a.v = (const uint8_t *)a.k + bytes;
+    double pairs = 0;
+    for (a.last = first; a.last <= last; a.last++) {
+        w->ops->attend(&a);
+        pairs += a.last + 1;
+    }
+    return pairs * s->n_q * s->d_head * 4;
+}
+
+static double prefill(struct work *w) { return rows(w, 0, w->shape->positions - 1, 0); }
+
+static double decode(struct work *w)
+{
+    w->seq = (w->seq + 1) % w->n_seq;
+    return rows(w, w->shape->positions - 1, w->shape->positions - 1, w->seq);
+}
+
+static const struct shape prefills[] = {
+    {KN_KV_F16, 8, 128, 512}, {KN_KV_F16, 4, 128, 512},  {KN_KV_F16, 1, 128, 512}, {KN_KV_F32, 8, 128, 512},
+    {KN_KV_F16, 8, 64, 512},  {KN_KV_F16, 16, 256, 512}, {KN_KV_F16, 4, 80, 512},
+};
+static const struct shape decodes[] = {
+    {KN_KV_F16, 8, 128, 32768}, {KN_KV_F16, 4, 128, 32768}, {KN_KV_F16, 1, 128, 32768},
+    {KN_KV_F32, 4, 128, 32768}, {KN_KV_F16, 8, 64, 32768},  {KN_KV_F16, 8, 128, 1024},
+};
+#define LENGTH(table) (sizeof table / sizeof table[0])
+
+static void report(struct work *w, const char *what, pass_fn *pass, double peak, double gbps)
+{
+    const struct shape *s = w->shape;
+    w->n_seq = (int)(w->room_bytes / (2 * row_bytes(s) * (size_t)s->positions));
+    double gflops = best_per_ns(pass, w);
+    double read = pass == decode ? gflops / (4.0 * s->n_q * s->d_head) * 2 * (double)row_bytes(s) : 0;
+    printf("%s,%s,%d,%d,%d,%s,%.1f,%.2f,%.1f,%.2f\n", kn_isa_name(w->ops->isa),
+           s->kv == KN_KV_F16 ? "f16" : "f32", s->n_q, s->d_head, s->positions, what, gflops,
+           gflops / peak, read, read / gbps);
+    fflush(stdout);
+}
+
+int main(void)
+{
+    struct work w = {.room_bytes = (size_t)1 << 30, .n_seq = 1};
+    int32_t *slots = kn_alloc(32768 * sizeof *slots);
+    w.room = kn_map(w.room_bytes, -1);
+    if (!w.room || !slots) return 1;
+    for (size_t i = 0; i < w.room_bytes / 2; i++) ((uint16_t *)w.room)[i] = (uint16_t)(0x2c00 + i % 1021);
+    for (int i = 0; i < 32768; i++) slots[i] = i;
+    w.slots = slots;
+
+    printf("isa,kv,n_q,d_head,positions,what,gflops,of_fma,GBps,of_dram\n");
+    for (int isa = KN_ISA_AVX2; isa <= (int)kn_isa_best(); isa++) {
+        w.ops = kn_ops((enum kn_isa)isa);
+        double peak = best_per_ns(isa == KN_ISA_AVX512 ? fma_avx512 : fma_avx2, &w);
+        double gbps = best_per_ns(read_memory, &w);
+        for (size_t i = 0; i < LENGTH(prefills); i++) {
+            w.shape = &prefills[i];
+            report(&w, "prefill", prefill, peak, gbps);
+        }
+        for (size_t i = 0; i < LENGTH(decodes); i++) {
+            w.shape = &decodes[i];
+            report(&w, "decode", decode, peak, gbps);
+        }
+    }
+    kn_free(slots);
+    kn_unmap(w.room, w.room_bytes);
+    return 0;
+}
