@@ -447,6 +447,18 @@ static void default_text(const struct eng_config *c, const struct eng_option *o,
         snprintf(out, size, " [%s]", *(const char *const *)field);
 }
 
+/* -n, --n-predict, --predict N */
+static void list_names(const struct eng_option *o, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *c = o->alias; *c && n + 2 < size; c++) {
+        if (*c == ' ')
+            out[n++] = ',';
+        out[n++] = *c;
+    }
+    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
+}
+
 void eng_option_help(enum eng_command_id command)
 {
     static const char *const about[] = {
@@ -463,8 +475,7 @@ void eng_option_help(enum eng_command_id command)
         if (!(o->commands & 1u << command))
             continue;
         default_text(&defaults, o, value, sizeof value);
-        snprintf(names, sizeof names, "%s%s--%s %s", o->alias, o->alias[0] ? " " : "", o->name,
-                 o->value ? o->value : "");
+        list_names(o, names, sizeof names);
         printf("  %-36s %s%s\n", names, o->help, value);
     }
     printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "

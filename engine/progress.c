@@ -131,7 +131,8 @@ int eng_progress_open(struct eng_progress **out, const char *what, bool quiet)
 
 struct off_progress *eng_progress_counter(struct eng_progress *p) { return &p->counter; }
 
-/* In the bar's place, what was reached; nothing, if that is not the end. */
+/* In the bar's place, what was reached; nothing, if that is not the end.  What is too small to be counted
+ * while it is read may be missing at the end. */
 static void end_line(struct eng_progress *p)
 {
     char bytes[16], speed[16];
@@ -142,7 +143,7 @@ static void end_line(struct eng_progress *p)
     pthread_mutex_lock(&stderr_mutex);
     if (shown)
         fputs(ERASE_LINE, stderr);
-    if (done > 0 && done >= total) {
+    if (done > 0 && done >= total - total / 64) {
         bytes_text((double)done, bytes, sizeof bytes);
         bytes_text(seconds > 0 ? (double)done / seconds : 0, speed, sizeof speed);
         fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, bytes, seconds, speed);
