@@ -247,14 +247,34 @@ static void heap_sink(uint64_t *heap, int n, int i)
     heap[i] = key;
 }
 
-static int heap_fill(struct spec_sampler *s)
+static void heap_order(uint64_t *heap, int n)
 {
-    int n = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->z[i] > -INFINITY)
-            s->heap[n++] = sort_key(s->z[i], i);
     for (int i = n / 2; i-- > 0;)
-        heap_sink(s->heap, n, i);
+        heap_sink(heap, n, i);
+}
+
+/* Puts the `most` first candidates into the heap.  While they are looked for, its order is turned round,
+ * so that the last of those kept is on top, and most tokens cost one comparison with it. */
+static int heap_fill(struct spec_sampler *s, int most)
+{
+    uint64_t *heap = s->heap;
+    int n = 0;
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        if (!(s->z[i] > -INFINITY))
+            continue;
+        uint64_t key = ~sort_key(s->z[i], i);
+        if (n < most) {
+            heap[n++] = key;
+            if (n == most)
+                heap_order(heap, n);
+        } else if (key < heap[0]) {
+            heap[0] = key;
+            heap_sink(heap, n, 0);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        heap[i] = ~heap[i];
+    heap_order(heap, n);
     return n;
 }
 
@@ -270,13 +290,12 @@ static uint64_t heap_pop(uint64_t *heap, int n)
 static void consider_head(struct spec_sampler *s, const struct spec_params *p, int32_t first,
                           struct winner *w)
 {
-    int n = heap_fill(s);
-    int most = p->top_k > 0 ? kn_min(p->top_k, n) : n;
+    int n = heap_fill(s, p->top_k > 0 ? kn_min(p->top_k, s->n_vocab) : s->n_vocab);
     double sum = 0;
 
     if (p->top_p < 1)
         probabilities(s, first, w->temperature);
-    for (int i = 0; i < most; i++) {
+    for (int i = 0; i < n; i++) {
         int32_t token = sort_key_token(heap_pop(s->heap, n - i));
         float z = s->z[token];
         if (p->min_p > 0 && kn_exp(((double)z - s->z[first]) / w->temperature) < p->min_p)
