@@ -45,7 +45,7 @@ ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
                   cpu/reference_matmul cpu/reference cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul.tmpl \
                   cpu/vector.tmpl cpu/attention.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
-CU_kernels      =
+CU_kernels      = cuda/device cuda/orders
 SRC_offload     = load store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router block

@@ -53,7 +53,7 @@ int kn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3))
 
 /* For our own broken invariants only; stays on in release. */
 #define kn_assert(cond) ((cond) ? (void)0 : kn_assert_failed(__FILE__, __LINE__, #cond))
-_Noreturn void kn_assert_failed(const char *file, int line, const char *cond);
+__attribute__((noreturn)) void kn_assert_failed(const char *file, int line, const char *cond);
 
 /* ---- sizes ------------------------------------------------------------------------------------- */
 
