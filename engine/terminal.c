@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,6 +69,22 @@ static char *prompt(EditLine *edit)
     return t->fenced ? more : message;
 }
 
+/* Waits: 1 for input, 0 for a signal, -1 for Ctrl-C.  That can arrive only inside ppoll(), or it could slip
+ * in between looking for it and waiting. */
+static int wait_for_input(void)
+{
+    struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+    sigset_t interrupt, before;
+    int n = 0;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    if (!atomic_load(&stop_wanted))
+        n = ppoll(&input, 1, NULL, &before);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return atomic_load(&stop_wanted) ? -1 : n > 0;
+}
+
 /* One character: 1, 0 at the end, -1 when Ctrl-C has come. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
@@ -75,11 +92,14 @@ static int read_char(EditLine *edit, wchar_t *out)
     el_get(edit, EL_CLIENTDATA, &t);
     for (;;) {
         char byte;
-        ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n < 0 && errno == EINTR && !atomic_load(&stop_wanted)) {
+        int ready = wait_for_input();
+        if (ready < 0)
+            return -1;
+        if (ready == 0) {
             el_set(edit, EL_REFRESH);           /* the window's size, or back from Ctrl-Z */
             continue;
         }
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0)
             return (int)n;
         size_t used = mbrtowc(out, &byte, 1, &t->multibyte);
@@ -88,6 +108,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         else if (used != (size_t)-2)
             return 1;
     }
+    return -1;
 }
 
 static int open_edit(struct eng_terminal *t)
@@ -270,7 +291,6 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
             break;
         }
     }
-    atomic_store(&stop_wanted, false);
     atomic_store(&reading, false);
     return e;
 }
