@@ -5,8 +5,8 @@
  * supersets of the piece); the calling thread collects what has landed and lets the team repack it, a
  * panel group per item.  Landing memory is bounded by the ring, whatever the model's size.
  *
- *   piece i lands in buffer i % n_buffer.  Each buffer's state goes EMPTY -> LANDED -> EMPTY; the mutex
- *   guards states and the claim counter, the buffers' bytes belong to whoever the state names.
+ *   piece i lands in buffer i % N_BUFFER, once piece i - N_BUFFER has been collected.  The mutex guards
+ *   the counters and what has landed; a buffer's bytes are its reader's until then, the collector's after.
  *
  * Cost: file bytes / disk rate against the same bytes / repack rate (over 3 GB/s per core, so that the
  * disk binds).  16 panels of a 2048-wide Q4_K row are 288 KiB; pieces of 4 MiB keep a queue of 4 deep
@@ -23,8 +23,6 @@
 #define N_BUFFER     8
 #define N_READER     4
 
-enum state { EMPTY, READING, LANDED };
-
 struct piece {                          /* rows row0.. of one load */
     int load, panel0, n_panel;
     uint64_t offset;
@@ -32,8 +30,8 @@ struct piece {                          /* rows row0.. of one load */
 };
 
 struct buffer {
-    enum state state;
-    int piece, error;
+    bool landed;
+    int error;
     uint8_t *data;                      /* PIECE_BYTES + slack, ALIGN-aligned */
     size_t head;                        /* where the piece starts in data */
 };
@@ -42,7 +40,8 @@ struct loader {
     const struct off_files *files;
     const struct off_load *load;
     const struct piece *piece;
-    int n_piece, next;                  /* next piece to claim; under lock */
+    int n_piece;
+    int next, collected;                /* pieces claimed, and done with; under lock */
     int direct_fd[OFF_MAX_FILES];       /* -1: read plainly */
     int64_t file_bytes[OFF_MAX_FILES];
     bool stop;
@@ -92,17 +91,15 @@ static void *reader_main(void *arg)
     while (!l->stop && l->next < l->n_piece) {
         int i = l->next++;
         struct buffer *b = &l->buffer[i % N_BUFFER];
-        while (!l->stop && b->state != EMPTY)
+        while (!l->stop && i >= l->collected + N_BUFFER)
             pthread_cond_wait(&l->changed, &l->lock);
         if (l->stop)
             break;
-        b->state = READING;
-        b->piece = i;
         pthread_mutex_unlock(&l->lock);
         int error = read_piece(l, &l->piece[i], b);
         pthread_mutex_lock(&l->lock);
         b->error = error;
-        b->state = LANDED;
+        b->landed = true;
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
@@ -136,7 +133,7 @@ static int collect(struct loader *l, const struct kn_ops *ops, struct kn_team *t
     for (int i = 0; i < l->n_piece; i++) {
         struct buffer *b = &l->buffer[i % N_BUFFER];
         pthread_mutex_lock(&l->lock);
-        while (b->state != LANDED || b->piece != i)
+        while (!b->landed)
             pthread_cond_wait(&l->changed, &l->lock);
         pthread_mutex_unlock(&l->lock);
         if (b->error)
@@ -147,7 +144,8 @@ static int collect(struct loader *l, const struct kn_ops *ops, struct kn_team *t
         if (progress)
             atomic_fetch_add(&progress->done_bytes, p->bytes);
         pthread_mutex_lock(&l->lock);
-        b->state = EMPTY;
+        b->landed = false;
+        l->collected++;
         pthread_cond_broadcast(&l->changed);
         pthread_mutex_unlock(&l->lock);
     }

@@ -1,0 +1,220 @@
+/* tests/moe/golden.h - reads a fixture of tests/fixtures/golden (its format: ../fixtures/make_golden.py) and
+ * writes the model that it describes as a GGUF file. */
+#ifndef TESTS_MOE_GOLDEN_H
+#define TESTS_MOE_GOLDEN_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "moe/moe.h"
+
+#define GOLDEN_INDEX 16
+#define GOLDEN_PROJ  8
+#define GOLDEN_MAX_TENSOR 64
+
+struct golden_row { double most, logit[GOLDEN_INDEX], proj[GOLDEN_PROJ]; int argmax; };
+
+struct golden_tensor { char name[64], kind[8]; uint64_t dim[4]; int n_dim; float scale; float *data; };
+
+struct golden {
+    uint64_t seed;
+    int n_vocab, n_tok, n_row, n_tensor;
+    int32_t *token;
+    int index[GOLDEN_INDEX];
+    struct golden_row *row;
+    struct golden_tensor tensor[GOLDEN_MAX_TENSOR];
+    char *text;                                 /* the file; meta lines are kept as they are */
+    char *meta[128];
+    int n_meta;
+};
+
+static inline char *golden_word(char **s)
+{
+    char *word = *s;
+    size_t n = strcspn(word, " \n");
+    *s = word + n + (word[n] != 0);
+    word[n] = 0;
+    return word;
+}
+
+static inline void golden_parse_tensor(struct golden *g, char *s)
+{
+    struct golden_tensor *t = &g->tensor[g->n_tensor++];
+    snprintf(t->name, sizeof t->name, "%s", golden_word(&s));
+    char *word;
+    while ((word = golden_word(&s))[0] >= '0' && word[0] <= '9')
+        t->dim[t->n_dim++] = strtoull(word, NULL, 10);
+    snprintf(t->kind, sizeof t->kind, "%s", word);
+    if (strcmp(t->kind, "data") != 0) {
+        t->scale = strtof(golden_word(&s), NULL);
+        return;
+    }
+    t->data = calloc(t->dim[0], sizeof *t->data);
+    for (uint64_t i = 0; i < t->dim[0]; i++)
+        t->data[i] = strtof(golden_word(&s), NULL);
+}
+
+static inline void golden_parse_row(struct golden *g, char *s)
+{
+    struct golden_row *r = &g->row[g->n_row++];
+    golden_word(&s);
+    r->most = strtod(golden_word(&s), NULL);
+    r->argmax = atoi(golden_word(&s));
+    for (int i = 0; i < GOLDEN_INDEX; i++)
+        r->logit[i] = strtod(golden_word(&s), NULL);
+    for (int i = 0; i < GOLDEN_PROJ; i++)
+        r->proj[i] = strtod(golden_word(&s), NULL);
+}
+
+static inline void golden_parse_line(struct golden *g, char *s)
+{
+    char *what = golden_word(&s);
+    if (!strcmp(what, "seed"))
+        g->seed = strtoull(golden_word(&s), NULL, 16);
+    else if (!strcmp(what, "meta"))
+        g->meta[g->n_meta++] = s;
+    else if (!strcmp(what, "tensor"))
+        golden_parse_tensor(g, s);
+    else if (!strcmp(what, "n_vocab"))
+        g->n_vocab = atoi(s);
+    else if (!strcmp(what, "n_tok"))
+        g->n_tok = atoi(s);
+    else if (!strcmp(what, "row"))
+        golden_parse_row(g, s);
+    else if (!strcmp(what, "vocab_index"))
+        for (int i = 0; i < GOLDEN_INDEX; i++)
+            g->index[i] = atoi(golden_word(&s));
+    else if (!strcmp(what, "tokens")) {
+        g->token = calloc((size_t)g->n_tok, sizeof *g->token);
+        g->row = calloc((size_t)g->n_tok, sizeof *g->row);
+        for (int i = 0; i < g->n_tok; i++)
+            g->token[i] = atoi(golden_word(&s));
+    }
+}
+
+static inline int golden_read(struct golden *g, const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/fixtures/golden/%s.txt", name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return -1;
+    memset(g, 0, sizeof *g);
+    fseek(f, 0, SEEK_END);
+    size_t n = (size_t)ftell(f);
+    rewind(f);
+    g->text = calloc(n + 1, 1);
+    n = fread(g->text, 1, n, f);
+    fclose(f);
+    for (char *line = g->text; *line; ) {
+        char *end = line + strcspn(line, "\n"), *next = end + (*end != 0);
+        *end = 0;
+        if (line[0] != '#')
+            golden_parse_line(g, line);
+        line = next;
+    }
+    return g->n_row == g->n_tok && g->n_tok ? 0 : -1;
+}
+
+static inline void golden_free(struct golden *g)
+{
+    for (int i = 0; i < g->n_tensor; i++)
+        free(g->tensor[i].data);
+    free(g->token);
+    free(g->row);
+    free(g->text);
+}
+
+/* ---- the model file ------------------------------------------------------------------------------- */
+
+static inline size_t golden_unescape(char *s)
+{
+    char *out = s, *begin = s;
+    for (; *s; s++)
+        if (*s == '%') {
+            char hex[3] = { s[1], s[2], 0 };
+            *out++ = (char)strtol(hex, NULL, 16);
+            s += 2;
+        } else {
+            *out++ = *s;
+        }
+    return (size_t)(out - begin);
+}
+
+static inline int golden_write_meta(struct moe_writer *w, char *s)
+{
+    char *key = golden_word(&s), *type = golden_word(&s);
+    if (!strcmp(type, "str"))
+        return moe_writer_string(w, key, s, golden_unescape(s));
+    if (!strcmp(type, "u32")) {
+        uint32_t v = (uint32_t)strtoul(s, NULL, 10);
+        return moe_writer_value(w, key, MOE_U32, &v);
+    }
+    if (!strcmp(type, "f32")) {
+        float v = strtof(s, NULL);
+        return moe_writer_value(w, key, MOE_F32, &v);
+    }
+    if (!strcmp(type, "bool")) {
+        uint8_t v = (uint8_t)atoi(s);
+        return moe_writer_value(w, key, MOE_BOOL, &v);
+    }
+    size_t n = strtoull(golden_word(&s), NULL, 10);
+    struct moe_string *strings = calloc(n + 1, sizeof *strings);
+    int32_t *ints = calloc(n + 1, sizeof *ints);
+    for (size_t i = 0; i < n; i++) {
+        char *word = golden_word(&s);
+        ints[i] = atoi(word);
+        strings[i].n = golden_unescape(word);
+        strings[i].data = word;
+    }
+    int error = !strcmp(type, "arr_str") ? moe_writer_array(w, key, MOE_STRING, strings, n)
+                                         : moe_writer_array(w, key, MOE_I32, ints, n);
+    free(strings);
+    free(ints);
+    return error;
+}
+
+static inline uint64_t golden_hash(uint64_t seed, const char *name)
+{
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * UINT64_C(1099511628211);
+    return kn_mix(seed ^ h);
+}
+
+static inline int golden_write_tensor(struct moe_writer *w, uint64_t seed, const struct golden_tensor *t)
+{
+    uint64_t n = 1, h = golden_hash(seed, t->name);
+    for (int i = 0; i < t->n_dim; i++)
+        n *= t->dim[i];
+    float *x = calloc(n, sizeof *x);
+    for (uint64_t i = 0; i < n; i++) {
+        float u = (float)((int64_t)(kn_mix(h + i * KN_GOLDEN) >> 40) - 8388608) * 0x1p-23f;
+        x[i] = t->data ? t->data[i] : !strcmp(t->kind, "norm") ? 1.0f + t->scale * u : t->scale * u;
+    }
+    int error = moe_writer_data(w, x, n * sizeof *x);
+    free(x);
+    return error;
+}
+
+/* Consumes the meta lines: once per golden_read(). */
+static inline int golden_write(struct golden *g, const char *path)
+{
+    struct moe_writer *w;
+    int error = moe_writer_open(&w, path);
+    for (int i = 0; i < g->n_meta && !error; i++)
+        error = golden_write_meta(w, g->meta[i]);
+    for (int i = 0; i < g->n_tensor && !error; i++)
+        error = moe_writer_tensor(w, g->tensor[i].name, KN_F32, g->tensor[i].n_dim, g->tensor[i].dim);
+    if (!error)
+        error = moe_writer_header(w);
+    for (int i = 0; i < g->n_tensor && !error; i++)
+        error = golden_write_tensor(w, g->seed, &g->tensor[i]);
+    if (!error)
+        error = moe_writer_finish(w);
+    moe_writer_close(w);
+    return error;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* The forward pass against code that is not ours: logits of tiny models of every supported family, from
+ * the transformers package in float32 (tests/fixtures), position by position.
+ *
+ * Tolerance: 1e-4 of the largest logit; transformers' own float32 is within 1.2e-5 of its float64. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/moe/golden.h"
+
+#define TOLERANCE 1e-4
+
+static int sign(int v, int j) { return kn_mix(((uint64_t)j << 32) + (uint64_t)v) & 1 ? -1 : 1; }
+
+static double check_row(const struct golden *g, const struct golden_row *r, const float *logits)
+{
+    double worst = 0;
+    for (int i = 0; i < GOLDEN_INDEX; i++)
+        worst = fmax(worst, fabs(logits[g->index[i]] - r->logit[i]) / r->most);
+    for (int j = 0; j < GOLDEN_PROJ; j++) {
+        double sum = 0;
+        for (int v = 0; v < g->n_vocab; v++)
+            sum += sign(v, j) * (double)logits[v];
+        worst = fmax(worst, fabs(sum / sqrt(g->n_vocab) - r->proj[j]) / r->most);
+    }
+    return worst;
+}
+
+static double run(const struct golden *g, struct moe_context *c, int n_chunk)
+{
+    struct moe_row *row = calloc((size_t)n_chunk, sizeof *row);
+    int32_t *slot = calloc((size_t)g->n_tok, sizeof *slot);
+    double worst = 0;
+    for (int i = 0; i < g->n_tok; i++)
+        slot[i] = (i * 7 + 3) % g->n_tok;                   /* slots are only names */
+    for (int done = 0; done < g->n_tok; done += n_chunk) {
+        struct moe_result result;
+        int n = kn_min(n_chunk, g->n_tok - done);
+        for (int i = 0; i < n; i++)
+            row[i] = (struct moe_row){ g->token[done + i], done + i, true, slot, NULL, g->n_tok };
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        for (int i = 0; i < n; i++)
+            worst = fmax(worst, check_row(g, &g->row[done + i],
+                                          result.logits + (size_t)i * (size_t)g->n_vocab));
+    }
+    free(row);
+    free(slot);
+    return worst;
+}
+
+static void logits_are_those_of_transformers(void **state)
+{
+    const char *name = *state;
+    char path[128];
+    struct golden g;
+    struct kn_team *team;
+    struct moe_file *file;
+    struct moe_model *model;
+    struct moe_context *context;
+    assert_int_equal(golden_read(&g, name), 0);
+    snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());
+    assert_int_equal(golden_write(&g, path), 0);
+    assert_int_equal(kn_team_open(&team, 2), 0);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    unlink(path);
+    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .team = team };
+    struct moe_context_options co = { .max_row = 64, .max_want = 64, .n_slot = g.n_tok,
+                                      .max_pos = g.n_tok, .kv = KN_KV_F32, .team = team };
+    assert_int_equal(moe_model_open(&model, file, &mo), 0);
+    assert_int_equal(moe_model_shape(model)->n_vocab, g.n_vocab);
+    assert_int_equal(moe_context_open(&context, model, &co), 0);
+    double worst = run(&g, context, 64);
+    print_message("%s: largest difference / largest logit %.1e\n", name, worst);
+    assert_true(worst < TOLERANCE);
+    moe_context_close(context);
+    moe_model_close(model);
+    moe_file_close(file);
+    kn_team_close(team);
+    golden_free(&g);
+}
+
+int main(void)
+{
+    static char *const name[] = {
+        "llama_gqa", "llama_rope3_tied", "llama_linear", "llama_odd", "mistral", "qwen2", "qwen3_tied",
+        "qwen3_yarn", "mixtral", "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd",
+    };
+    struct CMUnitTest tests[sizeof name / sizeof *name];
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        tests[i] = (struct CMUnitTest){ name[i], logits_are_those_of_transformers, NULL, NULL, name[i] };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
