@@ -17,31 +17,43 @@
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
+#define CHAINS 2
 #define TILE 8                            /* activation rows that fit the registers */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 #else
 #define TILE 4
+#define CHAINS 1
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4)
 #endif
 #define GROUP 64                          /* activation rows that share an unpacked block */
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* A panel and up to GROUP activation rows. */
+/* A panel, or two, and up to GROUP activation rows. */
 struct job {
     const uint8_t *w;
     const uint8_t *x[GROUP];
     float *y[GROUP];
-    int n, n_block;
-    int n_lane;                           /* 16, fewer in a matrix's last panel */
+    size_t panel_bytes;
+    int n, n_block, n_panel;
+    int n_lane;                           /* 16 a panel, fewer in a matrix's last */
 };
 
-static void store_lanes(float *y, int n_lane, int part, vf v)
+#ifndef DIST
+#define DIST 2
+#endif
+#ifndef STREAM_AHEAD
+#define STREAM_AHEAD 4096
+#endif
+KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+/* Register i of a row's results, as far as the matrix goes. */
+static void store_lanes(float *y, int n_lane, int i, vf v)
 {
-    int n = kn_min(n_lane - part * KN_LANES, KN_LANES);
+    int n = kn_min(n_lane - i * KN_LANES, KN_LANES);
 
     if (n > 0)
-        vf_store_n(y + part * KN_LANES, v, n);
+        vf_store_n(y + i * KN_LANES, v, n);
 }
 
 /* ---- blocks of 256 ----------------------------------------------------------------------------- */
@@ -59,31 +71,43 @@ typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, v
 
 /* The block's share in n rows' results; n, n_sub and largest are constants where this is inlined. */
 KN_INLINE void block_rows(const struct codes *c, const uint8_t *const *x, size_t at, int n, int n_sub,
-                          int largest, finish_fn *finish, float (*acc)[KN_PANEL])
+                          int largest, finish_fn *finish, float (*acc)[KN_PANEL],
+                          const uint8_t *ahead, int ahead_bytes)
 {
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+    const int n_ahead = (ahead_bytes / 64 * run + KN_PARTS * 64 - 1) / (KN_PARTS * 64);
     const struct kn_x256 *a[TILE];
 
     UNROLL for (int r = 0; r < n; r++)
         a[r] = (const struct kn_x256 *)(x[r] + at);
     for (int part = 0; part < KN_PARTS; part++) {
-        vi isum[TILE], msum[TILE], dot[TILE];
+        vi isum[TILE], msum[TILE], dot[CHAINS * TILE];
 
         UNROLL for (int r = 0; r < n; r++)
             isum[r] = msum[r] = vi_zero();
-        for (int line = 0; line < 64; line += run) {
-            vi scale = c->scale[part][line / n_line];
-
-            UNROLL for (int r = 0; r < n; r++)
+        UNROLL for (int line = 0; line < 64; line += CHAINS * run) {
+            UNROLL for (int r = 0; r < CHAINS * n; r++)
                 dot[r] = vi_zero();
+            if (ahead) {
+                UNROLL for (int i = 0; i < CHAINS * n_ahead; i++)
+                    prefetch(ahead + 64 * i);
+                ahead += 64 * CHAINS * n_ahead;
+            }
             UNROLL for (int i = 0; i < run; i++) {
-                vi q = vi_load(c->q[line + i] + part * (int)sizeof(vi));
+                UNROLL for (int h = 0; h < CHAINS; h++) {
+                    int at_line = line + h * run + i;
+                    vi q = vi_load(c->q[at_line] + part * (int)sizeof(vi));
+
+                    UNROLL for (int r = 0; r < n; r++)
+                        dot[h * n + r] = dot_codes(dot[h * n + r], q, vi_spread(a[r]->q + 4 * at_line));
+                }
+            }
+            UNROLL for (int h = 0; h < CHAINS; h++) {
+                vi scale = c->scale[part][(line + h * run) / n_line];
 
                 UNROLL for (int r = 0; r < n; r++)
-                    dot[r] = dot_codes(dot[r], q, vi_spread(a[r]->q + 4 * (line + i)));
+                    isum[r] = dot_fold(isum[r], dot[h * n + r], scale);
             }
-            UNROLL for (int r = 0; r < n; r++)
-                isum[r] = dot_fold(isum[r], dot[r], scale);
         }
         UNROLL for (int i = 0; i < 8; i++) {
             UNROLL for (int r = 0; r < n; r++)
@@ -176,7 +200,7 @@ KN_INLINE vf finish_q6_k(const struct codes *c, int part, vi isum, vi msum, vf d
 }
 
 typedef void unpack_fn(const void *block, struct codes *c);
-typedef void rows_fn(const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL]);
+typedef void rows_fn(const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL], const uint8_t *ahead);
 
 struct block_kind {
     size_t bytes;
@@ -187,9 +211,9 @@ struct block_kind {
 /* One function per tile size, kept apart so that what is const in one tile is not carried through all. */
 #define ROWS(format, n)                                                                           \
     static __attribute__((noinline)) void rows_##format##_##n(                                    \
-        const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL])        \
+        const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL], const uint8_t *ahead)        \
     {                                                                                             \
-        block_rows(c, x, at, n, N_SUB_##format, LARGEST_##format, finish_##format, acc);          \
+        block_rows(c, x, at, n, N_SUB_##format, LARGEST_##format, finish_##format, acc, ahead, sizeof(struct kn_##format##_x16));          \
     }
 #define ROWS_ENTRY(format, n) [n] = rows_##format##_##n,
 
@@ -222,7 +246,7 @@ static void run_blocks(const struct job *j, const struct block_kind *kind)
         for (int t = 0; t < n_tile; t++) {
             int r0 = t * j->n / n_tile, r1 = (t + 1) * j->n / n_tile;
 
-            kind->rows[r1 - r0](&c, j->x + r0, at, acc + r0);
+            kind->rows[r1 - r0](&c, j->x + r0, at, acc + r0, t ? NULL : j->w + (size_t)(b+DIST) * kind->bytes);
         }
     }
     for (int r = 0; r < j->n; r++)
@@ -233,139 +257,135 @@ static void run_blocks(const struct job *j, const struct block_kind *kind)
 static void run_q4_k(const struct job *j) { run_blocks(j, &q4_k); }
 static void run_q6_k(const struct job *j) { run_blocks(j, &q6_k); }
 
-/* ---- streams: floats and Q8_0 ------------------------------------------------------------------ */
+/* ---- streams: Q8_0 ----------------------------------------------------------------------------- */
 
-/* Adds block b of a panel to n rows' accumulators. */
-typedef void stream_fn(const uint8_t *w, const uint8_t *const *x, size_t at, int n,
-                       vf (*acc)[TILE] /* [KN_PARTS] */);
+#define TILES_OF(j, tile)                                                       \
+    for (int t = 0, n_tile = kn_ceil_div(j->n, TILE); t < n_tile; t++) {        \
+        int r0 = t * j->n / n_tile, r1 = (t + 1) * j->n / n_tile;               \
+        switch (r1 - r0) {                                                      \
+            EACH_TILE(TILE_CASE, tile)                                          \
+        }                                                                       \
+    }
 
-KN_INLINE void stream_tile(const struct job *j, int r0, int n, size_t w_bytes, size_t x_bytes,
-                           stream_fn *block)
+KN_INLINE void tile_q8_0(const struct job *j, int r0, int n)
 {
-    const uint8_t *w = j->w, *x[TILE];
+    const struct kn_q8_0_x16 *w = (const void *)j->w;
+    const struct kn_x32 *x[TILE];
     vf acc[KN_PARTS][TILE];
 
     UNROLL for (int r = 0; r < n; r++) {
-        x[r] = j->x[r0 + r];
+        x[r] = (const void *)j->x[r0 + r];
         UNROLL for (int part = 0; part < KN_PARTS; part++)
             acc[part][r] = vf_zero();
     }
-    for (int b = 0; b < j->n_block; b++)
-        block(w + (size_t)b * w_bytes, x, (size_t)b * x_bytes, n, acc);
+    for (int b = 0; b < j->n_block; b++) {
+        UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++)
+            prefetch((const uint8_t *)(w + b) + STREAM_AHEAD + 64 * i);
+        UNROLL for (int part = 0; part < KN_PARTS; part++) {
+            vf d = vf_load_f16(w[b].d + part * KN_LANES);
+            vi dot[CHAINS][TILE];
+
+            UNROLL for (int r = 0; r < n; r++) {
+                dot[CHAINS - 1][r] = vi_zero();
+                dot[0][r] = signed_start(vi_spread(x[r][b].sum));
+            }
+            UNROLL for (int i = 0; i < 8; i++) {
+                vi q = signed_codes(vi_load(w[b].q[i][part * KN_LANES]));
+
+                UNROLL for (int r = 0; r < n; r++)
+                    dot[i % CHAINS][r] = signed_dot(dot[i % CHAINS][r], q, vi_spread(x[r][b].q + 4 * i));
+            }
+            UNROLL for (int r = 0; r < n; r++) {
+                vi sum = CHAINS == 1 ? dot[0][r] : vi_add(dot[0][r], dot[CHAINS - 1][r]);
+
+                acc[part][r] = vf_fma(vf_mul(d, vf_set1(x[r][b].d)), vf_from_int(sum), acc[part][r]);
+            }
+        }
+    }
     UNROLL for (int r = 0; r < n; r++) {
         UNROLL for (int part = 0; part < KN_PARTS; part++)
             store_lanes(j->y[r0 + r], j->n_lane, part, acc[part][r]);
     }
 }
 
-KN_INLINE void run_stream(const struct job *j, size_t w_bytes, size_t x_bytes, stream_fn *block)
+/* ---- streams: floats --------------------------------------------------------------------------- */
+
+#define REGS 2                            /* weight registers a tile works on: two panels, or one */
+
+typedef vf value_fn(const void *p);       /* KN_LANES rows' values of one k */
+
+KN_INLINE vf value_f32(const void *p)     { return vf_load(p); }
+KN_INLINE vf value_f16(const void *p)     { return vf_load_f16(p); }
+KN_INLINE vf value_bf16(const void *p)    { return vf_load_bf16(p); }
+
+/* An odd panel at the end is taken twice, and its second results go nowhere. */
+KN_INLINE void tile_floats(const struct job *j, int r0, int n, size_t bytes, value_fn *value)
 {
-    const int n_tile = kn_ceil_div(j->n, TILE);
+    const uint8_t *w[REGS];
+    const float *x[TILE];
+    vf acc[REGS][TILE];
 
-    for (int t = 0; t < n_tile; t++) {
-        int r0 = t * j->n / n_tile, r1 = (t + 1) * j->n / n_tile;
-
-        switch (r1 - r0) {
-#define TILE_CASE(of, n) case n: stream_tile(j, r0, n, w_bytes, x_bytes, of); break;
-        EACH_TILE(TILE_CASE, block)
-        }
+    UNROLL for (int i = 0; i < REGS; i++) {
+        w[i] = j->w + (size_t)kn_min(i / KN_PARTS, j->n_panel - 1) * j->panel_bytes
+             + (size_t)(i % KN_PARTS * KN_LANES) * bytes;
     }
-}
+    UNROLL for (int r = 0; r < n; r++) {
+        x[r] = (const void *)j->x[r0 + r];
+        UNROLL for (int i = 0; i < REGS; i++)
+            acc[i][r] = vf_zero();
+    }
+    for (int k = 0; k < j->n_block; k++) {
+        vf v[REGS];
 
-KN_INLINE void stream_q8_0(const uint8_t *block, const uint8_t *const *x, size_t at, int n,
-                           vf (*acc)[TILE])
-{
-    const struct kn_q8_0_x16 *w = (const void *)block;
-
-    UNROLL for (int part = 0; part < KN_PARTS; part++) {
-        vf d = vf_load_f16(w->d + part * KN_LANES);
-        vi dot[TILE];
-
-        UNROLL for (int r = 0; r < n; r++)
-            dot[r] = signed_start(vi_spread(((const struct kn_x32 *)(x[r] + at))->sum));
-        UNROLL for (int i = 0; i < 8; i++) {
-            vi q = signed_codes(vi_load(w->q[i][part * KN_LANES]));
-
-            UNROLL for (int r = 0; r < n; r++)
-                dot[r] = signed_dot(dot[r], q,
-                                    vi_spread(((const struct kn_x32 *)(x[r] + at))->q + 4 * i));
+        UNROLL for (int i = 0; i < REGS; i++) {
+            v[i] = value(w[i] + (size_t)k * KN_PANEL * bytes);
+            prefetch(w[i] + (size_t)k * KN_PANEL * bytes + STREAM_AHEAD);
         }
         UNROLL for (int r = 0; r < n; r++) {
-            vf dx = vf_set1(((const struct kn_x32 *)(x[r] + at))->d);
-            acc[part][r] = vf_fma(vf_mul(d, dx), vf_from_int(dot[r]), acc[part][r]);
+            vf a = vf_set1(x[r][k]);
+
+            UNROLL for (int i = 0; i < REGS; i++)
+                acc[i][r] = vf_fma(v[i], a, acc[i][r]);
         }
     }
-}
-
-/* One k: a value of each weight row. */
-typedef vf value_fn(const void *w, int part);
-
-KN_INLINE void stream_value(const uint8_t *w, const uint8_t *const *x, size_t at, int n,
-                            vf (*acc)[TILE], value_fn *value)
-{
-    vf v[KN_PARTS];
-
-    UNROLL for (int part = 0; part < KN_PARTS; part++)
-        v[part] = value(w, part);
     UNROLL for (int r = 0; r < n; r++) {
-        vf a = vf_set1(*(const float *)(x[r] + at));
-
-        UNROLL for (int part = 0; part < KN_PARTS; part++)
-            acc[part][r] = vf_fma(v[part], a, acc[part][r]);
+        UNROLL for (int i = 0; i < REGS; i++)
+            store_lanes(j->y[r0 + r], j->n_lane, i, acc[i][r]);
     }
 }
 
-KN_INLINE vf value_f32(const void *w, int part)
-{
-    return vf_load((const float *)w + part * KN_LANES);
-}
+KN_INLINE void tile_f32(const struct job *j, int r0, int n)  { tile_floats(j, r0, n, 4, value_f32); }
+KN_INLINE void tile_f16(const struct job *j, int r0, int n)  { tile_floats(j, r0, n, 2, value_f16); }
+KN_INLINE void tile_bf16(const struct job *j, int r0, int n) { tile_floats(j, r0, n, 2, value_bf16); }
 
-KN_INLINE vf value_f16(const void *w, int part)
-{
-    return vf_load_f16((const uint16_t *)w + part * KN_LANES);
-}
-
-KN_INLINE vf value_bf16(const void *w, int part)
-{
-    return vf_load_bf16((const uint16_t *)w + part * KN_LANES);
-}
-
-#define STREAM_OF(name)                                                                           \
-    KN_INLINE void stream_##name(const uint8_t *w, const uint8_t *const *x, size_t at, int n,      \
-                                 vf (*acc)[TILE])                                                 \
-    {                                                                                             \
-        stream_value(w, x, at, n, acc, value_##name);                                             \
-    }
-STREAM_OF(f32)
-STREAM_OF(f16)
-STREAM_OF(bf16)
-
-static void run_f32(const struct job *j)  { run_stream(j, 64, sizeof(float), stream_f32); }
-static void run_f16(const struct job *j)  { run_stream(j, 32, sizeof(float), stream_f16); }
-static void run_bf16(const struct job *j) { run_stream(j, 32, sizeof(float), stream_bf16); }
-static void run_q8_0(const struct job *j)
-{
-    run_stream(j, sizeof(struct kn_q8_0_x16), sizeof(struct kn_x32), stream_q8_0);
-}
+#define TILE_CASE(tile, n) case n: tile(j, r0, n); break;
+static void run_f32(const struct job *j)  { TILES_OF(j, tile_f32) }
+static void run_f16(const struct job *j)  { TILES_OF(j, tile_f16) }
+static void run_bf16(const struct job *j) { TILES_OF(j, tile_bf16) }
+static void run_q8_0(const struct job *j) { TILES_OF(j, tile_q8_0) }
 
 /* ---- the operation ----------------------------------------------------------------------------- */
 
 /* Panels outermost, so that a panel is read from memory once and serves a group of rows from cache. */
 void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
 {
-    static void (*const runs[KN_FORMAT_COUNT])(const struct job *) = {
-        [KN_F32] = run_f32, [KN_F16] = run_f16, [KN_BF16] = run_bf16,
-        [KN_Q8_0] = run_q8_0, [KN_Q4_K] = run_q4_k, [KN_Q6_K] = run_q6_k,
+    static const struct { void (*run)(const struct job *); int n_panel; } runs[KN_FORMAT_COUNT] = {
+        [KN_F32]  = { run_f32, REGS / KN_PARTS },
+        [KN_F16]  = { run_f16, REGS / KN_PARTS },
+        [KN_BF16] = { run_bf16, REGS / KN_PARTS },
+        [KN_Q8_0] = { run_q8_0, 1 },
+        [KN_Q4_K] = { run_q4_k, 1 },
+        [KN_Q6_K] = { run_q6_k, 1 },
     };
-    const struct kn_format_info *info = kn_format_info(m->w.format);
-    size_t panel_bytes = KN_PANEL * kn_row_bytes(m->w.format, m->w.n_in);
     struct job j;
 
-    kn_assert(panel_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(m->w.n_out, KN_PANEL));
-    j.n_block = m->w.n_in / info->block_values;
-    for (int panel = panel0; panel < panel1; panel++) {
-        j.w = (const uint8_t *)m->w.data + (size_t)panel * panel_bytes;
-        j.n_lane = kn_min(KN_PANEL, m->w.n_out - panel * KN_PANEL);
+    j.panel_bytes = KN_PANEL * kn_row_bytes(m->w.format, m->w.n_in);
+    j.n_block = m->w.n_in / kn_format_info(m->w.format)->block_values;
+    kn_assert(j.panel_bytes > 0 && panel0 >= 0 && panel1 <= kn_ceil_div(m->w.n_out, KN_PANEL));
+    for (int panel = panel0; panel < panel1; panel += j.n_panel) {
+        j.n_panel = kn_min(runs[m->w.format].n_panel, panel1 - panel);
+        j.w = (const uint8_t *)m->w.data + (size_t)panel * j.panel_bytes;
+        j.n_lane = kn_min(KN_PANEL * j.n_panel, m->w.n_out - panel * KN_PANEL);
         for (int row = 0; row < m->n_row; row += GROUP) {
             j.n = kn_min(GROUP, m->n_row - row);
             for (int i = 0; i < j.n; i++) {
@@ -375,7 +395,7 @@ void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
                 j.x[i] = (const uint8_t *)m->x + (size_t)from * m->x_stride;
                 j.y[i] = m->y + (size_t)to * m->y_stride + (size_t)panel * KN_PANEL;
             }
-            runs[m->w.format](&j);
+            runs[m->w.format].run(&j);
         }
     }
 }

@@ -1,0 +1,261 @@
+/* evals/kernels.c - how fast weights are read, multiplied and repacked, beside what the machine gives.
+ *
+ * Prints CSV.  In the same run: the plain read rate of memory and the arithmetic peaks, so that every
+ * figure has its bound beside it.  A figure is the best of a few repetitions over 1 GiB of weights (well
+ * above a share of the last cache) in huge pages; the least disturbed repetition is the machine's.
+ *
+ *   kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
+#include <immintrin.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "kernels/kernels.h"
+
+#define WEIGHT_BYTES ((size_t)1 << 30)
+#define N_IN 2048
+#define N_OUT 1024                        /* weights are a row of such matrices, one an item of work */
+#define N_PANEL (N_OUT / KN_PANEL)
+#define MOST_ROWS 96
+#define REPEAT 5
+
+#define AVX2   __attribute__((target("avx2,fma"), noinline))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni"), noinline))
+
+static volatile float sink;
+
+static void line(const char *what, const char *format, const char *isa, int rows, int threads,
+                 double bytes_per_s, double mac_per_s)
+{
+    printf("%s,%s,%s,%d,%d,%.2f,%.1f\n", what, format, isa, rows, threads, bytes_per_s * 1e-9,
+           mac_per_s * 1e-9);
+    fflush(stdout);
+}
+
+/* Seconds of the best of REPEAT runs. */
+static double best_time(struct kn_team *team, int n, kn_task *fn, void *arg)
+{
+    double best = 1e30;
+
+    for (int i = 0; i < REPEAT; i++) {
+        uint64_t start = kn_now_ns();
+        double seconds;
+
+        kn_parallel_for(team, n, fn, arg);
+        seconds = (double)(kn_now_ns() - start) * 1e-9;
+        best = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+/* ---- what the machine gives -------------------------------------------------------------------- */
+
+#define READ_ITEM ((size_t)1 << 20)
+
+AVX2 static void read_item(void *arg, int item, int thread)
+{
+    const __m256i *p = (const void *)((const uint8_t *)arg + (size_t)item * READ_ITEM);
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+
+    (void)thread;
+    for (size_t i = 0; i < READ_ITEM / sizeof *p; i += 4) {
+        a = _mm256_xor_si256(a, _mm256_load_si256(p + i));
+        b = _mm256_xor_si256(b, _mm256_load_si256(p + i + 1));
+        c = _mm256_xor_si256(c, _mm256_load_si256(p + i + 2));
+        d = _mm256_xor_si256(d, _mm256_load_si256(p + i + 3));
+    }
+    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    sink = (float)_mm256_extract_epi32(a, 3);
+}
+
+/* Independent chains of one instruction, enough of them to hide its latency. */
+#define PEAK_STEPS 4000000
+#define CHAINS 12
+#define PEAK(name, target, type, zero, step)                            \
+    target static void name(void *arg, int item, int thread)            \
+    {                                                                   \
+        type v[CHAINS], x = zero;                                       \
+        (void)arg, (void)item, (void)thread;                            \
+        for (int i = 0; i < CHAINS; i++)                                \
+            v[i] = x;                                                   \
+        for (int n = 0; n < PEAK_STEPS; n++) {                          \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) { \
+                v[i] = step;                                            \
+                __asm__ volatile("" : "+v"(v[i]));                      \
+            }                                                           \
+        }                                                               \
+    }
+PEAK(fma_avx2, AVX2, __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(x, x, v[i]))
+PEAK(fma_avx512, AVX512, __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(x, x, v[i]))
+PEAK(dot_avx2, AVX2, __m256i, _mm256_setzero_si256(),
+     _mm256_add_epi16(v[i], _mm256_maddubs_epi16(x, v[i])))
+PEAK(dot_avx512, AVX512, __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v[i], x, x))
+
+static void machine(struct kn_team *team, uint8_t *weights)
+{
+    static const struct { const char *what; enum kn_isa isa; kn_task *fn; int mac; } peaks[] = {
+        { "fma_peak", KN_ISA_AVX2, fma_avx2, 8 },
+        { "fma_peak", KN_ISA_AVX512, fma_avx512, 16 },
+        { "dot_peak", KN_ISA_AVX2, dot_avx2, 32 },
+        { "dot_peak", KN_ISA_AVX512, dot_avx512, 64 },
+    };
+    int n = kn_team_size(team);
+
+    line("read", "", "", 0, n,
+         (double)WEIGHT_BYTES / best_time(team, (int)(WEIGHT_BYTES / READ_ITEM), read_item, weights), 0);
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
+        double mac = (double)n * PEAK_STEPS * CHAINS * peaks[i].mac;
+
+        if (peaks[i].isa <= kn_isa_best())
+            line(peaks[i].what, "", kn_isa_name(peaks[i].isa), 0, n, 0,
+                 mac / best_time(team, n, peaks[i].fn, NULL));
+    }
+}
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+struct bench {
+    const struct kn_ops *ops;
+    struct kn_matmul m;
+    uint8_t *weights;
+    const uint8_t *file;
+    size_t mat_bytes;
+};
+
+static void product_item(void *arg, int item, int thread)
+{
+    const struct bench *b = arg;
+    struct kn_matmul m = b->m;
+
+    m.w.data = b->weights + (size_t)item * b->mat_bytes;
+    m.y += (size_t)thread * MOST_ROWS * N_OUT;
+    b->ops->matmul(&m, 0, N_PANEL);
+}
+
+static void repack_item(void *arg, int item, int thread)
+{
+    const struct bench *b = arg;
+    size_t at = (size_t)item * b->mat_bytes;
+
+    (void)thread;
+    b->ops->repack(b->m.w.format, b->file + at, N_OUT, N_IN, b->weights + at, 0, N_PANEL);
+}
+
+/* Random bits are random codes; scales, and floats, are made ordinary numbers. */
+static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
+{
+    size_t block = (size_t)kn_format_info(f)->block_bytes * KN_PANEL;
+
+    for (size_t i = 0; i < bytes / 8; i++) {
+        uint64_t u = kn_mix(i * KN_GOLDEN);
+
+        if (f == KN_F32 || f == KN_BF16)
+            u = (u & UINT64_C(0x80FF80FF80FF80FF)) | UINT64_C(0x3F003F003F003F00);
+        else if (f == KN_F16)
+            u = (u & UINT64_C(0x83FF83FF83FF83FF)) | UINT64_C(0x3800380038003800);
+        memcpy(p + 8 * i, &u, sizeof u);
+    }
+    for (size_t at = 0; kn_format_info(f)->block_values > 1 && at + block <= bytes; at += block) {
+        uint16_t scale[32];
+
+        for (int i = 0; i < 32; i++)
+            scale[i] = (uint16_t)(0x1800 + (at + (size_t)i * 7) % 0x400);
+        memcpy(p + at, scale, f == KN_Q4_K ? 64 : 32);
+    }
+}
+
+static bool skipped(const char *only, enum kn_isa isa)
+{
+    return only && strcasecmp(only, kn_isa_name(isa)) != 0;
+}
+
+static void products(struct kn_team *const team[2], struct bench *b, const char *isa_only,
+                     int rows_only)
+{
+    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 96 };
+    int n_mat = (int)(WEIGHT_BYTES / b->mat_bytes);
+    double bytes = (double)n_mat * (double)b->mat_bytes, values = (double)n_mat * N_OUT * N_IN;
+
+    fill_weights(b->m.w.format, b->weights, (size_t)bytes);
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        b->ops = kn_ops(isa);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && !skipped(isa_only, isa); i++) {
+            b->m.n_row = rows[i];
+            if (rows_only && rows_only != rows[i])
+                continue;
+            for (int t = rows[i] > 2; t < 2; t++) {
+                double s = best_time(team[t], n_mat, product_item, b);
+                line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows[i],
+                     kn_team_size(team[t]), bytes / s, values * rows[i] / s);
+            }
+        }
+    }
+}
+
+static void repacks(struct kn_team *const team[2], struct bench *b, const char *isa_only)
+{
+    int n_mat = (int)(WEIGHT_BYTES / 2 / b->mat_bytes);
+
+    b->file = b->weights + WEIGHT_BYTES / 2;
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        b->ops = kn_ops(isa);
+        for (int t = 0; t < 2 && !skipped(isa_only, isa); t++) {
+            double s = best_time(team[t], n_mat, repack_item, b);
+            line("repack", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), 0,
+                 kn_team_size(team[t]), (double)n_mat * (double)b->mat_bytes / s, 0);
+        }
+    }
+}
+
+static void format_figures(struct kn_team *const team[2], enum kn_format f, struct bench *b,
+                           const float *x, uint8_t *act, const char *isa_only, int rows_only)
+{
+    enum kn_act kind = kn_format_info(f)->act;
+    size_t stride = kn_act_bytes(kind, N_IN);
+
+    for (int r = 0; r < MOST_ROWS; r++)
+        kn_ops(KN_ISA_SCALAR)->quantize(kind, x + (size_t)r * N_IN, N_IN, act + (size_t)r * stride);
+    b->mat_bytes = kn_mat_bytes(f, N_OUT, N_IN);
+    b->m.w = (struct kn_mat){ f, N_OUT, N_IN, NULL };
+    b->m.x = act;
+    b->m.x_stride = stride;
+    products(team, b, isa_only, rows_only);
+    if (rows_only == 0)
+        repacks(team, b, isa_only);
+}
+
+int main(int argc, char **argv)
+{
+    const size_t n_x = (size_t)MOST_ROWS * N_IN;
+    enum kn_format only = KN_FORMAT_COUNT;
+    const char *isa = argc > 2 ? argv[2] : NULL;
+    int rows = argc > 3 ? atoi(argv[3]) : 0;
+    struct kn_team *team[2];
+    float *x = kn_map(n_x * sizeof *x, -1);
+    uint8_t *act = kn_map(n_x * sizeof *x, -1);
+    struct bench b = { .weights = kn_map(WEIGHT_BYTES, -1), .m.y_stride = N_OUT };
+
+    if (argc > 1 && kn_format_find(argv[1], &only)) {
+        fprintf(stderr, "kernels: no format is called %s\n", argv[1]);
+        return 2;
+    }
+    if (kn_team_open(&team[0], 1) || kn_team_open(&team[1], 0))
+        return 2;
+    b.m.y = kn_map((size_t)kn_team_size(team[1]) * MOST_ROWS * N_OUT * sizeof *b.m.y, -1);
+    if (!b.weights || !act || !x || !b.m.y)
+        return 2;
+
+    memset(b.weights, 1, WEIGHT_BYTES);
+    for (size_t i = 0; i < n_x; i++)
+        x[i] = (float)(int32_t)(kn_mix(i * KN_GOLDEN) >> 32) * 0x1p-31f;
+    printf("what,format,isa,rows,threads,GB_per_s,GMAC_per_s\n");
+    machine(team[0], b.weights);
+    machine(team[1], b.weights);
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        if (only == KN_FORMAT_COUNT || f == (int)only)
+            format_figures(team, (enum kn_format)f, &b, x, act, isa, rows);
+    kn_team_close(team[0]);
+    kn_team_close(team[1]);
+    return 0;
+}
