@@ -286,6 +286,28 @@ static void check_disk(struct report *r, const struct eng_config *config)
     kn_file_close(fd);
 }
 
+/* ---- device ------------------------------------------------------------------------------------ */
+
+static void check_devices(struct report *r)
+{
+    char text[192];
+    int n = kn_device_count();
+    if (!kn_device_built())
+        say(r, (struct finding){ "gpu", NOTE, "this program is built without CUDA",
+            .fix = "build it again where nvcc is, if this machine has an NVIDIA card" });
+    else if (n < 1)
+        say(r, (struct finding){ "gpu", NOTE, "no CUDA device answers",
+            .fix = "nvidia-smi should list one: load the driver, or hand the device to the container" });
+    for (int i = 0; i < n; i++) {
+        struct kn_device_info d;
+        if (kn_device_get(i, &d) < 0)
+            continue;
+        snprintf(text, sizeof text, "%d: %s, %.1f GiB, compute %d.%d", i, d.name,
+                 (double)d.memory_bytes / 0x1p30, d.compute_major, d.compute_minor);
+        say(r, (struct finding){ "gpu", GOOD, text, .unit = "bytes", .number = (double)d.memory_bytes });
+    }
+}
+
 int eng_cmd_doctor(const struct eng_config *config)
 {
     struct report r = { .json = config->json };
@@ -298,6 +320,7 @@ int eng_cmd_doctor(const struct eng_config *config)
     check_huge_pages(&r);
     check_memlock(&r);
     check_io_uring(&r);
+    check_devices(&r);
     check_rates(&r, config);
     check_disk(&r, config);
     return r.n_bad > 0 ? 1 : 0;
