@@ -1,0 +1,255 @@
+/* The same bytes: a sequence's logits, bit for bit, decoded alone or inside batches of random company, read
+ * in chunks of any size, as a branch of a token tree, with any number of threads and any instruction set.
+ *
+ * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
+ * it by memcmp.  Models are synthetic: Q4_K experts with Q8_0 attention, Q6_K, F16 with odd shapes, dense. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "moe/moe.h"
+
+#define LENGTH    80                            /* tokens: beyond one chunk of attention */
+#define MAX_ROW   512
+#define N_COMPANY 31
+#define N_SLOT    (32 * 640)
+
+struct model {
+    struct moe_file *file;
+    struct moe_model *model[KN_ISA_COUNT];
+    int n_vocab;
+    float *baseline;                            /* [LENGTH][n_vocab] */
+    int32_t token[LENGTH];
+};
+
+struct sequence { int32_t token[640], slot[640]; int n_done; };
+
+static uint64_t random_state;
+static int random_below(int n)
+{
+    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------- */
+
+struct run {
+    const struct model *m;
+    struct kn_team *team;
+    struct moe_context *context;
+    int32_t free_slot[N_SLOT];
+    int n_free;
+    struct sequence target, company[N_COMPANY];
+    struct moe_row row[MAX_ROW];
+    int owner[MAX_ROW];                         /* position in the target, or -1 */
+};
+
+static struct run *open_run(const struct model *m, enum kn_isa isa, int n_thread)
+{
+    struct run *r = calloc(1, sizeof *r);
+    r->m = m;
+    assert_int_equal(kn_team_open(&r->team, n_thread), 0);
+    struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
+                                     .max_pos = 640, .kv = KN_KV_F16, .team = r->team };
+    assert_int_equal(moe_context_open(&r->context, m->model[isa], &o), 0);
+    for (int i = 0; i < N_SLOT; i++)
+        r->free_slot[i] = i;
+    for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) {      /* slots are names, in no order */
+        int other = random_below(r->n_free), kept = r->free_slot[other];
+        r->free_slot[other] = r->free_slot[r->n_free - 1];
+        r->free_slot[r->n_free - 1] = kept;
+    }
+    r->n_free = N_SLOT;
+    memcpy(r->target.token, m->token, sizeof m->token);
+    for (int c = 0; c < N_COMPANY; c++)
+        for (int i = 0; i < 640; i++)
+            r->company[c].token[i] = random_below(m->n_vocab);
+    return r;
+}
+
+static void close_run(struct run *r)
+{
+    moe_context_close(r->context);
+    kn_team_close(r->team);
+    free(r);
+}
+
+static int take_slot(struct run *r) { return r->free_slot[--r->n_free]; }
+
+/* n more tokens of a sequence; its table may grow because rows hold the pointer and the length. */
+static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is_target)
+{
+    for (int i = 0; i < n; i++)
+        s->slot[s->n_done + i] = take_slot(r);
+    for (int i = 0; i < n; i++) {
+        int p = s->n_done + i;
+        r->owner[n_row] = is_target ? p : -1;
+        r->row[n_row++] = (struct moe_row){ s->token[p], p, is_target, s->slot, NULL, s->n_done + n };
+    }
+    s->n_done += n;
+    return n_row;
+}
+
+static void check_pass(struct run *r, int n_row)
+{
+    struct moe_result result;
+    size_t n = (size_t)r->m->n_vocab;
+    assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, n_row }, &result), 0);
+    for (int i = 0, want = 0; i < n_row; i++) {
+        assert_int_equal(result.status[i], 0);
+        if (!r->row[i].want_logits)
+            continue;
+        const float *got = result.logits + (size_t)want++ * n;
+        if (r->owner[i] >= 0)
+            assert_memory_equal(got, r->m->baseline + (size_t)r->owner[i] * n, n * sizeof *got);
+    }
+}
+
+static void run_chunks(const struct model *m, enum kn_isa isa, int n_thread, int chunk)
+{
+    struct run *r = open_run(m, isa, n_thread);
+    while (r->target.n_done < LENGTH)
+        check_pass(r, add_rows(r, &r->target, kn_min(chunk, LENGTH - r->target.n_done), 0, true));
+    close_run(r);
+}
+
+/* Each pass: the target's next few rows somewhere among one to nine rows each of random company. */
+static void run_company(const struct model *m, enum kn_isa isa, int n_thread, int n_company)
+{
+    struct run *r = open_run(m, isa, n_thread);
+    while (r->target.n_done < LENGTH) {
+        int n_row = 0, before = random_below(n_company + 1);
+        for (int c = 0; c <= n_company; c++) {
+            if (c == before)
+                n_row = add_rows(r, &r->target, kn_min(1 + random_below(1 + n_company), LENGTH - r->target.n_done),
+                                 n_row, true);
+            if (c < n_company && r->company[c].n_done < 600)
+                n_row = add_rows(r, &r->company[c], 1 + random_below(9), n_row, false);
+        }
+        check_pass(r, n_row);
+    }
+    close_run(r);
+}
+
+/* A prefix, then all the rest as one branch of a tree whose other nodes are wrong guesses: at every depth a
+ * sibling of the true token at the same position, with a child of its own. */
+static void run_tree(const struct model *m, enum kn_isa isa, int n_thread, int prefix, int depth)
+{
+    struct run *r = open_run(m, isa, n_thread);
+    int32_t tail[LENGTH], wrong[LENGTH][LENGTH];
+    check_pass(r, add_rows(r, &r->target, prefix, 0, true));
+    int n_row = 0;
+    for (int i = 0; i < depth; i++) {
+        int p = prefix + i;
+        tail[i] = take_slot(r);
+        memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above it */
+        wrong[i][i] = take_slot(r);
+        wrong[i][i + 1] = take_slot(r);
+        for (int child = 1; child >= 0; child--) {              /* children may stand before parents */
+            r->owner[n_row] = -1;
+            r->row[n_row++] = (struct moe_row){ random_below(m->n_vocab), p + child, child == 0,
+                                                r->target.slot, wrong[i], prefix };
+        }
+        r->owner[n_row] = p;
+        r->row[n_row++] = (struct moe_row){ m->token[p], p, true, r->target.slot, tail, prefix };
+    }
+    check_pass(r, n_row);
+    close_run(r);
+}
+
+/* ---- models ------------------------------------------------------------------------------------------- */
+
+static int open_model(void **state, const char *shape, enum kn_format format)
+{
+    struct model *m = calloc(1, sizeof *m);
+    char path[64];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-same-%d.gguf", getpid());
+    if (kn_team_open(&team, 2) != 0)
+        return -1;
+    struct moe_synth_options so = { .shape = shape, .n_vocab = 400, .format = format, .seed = 7,
+                                    .team = team };
+    int error = moe_synth(path, &so);
+    if (!error)
+        error = moe_file_open(&m->file, path);
+    for (int isa = 0; isa < KN_ISA_COUNT && !error; isa++)
+        error = moe_model_open(&m->model[isa], m->file,
+                               &(struct moe_model_options){ .isa = (enum kn_isa)isa, .team = team });
+    unlink(path);
+    kn_team_close(team);
+    if (error)
+        return error;
+    m->n_vocab = moe_model_shape(m->model[0])->n_vocab;
+    random_state = 11;
+    for (int i = 0; i < LENGTH; i++)
+        m->token[i] = random_below(m->n_vocab);
+    *state = m;
+    return 0;
+}
+
+static int open_q4_k(void **state) { return open_model(state, "tiny", KN_Q4_K); }
+static int open_q6_k(void **state) { return open_model(state, "tiny", KN_Q6_K); }
+static int open_f16_odd(void **state) { return open_model(state, "tiny-odd", KN_F16); }
+static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
+
+static int close_model(void **state)
+{
+    struct model *m = *state;
+    for (int isa = 0; isa < KN_ISA_COUNT; isa++)
+        moe_model_close(m->model[isa]);
+    moe_file_close(m->file);
+    free(m->baseline);
+    free(m);
+    return 0;
+}
+
+static void make_baseline(struct model *m)
+{
+    size_t n = (size_t)m->n_vocab;
+    float *logits = calloc(LENGTH * n, sizeof *logits);
+    struct run *r = open_run(m, KN_ISA_SCALAR, 1);
+    for (int i = 0; i < LENGTH; i++) {
+        struct moe_result result;
+        assert_int_equal(add_rows(r, &r->target, 1, 0, true), 1);
+        assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, 1 }, &result), 0);
+        memcpy(logits + (size_t)i * n, result.logits, n * sizeof *logits);
+    }
+    close_run(r);
+    float least = logits[0], most = logits[0];
+    for (size_t i = 0; i < LENGTH * n; i++) {
+        least = logits[i] < least ? logits[i] : least;
+        most = logits[i] > most ? logits[i] : most;
+    }
+    assert_true(most - least > 0.5f);           /* a model that says nothing proves nothing */
+    m->baseline = logits;
+}
+
+static void bytes_are_the_same(void **state)
+{
+    struct model *m = *state;
+    static const int chunks[] = { 1, 7, 64, 512 };
+    make_baseline(m);
+    run_chunks(m, KN_ISA_SCALAR, 2, 64);
+    run_company(m, KN_ISA_SCALAR, 2, 2);
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        for (int i = 0; i < 4; i++)
+            run_chunks(m, isa, 1 + i % 3, chunks[i]);
+        run_company(m, isa, 1, 1);
+        run_company(m, isa, 3, 7);
+        run_company(m, isa, 2, N_COMPANY);
+        run_tree(m, isa, 2, 1, 20);
+        run_tree(m, isa, 3, 58, 20);
+    }
+}
+
+int main(void)
+{
+#define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
+    const struct CMUnitTest tests[] = {
+        TEST(open_q4_k), TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
