@@ -243,6 +243,8 @@ static void check_io_uring(struct report *r)
     say(r, (struct finding){ "io_uring", NOTE, text, .fix = fix });
 }
 
+static const char no_direct[] = "this file system has no O_DIRECT";
+
 static void measure_depths(struct report *r, const char *path, int fd)
 {
     static const int depth[] = { 1, 4, 16 };
@@ -251,7 +253,7 @@ static void measure_depths(struct report *r, const char *path, int fd)
     for (int i = 0; i < 3; i++) {
         int e = eng_disk_rate(path, fd, depth[i], &rate);
         if (e == KN_EUNSUPPORTED)
-            say(r, (struct finding){ "disk", BAD, "this file system has no O_DIRECT",
+            say(r, (struct finding){ "disk", BAD, no_direct,
                 .fix = "put models on ext4 or xfs, on a local disk" });
         if (e < 0)
             return;
@@ -264,25 +266,27 @@ static void measure_depths(struct report *r, const char *path, int fd)
              : NULL });
 }
 
-static void check_disk(struct report *r, const struct eng_config *config)
+/* The model's file, or a new one here.  KN_EUNSUPPORTED: it cannot be read through O_DIRECT. */
+static int open_disk(const char *model, int *fd)
 {
-    const char *path = config->model ? config->model : ".";
-    int fd = -1, e;
-    if (!config->model) {
-        e = eng_disk_trial(path, TRIAL_BYTES, &fd);
-    } else {
-        fd = kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
-        e = fd >= 0 ? 0 : errno == EINVAL ? KN_EUNSUPPORTED
-                        : kn_fail(KN_ENOENT, "%s: %s", path, strerror(errno));
-    }
-    if (e == KN_EUNSUPPORTED)
-        say(r, (struct finding){ "disk", NOTE,
-            config->model ? "this file system has no O_DIRECT" : "not measured: no file can be made here",
-            .fix = config->model ? "put models on ext4 or xfs, on a local disk" : "give -m MODEL" });
-    r->n_bad += e < 0 && e != KN_EUNSUPPORTED;
+    if (!model)
+        return eng_disk_trial(".", TRIAL_BYTES, fd);
+    *fd = kn_io()->open(model, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
+    if (*fd >= 0)
+        return 0;
+    return errno == EINVAL ? KN_EUNSUPPORTED : kn_fail(KN_ENOENT, "%s: %s", model, strerror(errno));
+}
+
+static void check_disk(struct report *r, const char *model)
+{
+    int fd = -1, e = open_disk(model, &fd);
+    if (e == KN_EUNSUPPORTED && model)
+        say(r, (struct finding){ "disk", BAD, no_direct, .fix = "put models on ext4 or xfs, on a local disk" });
+    else if (e == KN_EUNSUPPORTED)
+        say(r, (struct finding){ "disk", NOTE, "not measured: no file can be made here", .fix = "give -m MODEL" });
     if (e < 0)
         return;
-    measure_depths(r, path, fd);
+    measure_depths(r, model ? model : ".", fd);
     kn_file_close(fd);
 }
 
@@ -312,6 +316,10 @@ int eng_cmd_doctor(const struct eng_config *config)
 {
     struct report r = { .json = config->json };
     struct kn_machine m;
+    if (config->model && access(config->model, R_OK) != 0) {
+        kn_fail(KN_ENOENT, "%s: %s", config->model, strerror(errno));
+        return 2;
+    }
     kn_machine_get(&m);
     check_isa(&r);
     check_cpus(&r, &m);
@@ -322,6 +330,6 @@ int eng_cmd_doctor(const struct eng_config *config)
     check_io_uring(&r);
     check_devices(&r);
     check_rates(&r, config);
-    check_disk(&r, config);
+    check_disk(&r, config->model);
     return r.n_bad > 0 ? 1 : 0;
 }
