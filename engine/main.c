@@ -73,7 +73,7 @@ static int dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     int status = dispatch(argc, argv);
-    if (fflush(stdout) != 0 && status == 0) {
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         kn_fail(KN_EIO, "standard output: cannot write all of it");
         status = 1;
     }
