@@ -3,8 +3,9 @@
  * It owns scratch for one row, taken at open.  In come logits, parameters and history; out goes a token.
  *
  * The definition sorts the vocabulary and draws two logarithms per token.  Neither is done:
- *   - only the head that survives the cuts is sorted, by popping a heap whose keys are (value, id) packed
- *     into one integer, so that the order is total and a tie costs nothing;
+ *   - tokens are thrown into buckets by their logit.  Counts and weights of whole buckets show in which of
+ *     them the cuts end; what is above is in the head in whatever order, and only that bucket is sorted, by
+ *     popping a heap.  Weights are whole numbers, so their sums do not depend on order either;
  *   - the Gumbel noise of a token is computed only when its hash could win: g = -log(-log u) is less than
  *     -log(1 - u), which the number of leading ones of u's bits bounds.  Of 150,000 tokens a dozen or so
  *     pay for the logarithms (2 multiplications each for the rest: about 1 ns).
@@ -16,6 +17,9 @@
 #include <string.h>
 
 #define MAX_VOCAB (1 << 24)
+#define N_BUCKET  2048
+#define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is nothing */
+#define NO_BUCKET UINT16_MAX
 
 struct spec_sampler {
     const struct kn_ops *ops;
@@ -24,6 +28,9 @@ struct spec_sampler {
     float    *prob;         /* [n_vocab] */
     uint64_t *heap;         /* [n_vocab] sort keys */
     uint32_t *count;        /* [n_vocab] zero between calls */
+    uint16_t *bucket;       /* [n_vocab] */
+    uint64_t weight_in[N_BUCKET];
+    int      count_in[N_BUCKET];
 };
 
 /* ---- noise ------------------------------------------------------------------------------------- */
@@ -122,7 +129,8 @@ int spec_sampler_open(struct spec_sampler **out, int n_vocab)
     s->prob = kn_calloc((size_t)n_vocab, sizeof *s->prob);
     s->heap = kn_calloc((size_t)n_vocab, sizeof *s->heap);
     s->count = kn_calloc((size_t)n_vocab, sizeof *s->count);
-    if (!s->z || !s->prob || !s->heap || !s->count)
+    s->bucket = kn_calloc((size_t)n_vocab, sizeof *s->bucket);
+    if (!s->z || !s->prob || !s->heap || !s->count || !s->bucket)
         goto fail;
     *out = s;
     return 0;
@@ -140,6 +148,7 @@ void spec_sampler_close(struct spec_sampler *s)
     kn_free(s->prob);
     kn_free(s->heap);
     kn_free(s->count);
+    kn_free(s->bucket);
     kn_free(s);
 }
 
@@ -247,37 +256,6 @@ static void heap_sink(uint64_t *heap, int n, int i)
     heap[i] = key;
 }
 
-static void heap_order(uint64_t *heap, int n)
-{
-    for (int i = n / 2; i-- > 0;)
-        heap_sink(heap, n, i);
-}
-
-/* Puts the `most` first candidates into the heap.  While they are looked for, its order is turned round,
- * so that the last of those kept is on top, and most tokens cost one comparison with it. */
-static int heap_fill(struct spec_sampler *s, int most)
-{
-    uint64_t *heap = s->heap;
-    int n = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (!(s->z[i] > -INFINITY))
-            continue;
-        uint64_t key = ~sort_key(s->z[i], i);
-        if (n < most) {
-            heap[n++] = key;
-            if (n == most)
-                heap_order(heap, n);
-        } else if (key < heap[0]) {
-            heap[0] = key;
-            heap_sink(heap, n, 0);
-        }
-    }
-    for (int i = 0; i < n; i++)
-        heap[i] = ~heap[i];
-    heap_order(heap, n);
-    return n;
-}
-
 static uint64_t heap_pop(uint64_t *heap, int n)
 {
     uint64_t top = heap[0];
@@ -286,23 +264,88 @@ static uint64_t heap_pop(uint64_t *heap, int n)
     return top;
 }
 
-/* Walks the sorted order until the first cut. */
+/* What the cuts leave: tokens and weight that the head may still take. */
+struct cut { int64_t n; uint64_t weight; };
+
+/* 2^44 leaves room for the sum of a row, which is 1 up to rounding. */
+static uint64_t weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
+
+/* Takes count and weight from what is left; false when that is the end of it. */
+static bool cut_take(struct cut *left, int count, uint64_t weight)
+{
+    if (count >= left->n || weight >= left->weight)
+        return false;
+    left->n -= count;
+    left->weight -= weight;
+    return true;
+}
+
+/* Buckets per unit of (z - most) / T, so that the candidates spread over all of them. */
+static double bucket_scale(const struct spec_sampler *s, double most, double temperature)
+{
+    double least = most;
+    for (int i = 0; i < s->n_vocab; i++)
+        if (s->z[i] < least && s->z[i] > -INFINITY)
+            least = s->z[i];
+    double range = (most - least) / temperature;
+    if (!(range > 0))
+        return 0;
+    return N_BUCKET / (range < MAX_RANGE ? range : MAX_RANGE);
+}
+
+/* Fills the buckets with what passes min-p.  Equal logits meet in one, and a larger one is in no later. */
+static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, double most)
+{
+    double lowest = p->min_p > 0 ? kn_log(p->min_p) : -DBL_MAX, temperature = p->temperature;
+    double scale = bucket_scale(s, most, temperature);
+    bool weighs = p->top_p < 1;
+    memset(s->weight_in, 0, sizeof s->weight_in);
+    memset(s->count_in, 0, sizeof s->count_in);
+    for (int i = 0; i < s->n_vocab; i++) {
+        double scaled = (s->z[i] - most) / temperature, at = -scaled * scale;
+        s->bucket[i] = NO_BUCKET;
+        if (scaled < lowest)                    /* -INFINITY is, whatever min-p */
+            continue;
+        int b = at < N_BUCKET - 1 ? (int)at : N_BUCKET - 1;
+        s->bucket[i] = (uint16_t)b;
+        s->count_in[b]++;
+        if (weighs)
+            s->weight_in[b] += weight_of(s->prob[i]);
+    }
+}
+
+/* The bucket in which the cuts end, N_BUCKET if in none; left is what they allow of it. */
+static int last_bucket(const struct spec_sampler *s, struct cut *left)
+{
+    int b = 0;
+    while (b < N_BUCKET && cut_take(left, s->count_in[b], s->weight_in[b]))
+        b++;
+    return b;
+}
+
 static void consider_head(struct spec_sampler *s, const struct spec_params *p, int32_t first,
                           struct winner *w)
 {
-    int n = heap_fill(s, p->top_k > 0 ? kn_min(p->top_k, s->n_vocab) : s->n_vocab);
-    double sum = 0;
-
+    struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX,
+                        p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
+    int n = 0;
     if (p->top_p < 1)
         probabilities(s, first, w->temperature);
-    for (int i = 0; i < n; i++) {
-        int32_t token = sort_key_token(heap_pop(s->heap, n - i));
-        float z = s->z[token];
-        if (p->min_p > 0 && kn_exp(((double)z - s->z[first]) / w->temperature) < p->min_p)
-            break;
-        consider(w, z, token);
-        if (p->top_p < 1 && (sum += s->prob[token]) >= p->top_p)
-            break;
+    fill_buckets(s, p, s->z[first]);
+    int last = last_bucket(s, &left);
+
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        if (s->bucket[i] < last)
+            consider(w, s->z[i], i);
+        else if (s->bucket[i] == last)
+            s->heap[n++] = sort_key(s->z[i], i);
+    }
+    for (int i = n / 2; i-- > 0;)
+        heap_sink(s->heap, n, i);
+    for (bool more = true; more && n > 0; n--) {
+        int32_t token = sort_key_token(heap_pop(s->heap, n));
+        consider(w, s->z[token], token);
+        more = cut_take(&left, 1, p->top_p < 1 ? weight_of(s->prob[token]) : 0);
     }
 }
 

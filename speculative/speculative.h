@@ -8,10 +8,10 @@
  *      then z += add for each bias, in the order given;
  *   2. temperature 0: the largest z, lowest id on a tie;
  *   3. else the support: z sorted by value descending, id ascending.  top-k keeps the first k; top-p
- *      the shortest head whose probabilities reach p (softmax of double (z - largest z) / T over all
- *      tokens, by the operation of kernels.h; added up in sorted order, in double); min-p the head before
- *      the first token with exp((z - largest z) / T), in double, below min_p.  All three look at the
- *      distribution at temperature T before any cut, and the shortest head wins;
+ *      the shortest head whose weights reach p's, where the weight of a probability x is the whole number
+ *      below 2^44 x, and probabilities are the softmax (the operation of kernels.h) over all tokens of
+ *      (z - largest z) / T, taken in double; min-p those with (z - largest z) / T, in double, at least
+ *      log(min_p).  All three look at the distribution at T before any cut, and the shortest head wins;
  *   4. argmax over the support of double z / T + g(seed, choice, position, id), lowest id on a tie; g is a
  *      counter-based Gumbel hash (sample.c).  So the same seed, choice and position meet the same noise
  *      whatever else runs, and drafts can be coupled to it. */
