@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Perplexity of the engine beside that of float64 on the same dequantised weights.
+
+  compare.py SPILLWAY JSONL MODEL... [--form plain|chat] [--count N] [--window N]
+
+JSONL holds lines {"question", "answer"} (gsm8k's files).  plain: the first N joined to one text, as
+`spillway eval --text` would read it; chat: each one as a conversation of its own, in ChatML.  Text
+becomes tokens by SPILLWAY; both sides read the same windows and count every token but a window's first.
+
+Prints CSV, one line per model.  Perplexities: of float64; of the engine with keys and values in F32 and in
+F16 (its default).  Then percent of float64's, for the engine and for the reference with the engine's
+own roundings switched on (reference.py): 8-bit activations, F16 keys and values, both.  Then how far
+distributions are apart, as mean KL divergence in nats: float64 from the engine (F32), float64 from the
+reference with 8-bit activations, and that reference from the engine, which is what activations do
+not explain; last the share of tokens whose most likely successor is float64's."""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from reference import Model
+
+
+def texts(path, form, count):
+    with open(path, encoding="utf-8") as f:
+        rows = [json.loads(line) for _, line in zip(range(count), f)]
+    if form == "plain":
+        return ["\n\n".join(r["question"] + "\n" + r["answer"] for r in rows) + "\n"]
+    return [f"<|im_start|>user\n{r['question']}<|im_end|>\n<|im_start|>assistant\n{r['answer']}<|im_end|>\n"
+            for r in rows]
+
+
+def windows(spillway, model, form, some, n):
+    """Token arrays of at most n; --special reads a file's BOS and, in chats, the text of special tokens."""
+    out = []
+    for text in some:
+        flags = ["--special"] if form == "chat" else []
+        run = subprocess.run([spillway, "tokenize", "-m", model, *flags], input=text.encode(),
+                             stdout=subprocess.PIPE, check=True)
+        ids = np.array([int(i) for i in run.stdout.split(b",")])
+        out += [ids[at:at + n] for at in range(0, len(ids) - 1, n)]
+    return out
+
+
+def engine(spillway, model, ids, kv, folder):
+    path = os.path.join(folder, "logits")
+    subprocess.run([spillway, "eval", "-m", model, "--ids", ",".join(map(str, ids)), "--logits", path,
+                    "--kv", kv, "--quiet"], check=True)
+    return np.fromfile(path, np.float32).reshape(len(ids), -1).astype(np.float64)
+
+
+def log_probabilities(logits):
+    z = logits[:-1] - logits[:-1].max(axis=-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def divergence(p, q):
+    return (np.exp(p) * (p - q)).sum(axis=-1)
+
+
+class Tally:
+    def __init__(self):
+        self.sums, self.n = {}, 0
+
+    def add(self, what, values):
+        self.sums[what] = self.sums.get(what, 0.0) + float(np.sum(values))
+
+    def mean(self, what):
+        return self.sums[what] / self.n
+
+
+def measure(spillway, path, form, some, n, folder):
+    kinds = {"float64": Model(path), "acts": Model(path, acts=True), "kv": Model(path, kv=True),
+             "both": Model(path, acts=True, kv=True)}
+    t = Tally()
+    for ids in windows(spillway, path, form, some, n):
+        p = {name: log_probabilities(m.logits(ids)) for name, m in kinds.items()}
+        for kv in ("f32", "f16"):
+            p[kv] = log_probabilities(engine(spillway, path, ids, kv, folder))
+        for name, lp in p.items():
+            t.add(name, -lp[np.arange(len(ids) - 1), ids[1:]])
+        t.add("kl", divergence(p["float64"], p["f32"]))
+        t.add("kl acts", divergence(p["float64"], p["acts"]))
+        t.add("kl rest", divergence(p["acts"], p["f32"]))
+        t.add("same", p["float64"].argmax(axis=-1) == p["f32"].argmax(axis=-1))
+        t.n += len(ids) - 1
+    return t
+
+
+def main():
+    p = argparse.ArgumentParser(description="perplexity beside float64's")
+    p.add_argument("spillway")
+    p.add_argument("jsonl")
+    p.add_argument("models", nargs="+")
+    p.add_argument("--form", choices=["plain", "chat"], default="plain")
+    p.add_argument("--count", type=int, default=40)
+    p.add_argument("--window", type=int, default=256)
+    a = p.parse_args()
+    print("model,form,tokens,ppl_float64,ppl_f32kv,ppl_f16kv,f32kv_percent,f16kv_percent,ref_acts_percent,"
+          "ref_kv_percent,ref_both_percent,kl,kl_acts,kl_rest,same_top")
+    with tempfile.TemporaryDirectory() as folder:
+        for path in a.models:
+            t = measure(a.spillway, path, a.form, texts(a.jsonl, a.form, a.count), a.window, folder)
+            ppl = {k: math.exp(t.mean(k)) for k in ("float64", "f32", "f16")}
+            percent = [100 * math.expm1(t.mean(k) - t.mean("float64"))
+                       for k in ("f32", "f16", "acts", "kv", "both")]
+            print(",".join([os.path.basename(path), a.form, str(t.n), *(f"{v:.4f}" for v in ppl.values()),
+                            *(f"{v:+.4f}" for v in percent),
+                            *(f"{t.mean(k):.2e}" for k in ("kl", "kl acts", "kl rest")),
+                            f"{t.mean('same'):.4f}"]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
