@@ -29,8 +29,8 @@ static void twice(void) { r.token[8] = r.token[9]; }
 static void not_utf8(void) { r.token[10] = (struct moe_string){.data = "\xC3\x28", .n = 2}; }
 static void surrogate(void) { r.token[10] = (struct moe_string){.data = "\xED\xA0\x80", .n = 3}; }
 static void half_utf8(void) { r.token[10] = (struct moe_string){.data = "\xE2\x96", .n = 2}; }
-static void merge_left(void) { recipe_merge(&r, "xx y"); }
-static void merge_right(void) { recipe_merge(&r, "x yy"); }
+static void merge_left(void) { recipe_merge(&r, "whol e"); }
+static void merge_right(void) { recipe_merge(&r, "w hole"); }
 static void merge_joint(void) { recipe_merge(&r, "x y"); }
 static void merge_one(void) { recipe_merge(&r, "xy"); }
 static void merge_empty(void) { recipe_merge(&r, ""); }
@@ -90,8 +90,8 @@ static const struct {
     {recipe_bpe, surrogate, KN_ECORRUPT, "tokens: token 10 is not UTF-8"},
     {recipe_bpe, half_utf8, KN_ECORRUPT, "tokens: token 10 is not UTF-8"},
     {recipe_bpe, long_token, KN_ECORRUPT, "tokens: token 11 has 5000 bytes, more than 4096"},
-    {recipe_bpe, merge_left, KN_ECORRUPT, "merges: merge 5, 'xx y', is not of two tokens"},
-    {recipe_bpe, merge_right, KN_ECORRUPT, "merges: merge 5, 'x yy', is not of two tokens"},
+    {recipe_bpe, merge_left, KN_ECORRUPT, "merges: merge 5, 'whol e', is not of two tokens"},
+    {recipe_bpe, merge_right, KN_ECORRUPT, "merges: merge 5, 'w hole', is not of two tokens"},
     {recipe_bpe, merge_joint, KN_ECORRUPT, "merges: merge 5, 'x y', is not of two tokens"},
     {recipe_bpe, merge_one, KN_ECORRUPT, "merges: merge 5, 'xy', is not of two tokens"},
     {recipe_bpe, merge_empty, KN_ECORRUPT, "merges: merge 5, '', is not of two tokens"},
@@ -315,6 +315,20 @@ static void llama_bpe_takes_whole_words(void **state)
     eng_vocab_close(v);
 }
 
+static void of_equal_merges_the_first_counts(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+
+    recipe_bpe(&r);
+    recipe_token(&r, "el", ENG_TOKEN_NORMAL, 0);
+    recipe_merge(&r, "e l");
+    recipe_merge(&r, "l l"); /* was there before "e l" */
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "ell", 0, "101 257");
+    eng_vocab_close(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +340,7 @@ int main(void)
         cmocka_unit_test(special_text_is_parsed_only_when_asked),
         cmocka_unit_test(generation_stops_at_named_and_known_tokens),
         cmocka_unit_test(llama_bpe_takes_whole_words),
+        cmocka_unit_test(of_equal_merges_the_first_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

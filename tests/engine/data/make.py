@@ -3,13 +3,20 @@
 
     make.py
 
-texts.bin holds 200 random texts, each a 32-bit little-endian length and its bytes.  <pre>.ids has
-one line of ids for each, with the vocabulary of gpt-2.gguf under that pre-tokeniser; spm-*.ids has
-them for the two small SentencePiece vocabularies, which are trained here too."""
+texts.bin holds 10 chosen and 190 random texts, each a 32-bit little-endian length and its bytes.
+<pre>.ids has one line of ids for each, with the vocabulary of gpt-2.gguf under that pre-tokeniser;
+spm-*.ids has them for the two small SentencePiece vocabularies, which are trained here too."""
 import os, random, struct, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "../../../evals/tokenizer"))
 import compare
+
+
+# What random texts rarely hold.
+TRICKY = ["'There 'Several'several 'Dear 'Mother 'REally 'VEry", "'\u017fab '\u017f",
+          "\u180ea \u180e \u180e1", "   1", "a  \u3000 1", "x \r\n\r\n y\n",
+          "12345 6789012 \u0661\u0662\u0663\u0664 \u00bd\u00b2", "$+<=>^~|`a $`$ \u00ab$\u00bb",
+          "\u4f60\u597d\u3002\uff01abc\u3000\uff41", "a\u0301\u0301 \u0301b"]
 
 
 def put(name, ids):
@@ -19,7 +26,7 @@ def put(name, ids):
 
 def main():
     meta = compare.read(os.path.join(here, "gpt-2.gguf"))
-    texts = compare.strings(7, 200, ["<|endoftext|>"])
+    texts = TRICKY + compare.strings(7, 190, ["<|endoftext|>"])
     with open(os.path.join(here, "texts.bin"), "wb") as f:
         for t in texts:
             f.write(struct.pack("<I", len(t.encode())) + t.encode())
