@@ -24,6 +24,7 @@ CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prot
 release_FLAGS = -O2
 asan_FLAGS    = -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 tsan_FLAGS    = -O1 -fsanitize=thread -fno-omit-frame-pointer
+fuzz_FLAGS    = -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 NVCCFLAGS     = -O2 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true \
                 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 
@@ -75,7 +76,7 @@ all: build-packages $(out)/spillway
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c
 	@mkdir -p $$(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(if $(filter release,$(MODE)),-O3) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(if $(filter release,$(MODE)),-O3) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 
@@ -119,12 +120,21 @@ $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 evals: build-packages $(EVALS) $(out)/spillway
 
-# ---- fuzzing: clang's libFuzzer over the same sources ----------------------------------------------------
-FUZZERS = $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(B)/fuzz/%: tests/fuzz/%.c $(foreach f,$(FOLDERS),$(SRC_$(f):%=$(f)/%.c)) Makefile
-	@mkdir -p $(@D)
-	tests/fuzz/build.sh $@ $<
-fuzz: $(FUZZERS)
+# ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
+FUZZ   ?= -runs=20000
+FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,moe)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,moe) -o $@
+$(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
+	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
+fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds
+# clang 14 cannot ask the processor for f16c, and takes many minutes to instrument the SIMD bodies
+GCC_HERE = $(B)/fuzz/kernels/core/machine.o $(B)/fuzz/kernels/%.avx2.o $(B)/fuzz/kernels/%.avx512.o
+$(GCC_HERE): override CC = gcc
+$(GCC_HERE): fuzz_FLAGS = -O1
+fuzz: fuzz-packages
+	@$(MAKE) --no-print-directory -j$$(nproc) MODE=fuzz CC=clang fuzzers
+	@tests/fuzz/run.sh $(B)/fuzz/tests/fuzz $(FUZZ)
 
 # ---- the rest ------------------------------------------------------------------------------------------
 demo: all
@@ -142,6 +152,6 @@ install: $(out)/spillway
 clean:
 	rm -rf $(B)
 
-.PHONY: all tests test check evals fuzz demo soak install clean build-packages test-packages fuzz-packages
+.PHONY: all tests test check evals fuzz fuzzers demo soak install clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define WINDOW_BYTES   ((size_t)1 << 20)
-#define BLOCK_BYTES    ((size_t)1 << 20)
+#define BLOCK_BYTES    ((size_t)1 << 16)
 #define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published headers are near 20 MiB */
 #define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
 #define KEY_MOST       65535                /* the specification's limit */
@@ -428,7 +428,7 @@ static void sink(const struct moe_tensor *t, uint32_t *order, size_t i, size_t n
 /* A heap sort: in place, and no order of the file makes it slow. */
 static int check_overlap(struct source *s, const struct moe_tensor *t, size_t n)
 {
-    uint32_t *order = kn_calloc(n ? n : 1, sizeof *order);
+    uint32_t *order = kn_calloc(n, sizeof *order);
     if (!order)
         return kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", s->path, n);
     for (size_t i = 0; i < n; i++)
@@ -475,7 +475,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
             return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu",
                           (unsigned long long)end, (unsigned long long)s->size);
     }
-    return check_overlap(s, all->item + first, all->n - first);
+    return all->n > first ? check_overlap(s, &all->item[first], all->n - first) : 0;
 }
 
 /* ---- the header -------------------------------------------------------------------------------- */
@@ -539,7 +539,7 @@ int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values)
         return kn_fail(KN_EIO, "%s: its size cannot be told (%s): is it a regular file?", s.path,
                        strerror(errno));
     s.size = (uint64_t)size;
-    s.window = kn_alloc(WINDOW_BYTES);
+    s.window = kn_alloc(s.size < WINDOW_BYTES ? (size_t)s.size : WINDOW_BYTES);
     if (!s.window)
         return kn_fail(KN_ENOMEM, "%s: no memory to read its header", s.path);
     int err = read_all(&s, values);

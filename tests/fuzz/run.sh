@@ -1,0 +1,23 @@
+#!/bin/sh
+# Runs every fuzzer in a folder: run.sh FOLDER FLAGS...  (-runs=20000, or -max_total_time=600 to search).
+# Inputs are the generated seeds and the kept findings in tests/fuzz/corpus/NAME; a new finding is left in
+# FOLDER, to be kept there once it is mended.
+folder=$1; shift
+"$folder/seeds" "$folder/seed" || exit 1
+for fuzzer in "$folder"/fuzz_*; do
+    [ -x "$fuzzer" ] && [ ! -d "$fuzzer" ] || continue
+    case $fuzzer in *.o | *.d | *.log) continue ;; esac
+    name=${fuzzer##*/fuzz_}
+    grown=$folder/grown/$name
+    mkdir -p "$grown"
+    if "$fuzzer" -seed=1 -max_len=65536 -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$folder/$name-" \
+        "$@" "$grown" $(ls -d "$folder/seed/$name" "tests/fuzz/corpus/$name" 2>/dev/null) \
+        >"$fuzzer.log" 2>&1; then
+        echo "ok   fuzz_$name ($(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$fuzzer.log") runs)"
+    else
+        tail -n 40 "$fuzzer.log"
+        echo "FAIL fuzz_$name"
+        failed=1
+    fi
+done
+[ -z "$failed" ]

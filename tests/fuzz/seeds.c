@@ -1,0 +1,197 @@
+/* What the fuzzers start from: small files that are right, one of each kind.
+ *
+ *   seeds FOLDER      writes FOLDER/header/... and FOLDER/model/...
+ *
+ * The models are whole: one layer of each family, with a few kilobytes of weights. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "moe/internal.h"
+#include "tests/moe/gguf_bytes.h"
+
+#define N_VOCAB 8
+
+struct kind {
+    const char *name, *arch;
+    enum kn_format format;
+    int d_model, d_ff, n_expert;
+    bool bias, norm, yarn;
+};
+
+static const struct kind kinds[] = {
+    { "qwen3moe", "qwen3moe", KN_Q8_0, 32, 32, 3, false, true, false },
+    { "mixtral", "llama", KN_F16, 32, 16, 2, false, false, false },
+    { "llama", "llama", KN_F32, 16, 16, 0, false, false, true },
+    { "qwen2", "qwen2", KN_BF16, 32, 16, 0, true, false, true },
+    { "qwen3-q4_k", "qwen3", KN_Q4_K, 256, 16, 0, false, true, false },
+    { "qwen3-q6_k", "qwen3", KN_Q6_K, 256, 16, 0, false, true, false },
+};
+
+struct model {
+    struct moe_writer *w;
+    const struct kind *k;
+    int n_tensor;
+    struct { enum kn_format f; uint64_t n; } t[32];     /* format and values of each tensor */
+};
+
+static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out, int n_mat)
+{
+    uint64_t dim[3] = { (uint64_t)n_in, (uint64_t)n_out, (uint64_t)n_mat };
+    while (!kn_row_bytes(f, n_in))
+        f = f == KN_Q8_0 ? KN_F32 : KN_Q8_0;
+    moe_writer_tensor(m->w, name, f, n_mat ? 3 : n_out ? 2 : 1, dim);
+    m->t[m->n_tensor].f = f;
+    m->t[m->n_tensor++].n = (uint64_t)n_in * (uint64_t)(n_out ? n_out : 1) * (uint64_t)(n_mat ? n_mat : 1);
+}
+
+static void tensors(struct model *m)
+{
+    const struct kind *k = m->k;
+    enum kn_format f = k->format;
+    tensor(m, "token_embd.weight", f, k->d_model, N_VOCAB, 0);
+    tensor(m, "output_norm.weight", KN_F32, k->d_model, 0, 0);
+    tensor(m, "blk.0.attn_norm.weight", KN_F32, k->d_model, 0, 0);
+    tensor(m, "blk.0.ffn_norm.weight", KN_F32, k->d_model, 0, 0);
+    tensor(m, "blk.0.attn_q.weight", f, k->d_model, 16, 0);
+    tensor(m, "blk.0.attn_k.weight", f, k->d_model, 8, 0);
+    tensor(m, "blk.0.attn_v.weight", f, k->d_model, 8, 0);
+    tensor(m, "blk.0.attn_output.weight", f, 16, k->d_model, 0);
+    if (k->norm) {
+        tensor(m, "blk.0.attn_q_norm.weight", KN_F32, 8, 0, 0);
+        tensor(m, "blk.0.attn_k_norm.weight", KN_F32, 8, 0, 0);
+    }
+    if (k->bias) {
+        tensor(m, "blk.0.attn_q.bias", KN_F32, 16, 0, 0);
+        tensor(m, "blk.0.attn_k.bias", KN_F32, 8, 0, 0);
+        tensor(m, "blk.0.attn_v.bias", KN_F32, 8, 0, 0);
+    }
+    if (k->n_expert)
+        tensor(m, "blk.0.ffn_gate_inp.weight", KN_F32, k->d_model, k->n_expert, 0);
+    tensor(m, k->n_expert ? "blk.0.ffn_gate_exps.weight" : "blk.0.ffn_gate.weight", f, k->d_model, k->d_ff,
+           k->n_expert);
+    tensor(m, k->n_expert ? "blk.0.ffn_up_exps.weight" : "blk.0.ffn_up.weight", f, k->d_model, k->d_ff,
+           k->n_expert);
+    tensor(m, k->n_expert ? "blk.0.ffn_down_exps.weight" : "blk.0.ffn_down.weight", f, k->d_ff, k->d_model,
+           k->n_expert);
+}
+
+static void number(struct model *m, const char *key, uint32_t x)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", m->k->arch, key);
+    moe_writer_value(m->w, full, MOE_U32, &x);
+}
+
+static void metadata(struct model *m)
+{
+    const struct kind *k = m->k;
+    char full[96];
+    float eps = 1e-6f, factor = 4;
+    moe_writer_string(m->w, "general.architecture", k->arch, strlen(k->arch));
+    number(m, "block_count", 1);
+    number(m, "context_length", 64);
+    number(m, "embedding_length", (uint32_t)k->d_model);
+    number(m, "feed_forward_length", (uint32_t)k->d_ff);
+    number(m, "attention.head_count", 2);
+    number(m, "attention.head_count_kv", 1);
+    number(m, "attention.key_length", 8);
+    number(m, "attention.value_length", 8);
+    snprintf(full, sizeof full, "%s.attention.layer_norm_rms_epsilon", k->arch);
+    moe_writer_value(m->w, full, MOE_F32, &eps);
+    if (k->n_expert) {
+        number(m, "expert_count", (uint32_t)k->n_expert);
+        number(m, "expert_used_count", 2);
+        number(m, "expert_feed_forward_length", (uint32_t)k->d_ff);
+    }
+    if (k->yarn) {
+        snprintf(full, sizeof full, "%s.rope.scaling.type", k->arch);
+        moe_writer_string(m->w, full, "yarn", 4);
+        snprintf(full, sizeof full, "%s.rope.scaling.factor", k->arch);
+        moe_writer_value(m->w, full, MOE_F32, &factor);
+    }
+}
+
+static int write_model(const char *folder, const struct kind *k)
+{
+    struct model m = { .k = k };
+    char path[512];
+    snprintf(path, sizeof path, "%s/model/%s", folder, k->name);
+    int err = moe_writer_open(&m.w, path);
+    if (err)
+        return err;
+    metadata(&m);
+    tensors(&m);
+    err = moe_writer_header(m.w);
+    for (int i = 0; !err && i < m.n_tensor; i++) {
+        static uint8_t data[1 << 18];
+        const struct kn_format_info *info = kn_format_info(m.t[i].f);
+        struct moe_synth_fill fill = { .format = m.t[i].f, .deviation = 0.2f, .seed = (uint64_t)i };
+        size_t n_block = (size_t)m.t[i].n / (size_t)info->block_values;
+        kn_assert(n_block * (size_t)info->block_bytes <= sizeof data);
+        moe_synth_fill_init(&fill);
+        moe_synth_fill(&fill, 0, n_block, data);
+        err = moe_writer_data(m.w, data, n_block * (size_t)info->block_bytes);
+    }
+    if (!err)
+        err = moe_writer_finish(m.w);
+    moe_writer_close(m.w);
+    return err;
+}
+
+/* Every type of value, scalar and array, an unknown tensor type, and a split that names another. */
+static void write_headers(const char *folder)
+{
+    static const uint64_t dim[4] = { 32, 2, 1, 1 };
+    char path[512];
+    for (uint32_t split = 0; split < 2; split++) {
+        struct gguf g = { 0 };
+        gguf_header(&g, 3 - split, 3, 4 + 2 * (MOE_TYPE_COUNT - 1));
+        gguf_u32_value(&g, "general.alignment", 32);
+        gguf_u32_value(&g, "split.no", 0);
+        gguf_u32_value(&g, "split.count", 1 + split);
+        gguf_u32_value(&g, "split.tensors.count", 3);
+        for (uint32_t type = 0; type < MOE_TYPE_COUNT; type++) {
+            static const uint8_t bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
+            char name[32];
+            if (type == MOE_ARRAY)
+                continue;
+            snprintf(name, sizeof name, "scalar %u", type);
+            gguf_key(&g, name, type);
+            if (type == MOE_STRING)
+                gguf_string(&g, "a string");
+            gguf_bytes(&g, "\1\0\0\0\0\0\0\0", bytes[type]);
+            snprintf(name, sizeof name, "array %u", type);
+            gguf_array(&g, name, type, 2);
+            for (int i = 0; type == MOE_STRING && i < 2; i++)
+                gguf_string(&g, i ? "" : "item");
+            gguf_bytes(&g, "\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0", 2 * bytes[type]);
+        }
+        gguf_tensor(&g, "a", 1, dim, 0, 0);
+        gguf_tensor(&g, "b", 2, dim, 8, 128);
+        gguf_tensor(&g, "c", 4, dim, 99, 192);
+        gguf_data(&g, 224);
+        snprintf(path, sizeof path, "%s/header/%s", folder, split ? "split" : "single");
+        gguf_save(&g, path);
+        gguf_free(&g);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    char path[512];
+    if (argc != 2)
+        return 2;
+    static const char *const sub[] = { "", "/header", "/model" };
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s%s", argv[1], sub[i]);
+        if (mkdir(path, 0755) && errno != EEXIST)
+            return 1;
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (write_model(argv[1], &kinds[i]))
+            return 1;
+    write_headers(argv[1]);
+    return 0;
+}
