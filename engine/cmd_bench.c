@@ -29,7 +29,7 @@ struct bench {
 struct figure {
     const char *what;
     int batch;
-    double seconds, tokens, passes;
+    double seconds, tokens, passes, logits;
     double bytes, macs;                         /* of all passes */
     double experts;                             /* per layer and pass */
 };
@@ -110,7 +110,9 @@ static void add_costs(const struct bench *b, struct figure *f, double positions)
     double expert = s->n_expert ? (double)s->expert_bytes / s->n_expert : 0;
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions;
-    f->macs = f->tokens * s->row_macs + (s->n_head * s->d_head * 2.0) * s->n_layer * positions;
+    double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits pay for it */
+    f->macs = f->tokens * (s->row_macs - head) + f->logits * head +
+              (s->n_head * s->d_head * 2.0) * s->n_layer * positions;
 }
 
 static void print_figure(const struct bench *b, const struct figure *f)
@@ -152,8 +154,10 @@ static void measured(const struct bench *b, struct figure *f, const struct eng_s
 static int bench_batch(struct bench *b, int batch)
 {
     const struct eng_config *c = b->config;
-    struct figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt };
-    struct figure decode = { .what = "decode", .batch = batch, .tokens = (double)batch * c->n_gen };
+    struct figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt,
+                              .logits = batch };
+    struct figure decode = { .what = "decode", .batch = batch, .tokens = (double)batch * c->n_gen,
+                             .logits = (double)batch * c->n_gen };
     int warm = c->n_warmup < 0 ? WARM_PASSES : c->n_warmup;
     double n = c->n_prompt, m = c->n_gen, first = n + warm;
     struct eng_stats before;
@@ -176,12 +180,24 @@ static int bench_batch(struct bench *b, int batch)
     return error;
 }
 
+/* Before the model is there, so that its memory and the probe's are never taken together. */
+static int measure_machine(struct bench *b)
+{
+    struct kn_team *team;
+    int error = kn_team_open(&team, b->config->n_thread);
+    if (error)
+        return error;
+    error = eng_measure(&b->rates, kn_ops(b->config->isa), team);
+    kn_team_close(team);
+    return error;
+}
+
 static int open_bench(struct bench *b)
 {
     const struct eng_config *c = b->config;
     struct eng_progress *bar;
-    int error = eng_progress_open(&bar, "loading", c->quiet);
-    if (error)
+    int error = measure_machine(b);
+    if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     int need = c->n_prompt + c->n_gen + kn_max(c->n_warmup, WARM_PASSES) + 2;
     error = eng_open(&b->engine, &(struct eng_options){
@@ -199,7 +215,7 @@ static int open_bench(struct bench *b)
     b->prompt = kn_calloc((size_t)c->n_prompt, sizeof *b->prompt);
     if (!b->session || !b->event || !b->prompt)
         return kn_fail(KN_ENOMEM, "no memory for %d sequences", b->most);
-    return eng_measure(&b->rates, moe_model_ops(eng_model(b->engine)), eng_team(b->engine));
+    return 0;
 }
 
 int eng_cmd_bench(const struct eng_config *config)

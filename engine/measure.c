@@ -4,7 +4,7 @@
  * what the hardware gives, and a bound should err on the high side. */
 #include "engine/measure.h"
 
-#define AREA_BYTES ((size_t)1 << 30)
+#define AREA_BYTES ((size_t)512 << 20)
 #define PIECE      ((size_t)1 << 20)
 #define N_PASS     4
 #define MACS       100000000L

@@ -6,7 +6,7 @@
 
 struct eng_rates { double dram_Bps, mac_ps; };
 
-/* Best of a few passes over a memory area larger than the caches, by all threads; about half a second. */
+/* Best of a few passes over 512 MiB, more than caches hold, by all threads; about half a second. */
 int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team);
 
 #endif
