@@ -91,7 +91,8 @@ static int answer(struct run *r, struct timing *t)
                 t->first_ns = kn_now_ns();
             if ((error = eng_ids_push(&r->ids, r->event->token)))
                 return error;
-            show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
+            if (r->event->finish != ENG_STOP)   /* what ends an answer is no part of it */
+                show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
         }
         if (stop.hit || eng_terminal_stopped())
             eng_session_stop(r->session);
