@@ -30,8 +30,7 @@ struct piece {                          /* rows row0.. of one load */
 };
 
 struct buffer {
-    bool landed;
-    int error;
+    bool landed, whole;                 /* whole: all of the piece is there */
     uint8_t *data;                      /* PIECE_BYTES + slack, ALIGN-aligned */
     size_t head;                        /* where the piece starts in data */
 };
@@ -58,30 +57,41 @@ static size_t panel_bytes(const struct off_source *s)
 
 /* ---- reading ----------------------------------------------------------------------------------- */
 
+/* All of a range, in transfers of whole multiples.  Says nothing: a reader that fails leaves the words to
+ * the collector. */
+static bool read_range(int fd, uint8_t *to, size_t bytes, uint64_t offset, size_t multiple)
+{
+    for (size_t done = 0; done < bytes; ) {
+        ssize_t n = kn_io()->pread(fd, to + done, bytes - done, (int64_t)(offset + done));
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0 || (size_t)n % multiple)
+            return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
 /* The aligned superset through the direct descriptor; the file's unaligned tail, and everything where
  * O_DIRECT is refused, plainly. */
-static int read_piece(struct loader *l, const struct piece *p, struct buffer *b)
+static bool read_piece(const struct loader *l, const struct piece *p, struct buffer *b)
 {
     int file = l->load[p->load].source.file;
-    const char *path = l->files->path[file];
     uint64_t from = p->offset & ~(uint64_t)(ALIGN - 1), end = p->offset + p->bytes;
     b->head = (size_t)(p->offset - from);
     uint64_t want = kn_align_up((size_t)(end - from), ALIGN);
-    if (l->direct_fd[file] >= 0 && from + want <= (uint64_t)l->file_bytes[file]) {
-        size_t done = 0;
-        while (done < want) {
-            ssize_t n = kn_io()->pread(l->direct_fd[file], b->data + done, want - done,
-                                       (int64_t)(from + done));
-            if (n < 0 && errno == EINTR)
-                continue;
-            if (n <= 0 || n % ALIGN)
-                break;                  /* EINVAL, a short read: the plain way knows what to say */
-            done += (size_t)n;
-        }
-        if (done == want)
-            return 0;
-    }
-    return kn_file_read(l->files->fd[file], path, b->data + b->head, p->bytes, p->offset);
+    if (l->direct_fd[file] >= 0 && from + want <= (uint64_t)l->file_bytes[file] &&
+        read_range(l->direct_fd[file], b->data, want, from, ALIGN))
+        return true;
+    return read_range(l->files->fd[file], b->data + b->head, p->bytes, p->offset, 1);
+}
+
+/* What a reader could not get, once more and in order: so that what is wrong is said once, and of the first
+ * piece that has it. */
+static int read_again(const struct loader *l, const struct piece *p, struct buffer *b)
+{
+    int file = l->load[p->load].source.file;
+    return kn_file_read(l->files->fd[file], l->files->path[file], b->data + b->head, p->bytes, p->offset);
 }
 
 static void *reader_main(void *arg)
@@ -96,9 +106,9 @@ static void *reader_main(void *arg)
         if (l->stop)
             break;
         pthread_mutex_unlock(&l->lock);
-        int error = read_piece(l, &l->piece[i], b);
+        bool whole = read_piece(l, &l->piece[i], b);
         pthread_mutex_lock(&l->lock);
-        b->error = error;
+        b->whole = whole;
         b->landed = true;
         pthread_cond_broadcast(&l->changed);
     }
@@ -136,9 +146,10 @@ static int collect(struct loader *l, const struct kn_ops *ops, struct kn_team *t
         while (!b->landed)
             pthread_cond_wait(&l->changed, &l->lock);
         pthread_mutex_unlock(&l->lock);
-        if (b->error)
-            return b->error;
         const struct piece *p = &l->piece[i];
+        int error = b->whole ? 0 : read_again(l, p, b);
+        if (error)
+            return error;
         struct repack_job job = { ops, &l->load[p->load], p, b->data + b->head };
         kn_parallel_for(team, p->n_panel, repack_panel, &job);
         if (progress)
