@@ -1,0 +1,219 @@
+/* tests/faults.h - the machine made to fail at a chosen call, and counted so that nothing stays behind.
+ *
+ *     faults_reset();                                  forwards to the system, counts and logs
+ *     faults_at(FAULT_READ, 7, FAULT_ERROR, EIO);      the 7th read fails
+ *     ...                                              run what is tested
+ *     assert_true(faults_clean());                     nothing open, mapped or allocated is left
+ *     faults_off();
+ *
+ * Kinds of calls are counted apart, and all together as FAULT_ANY.  A reader thread may make any of them, so
+ * counters are atomic and the log has a lock; which call is the n-th may depend on threads, what comes of it
+ * may not.  O_DIRECT is taken off a descriptor and its rules are kept here instead (aligned buffer, offset
+ * and length, or EINVAL), so that the direct path runs on every file system and can be refused on all. */
+#ifndef TESTS_FAULTS_H
+#define TESTS_FAULTS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core.h"
+
+enum fault_kind { FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_ANY, FAULT_KINDS };
+
+enum fault_way {
+    FAULT_NONE,
+    FAULT_ERROR,                            /* NULL or -1, with errno */
+    FAULT_LASTS,                            /* the n-th and all after it */
+    FAULT_SHORT,                            /* a read gives one byte, and a direct one 4095 */
+    FAULT_EMPTY                             /* a read gives 0 bytes: the end of the file */
+};
+
+enum fault_direct { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ, DIRECT_SHORT, DIRECT_ODD };
+
+#define FAULTS_FD 1024
+#define FAULTS_ALIGN 512u
+
+static struct {
+    enum fault_kind kind;
+    enum fault_way way;
+    enum fault_direct direct;
+    long at;
+    int error;
+    atomic_long calls[FAULT_KINDS];
+    atomic_long n_alloc, n_map, n_open, n_direct;      /* outstanding; direct reads that gave bytes */
+    atomic_bool struck;                     /* the fault has happened */
+    atomic_bool is_direct[FAULTS_FD];
+    pthread_mutex_t lock;
+    char line[1024];                        /* the first line said, and how many there were */
+    int n_line;
+} faults = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static inline enum fault_way faults_count(enum fault_kind kind)
+{
+    long nth = atomic_fetch_add(&faults.calls[kind], 1) + 1;
+    long any = atomic_fetch_add(&faults.calls[FAULT_ANY], 1) + 1;
+    if (faults.way == FAULT_NONE || (faults.kind != kind && faults.kind != FAULT_ANY))
+        return FAULT_NONE;
+    if (faults.kind == FAULT_ANY)
+        nth = any;
+    if (faults.way == FAULT_LASTS ? nth < faults.at : nth != faults.at)
+        return FAULT_NONE;
+    faults.struck = true;
+    errno = faults.error;
+    return faults.way == FAULT_LASTS ? FAULT_ERROR : faults.way;
+}
+
+static inline void *faults_alloc(size_t bytes)
+{
+    if (faults_count(FAULT_ALLOC))
+        return NULL;
+    void *p = kn_io_system.alloc(bytes);
+    faults.n_alloc += p != NULL;
+    return p;
+}
+
+static inline void faults_free(void *p)
+{
+    faults.n_alloc -= p != NULL;
+    kn_io_system.free(p);
+}
+
+static inline void *faults_map(size_t bytes, int node)
+{
+    if (faults_count(FAULT_MAP))
+        return NULL;
+    void *p = kn_io_system.map(bytes, node);
+    faults.n_map += p ? (long)bytes : 0;
+    return p;
+}
+
+static inline void faults_unmap(void *p, size_t bytes)
+{
+    faults.n_map -= (long)bytes;
+    kn_io_system.unmap(p, bytes);
+}
+
+static inline int faults_open(const char *path, int flags, int mode)
+{
+    if (faults_count(FAULT_OPEN))
+        return -1;
+    bool direct = flags & O_DIRECT;
+    if (direct && faults.direct == DIRECT_NO_OPEN) {
+        errno = EINVAL;
+        return -1;
+    }
+    int fd = kn_io_system.open(path, flags & ~O_DIRECT, mode);
+    faults.n_open += fd >= 0;
+    if (fd >= 0 && fd < FAULTS_FD)
+        faults.is_direct[fd] = direct;
+    return fd;
+}
+
+static inline int faults_close(int fd)
+{
+    faults.n_open--;
+    return kn_io_system.close(fd);
+}
+
+static inline int64_t faults_size(int fd)
+{
+    return faults_count(FAULT_SIZE) ? -1 : kn_io_system.size(fd);
+}
+
+static inline ssize_t faults_pread_direct(int fd, void *buf, size_t bytes, int64_t at)
+{
+    if (faults.direct == DIRECT_NO_READ || (uintptr_t)buf % FAULTS_ALIGN || bytes % FAULTS_ALIGN ||
+        at % FAULTS_ALIGN) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (faults.direct == DIRECT_SHORT && bytes > 8192)          /* whole pages, not all of them */
+        bytes = 4096 + bytes / 2 / 4096 * 4096;
+    if (faults.direct == DIRECT_ODD && bytes > 4096)            /* as a file system may */
+        bytes -= 1000;
+    faults.n_direct++;
+    return kn_io_system.pread(fd, buf, bytes, at);
+}
+
+static inline ssize_t faults_pread(int fd, void *buf, size_t bytes, int64_t at)
+{
+    bool direct = fd < FAULTS_FD && faults.is_direct[fd];
+    switch (faults_count(FAULT_READ)) {
+    case FAULT_NONE:
+        break;
+    case FAULT_SHORT:
+        return kn_io_system.pread(fd, buf, direct && bytes > 4095 ? 4095 : 1, at);
+    case FAULT_EMPTY:
+        return 0;
+    default:
+        return -1;
+    }
+    return direct ? faults_pread_direct(fd, buf, bytes, at) : kn_io_system.pread(fd, buf, bytes, at);
+}
+
+static inline ssize_t faults_pwrite(int fd, const void *buf, size_t bytes, int64_t at)
+{
+    return faults_count(FAULT_WRITE) ? -1 : kn_io_system.pwrite(fd, buf, bytes, at);
+}
+
+static inline void faults_line(enum kn_level level, const char *line)
+{
+    if (level > KN_LOG_WARN)
+        return;
+    pthread_mutex_lock(&faults.lock);
+    if (faults.n_line++ == 0)
+        snprintf(faults.line, sizeof faults.line, "%s", line);
+    pthread_mutex_unlock(&faults.lock);
+}
+
+/* Forgets the fault, the counts of calls and the log; what is outstanding stays counted. */
+static inline void faults_reset(void)
+{
+    static struct kn_io io;
+    io = kn_io_system;
+    io.alloc = faults_alloc;
+    io.free = faults_free;
+    io.map = faults_map;
+    io.unmap = faults_unmap;
+    io.open = faults_open;
+    io.close = faults_close;
+    io.size = faults_size;
+    io.pread = faults_pread;
+    io.pwrite = faults_pwrite;
+    kn_io_set(&io);
+    kn_log_set(faults_line, KN_LOG_INFO);
+    faults.way = FAULT_NONE;
+    faults.direct = DIRECT_WORKS;
+    faults.struck = false;
+    faults.n_direct = 0;
+    for (int i = 0; i < FAULT_KINDS; i++)
+        faults.calls[i] = 0;
+    faults.line[0] = '\0';
+    faults.n_line = 0;
+}
+
+static inline void faults_at(enum fault_kind kind, long at, enum fault_way way, int error)
+{
+    faults_reset();
+    faults.kind = kind;
+    faults.at = at;
+    faults.way = way;
+    faults.error = error;
+}
+
+static inline bool faults_clean(void)
+{
+    return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0;
+}
+
+static inline void faults_off(void)
+{
+    kn_io_set(NULL);
+    kn_log_set(NULL, KN_LOG_INFO);
+}
+
+#endif
