@@ -469,7 +469,12 @@ void eng_option_help(enum eng_command_id command)
     struct eng_config defaults;
     char names[128], value[64];
     eng_option_defaults(&defaults, command);
-    printf("spillway %s - %s\n\n", eng_command_name[command], about[command]);
+    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
+           eng_command_name[command]);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].command == command)
+            printf(" %s", needed[i].flag);
+    printf(" [flags]\n\n");
     for (int i = 0; i < N_OPTION; i++) {
         const struct eng_option *o = &options[i];
         if (!(o->commands & 1u << command))

@@ -256,6 +256,35 @@ static void nearest(void **state)
     assert_null(eng_nearest("a very long word that is like no other", names, 5));
 }
 
+static void help(void **state)
+{
+    (void)state;
+    static const struct { enum eng_command_id command; const char *words; const char *there, *absent; } asked[] = {
+        { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
+        { ENG_run, "-m m -h", "  --temperature, --temp X              0: always the likeliest token [0.8]", "--batch" },
+        { ENG_bench, "--help", "--batch LIST", "--temp" },
+        { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        char text[8192] = "";
+        FILE *f = tmpfile();
+        int kept = dup(STDOUT_FILENO);
+        fflush(stdout);
+        dup2(fileno(f), STDOUT_FILENO);
+        int e = parse(asked[i].command, asked[i].words);
+        fflush(stdout);
+        dup2(kept, STDOUT_FILENO);
+        close(kept);
+        rewind(f);
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+        assert_int_equal(e, 1);
+        assert_true(n > 0);
+        assert_non_null(strstr(text, asked[i].there));
+        assert_null(strstr(text, asked[i].absent));
+    }
+}
+
 /* ---- environment and file ---------------------------------------------------------------------- */
 
 static void environment(void **state)
@@ -376,6 +405,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sizes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(mistakes_are_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nearest, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(help, set_up, tear_down),
         cmocka_unit_test_setup_teardown(environment, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file_mistakes, set_up, tear_down),
