@@ -54,7 +54,7 @@ static int reserve(struct eng_merge *m, size_t n)
     if (n <= m->cap)
         return 0;
     eng_merge_free(m);
-    if (n > INT32_MAX || !kn_add(n, n / 2 + 64, &cap) ||
+    if (n > INT32_MAX || !kn_add(n, n < 1 << 16 ? n : 0, &cap) ||
         !kn_mul(cap, sizeof *m->symbol, &symbol_bytes) ||
         !kn_mul(cap, 2 * sizeof *m->heap, &heap_bytes))
         return kn_fail(KN_ELIMIT, "a text of %zu bytes is too long to tokenize", n);
