@@ -81,28 +81,27 @@ static int answer(struct run *r, struct timing *t)
                      ENG_DECODE_CONTINUE | (c->special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     *t = (struct timing){ .start_ns = kn_now_ns(),
                           .n_prompt = request.n_token - eng_session_cached(r->session) };
-    int n;
-    while ((n = eng_step(r->engine, r->event)) >= 0) {
-        if (n > 0 && r->event->finish == ENG_FAILED)
-            return r->event->status;
-        if (n > 0) {
-            t->n_token++;
-            if (!t->first_ns)
-                t->first_ns = kn_now_ns();
-            if ((error = eng_ids_push(&r->ids, r->event->token)))
-                return error;
-            if (r->event->finish != ENG_STOP)   /* what ends an answer is no part of it */
-                show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
-        }
-        if (stop.hit || eng_terminal_stopped())
+    while (eng_session_runs(r->session) && !eng_terminal_stopped()) {
+        int n = eng_step(r->engine, r->event);
+        if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
+            return n < 0 ? n : r->event->status;
+        if (n == 0)                             /* the prompt takes more than one pass */
+            continue;
+        t->n_token++;
+        if (!t->first_ns)
+            t->first_ns = kn_now_ns();
+        if ((error = eng_ids_push(&r->ids, r->event->token)))
+            return error;
+        if (r->event->finish != ENG_STOP)       /* what ends an answer is no part of it */
+            show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
+        if (stop.hit)
             eng_session_stop(r->session);
-        if (stop.hit || eng_terminal_stopped() || (n > 0 && r->event->finish != ENG_RUNNING))
-            break;
     }
+    eng_session_stop(r->session);
     show(r, &stop, r->piece, eng_decoder_finish(&decoder, r->piece));
     fwrite(r->shown, 1, eng_stop_finish(&stop, r->shown), stdout);
     t->end_ns = kn_now_ns();
-    return n < 0 ? n : 0;
+    return 0;
 }
 
 static void report(const struct run *r, const struct timing *t)

@@ -67,6 +67,7 @@ struct eng_event {                              /* a session got a token, or end
 int  eng_session_open(struct eng_session **out, struct eng_engine *e);
 void eng_session_close(struct eng_session *s);
 int  eng_session_start(struct eng_session *s, const struct eng_request *r);
+bool eng_session_runs(const struct eng_session *s);     /* more steps are needed */
 void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
 int  eng_session_cached(const struct eng_session *s);   /* tokens whose KV the last start found */
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
@@ -79,7 +80,8 @@ struct eng_stats {
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
-/* One pass.  Fills event[n_parallel] and returns how many; 0 when no session runs. */
+/* One pass.  Fills event[n_parallel] and returns how many; 0 too while prompts are being read.  Every
+ * session that is started and not stopped ends with one event whose finish is not ENG_RUNNING. */
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */

@@ -72,9 +72,11 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->n_most = r->n_predict < 0 || r->n_predict > e->opt.n_ctx - r->n_token
                     ? e->opt.n_ctx : r->n_token + r->n_predict;
     set_sampling(s, r);
-    s->finish = s->n_most > s->n_token ? ENG_RUNNING : ENG_LENGTH;
+    s->finish = ENG_RUNNING;
     return 0;
 }
+
+bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
 
 void eng_session_stop(struct eng_session *s)
 {

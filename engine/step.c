@@ -8,8 +8,6 @@
 
 /* ---- lay out ------------------------------------------------------------------------------------- */
 
-static bool runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
-
 /* Rows for the session's next n tokens; logits are wanted when they reach the end. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int n, int *n_row, int *n_want)
 {
@@ -26,25 +24,29 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int n, int *n_
     }
 }
 
-static int emit_failure(struct eng_session *s, int status, struct eng_event *event)
+static int emit_end(struct eng_session *s, enum eng_finish finish, int status, struct eng_event *event)
 {
-    s->finish = ENG_FAILED;
-    *event = (struct eng_event){ s, ENG_NO_TOKEN, 0, ENG_FAILED, status };
+    s->finish = finish;
+    *event = (struct eng_event){ s, ENG_NO_TOKEN, 0, finish, status };
     return 1;
 }
 
-/* Sessions take what room is left; one that finds no KV ends, alone. */
+/* Sessions take what room is left; one that finds no KV ends, alone, as does one with no token to add. */
 static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_event *event)
 {
     int n_event = 0, n_session = e->opt.n_parallel, started = -1;
     *n_row = *n_want = 0;
-    for (int i = 0; i < n_session; i++)
-        e->session[i].n_row = 0;
+    for (int i = 0; i < n_session; i++) {
+        struct eng_session *s = &e->session[i];
+        s->n_row = 0;
+        if (runs(s) && s->n_token >= s->n_most)
+            n_event += emit_end(s, ENG_LENGTH, 0, &event[n_event]);
+    }
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < n_session; i++) {
             struct eng_session *s = &e->session[(e->next_prefill + i) % n_session];
             int n = s->n_token - s->n_kv;
-            if (!runs(s) || (n == 1) != (pass == 0))
+            if (!eng_session_runs(s) || (n == 1) != (pass == 0))
                 continue;
             n = kn_min(n, e->opt.n_chunk - *n_row);
             if (n <= 0)
@@ -53,7 +55,7 @@ static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_eve
             if (status) {
                 kn_say(KN_LOG_WARN, "a session ends at %d tokens: no KV memory is left: raise --kv-mem",
                        s->n_kv);
-                n_event += emit_failure(s, status, &event[n_event]);
+                n_event += emit_end(s, ENG_FAILED, status, &event[n_event]);
                 continue;
             }
             if (pass == 1 && started < 0)
@@ -106,7 +108,7 @@ static int settle(struct eng_engine *e, const struct moe_result *r, struct eng_e
         if (!status && s->want >= 0)
             status = e->choice_status[s->want];
         if (status) {
-            n_event += emit_failure(s, status, &event[n_event]);
+            n_event += emit_end(s, ENG_FAILED, status, &event[n_event]);
             continue;
         }
         e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
