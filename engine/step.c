@@ -39,7 +39,7 @@ static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_eve
     for (int i = 0; i < n_session; i++) {
         struct eng_session *s = &e->session[i];
         s->n_row = 0;
-        if (runs(s) && s->n_token >= s->n_most)
+        if (eng_session_runs(s) && s->n_token >= s->n_most)
             n_event += emit_end(s, ENG_LENGTH, 0, &event[n_event]);
     }
     for (int pass = 0; pass < 2; pass++)
