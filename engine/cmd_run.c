@@ -85,7 +85,7 @@ static int answer(struct run *r, struct timing *t)
         int n = eng_step(r->engine, r->event);
         if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
             return n < 0 ? n : r->event->status;
-        if (n == 0)                             /* the prompt takes more than one pass */
+        if (n == 0 || r->event->token == ENG_NO_TOKEN)   /* only the prompt was read; nothing to add */
             continue;
         t->n_token++;
         if (!t->first_ns)
