@@ -145,13 +145,14 @@ static void scalars_are_checked(void **state)
     assert_int_equal(moe_file_int(f, "i8", 0, 9, &i), KN_ECORRUPT);
     assert_non_null(strstr(seam.line, "model.gguf: file is corrupt: metadata 'i8': -1 is not within 0 to 9"));
     assert_int_equal(moe_file_int(f, "u64", 0, INT64_MAX - 1, &i), KN_ECORRUPT);
+    assert_int_equal(moe_file_int(f, "u64", -9, 9, &i), KN_ECORRUPT);   /* 2^64 - 1 is not -1 */
     assert_int_equal(moe_file_int(f, "f", 0, 9, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_int(f, "yes", 0, 9, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_int(f, "scores", 0, 9, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_float(f, "i8", &x), KN_ECORRUPT);
     assert_int_equal(moe_file_bool(f, "i8", &yes), KN_ECORRUPT);
     assert_int_equal(moe_file_string(f, "tokens", &s), KN_ECORRUPT);
-    assert_int_equal(seam.n_line, 8);
+    assert_int_equal(seam.n_line, 9);
     assert_true(i == 77 && x == 77 && !yes && !s.data);
     moe_file_close(f);
     gguf_free(&g);

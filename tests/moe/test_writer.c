@@ -152,6 +152,7 @@ static void sizes_that_cannot_be_are_refused(void **state)
     (void)state;
     static const uint64_t wrong[][2] = {
         { 48, 1 }, { 0, 1 }, { 64, 0 }, { UINT64_C(1) << 32, 1 }, { 64, UINT64_C(1) << 62 },
+        { 64, UINT64_C(1) << 57 },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct moe_writer *w;
