@@ -92,13 +92,12 @@ static void check_isa(struct report *r)
     char text[256], missing[128] = "";
     enum kn_isa best = kn_isa_best();
 #if defined(__x86_64__)
+#define FEATURE(name) { #name, __builtin_cpu_supports(#name) }
     const struct { const char *name; bool there; } feature[] = {
-        { "avx2", __builtin_cpu_supports("avx2") },         { "fma", __builtin_cpu_supports("fma") },
-        { "f16c", __builtin_cpu_supports("f16c") },         { "bmi2", __builtin_cpu_supports("bmi2") },
-        { "avx512f", __builtin_cpu_supports("avx512f") },   { "avx512bw", __builtin_cpu_supports("avx512bw") },
-        { "avx512vl", __builtin_cpu_supports("avx512vl") }, { "avx512dq", __builtin_cpu_supports("avx512dq") },
-        { "avx512vnni", __builtin_cpu_supports("avx512vnni") },
+        FEATURE(avx2),     FEATURE(fma),      FEATURE(f16c),     FEATURE(bmi2), FEATURE(avx512f),
+        FEATURE(avx512bw), FEATURE(avx512vl), FEATURE(avx512dq), FEATURE(avx512vnni),
     };
+#undef FEATURE
     for (size_t i = 0; i < sizeof feature / sizeof *feature; i++)
         if (!feature[i].there)
             snprintf(missing + strlen(missing), sizeof missing - strlen(missing), " %s", feature[i].name);
@@ -244,6 +243,7 @@ static void check_io_uring(struct report *r)
 }
 
 static const char no_direct[] = "this file system has no O_DIRECT";
+static const char move_models[] = "put models on ext4 or xfs, on a local disk";
 
 static void measure_depths(struct report *r, const char *path, int fd)
 {
@@ -253,8 +253,7 @@ static void measure_depths(struct report *r, const char *path, int fd)
     for (int i = 0; i < 3; i++) {
         int e = eng_disk_rate(path, fd, depth[i], &rate);
         if (e == KN_EUNSUPPORTED)
-            say(r, (struct finding){ "disk", BAD, no_direct,
-                .fix = "put models on ext4 or xfs, on a local disk" });
+            say(r, (struct finding){ "disk", BAD, no_direct, .fix = move_models });
         if (e < 0)
             return;
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once",
@@ -281,9 +280,10 @@ static void check_disk(struct report *r, const char *model)
 {
     int fd = -1, e = open_disk(model, &fd);
     if (e == KN_EUNSUPPORTED && model)
-        say(r, (struct finding){ "disk", BAD, no_direct, .fix = "put models on ext4 or xfs, on a local disk" });
+        say(r, (struct finding){ "disk", BAD, no_direct, .fix = move_models });
     else if (e == KN_EUNSUPPORTED)
-        say(r, (struct finding){ "disk", NOTE, "not measured: no file can be made here", .fix = "give -m MODEL" });
+        say(r, (struct finding){ "disk", NOTE, "not measured: no file can be made here",
+            .fix = "give -m MODEL" });
     if (e < 0)
         return;
     measure_depths(r, model ? model : ".", fd);

@@ -259,9 +259,10 @@ static void nearest(void **state)
 static void help(void **state)
 {
     (void)state;
-    static const struct { enum eng_command_id command; const char *words; const char *there, *absent; } asked[] = {
+    static const struct { enum eng_command_id command; const char *words, *there, *absent; } asked[] = {
         { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
-        { ENG_run, "-m m -h", "  --temperature, --temp X              0: always the likeliest token [0.8]", "--batch" },
+        { ENG_run, "-m m -h", "  --temperature, --temp X              0: always the likeliest token [0.8]",
+          "--batch" },
         { ENG_bench, "--help", "--batch LIST", "--temp" },
         { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
     };
