@@ -31,6 +31,21 @@ static int emit_end(struct eng_session *s, enum eng_finish finish, int status, s
     return 1;
 }
 
+/* KV that ended sessions keep in case they go on is there for those that run. */
+static int reserve(struct eng_engine *e, struct eng_session *s, int n)
+{
+    int status = eng_kv_reserve(&e->kv, s->slot, &s->n_slot, n);
+    for (int i = 0; status && i < e->opt.n_parallel; i++) {
+        struct eng_session *ended = &e->session[i];
+        if (eng_session_runs(ended) || ended->n_slot == 0)
+            continue;
+        eng_kv_release(&e->kv, ended->slot, &ended->n_slot, 0);
+        ended->n_kv = 0;
+        status = eng_kv_reserve(&e->kv, s->slot, &s->n_slot, n);
+    }
+    return status;
+}
+
 /* Sessions take what room is left; one that finds no KV ends, alone, as does one with no token to add. */
 static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_event *event)
 {
@@ -51,7 +66,7 @@ static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_eve
             n = kn_min(n, e->opt.n_chunk - *n_row);
             if (n <= 0)
                 continue;
-            int status = eng_kv_reserve(&e->kv, s->slot, &s->n_slot, s->n_kv + n);
+            int status = reserve(e, s, s->n_kv + n);
             if (status) {
                 kn_say(KN_LOG_WARN, "a session ends at %d tokens: no KV memory is left: raise --kv-mem",
                        s->n_kv);
