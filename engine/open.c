@@ -5,9 +5,7 @@
  * that cannot hold one context is refused with the smallest that can. */
 #include "engine/internal.h"
 
-#define GIB(bytes) ((double)(bytes) / (1 << 30))
-
-struct split { size_t weights, step, slot, kv; };
+#define MIB(bytes) (((bytes) + (1 << 20) - 1) >> 20)        /* rounded up: what is asked for is enough */
 
 static struct moe_context_options context_options(const struct eng_engine *e, int n_slot)
 {
@@ -28,18 +26,19 @@ static int split_memory(struct eng_engine *e, int *n_slot)
     size_t weights = shape->dense_bytes + shape->expert_bytes;
     size_t total = e->opt.host_mem ? e->opt.host_mem : weights + machine.available_bytes;
     size_t room = total > weights + step ? total - weights - step : 0;
-    size_t per_session = kn_align_up((size_t)e->opt.n_ctx, ENG_KV_BLOCK);
-    size_t want = (size_t)e->opt.n_parallel * per_session * slot, most = room;
+    size_t one = kn_align_up((size_t)e->opt.n_ctx, ENG_KV_BLOCK) * slot, share = room * 3 / 10;
+    size_t want = (size_t)e->opt.n_parallel * one;
     if (e->opt.kv_mem)
         want = e->opt.kv_mem;
-    else if (want > room * 3 / 10)
-        want = room * 3 / 10 > per_session * slot ? room * 3 / 10 : per_session * slot;
-    if (want > most || want < per_session * slot)
-        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %.2f GiB of KV and there is room for "
-                       "%.2f GiB: lower --ctx-size, or raise %s to %.2f GiB", e->opt.n_ctx,
-                       GIB(per_session * slot), GIB(want > most ? most : want),
-                       want > most ? "--host-mem" : "--kv-mem",
-                       GIB((want > most ? weights + step : 0) + per_session * slot));
+    else if (want > share)
+        want = share > one ? share : one;
+    if (want < one)
+        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %zu MiB of KV: raise --kv-mem to %zuM, or "
+                       "lower --ctx-size", e->opt.n_ctx, MIB(one), MIB(one));
+    if (want > room)
+        return kn_fail(KN_ELIMIT, "%zu MiB of KV do not fit beside %zu MiB of weights and %zu MiB of buffers "
+                       "in %zu MiB: lower %s, or raise --host-mem to %zuM", MIB(want), MIB(weights), MIB(step),
+                       total >> 20, e->opt.kv_mem ? "--kv-mem" : "--ctx-size", MIB(weights + step + want));
     size_t n = want / slot / ENG_KV_BLOCK * ENG_KV_BLOCK;
     *n_slot = n > (INT32_MAX / 2) ? INT32_MAX / 2 / ENG_KV_BLOCK * ENG_KV_BLOCK : (int)n;
     return 0;

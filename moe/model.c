@@ -348,9 +348,10 @@ static int check_memory(const struct moe_model *m, size_t budget, const char *pa
     size_t room = budget ? budget : machine.available_bytes;
     if (need <= room)
         return 0;
-    return kn_fail(KN_ELIMIT, "%s: the weights take %.2f GiB and %s %.2f GiB: %s", path,
-                   (double)need / (1 << 30), budget ? "--host-mem is" : "this machine has free",
-                   (double)room / (1 << 30), budget ? "raise it" : "free some, or use a smaller model");
+    size_t mib = (need + (1 << 20) - 1) >> 20;          /* rounded up: what is asked for is enough */
+    return kn_fail(KN_ELIMIT, "%s: the weights take %zu MiB and %s %zu MiB: %s", path, mib,
+                   budget ? "--host-mem is" : "this machine has free", room >> 20,
+                   budget ? "raise it" : "free some, or use a smaller model");
 }
 
 static int bind_and_read(struct binder *b, const struct moe_model_options *opt)

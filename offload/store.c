@@ -84,8 +84,8 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
 {
     size_t need = off_store_bytes(opt->expert, opt->n_expert);
     if (opt->host_bytes && need > opt->host_bytes)
-        return kn_fail(KN_ELIMIT, "the experts take %.2f GiB and the budget leaves %.2f GiB: raise --host-mem",
-                       (double)need / (1 << 30), (double)opt->host_bytes / (1 << 30));
+        return kn_fail(KN_ELIMIT, "the experts take %zu MiB and the budget leaves %zu MiB: raise --host-mem",
+                       (need + (1 << 20) - 1) >> 20, opt->host_bytes >> 20);
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
         return kn_fail(KN_ENOMEM, "no memory for the expert store");
