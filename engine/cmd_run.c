@@ -18,6 +18,7 @@ struct run {
     struct eng_event *event;
     char *piece, *shown;                        /* text of one token; what may be shown of it */
     struct eng_ids ids;                         /* the whole sequence */
+    uint32_t n_retry;                           /* another answer to the same message: other noise */
 };
 
 static int open_run(struct run *r)
@@ -72,6 +73,7 @@ static int answer(struct run *r, struct timing *t)
     struct eng_stop stop;
     struct eng_request request = { .token = r->ids.id, .n_token = (int)r->ids.n, .n_predict = c->n_predict,
                                    .ignore_eos = c->ignore_eos, .sampling = c->sampling };
+    request.sampling.choice += r->n_retry;
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);
     int error = eng_stop_init(&stop, c->stop, c->n_stop);
@@ -222,8 +224,10 @@ static int run_chat(struct run *r)
             kn_free(last);
             last = kn_strdup(text);
             last_begin = r->ids.n;
+            r->n_retry = 0;
         } else if (kind == ENG_INPUT_RETRY && last) {
             r->ids.n = last_begin;
+            r->n_retry++;
         } else {
             continue;
         }
