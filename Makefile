@@ -20,7 +20,7 @@ FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 # ---- settings ------------------------------------------------------------------------------------------
 CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP
 CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-           -ffp-contract=off -fno-math-errno $(if $(CI),-Werror) $($(MODE)_FLAGS)
+           -ffp-contract=off -fno-math-errno $(if $(filter release,$(if $(CI),$(MODE))),-Werror) $($(MODE)_FLAGS)
 release_FLAGS = -O2
 asan_FLAGS    = -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 tsan_FLAGS    = -O1 -fsanitize=thread -fno-omit-frame-pointer
