@@ -13,12 +13,14 @@
 #include "engine/text.h"
 
 #define SHOWN_ITEMS 8                       /* of an array */
+#define COLUMN      15                      /* where values begin; further right in the long lists */
+#define WIDE_COLUMN 50
 #define N_TYPE      512                     /* tensor types in use have numbers below */
 
 struct sheet {
     FILE *out;
     bool json, comma;                       /* comma: a member precedes */
-    int indent;
+    int indent, column;
 };
 
 /* ---- the two forms ----------------------------------------------------------------------------- */
@@ -57,7 +59,7 @@ static void begin(struct sheet *s, const char *name, const char *label)
             fputc(':', s->out);
         }
     } else
-        fprintf(s->out, "%*s%-*s ", s->indent, "", 14 - s->indent, label);
+        fprintf(s->out, "%*s%-*s ", s->indent, "", s->column - 1 - s->indent, label);
     s->comma = true;
 }
 
@@ -275,7 +277,8 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
 
 static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
 {
-    char shown[80];
+    char shown[1024];
+    size_t room = v->type == MOE_ARRAY ? 80 : sizeof shown;
     double x;
     switch (v->item) {
     case MOE_STRING:
@@ -283,7 +286,7 @@ static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
             json_string(s->out, ((const struct moe_string *)v->data)[i]);
             break;
         }
-        moe_string_show(((const struct moe_string *)v->data)[i], shown, sizeof shown);
+        moe_string_show(((const struct moe_string *)v->data)[i], shown, room);
         fprintf(s->out, "\"%s\"", shown);
         break;
     case MOE_BOOL:
@@ -355,7 +358,7 @@ int eng_cmd_inspect(const struct eng_config *config)
     struct moe_file *f = NULL;
     if (moe_file_open(&f, config->model))
         return 2;
-    struct sheet s = { .out = stdout, .json = config->json };
+    struct sheet s = { .out = stdout, .json = config->json, .column = COLUMN };
     if (s.json)
         fputc('{', s.out);
     put_string(&s, "file", "file", view(moe_file_path(f)));
@@ -367,6 +370,7 @@ int eng_cmd_inspect(const struct eng_config *config)
     put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  splits as");
     put_formats(&s, f);
     if (config->verbose) {
+        s.column = WIDE_COLUMN;
         put_values(&s, f);
         put_tensors(&s, f);
     }

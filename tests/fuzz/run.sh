@@ -13,10 +13,10 @@ for fuzzer in "$folder"/fuzz_*; do
     if "$fuzzer" -seed=1 -max_len=65536 -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$folder/$name-" \
         "$@" "$grown" $(ls -d "$folder/seed/$name" "tests/fuzz/corpus/$name" 2>/dev/null) \
         >"$fuzzer.log" 2>&1; then
-        echo "ok   fuzz_$name ($(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$fuzzer.log") runs)"
+        echo "passed: fuzz_$name ($(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$fuzzer.log") runs)"
     else
         tail -n 40 "$fuzzer.log"
-        echo "FAIL fuzz_$name"
+        echo "failed: fuzz_$name"
         failed=1
     fi
 done
