@@ -1,12 +1,13 @@
 /* kernels/cpu/attention.tmpl.c - one row's attention over one KV head, per instruction set.
  *
  * Equal to kn_attend in cpu/reference.c bit for bit.  The query heads that share a KV head are worked on
- * together, so that a key or value is read and widened once for all of them: rows of TILE positions are
- * staged as floats in the nearest cache, then every head runs over them out of registers.
+ * together, so that a key or value is read from memory once for all of them: keys are staged as floats,
+ * a tile of positions at a time, and every head's query runs over them; values are widened on the way
+ * into the sums of MANY heads.  Rows are asked for ahead of time, spread over the arithmetic.
  *
  * Bytes and operations at d_head 128, f16, 8 heads: a position is 512 bytes and 2048 products, 128 fma of
- * 16 lanes.  At 12 GB/s and 3 GHz per core the bytes take 128 cycles and the products 64, so a long past
- * runs at the speed of DRAM, and prefill, whose keys are in the cache, at that of the arithmetic.
+ * 16 lanes.  At 12 GB/s and 3 GHz per core the bytes take 128 cycles and the products 64, the trees' sums
+ * half as much again: a long past is bound by DRAM, prefill, whose keys are cached, by the arithmetic.
  *
  *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products run at once and
  *            their trees are finished together (sum_quads), 16 (8) scores to a register
@@ -17,71 +18,78 @@
 
 #include <math.h>
 
-#define TILE  16                                         /* positions staged at once */
+#define TILE  16                                         /* keys staged at once */
 #define GROUP 16                                         /* heads worked on at once */
-#define AHEAD 32                                         /* positions between asking and staging */
 #define NP    KN_QUADS                                   /* dot products at once */
 #define PART  (KN_ACCS / 4)                              /* passes over them: 4 accumulators each */
 
 struct heads { float most[GROUP], sum[GROUP]; };         /* what the outputs are relative to */
 
-/* Rows are padded to whole sets of 64 accumulators.  A query's padding is -0, a staged row's +0: their
+/* Rows are padded to whole sets of 64 accumulators.  A query's padding is -0, a staged key's +0: their
  * product is -0, which leaves every accumulator as it is, even one that holds -0. */
 struct work {
     const struct kn_attend *a;
-    int n_q, d_pad, n_merged;                            /* heads, padded d_head, chunks so far */
+    int n_q, d_pad;                                      /* heads, padded d_head */
+    int lo, hi;                                          /* the seen part of this chunk, within 0..64 */
+    bool first;                                          /* chunk */
     float *out;                                          /* [n_q][d_head] */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
-    _Alignas(64) float e[GROUP][KN_CHUNK];                            /* scores, then weights */
-    _Alignas(64) float row[TILE * KN_MAX_D_HEAD];                     /* [TILE][d_pad] keys or values */
-    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] */
-    _Alignas(64) float o[GROUP * KN_MAX_D_HEAD];                      /* [n_q][d_pad] of this chunk */
-    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];                  /* [n_q][d_pad] of all so far */
+    float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* of this chunk's positions, of the next's */
+    _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
+    _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
+    _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
+    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];     /* [n_q][d_pad] outputs so far */
 };
 
-/* ---- staging ----------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------- */
 
-/* n halves to floats; asks for as many at next, to be staged a while later. */
-KN_INLINE void stage_f16(const uint16_t *from, const uint16_t *next, int n, float *to)
+/* The slots of the chunk that begins at base; 0 past the last position. */
+static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUNK])
 {
-    int i = 0;
-    for (; i + 64 <= n; i += 64) {
-        _mm_prefetch(next + i, _MM_HINT_T0);
-        _mm_prefetch(next + i + 32, _MM_HINT_T0);
-        for (int j = i; j < i + 64; j += KN_LANES) vf_store(to + j, vf_load_f16(from + j));
-    }
-    if (i < n) _mm_prefetch(next + i, _MM_HINT_T0);
-    for (; i + KN_LANES <= n; i += KN_LANES) vf_store(to + i, vf_load_f16(from + i));
-    if (i < n) {
-        uint16_t last[KN_LANES] = {0};
-        memcpy(last, from + i, (size_t)(n - i) * sizeof *from);
-        vf_store(to + i, vf_load_f16(last));
-    }
+    int end = kn_max(0, kn_min(KN_CHUNK, a->last + 1 - base));
+    int split = kn_max(0, kn_min(end, a->n_base - base));
+    memset(slot, 0, KN_CHUNK * sizeof *slot);
+    if (split > 0) memcpy(slot, a->base + base, (size_t)split * sizeof *slot);
+    if (split < end)
+        memcpy(slot + split, a->tail + (base + split - a->n_base), (size_t)(end - split) * sizeof *slot);
 }
 
-KN_INLINE void stage_f32(const float *from, const float *next, int n, float *to)
+KN_INLINE size_t row_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->d_head; }
+
+/* Asks for n values that are due later.  Spread over the arithmetic: many at once would hold it up. */
+KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
-    for (int i = 0; i < n; i += 16) _mm_prefetch(next + i, _MM_HINT_T0);
-    memcpy(to, from, (size_t)n * sizeof *to);
+    size_t value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
+    const char *p = (const char *)rows + at * value;
+    for (size_t i = 0; i < (size_t)n * value; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
-KN_INLINE size_t slot_of(const struct kn_attend *a, int p)
+/* Values i.. of a row, as many as fit a register or as there are. */
+KN_INLINE vf load_kv(const void *rows, size_t i, int n, enum kn_kv kv)
 {
-    return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
+    const uint16_t *half = (const uint16_t *)rows + i;
+    if (kv == KN_KV_F32) return load_some((const float *)rows + i, n);
+    if (n >= KN_LANES) return vf_load_f16(half);
+    uint16_t some[KN_LANES] = {0};
+    memcpy(some, half, (size_t)n * sizeof *half);
+    return vf_load_f16(some);
 }
 
-/* Positions lo..hi-1 of one tile to rows of w->row; row 0 is the tile's first position, seen or not. */
-static void stage(struct work *w, const void *rows, int lo, int hi)
+/* Keys lo..hi-1 of one tile to rows of w->key; row 0 is the tile's first position, seen or not. */
+KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 {
-    const struct kn_attend a = *w->a;                    /* a copy: no store below can change it */
-    size_t d_head = (size_t)a.d_head, d_pad = (size_t)w->d_pad;
-    float *to = w->row + (size_t)(lo % TILE) * d_pad;
+    const void *k = w->a->k;
+    int d_head = w->a->d_head, d_pad = w->d_pad;
+    float *to = w->key + lo % TILE * d_pad;
     for (int p = lo; p < hi; p++, to += d_pad) {
-        size_t at = slot_of(&a, p) * d_head, next = slot_of(&a, kn_min(p + AHEAD, a.last)) * d_head;
-        if (a.kv == KN_KV_F16)
-            stage_f16((const uint16_t *)rows + at, (const uint16_t *)rows + next, a.d_head, to);
-        else
-            stage_f32((const float *)rows + at, (const float *)rows + next, a.d_head, to);
+        size_t at = row_at(w, w->slot[p]);
+        int d = 0;
+        for (; d + 64 <= d_head; d += 64)
+            for (int i = d; i < d + 64; i += KN_LANES)
+                vf_store(to + i, load_kv(k, at + (size_t)i, KN_LANES, kv));
+        for (; d < d_head; d += KN_LANES)
+            vf_store(to + d, load_kv(k, at + (size_t)d, d_head - d, kv));
     }
 }
 
@@ -111,123 +119,146 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
+/* On the way the values of every fourth position are asked for, in four places of memory at once: that
+ * keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one head). */
 static void score_tile(struct work *w, int tile)
 {
     vf scale = vf_set1(w->a->scale);
     for (int h = 0; h < w->n_q; h++) {
         const float *q = w->q + h * w->d_pad;
+        for (int p = tile + 4 * h; p < KN_CHUNK; p += 4 * w->n_q)
+            ask(w->a->v, row_at(w, w->slot[p]), w->a->d_head, w->a->kv);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
             for (int k = 0; k < 4; k++)
-                quad[k] = dot_quads(q, w->row + (p + k) * w->d_pad, w->d_pad);
+                quad[k] = dot_quads(q, w->key + (p + k) * w->d_pad, w->d_pad);
             vf_store(&w->e[h][tile * TILE + p], vf_mul(scale, sum_quads(quad)));
         }
     }
 }
 
-/* Scores of the chunk's positions lo..hi-1 to weights relative to their maximum; the others to +0.
+/* Scores of the seen positions to weights relative to their maximum; the others to +0.
  * An unseen position is first given the score of a seen one: that leaves the maximum alone, and unlike
  * minus infinity it does not underflow in exp, which costs the processor a detour. */
-static void weigh(struct work *w, int lo, int hi)
+static void weigh(struct work *w)
 {
+    vm seen[KN_ACCS];
+    for (int j = 0; j < KN_ACCS; j++)
+        seen[j] = lanes_between(w->lo - j * KN_LANES, w->hi - j * KN_LANES);
+
     for (int h = 0; h < w->n_q; h++) {
         float *e = w->e[h];
-        for (int p = 0; p < lo; p++) e[p] = e[lo];
-        for (int p = hi; p < KN_CHUNK; p++) e[p] = e[lo];
-
-        vf most = vf_set1(-HUGE_VALF), weight[KN_ACCS];
-        for (int j = 0; j < KN_ACCS; j++) most = vf_max(vf_load(e + j * KN_LANES), most);
+        vf first = vf_set1(e[w->lo]), most = vf_set1(-HUGE_VALF), x[KN_ACCS];
+        for (int j = 0; j < KN_ACCS; j++) {
+            x[j] = vf_select(seen[j], vf_load(e + j * KN_LANES), first);
+            most = vf_max(x[j], most);
+        }
         w->chunk.most[h] = vf_largest(most);
         most = vf_set1(w->chunk.most[h]);
-        for (int j = 0; j < KN_ACCS; j++)
-            vf_store(e + j * KN_LANES, vf_exp(vf_sub(vf_load(e + j * KN_LANES), most)));
+        for (int j = 0; j < KN_ACCS; j++) {
+            x[j] = vf_select(seen[j], vf_exp(vf_sub(x[j], most)), vf_zero());
+            vf_store(e + j * KN_LANES, x[j]);
+        }
+        w->chunk.sum[h] = sum_accumulators(x);
+    }
+}
 
-        for (int p = 0; p < lo; p++) e[p] = 0;
-        for (int p = hi; p < KN_CHUNK; p++) e[p] = 0;
-        for (int j = 0; j < KN_ACCS; j++) weight[j] = vf_load(e + j * KN_LANES);
-        w->chunk.sum[h] = sum_accumulators(weight);
+/* Takes the chunk's maximum and sum into those of all: keep and take are for the outputs to follow. */
+static void merge_heads(struct work *w)
+{
+    if (w->first) {
+        w->so_far = w->chunk;
+        return;
+    }
+    for (int h = 0; h < GROUP; h += KN_LANES) {
+        vf old = vf_load(w->so_far.most + h), new = vf_load(w->chunk.most + h);
+        vf most = old, keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
+        vf sum = vf_fma(vf_load(w->chunk.sum + h), take, vf_mul(vf_load(w->so_far.sum + h), keep));
+        vf_store(w->so_far.most + h, most);
+        vf_store(w->so_far.sum + h, sum);
+        vf_store(w->keep + h, keep);
+        vf_store(w->take + h, take);
     }
 }
 
 /* ---- values ------------------------------------------------------------------------------------ */
 
-/* n_head heads by n_reg registers of outputs, over n_row positions.  Both counts are constants. */
-KN_INLINE void add_values(float *o, int o_stride, const float *e, const float *row, int row_stride,
-                          int n_row, int n_head, int n_reg)
+#define MOST_HEADS 8
+#define MOST_REGS  4
+
+/* Outputs d.. of n_head heads in n_reg registers each, the last of them n_last wide.  kv and the counts
+ * are constants, so that the sums of the whole chunk stay in registers.  The first heads ask for the
+ * same part of the keys to come. */
+KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
 {
-    vf acc[4][4];
+    const float(*e)[KN_CHUNK] = w->e + h0;
+    vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
     for (int h = 0; h < n_head; h++)
-        for (int j = 0; j < n_reg; j++) acc[h][j] = vf_load(o + h * o_stride + j * KN_LANES);
-    for (int p = 0; p < n_row; p++, row += row_stride) {
-        vf v[4];
-        for (int j = 0; j < n_reg; j++) v[j] = vf_load(row + j * KN_LANES);
+        for (int j = 0; j < n_reg; j++) acc[h][j] = vf_zero();
+
+    for (int p = w->lo; p < w->hi; p++) {
+        size_t at = row_at(w, w->slot[p]) + (size_t)d;
+        if (h0 == 0) ask(w->a->k, row_at(w, w->next[p]) + (size_t)d, n_reg * KN_LANES, kv);
+        for (int j = 0; j < n_reg; j++)
+            v[j] = load_kv(w->a->v, at + (size_t)(j * KN_LANES), j + 1 < n_reg ? KN_LANES : n_last, kv);
         for (int h = 0; h < n_head; h++)
-            for (int j = 0; j < n_reg; j++)
-                acc[h][j] = vf_fma(vf_set1(e[h * KN_CHUNK + p]), v[j], acc[h][j]);
+            for (int j = 0; j < n_reg; j++) acc[h][j] = vf_fma(vf_set1(e[h][p]), v[j], acc[h][j]);
     }
-    for (int h = 0; h < n_head; h++)
-        for (int j = 0; j < n_reg; j++) vf_store(o + h * o_stride + j * KN_LANES, acc[h][j]);
+    for (int h = 0; h < n_head; h++) {
+        vf keep = vf_set1(w->keep[h0 + h]), take = vf_set1(w->take[h0 + h]);
+        for (int j = 0; j < n_reg; j++) {
+            float *total = w->total + (h0 + h) * w->d_pad + d + j * KN_LANES;
+            if (!w->first) acc[h][j] = vf_fma(acc[h][j], take, vf_mul(vf_load(total), keep));
+            vf_store(total, acc[h][j]);
+        }
+    }
 }
 
-#define N_REG (KN_LANES == 16 ? 4 : 2)                   /* 4 heads by N_REG fill the registers */
-
-/* Positions lo..hi-1 of the chunk, all of one tile. */
-static void add_tile(struct work *w, int lo, int hi)
+KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n_reg)
 {
-    int step = N_REG * KN_LANES, d_pad = w->d_pad, h = 0;
-    const float *row = w->row + lo % TILE * d_pad;
-    for (; h + 4 <= w->n_q; h += 4)
-        for (int d = 0; d < w->a->d_head; d += step)
-            add_values(w->o + h * d_pad + d, d_pad, &w->e[h][lo], row + d, d_pad, hi - lo, 4, N_REG);
-    for (; h < w->n_q; h++)
-        for (int d = 0; d < w->a->d_head; d += step)
-            add_values(w->o + h * d_pad + d, d_pad, &w->e[h][lo], row + d, d_pad, hi - lo, 1, N_REG);
+    int d = 0, d_head = w->a->d_head, step = n_reg * KN_LANES;
+    for (; d + step <= d_head; d += step) add_values(w, h, d, kv, n_head, n_reg, KN_LANES);
+    for (; d + KN_LANES <= d_head; d += KN_LANES) add_values(w, h, d, kv, n_head, 1, KN_LANES);
+    if (d < d_head) add_values(w, h, d, kv, n_head, 1, d_head - d);
+}
+
+#if KN_LANES == 16
+#define MANY 8                                           /* heads by 2 registers: half of all there are */
+#else
+#define MANY 4
+#endif
+
+KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
+{
+    int h = 0;
+    for (; h + MANY <= w->n_q; h += MANY) add_heads(w, h, kv, MANY, 2);
+    for (; h + 4 <= w->n_q; h += 4) add_heads(w, h, kv, 4, 2);
+    for (; h < w->n_q; h++) add_heads(w, h, kv, 1, 4);
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------ */
-
-static void merge(struct work *w)
-{
-    float keep[GROUP], take[GROUP];
-    for (int h = 0; h < GROUP; h += KN_LANES) {
-        vf old = vf_load(w->so_far.most + h), new = vf_load(w->chunk.most + h);
-        vf most = vf_max(new, old), k = vf_exp(vf_sub(old, most)), t = vf_exp(vf_sub(new, most));
-        vf sum = vf_fma(vf_load(w->chunk.sum + h), t, vf_mul(vf_load(w->so_far.sum + h), k));
-        vf_store(w->so_far.most + h, most);
-        vf_store(w->so_far.sum + h, sum);
-        vf_store(keep + h, k);
-        vf_store(take + h, t);
-    }
-    for (int h = 0; h < w->n_q; h++) {
-        vf k = vf_set1(keep[h]), t = vf_set1(take[h]);
-        float *total = w->total + h * w->d_pad;
-        const float *o = w->o + h * w->d_pad;
-        for (int d = 0; d < w->a->d_head; d += KN_LANES)
-            vf_store(total + d, vf_fma(vf_load(o + d), t, vf_mul(vf_load(total + d), k)));
-    }
-}
 
 /* Positions lo..hi-1, all of one chunk. */
 static void attend_chunk(struct work *w, int lo, int hi)
 {
     int base = lo / KN_CHUNK * KN_CHUNK;
-    for (int p = lo / TILE * TILE; p < hi; p += TILE) {
-        stage(w, w->a->k, kn_max(p, lo), kn_min(p + TILE, hi));
-        score_tile(w, (p - base) / TILE);
+    bool f16 = w->a->kv == KN_KV_F16;
+    w->lo = lo - base;
+    w->hi = hi - base;
+    w->first = lo == w->a->first;
+    if (w->first) find_slots(w->a, base, w->slot);
+    else memcpy(w->slot, w->next, sizeof w->slot);
+    find_slots(w->a, base + KN_CHUNK, w->next);
+    for (int p = w->lo / TILE * TILE; p < w->hi; p += TILE) {
+        int from = kn_max(p, w->lo), to = kn_min(p + TILE, w->hi);
+        if (f16) stage_keys(w, from, to, KN_KV_F16);
+        else stage_keys(w, from, to, KN_KV_F32);
+        score_tile(w, p / TILE);
     }
-    weigh(w, lo - base, hi - base);
-    memset(w->o, 0, (size_t)(w->n_q * w->d_pad) * sizeof *w->o);
-    for (int p = lo / TILE * TILE; p < hi; p += TILE) {
-        int from = kn_max(p, lo), to = kn_min(p + TILE, hi);
-        stage(w, w->a->v, from, to);
-        add_tile(w, from - base, to - base);
-    }
-    if (w->n_merged++ > 0) {
-        merge(w);
-        return;
-    }
-    w->so_far = w->chunk;
-    memcpy(w->total, w->o, (size_t)(w->n_q * w->d_pad) * sizeof *w->o);
+    weigh(w);
+    merge_heads(w);
+    if (f16) add_all_values(w, KN_KV_F16);
+    else add_all_values(w, KN_KV_F32);
 }
 
 static void attend_group(struct work *w, const float *q)
@@ -257,11 +288,12 @@ void KN_FN(kn_attend)(const struct kn_attend *a)
     struct work w;
     w.a = a;
     w.d_pad = (int)kn_align_up((size_t)a->d_head, 64);
-    memset(&w.chunk, 0, sizeof w.chunk);
-    memset(w.row, 0, (size_t)(TILE * w.d_pad) * sizeof *w.row);
+    memset(&w.chunk, 0, sizeof w.chunk);                 /* the heads there are not */
+    memset(w.take, 0, sizeof w.take);
+    memset(w.keep, 0, sizeof w.keep);
+    memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);
     for (int h = 0; h < a->n_q; h += GROUP) {
         w.n_q = kn_min(GROUP, a->n_q - h);
-        w.n_merged = 0;
         w.out = a->out + h * a->d_head;
         attend_group(&w, a->q + h * a->d_head);
     }

@@ -31,6 +31,12 @@ KN_INLINE void store_some(float *p, vf x, int n)
 
 #if KN_LANES == 16
 
+KN_INLINE vm lanes_between(int lo, int hi)               /* lanes lo..hi-1; either may lie outside */
+{
+    vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_cmpge_epi32_mask(lane, vi_set1(lo)) & _mm512_cmplt_epi32_mask(lane, vi_set1(hi));
+}
+
 KN_INLINE vf vf_times_pow2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
 KN_INLINE vf vf_low_pairs(vf a, vf b)                    /* of each 128 bits: a0 a1 b0 b1 */
@@ -63,6 +69,13 @@ KN_INLINE __m128 fold_to_quad(vf x)
 KN_INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
 
 #else
+
+KN_INLINE vm lanes_between(int lo, int hi)
+{
+    vi lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_andnot_si256(_mm256_cmpgt_epi32(vi_set1(lo), lane),
+                               _mm256_cmpgt_epi32(vi_set1(hi), lane));
+}
 
 KN_INLINE vf vf_times_pow2(vf x, vf n)                   /* in two steps, as in expf.h */
 {
