@@ -172,7 +172,7 @@ static void merge_heads(struct work *w)
     }
     for (int h = 0; h < GROUP; h += KN_LANES) {
         vf old = vf_load(w->so_far.most + h), new = vf_load(w->chunk.most + h);
-        vf most = old, keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
+        vf most = vf_max(new, old), keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
         vf sum = vf_fma(vf_load(w->chunk.sum + h), take, vf_mul(vf_load(w->so_far.sum + h), keep));
         vf_store(w->so_far.most + h, most);
         vf_store(w->so_far.sum + h, sum);
