@@ -1,0 +1,564 @@
+/* Sessions: what one yields depends on its tokens, its sampling and its seed, and on nothing else; what goes
+ * wrong for one is not felt by the others; and every block of KV comes back.
+ *
+ * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a logit soon
+ * shows as another token.  Logprobs are compared by memcmp too. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/faults.h"
+
+#define N_CTX   256
+#define N_MOST  8
+#define LENGTH  40                              /* tokens to add */
+#define PROMPT  90                              /* beyond one chunk of attention */
+
+static char path[64];
+static int n_vocab;
+static uint64_t random_state;
+
+static int random_below(int n)
+{
+    return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-session-%d.gguf", getpid());
+    if (kn_team_open(&team, 2) != 0)
+        return -1;
+    int error = moe_synth(path, &(struct moe_synth_options){ .shape = "tiny", .n_layer = 2, .n_vocab = 300,
+                                                             .format = KN_Q4_K, .seed = 3, .team = team });
+    kn_team_close(team);
+    n_vocab = 300;
+    return error;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static struct eng_engine *open_engine(struct eng_options o)
+{
+    struct eng_engine *e = NULL;
+    o.model = path;
+    o.isa = KN_ISA_COUNT - 1;
+    o.n_ctx = o.n_ctx ? o.n_ctx : N_CTX;
+    o.n_parallel = o.n_parallel ? o.n_parallel : 1;
+    o.n_thread = o.n_thread ? o.n_thread : 1;
+    assert_int_equal(eng_open(&e, &o), 0);
+    return e;
+}
+
+static void close_engine(struct eng_engine *e)
+{
+    for (int i = 0; i < e->opt.n_parallel; i++)
+        eng_session_close(&e->session[i]);
+    assert_int_equal(e->kv.n_free, e->kv.n_block);      /* every block has come back */
+    eng_close(e);
+}
+
+static struct eng_request request(const int32_t *token, int n_token, int n_predict, uint64_t seed)
+{
+    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict, .ignore_eos = true };
+    spec_params_default(&r.sampling);
+    r.sampling.temperature = 1;
+    r.sampling.seed = seed;
+    return r;
+}
+
+static void fill_prompt(int32_t *token, int n, uint64_t seed)
+{
+    for (int i = 0; i < n; i++)
+        token[i] = (int32_t)(kn_mix(seed * 1000 + (uint64_t)i) % (uint64_t)n_vocab);
+}
+
+/* ---- watching ---------------------------------------------------------------------------------- */
+
+struct heard { int32_t token[N_CTX]; float logprob[N_CTX]; int n; enum eng_finish finish; int status, n_end, n_bare; };
+
+static void hear(struct heard *h, const struct eng_event *ev)
+{
+    assert_int_equal(h->n_end, 0);                      /* nothing comes after the end */
+    if (ev->token != ENG_NO_TOKEN) {
+        h->token[h->n] = ev->token;
+        h->logprob[h->n++] = ev->logprob;
+    }
+    h->n_bare += ev->token == ENG_NO_TOKEN;             /* ended without one */
+    h->finish = ev->finish;
+    h->status = ev->status;
+    h->n_end += ev->finish != ENG_RUNNING;
+}
+
+/* Steps until s ends. */
+static struct heard run_alone(struct eng_engine *e, struct eng_session *s, const struct eng_request *r)
+{
+    struct heard h = { 0 };
+    struct eng_event event[N_MOST];
+    assert_int_equal(eng_session_start(s, r), 0);
+    for (int step = 0; !h.n_end; step++) {
+        assert_true(step < 4 * N_CTX);
+        int n = eng_step(e, event);
+        assert_in_range(n, 0, e->opt.n_parallel);
+        for (int i = 0; i < n; i++)
+            if (event[i].session == s)
+                hear(&h, &event[i]);
+    }
+    return h;
+}
+
+static void assert_same(const char *what, const struct heard *got, const struct heard *want)
+{
+    if (got->n != want->n || got->finish != want->finish ||
+        memcmp(got->token, want->token, sizeof *got->token * (size_t)got->n) ||
+        memcmp(got->logprob, want->logprob, sizeof *got->logprob * (size_t)got->n))
+        fail_msg("%s: not the same (%d and %d tokens, finish %d and %d)", what, got->n, want->n, got->finish,
+                 want->finish);
+}
+
+/* ---- the same, whatever the company -------------------------------------------------------------- */
+
+/* The target among others that start, stop and end at random; n_company 0: alone. */
+static struct heard run_in_company(struct eng_options o, int n_company)
+{
+    int32_t prompt[N_CTX], noise[N_CTX];
+    struct eng_session *target, *other[N_MOST];
+    struct eng_event event[N_MOST];
+    struct heard h = { 0 };
+    o.n_parallel = n_company + 1;
+    struct eng_engine *e = open_engine(o);
+    fill_prompt(prompt, PROMPT, 1);
+    int place = random_below(n_company + 1);
+    for (int i = 0; i <= n_company; i++)
+        assert_int_equal(eng_session_open(i == place ? &target : &other[i - (i > place)], e), 0);
+    struct eng_request r = request(prompt, PROMPT, LENGTH, 99);
+    for (int step = 0, wait = random_below(4); !h.n_end; step++) {
+        assert_true(step < 4 * N_CTX);
+        if (step == wait)
+            assert_int_equal(eng_session_start(target, &r), 0);
+        for (int i = 0; i < n_company; i++) {
+            if (other[i]->finish != ENG_RUNNING && random_below(3) == 0) {
+                int n = 1 + random_below(120);
+                fill_prompt(noise, n, (uint64_t)random_below(1000));
+                struct eng_request x = request(noise, n, random_below(30), (uint64_t)step);
+                assert_int_equal(eng_session_start(other[i], &x), 0);
+            } else if (random_below(20) == 0) {
+                eng_session_stop(other[i]);
+            }
+        }
+        int n = eng_step(e, event);
+        assert_in_range(n, 0, e->opt.n_parallel);
+        for (int i = 0; i < n; i++)
+            if (event[i].session == target)
+                hear(&h, &event[i]);
+    }
+    assert_int_equal(h.n, LENGTH);
+    assert_int_equal(h.finish, ENG_LENGTH);
+    close_engine(e);
+    return h;
+}
+
+static void company_chunks_and_threads_change_nothing(void **state)
+{
+    (void)state;
+    static const int chunks[] = { 1, 7, 64, 512 };
+    random_state = 17;
+    for (int kv = 0; kv < KN_KV_COUNT; kv++) {
+        struct eng_options o = { .kv = (enum kn_kv)kv };
+        struct heard want = run_in_company(o, 0);
+        int distinct = 0;
+        for (int i = 1; i < want.n; i++)
+            distinct += want.token[i] != want.token[0];
+        assert_true(distinct > LENGTH / 2);             /* a model that says one thing proves nothing */
+        for (int i = 0; i < 4; i++) {
+            o.n_chunk = chunks[i];
+            o.n_thread = 1 + i % 3;
+            struct heard alone = run_in_company(o, 0), company = run_in_company(o, 1 + 2 * i);
+            assert_same("alone", &alone, &want);
+            assert_same("in company", &company, &want);
+        }
+    }
+}
+
+/* ---- going on ---------------------------------------------------------------------------------- */
+
+static void going_on_equals_starting_afresh(void **state)
+{
+    (void)state;
+    int32_t token[N_CTX];
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 2, .n_chunk = 32 });
+    struct eng_session *chat, *fresh;
+    assert_int_equal(eng_session_open(&chat, e), 0);
+    assert_int_equal(eng_session_open(&fresh, e), 0);
+    int n = 20;
+    fill_prompt(token, n, 4);
+    for (int turn = 0; turn < 5; turn++) {
+        struct eng_request r = request(token, n, 15, (uint64_t)turn);
+        struct heard a = run_alone(e, chat, &r);
+        /* all but the last token of the last answer, whose key and value were never due */
+        assert_int_equal(eng_session_cached(chat), turn ? n - 11 : 0);
+        struct heard b = run_alone(e, fresh, &r);
+        assert_same("a turn", &a, &b);
+        int n_all;
+        const int32_t *all = eng_session_tokens(chat, &n_all);
+        assert_int_equal(n_all, n + 15);
+        assert_memory_equal(all, token, (size_t)n * sizeof *token);
+        assert_memory_equal(all + n, a.token, 15 * sizeof *token);
+        memcpy(token, all, (size_t)n_all * sizeof *token);
+        n = n_all;
+        fill_prompt(token + n, 10, (uint64_t)(50 + turn));
+        n += 10;
+        eng_session_close(fresh);
+        assert_int_equal(eng_session_open(&fresh, e), 0);
+    }
+    close_engine(e);
+}
+
+static void what_the_kv_holds_is_kept(void **state)
+{
+    (void)state;
+    int32_t token[N_CTX];
+    struct eng_engine *e = open_engine((struct eng_options){ .n_chunk = 16 });
+    struct eng_session *s;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    fill_prompt(token, 150, 6);
+    struct { int n, change, want; } tries[] = {
+        { 100, -1, 0 }, { 100, -1, 99 }, { 150, -1, 100 }, { 150, 70, 70 }, { 64, -1, 63 }, { 65, -1, 64 },
+        { 10, 0, 0 }, { 10, -1, 9 }, { 1, -1, 0 }, { 128, -1, 1 },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        if (tries[i].change >= 0)
+            token[tries[i].change] = (token[tries[i].change] + 1) % n_vocab;
+        struct eng_request r = request(token, tries[i].n, 1, 8);
+        struct heard got = run_alone(e, s, &r);
+        if (eng_session_cached(s) != tries[i].want)
+            fail_msg("try %zu: %d cached, not %d", i, eng_session_cached(s), tries[i].want);
+        assert_int_equal(s->n_slot, kn_align_up((size_t)tries[i].n, ENG_KV_BLOCK));
+        struct eng_engine *other = open_engine((struct eng_options){ .n_chunk = 512 });
+        struct eng_session *fresh;
+        assert_int_equal(eng_session_open(&fresh, other), 0);
+        struct heard want = run_alone(other, fresh, &r);
+        assert_same("after a hit", &got, &want);
+        close_engine(other);
+    }
+    close_engine(e);
+}
+
+static void a_session_stopped_half_way_goes_on(void **state)
+{
+    (void)state;
+    int32_t token[N_CTX];
+    struct eng_event event[1];
+    struct eng_engine *e = open_engine((struct eng_options){ .n_chunk = 16 });
+    struct eng_session *s;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    fill_prompt(token, 120, 7);
+    struct eng_request r = request(token, 120, 9, 1);
+    struct heard want = run_alone(e, s, &r);
+    eng_session_close(s);
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(eng_step(e, event), 0);        /* 48 tokens of the prompt */
+    eng_session_stop(s);
+    assert_int_equal(eng_step(e, event), 0);
+    struct heard got = run_alone(e, s, &r);
+    assert_int_equal(eng_session_cached(s), 48);
+    assert_same("after a stop", &got, &want);
+    close_engine(e);
+}
+
+/* ---- ends and refusals --------------------------------------------------------------------------- */
+
+static void how_far_a_session_goes(void **state)
+{
+    (void)state;
+    int32_t token[N_CTX + 1];
+    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 100 });
+    struct eng_session *s;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    fill_prompt(token, N_CTX, 9);
+    static const struct { int n_token, n_predict, want; } tries[] = {
+        { 10, 0, 0 }, { 10, 1, 1 }, { 10, 5, 5 }, { 98, -1, 2 }, { 99, 7, 1 }, { 100, -1, 0 }, { 100, 5, 0 },
+        { 1, -1, 99 }, { 10, INT32_MAX, 90 }, { 95, 5, 5 },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        struct eng_request r = request(token, tries[i].n_token, tries[i].n_predict, 2);
+        struct heard h = run_alone(e, s, &r);
+        int n;
+        eng_session_tokens(s, &n);
+        bool bare = tries[i].want == 0;                 /* else the last token says that it is the last */
+        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n || h.n_bare != bare)
+            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish, h.n_bare);
+    }
+    close_engine(e);
+}
+
+static void wrong_requests_are_refused(void **state)
+{
+    (void)state;
+    static struct spec_bias bias[ENG_REQUEST_BIAS + 1];
+    int32_t token[N_CTX] = { 0 };
+    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 100 });
+    struct eng_session *s, *more;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    fill_prompt(token, 60, 12);
+    struct eng_request good = request(token, 50, 3, 2);
+    struct heard want = run_alone(e, s, &good);
+    faults_reset();
+    assert_int_equal(eng_session_open(&more, e), KN_ELIMIT);
+    int n_line = 1;
+#define REFUSED(code, change)                                           \
+    do {                                                                \
+        struct eng_request r = good;                                    \
+        change;                                                         \
+        assert_int_equal(eng_session_start(s, &r), code);               \
+        assert_int_equal(faults.n_line, ++n_line);                      \
+    } while (0)
+    REFUSED(KN_EINVAL, r.n_token = 0);
+    REFUSED(KN_EINVAL, r.n_token = -1);
+    REFUSED(KN_ELIMIT, r.n_token = 101);
+    REFUSED(KN_ELIMIT, (r.sampling.bias = bias, r.sampling.n_bias = ENG_REQUEST_BIAS + 1));
+    REFUSED(KN_EINVAL, r.sampling.temperature = -1);
+    token[20] = -1;
+    REFUSED(KN_EINVAL, (void)r);
+    token[20] = n_vocab;
+    REFUSED(KN_EINVAL, (void)r);
+    fill_prompt(token, 60, 12);
+    bias[3].token = n_vocab;
+    REFUSED(KN_EINVAL, (r.sampling.bias = bias, r.sampling.n_bias = 4));
+    faults_off();
+    bias[3].token = 0;                                  /* after all that, and with all bias there may be */
+    good.sampling.bias = bias;
+    good.sampling.n_bias = ENG_REQUEST_BIAS;
+    struct heard got = run_alone(e, s, &good);
+    assert_same("after refusals", &got, &want);
+    assert_int_equal(eng_session_cached(s), 49);
+    close_engine(e);
+}
+
+/* A user's bias towards the end loses against the wish to ignore it, however large. */
+static void ignored_ends_never_come(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 200 });
+    struct eng_session *s;
+    int32_t token[4] = { 1, 2, 3, 4 };
+    struct spec_bias bias[64];
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_true(e->n_stop > 0 && e->n_stop < 32);
+    for (int i = 0; i < 2 * e->n_stop; i++)
+        bias[i] = (struct spec_bias){ e->stop[i % e->n_stop], 3e38f };
+    struct eng_request r = request(token, 4, 150, 1);
+    r.sampling.bias = bias;
+    r.sampling.n_bias = 2 * e->n_stop;
+    struct heard h = run_alone(e, s, &r);
+    assert_int_equal(h.n, 150);
+    for (int i = 0; i < h.n; i++)
+        assert_false(eng_vocab_is_stop(e->vocab, h.token[i]));
+    r.ignore_eos = false;                               /* and the other way round */
+    h = run_alone(e, s, &r);
+    assert_int_equal(h.n, 1);
+    assert_int_equal(h.finish, ENG_STOP);
+    assert_true(eng_vocab_is_stop(e->vocab, h.token[0]));
+    close_engine(e);
+}
+
+static void a_choice_of_nothing_ends_its_session_only(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 2 });
+    struct eng_session *bad, *good;
+    static struct spec_bias bias[ENG_REQUEST_BIAS];
+    int32_t token[PROMPT];
+    fill_prompt(token, PROMPT, 3);
+    for (int i = 0; i < n_vocab; i++)
+        bias[i] = (struct spec_bias){ i, -__builtin_inff() };
+    struct eng_request r = request(token, PROMPT, 10, 5), none = request(token, 3, 10, 5);
+    none.sampling.bias = bias;
+    none.sampling.n_bias = n_vocab;
+    assert_int_equal(eng_session_open(&bad, e), 0);
+    assert_int_equal(eng_session_open(&good, e), 0);
+    struct heard want = run_alone(e, good, &r);
+    eng_session_close(good);
+    assert_int_equal(eng_session_open(&good, e), 0);
+    faults_reset();
+    assert_int_equal(eng_session_start(bad, &none), 0);
+    struct heard got = run_alone(e, good, &r);
+    assert_int_equal(bad->finish, ENG_FAILED);
+    assert_same("beside a failure", &got, &want);
+    assert_int_equal(faults.n_line, 1);
+    faults_off();
+    none.sampling.n_bias = 0;
+    got = run_alone(e, bad, &none);                     /* it may be started again */
+    assert_int_equal(got.n, 10);
+    close_engine(e);
+}
+
+/* ---- KV that runs out ---------------------------------------------------------------------------- */
+
+static void without_kv_a_session_fails_alone(void **state)
+{
+    (void)state;
+    int32_t token[3][N_CTX];
+    struct eng_session *s[3];
+    struct heard h[3] = { { .n = 0 } }, want[3];
+    struct eng_event event[3];
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
+    size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16);
+    for (int i = 0; i < 3; i++) {
+        fill_prompt(token[i], 100, (uint64_t)(20 + i));
+        assert_int_equal(eng_session_open(&s[i], e), 0);
+        struct eng_request r = request(token[i], 100, 60, (uint64_t)i);
+        want[i] = run_alone(e, s[i], &r);
+    }
+    close_engine(e);
+    /* 7 blocks of 64: two sessions can have their 160 tokens, the third is one block short */
+    e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50,
+                                          .kv_mem = 7 * ENG_KV_BLOCK * slot });
+    assert_int_equal(e->kv.n_block, 7);
+    faults_reset();
+    for (int i = 0; i < 3; i++) {
+        struct eng_request r = request(token[i], 100, 60, (uint64_t)i);
+        assert_int_equal(eng_session_open(&s[i], e), 0);
+        assert_int_equal(eng_session_start(s[i], &r), 0);
+    }
+    int failed = -1;
+    for (int step = 0; !h[0].n_end || !h[1].n_end || !h[2].n_end; step++) {
+        assert_true(step < 1000);
+        int n = eng_step(e, event);
+        for (int i = 0; i < n; i++)
+            hear(&h[event[i].session - e->session], &event[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        if (h[i].finish == ENG_FAILED) {
+            assert_int_equal(failed, -1);
+            failed = i;
+            assert_int_equal(h[i].status, KN_ELIMIT);
+            assert_memory_equal(h[i].token, want[i].token, (size_t)h[i].n * sizeof *h[i].token);
+        } else {
+            assert_same("beside one that found no KV", &h[i], &want[i]);
+        }
+    assert_true(failed >= 0);
+    assert_int_equal(faults.n_line, 1);
+    faults_off();
+    eng_session_close(s[failed == 0 ? 1 : 0]);          /* with its room the other goes on to the end */
+    struct eng_request r = request(token[failed], 100, 60, (uint64_t)failed);
+    struct heard again = run_alone(e, s[failed], &r);
+    assert_same("started again", &again, &want[failed]);
+    close_engine(e);
+}
+
+/* ---- opening, and memory ------------------------------------------------------------------------- */
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    int32_t token[PROMPT];
+    fill_prompt(token, PROMPT, 3);
+    faults_reset();
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 2, .n_thread = 2, .n_chunk = 32 });
+    struct eng_session *s;
+    long before = faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP];
+    assert_int_equal(eng_session_open(&s, e), 0);
+    struct eng_request r = request(token, PROMPT, 20, 5);
+    r.sampling.top_k = 40;
+    r.sampling.top_p = 0.9f;
+    r.sampling.repetition = 1.1f;
+    run_alone(e, s, &r);
+    assert_int_equal(faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP], before);
+    close_engine(e);
+    assert_true(faults_clean());
+    faults_off();
+}
+
+static void whatever_fails_at_opening_nothing_is_left(void **state)
+{
+    (void)state;
+    static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
+        { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_SIZE, FAULT_ERROR, EIO },
+        { FAULT_READ, FAULT_LASTS, EIO },     { FAULT_READ, FAULT_EMPTY, 0 },
+    };
+    int refused = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        bool struck = true;
+        for (long n = 1; struck; n++) {
+            struct eng_engine *e = (void *)0x1;
+            faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
+            int got = eng_open(&e, &(struct eng_options){ .model = path, .isa = KN_ISA_COUNT - 1,
+                                                          .n_thread = 1, .n_parallel = 2, .n_ctx = 64 });
+            struck = faults.struck;
+            if (!got)
+                eng_close(e);
+            bool said = got ? faults.n_line == 1 && e == (void *)0x1 : faults.n_line == 0;
+            if (!said || !faults_clean() || (got && !struck))
+                fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, %ld files",
+                         i, n, got, faults.n_line, faults.line, faults.n_alloc, faults.n_map, faults.n_open);
+            refused += got != 0;
+        }
+    }
+    faults_off();
+    assert_true(refused > 20);
+}
+
+static void a_budget_too_small_says_what_is_needed(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 1024 });
+    size_t kv = 1024 * moe_kv_slot_bytes(e->model, KN_KV_F16);
+    const struct moe_shape *shape = moe_model_shape(e->model);
+    size_t weights = shape->dense_bytes + shape->expert_bytes;
+    close_engine(e);
+    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
+                             .n_ctx = 1024 };
+    struct eng_options no_kv = o, no_weights = o, no_step = o;
+    no_kv.kv_mem = kv - 1;
+    no_weights.host_mem = weights - 1;
+    no_step.host_mem = weights + kv;
+    const struct { struct eng_options *o; size_t *size; const char *says; } tries[] = {
+        { &no_kv, &no_kv.kv_mem, "raise --kv-mem to " }, { &no_weights, NULL, "--host-mem is" },
+        { &no_step, &no_step.host_mem, "raise --host-mem to " },
+    };
+    for (size_t i = 0; i < 3; i++) {
+        faults_reset();
+        assert_int_equal(eng_open(&e, tries[i].o), KN_ELIMIT);
+        const char *says = strstr(faults.line, tries[i].says);
+        if (faults.n_line != 1 || !says)
+            fail_msg("try %zu: %d lines, '%s'", i, faults.n_line, faults.line);
+        assert_true(faults_clean());
+        faults_off();
+        if (!tries[i].size)
+            continue;
+        *tries[i].size = strtoull(says + strlen(tries[i].says), NULL, 10) << 20;
+        assert_int_equal(eng_open(&e, tries[i].o), 0);  /* the size it asked for is enough */
+        eng_close(e);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(company_chunks_and_threads_change_nothing),
+        cmocka_unit_test(going_on_equals_starting_afresh),
+        cmocka_unit_test(what_the_kv_holds_is_kept),
+        cmocka_unit_test(a_session_stopped_half_way_goes_on),
+        cmocka_unit_test(how_far_a_session_goes),
+        cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(ignored_ends_never_come),
+        cmocka_unit_test(a_choice_of_nothing_ends_its_session_only),
+        cmocka_unit_test(without_kv_a_session_fails_alone),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(whatever_fails_at_opening_nothing_is_left),
+        cmocka_unit_test(a_budget_too_small_says_what_is_needed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
