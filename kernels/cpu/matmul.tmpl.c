@@ -4,28 +4,31 @@
  * reference_matmul.c gives.  One lane is one weight row, so nothing is summed across lanes; an
  * activation is spread from memory into all of them.
  *
- * Two bodies.  The blocks of 256 are costly to unpack: a block's codes are unpacked once, into 4 KiB
- * that stay in the first-level cache, and serve every activation row.  Floats and Q8_0 need little or
- * no unpacking: they stream, with their accumulators in registers for a whole panel.  Both take the
- * activation rows in tiles of up to TILE; a tile of any size costs in proportion.
+ * A panel is read once and serves up to GROUP activation rows, in tiles of up to TILE whose sums fit
+ * the registers; a tile of any size costs in proportion.  What is costly to unpack is unpacked once
+ * for the group, into a few KiB that stay in the nearest cache: the codes of a block of 256, or 64 k
+ * of half-width floats.  Q8_0 and F32 are used as they lie.
  *
- * What it costs.  One row: 144 bytes of Q4_K per 256 products, so memory bounds it (17 GB/s a core
- * are 30 GMAC/s) while the instructions, about 120 cycles a block of 16 rows, would allow 50 GB/s.
- * Many rows: 64 products of 64 bytes a block and row, two a cycle, and a third as much again for
- * scales. */
+ * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory bounds it; what
+ * one core can read (17 GB/s where this was measured) it reaches only if the next bytes are asked for
+ * while it computes, for its own window of instructions is shorter than a block.  Many rows: 64
+ * instructions of 64 products for a block and activation row, two a cycle, and half as many again for
+ * scales, so 3 GHz allow 250 GMAC/s. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
-#define CHAINS 2
-#define TILE 8                            /* activation rows that fit the registers */
+#define TILE 8                            /* activation rows whose sums fit the registers */
+#define CHAINS 2                          /* sums a row, so that one's latency hides the other's */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 #else
 #define TILE 4
 #define CHAINS 1
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4)
 #endif
-#define GROUP 64                          /* activation rows that share an unpacked block */
+#define GROUP 64                          /* activation rows that share what is unpacked */
+#define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
+#define AHEAD 4096                        /* bytes from use to what is asked for, within a panel */
 
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -39,24 +42,60 @@ struct job {
     int n_lane;                           /* 16 a panel, fewer in a matrix's last */
 };
 
-#ifndef DIST
-#define DIST 2
-#endif
-#ifndef STREAM_AHEAD
-#define STREAM_AHEAD 4096
-#endif
-KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+/* A step of the work: some k of the panel, some of the activation rows. */
+struct tile {
+    const struct job *job;
+    const void *w;                        /* what was unpacked, if something was */
+    const uint8_t *const *x;              /* the rows, which start at byte `at` */
+    size_t at;
+    float (*acc)[ACC];                    /* their sums so far */
+    bool first;                           /* of those over the same weights */
+    int n_step;                           /* blocks of Q8_0, k of floats */
+};
 
-/* Register i of a row's results, as far as the matrix goes. */
-static void store_lanes(float *y, int n_lane, int i, vf v)
+typedef void tile_fn(const struct tile *t);
+
+/* body(t, n) made a function for each n; apart, so that one n's constants crowd no other's registers. */
+#define TILE_BODY(body, n) \
+    static __attribute__((noinline)) void body##_##n(const struct tile *t) { body(t, n); }
+#define TILE_ENTRY(body, n) [n] = body##_##n,
+#define TILES(body)            \
+    EACH_TILE(TILE_BODY, body) \
+    static tile_fn *const body##_tiles[TILE + 1] = { EACH_TILE(TILE_ENTRY, body) };
+
+/* All rows through one step, in tiles of about equal size. */
+static void each_tile(struct tile t, float (*acc)[ACC], tile_fn *const *tiles)
 {
-    int n = kn_min(n_lane - i * KN_LANES, KN_LANES);
+    const struct job *j = t.job;
+    const int n_tile = kn_ceil_div(j->n, TILE);
 
-    if (n > 0)
-        vf_store_n(y + i * KN_LANES, v, n);
+    for (int i = 0; i < n_tile; i++) {
+        int from = i * j->n / n_tile, to = (i + 1) * j->n / n_tile;
+
+        t.first = i == 0;
+        t.x = j->x + from;
+        t.acc = acc + from;
+        tiles[to - from](&t);
+    }
 }
 
-/* ---- blocks of 256 ----------------------------------------------------------------------------- */
+static void store_sums(const struct job *j, float (*acc)[ACC])
+{
+    for (int r = 0; r < j->n; r++) {
+        for (int lane = 0; lane < j->n_lane; lane += KN_LANES)
+            vf_store_n(j->y[r] + lane, vf_load(acc[r] + lane), kn_min(j->n_lane - lane, KN_LANES));
+    }
+}
+
+/* Panel p of the two.  An odd one at the end is taken twice; its second sums are not stored. */
+KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
+{
+    return j->w + (size_t)kn_min(p, j->n_panel - 1) * j->panel_bytes;
+}
+
+KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+/* ---- blocks of 256 --------------------------------------------------------------------------- */
 
 /* Sixteen rows' block, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
@@ -64,58 +103,73 @@ struct codes {
     vi scale[KN_PARTS][16];               /* of each sub-block, for dot_fold() */
     vi min[KN_PARTS][8];                  /* two int16: what sums 2*i and 2*i + 1 are multiplied by */
     vf d[KN_PARTS], dmin[KN_PARTS];
+    const uint8_t *ahead;                 /* a block to ask for meanwhile */
 };
 
 /* acc and what a block adds to it: isum of scaled codes, msum of scaled sums. */
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
 
-/* The block's share in n rows' results; n, n_sub and largest are constants where this is inlined. */
-KN_INLINE void block_rows(const struct codes *c, const uint8_t *const *x, size_t at, int n, int n_sub,
-                          int largest, finish_fn *finish, float (*acc)[KN_PANEL],
-                          const uint8_t *ahead, int ahead_bytes)
+/* isum of one part for n rows.  The test of `first` also keeps the compiler from carrying one run's
+ * registers into the next, which costs a fifth of the speed. */
+KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest, int bytes,
+                            const struct kn_x256 *const *x, vi *isum)
 {
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
-    const int n_ahead = (ahead_bytes / 64 * run + KN_PARTS * 64 - 1) / (KN_PARTS * 64);
-    const struct kn_x256 *a[TILE];
+    const struct codes *c = t->w;
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), step = CHAINS * run;
+    const int n_ahead = kn_ceil_div(bytes / 64 * step, 64 * KN_PARTS);
+    const uint8_t *ahead = c->ahead + part * (bytes / KN_PARTS);
+
+    UNROLL for (int line = 0; line < 64; line += step) {
+        vi dot[CHAINS][TILE];
+
+        if (t->first) {
+            UNROLL for (int i = 0; i < n_ahead; i++)
+                prefetch(ahead + 64 * (line / step * n_ahead + i));
+        }
+        UNROLL for (int h = 0; h < CHAINS; h++) {
+            UNROLL for (int r = 0; r < n; r++)
+                dot[h][r] = vi_zero();
+        }
+        UNROLL for (int i = 0; i < run; i++) {
+            UNROLL for (int h = 0; h < CHAINS; h++) {
+                int k = line + h * run + i;
+                vi q = vi_load(c->q[k] + part * (int)sizeof(vi));
+
+                UNROLL for (int r = 0; r < n; r++)
+                    dot[h][r] = dot_codes(dot[h][r], q, vi_spread(x[r]->q + 4 * k));
+            }
+        }
+        UNROLL for (int h = 0; h < CHAINS; h++) {
+            vi scale = c->scale[part][(line + h * run) / n_line];
+
+            UNROLL for (int r = 0; r < n; r++)
+                isum[r] = dot_fold(isum[r], dot[h][r], scale);
+        }
+    }
+}
+
+/* A block's share in n rows; n, n_sub, largest and bytes are constants where this is inlined. */
+KN_INLINE void block_rows(const struct tile *t, int n, int n_sub, int largest, int bytes,
+                          finish_fn *finish)
+{
+    const struct codes *c = t->w;
+    const struct kn_x256 *x[TILE];
 
     UNROLL for (int r = 0; r < n; r++)
-        a[r] = (const struct kn_x256 *)(x[r] + at);
+        x[r] = (const void *)(t->x[r] + t->at);
     for (int part = 0; part < KN_PARTS; part++) {
-        vi isum[TILE], msum[TILE], dot[CHAINS * TILE];
+        vi isum[TILE], msum[TILE];
 
         UNROLL for (int r = 0; r < n; r++)
             isum[r] = msum[r] = vi_zero();
-        UNROLL for (int line = 0; line < 64; line += CHAINS * run) {
-            UNROLL for (int r = 0; r < CHAINS * n; r++)
-                dot[r] = vi_zero();
-            if (ahead) {
-                UNROLL for (int i = 0; i < CHAINS * n_ahead; i++)
-                    prefetch(ahead + 64 * i);
-                ahead += 64 * CHAINS * n_ahead;
-            }
-            UNROLL for (int i = 0; i < run; i++) {
-                UNROLL for (int h = 0; h < CHAINS; h++) {
-                    int at_line = line + h * run + i;
-                    vi q = vi_load(c->q[at_line] + part * (int)sizeof(vi));
-
-                    UNROLL for (int r = 0; r < n; r++)
-                        dot[h * n + r] = dot_codes(dot[h * n + r], q, vi_spread(a[r]->q + 4 * at_line));
-                }
-            }
-            UNROLL for (int h = 0; h < CHAINS; h++) {
-                vi scale = c->scale[part][(line + h * run) / n_line];
-
-                UNROLL for (int r = 0; r < n; r++)
-                    isum[r] = dot_fold(isum[r], dot[h * n + r], scale);
-            }
-        }
+        scaled_codes(t, part, n, n_sub, largest, bytes, x, isum);
         UNROLL for (int i = 0; i < 8; i++) {
             UNROLL for (int r = 0; r < n; r++)
-                msum[r] = vi_dot_i16(msum[r], c->min[part][i], vi_spread(a[r]->sum + 2 * i));
+                msum[r] = vi_dot_i16(msum[r], c->min[part][i], vi_spread(x[r]->sum + 2 * i));
         }
         UNROLL for (int r = 0; r < n; r++) {
-            float *y = acc[r] + part * KN_LANES;
-            vf_store(y, finish(c, part, isum[r], msum[r], vf_set1(a[r]->d), vf_load(y)));
+            float *acc = t->acc[r] + part * KN_LANES;
+            vf_store(acc, finish(c, part, isum[r], msum[r], vf_set1(x[r]->d), vf_load(acc)));
         }
     }
 }
@@ -199,88 +253,64 @@ KN_INLINE vf finish_q6_k(const struct codes *c, int part, vi isum, vi msum, vf d
     return vf_fma(vf_mul(c->d[part], dx), vf_from_int(isum), acc);
 }
 
-typedef void unpack_fn(const void *block, struct codes *c);
-typedef void rows_fn(const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL], const uint8_t *ahead);
-
-struct block_kind {
-    size_t bytes;
-    unpack_fn *unpack;
-    rows_fn *rows[TILE + 1];              /* for as many activation rows */
-};
-
-/* One function per tile size, kept apart so that what is const in one tile is not carried through all. */
-#define ROWS(format, n)                                                                           \
-    static __attribute__((noinline)) void rows_##format##_##n(                                    \
-        const struct codes *c, const uint8_t *const *x, size_t at, float (*acc)[KN_PANEL], const uint8_t *ahead)        \
-    {                                                                                             \
-        block_rows(c, x, at, n, N_SUB_##format, LARGEST_##format, finish_##format, acc, ahead, sizeof(struct kn_##format##_x16));          \
-    }
-#define ROWS_ENTRY(format, n) [n] = rows_##format##_##n,
-
-#define N_SUB_q4_k 8
-#define N_SUB_q6_k 16
-#define LARGEST_q4_k 15
-#define LARGEST_q6_k 63
-EACH_TILE(ROWS, q4_k)
-EACH_TILE(ROWS, q6_k)
-
-static const struct block_kind q4_k = {
-    sizeof(struct kn_q4_k_x16), unpack_q4_k, { EACH_TILE(ROWS_ENTRY, q4_k) }
-};
-static const struct block_kind q6_k = {
-    sizeof(struct kn_q6_k_x16), unpack_q6_k, { EACH_TILE(ROWS_ENTRY, q6_k) }
-};
-
-/* Every row of the job through every block. */
-static void run_blocks(const struct job *j, const struct block_kind *kind)
+KN_INLINE void rows_q4_k(const struct tile *t, int n)
 {
-    const int n_tile = kn_ceil_div(j->n, TILE);
-    float acc[GROUP][KN_PANEL] __attribute__((aligned(64)));
+    block_rows(t, n, 8, 15, sizeof(struct kn_q4_k_x16), finish_q4_k);
+}
+
+KN_INLINE void rows_q6_k(const struct tile *t, int n)
+{
+    block_rows(t, n, 16, 63, sizeof(struct kn_q6_k_x16), finish_q6_k);
+}
+
+TILES(rows_q4_k)
+TILES(rows_q6_k)
+
+static void run_blocks(const struct job *j, size_t bytes, tile_fn *const *tiles,
+                       void (*unpack)(const void *block, struct codes *c))
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
     struct codes c;
+    struct tile t = { .job = j, .w = &c };
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     for (int b = 0; b < j->n_block; b++) {
-        size_t at = (size_t)b * sizeof(struct kn_x256);
+        const uint8_t *block = j->w + (size_t)b * bytes;
 
-        kind->unpack(j->w + (size_t)b * kind->bytes, &c);
-        for (int t = 0; t < n_tile; t++) {
-            int r0 = t * j->n / n_tile, r1 = (t + 1) * j->n / n_tile;
-
-            kind->rows[r1 - r0](&c, j->x + r0, at, acc + r0, t ? NULL : j->w + (size_t)(b+DIST) * kind->bytes);
-        }
+        unpack(block, &c);
+        c.ahead = block + 2 * bytes;
+        t.at = (size_t)b * sizeof(struct kn_x256);
+        each_tile(t, acc, tiles);
     }
-    for (int r = 0; r < j->n; r++)
-        for (int part = 0; part < KN_PARTS; part++)
-            store_lanes(j->y[r], j->n_lane, part, vf_load(acc[r] + part * KN_LANES));
+    store_sums(j, acc);
 }
 
-static void run_q4_k(const struct job *j) { run_blocks(j, &q4_k); }
-static void run_q6_k(const struct job *j) { run_blocks(j, &q6_k); }
-
-/* ---- streams: Q8_0 ----------------------------------------------------------------------------- */
-
-#define TILES_OF(j, tile)                                                       \
-    for (int t = 0, n_tile = kn_ceil_div(j->n, TILE); t < n_tile; t++) {        \
-        int r0 = t * j->n / n_tile, r1 = (t + 1) * j->n / n_tile;               \
-        switch (r1 - r0) {                                                      \
-            EACH_TILE(TILE_CASE, tile)                                          \
-        }                                                                       \
-    }
-
-KN_INLINE void tile_q8_0(const struct job *j, int r0, int n)
+static void run_q4_k(const struct job *j)
 {
-    const struct kn_q8_0_x16 *w = (const void *)j->w;
+    run_blocks(j, sizeof(struct kn_q4_k_x16), rows_q4_k_tiles, unpack_q4_k);
+}
+
+static void run_q6_k(const struct job *j)
+{
+    run_blocks(j, sizeof(struct kn_q6_k_x16), rows_q6_k_tiles, unpack_q6_k);
+}
+
+/* ---- Q8_0 ------------------------------------------------------------------------------------ */
+
+KN_INLINE void rows_q8_0(const struct tile *t, int n)
+{
+    const struct kn_q8_0_x16 *w = (const void *)t->job->w;
     const struct kn_x32 *x[TILE];
     vf acc[KN_PARTS][TILE];
 
     UNROLL for (int r = 0; r < n; r++) {
-        x[r] = (const void *)j->x[r0 + r];
+        x[r] = (const void *)t->x[r];
         UNROLL for (int part = 0; part < KN_PARTS; part++)
             acc[part][r] = vf_zero();
     }
-    for (int b = 0; b < j->n_block; b++) {
+    for (int b = 0; b < t->n_step; b++) {
         UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++)
-            prefetch((const uint8_t *)(w + b) + STREAM_AHEAD + 64 * i);
+            prefetch((const uint8_t *)(w + b) + AHEAD + 64 * i);
         UNROLL for (int part = 0; part < KN_PARTS; part++) {
             vf d = vf_load_f16(w[b].d + part * KN_LANES);
             vi dot[CHAINS][TILE];
@@ -292,87 +322,142 @@ KN_INLINE void tile_q8_0(const struct job *j, int r0, int n)
             UNROLL for (int i = 0; i < 8; i++) {
                 vi q = signed_codes(vi_load(w[b].q[i][part * KN_LANES]));
 
-                UNROLL for (int r = 0; r < n; r++)
-                    dot[i % CHAINS][r] = signed_dot(dot[i % CHAINS][r], q, vi_spread(x[r][b].q + 4 * i));
+                UNROLL for (int r = 0; r < n; r++) {
+                    vi *sum = &dot[i % CHAINS][r];
+                    *sum = signed_dot(*sum, q, vi_spread(x[r][b].q + 4 * i));
+                }
             }
             UNROLL for (int r = 0; r < n; r++) {
                 vi sum = CHAINS == 1 ? dot[0][r] : vi_add(dot[0][r], dot[CHAINS - 1][r]);
+                vf scale = vf_mul(d, vf_set1(x[r][b].d));
 
-                acc[part][r] = vf_fma(vf_mul(d, vf_set1(x[r][b].d)), vf_from_int(sum), acc[part][r]);
+                acc[part][r] = vf_fma(scale, vf_from_int(sum), acc[part][r]);
             }
         }
     }
     UNROLL for (int r = 0; r < n; r++) {
         UNROLL for (int part = 0; part < KN_PARTS; part++)
-            store_lanes(j->y[r0 + r], j->n_lane, part, acc[part][r]);
+            vf_store(t->acc[r] + part * KN_LANES, acc[part][r]);
     }
 }
 
-/* ---- streams: floats --------------------------------------------------------------------------- */
+TILES(rows_q8_0)
 
-#define REGS 2                            /* weight registers a tile works on: two panels, or one */
-
-typedef vf value_fn(const void *p);       /* KN_LANES rows' values of one k */
-
-KN_INLINE vf value_f32(const void *p)     { return vf_load(p); }
-KN_INLINE vf value_f16(const void *p)     { return vf_load_f16(p); }
-KN_INLINE vf value_bf16(const void *p)    { return vf_load_bf16(p); }
-
-/* An odd panel at the end is taken twice, and its second results go nowhere. */
-KN_INLINE void tile_floats(const struct job *j, int r0, int n, size_t bytes, value_fn *value)
+static void run_q8_0(const struct job *j)
 {
-    const uint8_t *w[REGS];
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+
+    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_q8_0_tiles);
+    store_sums(j, acc);
+}
+
+/* ---- floats ---------------------------------------------------------------------------------- */
+
+#define PAIR (2 / KN_PARTS)               /* panels that a tile works on: their rows fill two registers */
+#define CHUNK 64                          /* k widened at a time: 8 KiB */
+#define WIDE (KN_PANEL * sizeof(float))
+#define HALF (KN_PANEL * sizeof(uint16_t))
+
+/* Weights as wide as float, and the panels they were widened from. */
+struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
+
+/* F32 is used as it lies, the other formats out of a struct wide.  Eight activation rows leave few
+ * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer. */
+KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
+{
+    const struct wide *wide = t->w;
+    const struct job *j = t->job;
+    const uint8_t *w[PAIR];
+    const int n_k = t->n_step;
     const float *x[TILE];
-    vf acc[REGS][TILE];
+    vf acc[2][TILE];
 
-    UNROLL for (int i = 0; i < REGS; i++) {
-        w[i] = j->w + (size_t)kn_min(i / KN_PARTS, j->n_panel - 1) * j->panel_bytes
-             + (size_t)(i % KN_PARTS * KN_LANES) * bytes;
+    UNROLL for (int p = 0; p < PAIR; p++)
+        w[p] = f32 ? panel_of_pair(j, p) : wide->w[p];
+    UNROLL for (int r = 0; r < n; r++) {
+        x[r] = (const void *)(t->x[r] + t->at);
+        UNROLL for (int i = 0; i < 2; i++)
+            acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
+    }
+    for (int p = 0; p < PAIR; p++) {
+        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + 2 * CHUNK * HALF;
+
+        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += PAIR * HALF) {
+            vf v[2];
+
+            UNROLL for (int i = 0; i < 2; i++)
+                v[i] = vf_load((const float *)(const void *)(w[i / KN_PARTS] + (size_t)k * WIDE)
+                               + i % KN_PARTS * KN_LANES);
+            if (f32) {
+                UNROLL for (int i = 0; i < PAIR; i++)
+                    prefetch(w[i] + (size_t)k * WIDE + AHEAD);
+            } else {
+                prefetch(ahead);
+            }
+            UNROLL for (int r = 0; r < n; r++) {
+                vf a = vf_set1(x[r][k]);
+
+                UNROLL for (int i = 0; i < 2; i++)
+                    acc[i][r] = vf_fma(v[i], a, acc[i][r]);
+            }
+        }
     }
     UNROLL for (int r = 0; r < n; r++) {
-        x[r] = (const void *)j->x[r0 + r];
-        UNROLL for (int i = 0; i < REGS; i++)
-            acc[i][r] = vf_zero();
-    }
-    for (int k = 0; k < j->n_block; k++) {
-        vf v[REGS];
-
-        UNROLL for (int i = 0; i < REGS; i++) {
-            v[i] = value(w[i] + (size_t)k * KN_PANEL * bytes);
-            prefetch(w[i] + (size_t)k * KN_PANEL * bytes + STREAM_AHEAD);
-        }
-        UNROLL for (int r = 0; r < n; r++) {
-            vf a = vf_set1(x[r][k]);
-
-            UNROLL for (int i = 0; i < REGS; i++)
-                acc[i][r] = vf_fma(v[i], a, acc[i][r]);
-        }
-    }
-    UNROLL for (int r = 0; r < n; r++) {
-        UNROLL for (int i = 0; i < REGS; i++)
-            store_lanes(j->y[r0 + r], j->n_lane, i, acc[i][r]);
+        UNROLL for (int i = 0; i < 2; i++)
+            vf_store(t->acc[r] + i * KN_LANES, acc[i][r]);
     }
 }
 
-KN_INLINE void tile_f32(const struct job *j, int r0, int n)  { tile_floats(j, r0, n, 4, value_f32); }
-KN_INLINE void tile_f16(const struct job *j, int r0, int n)  { tile_floats(j, r0, n, 2, value_f16); }
-KN_INLINE void tile_bf16(const struct job *j, int r0, int n) { tile_floats(j, r0, n, 2, value_bf16); }
+KN_INLINE void rows_f32(const struct tile *t, int n)    { rows_floats(t, n, true); }
+KN_INLINE void rows_halves(const struct tile *t, int n) { rows_floats(t, n, false); }
 
-#define TILE_CASE(tile, n) case n: tile(j, r0, n); break;
-static void run_f32(const struct job *j)  { TILES_OF(j, tile_f32) }
-static void run_f16(const struct job *j)  { TILES_OF(j, tile_f16) }
-static void run_bf16(const struct job *j) { TILES_OF(j, tile_bf16) }
-static void run_q8_0(const struct job *j) { TILES_OF(j, tile_q8_0) }
+TILES(rows_f32)
+TILES(rows_halves)
 
-/* ---- the operation ----------------------------------------------------------------------------- */
+static void run_f32(const struct job *j)
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles);
+    store_sums(j, acc);
+}
+
+KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    struct wide wide __attribute__((aligned(64)));
+    struct tile t = { .job = j, .w = &wide };
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    for (int k0 = 0; k0 < j->n_block; k0 += CHUNK) {
+        t.at = (size_t)k0 * sizeof(float);
+        t.n_step = kn_min(CHUNK, j->n_block - k0);
+        for (int p = 0; p < PAIR; p++) {
+            const uint16_t *from = (const void *)(panel_of_pair(j, p) + (size_t)k0 * HALF);
+            float *to = (void *)wide.w[p];
+
+            for (int i = 0; i < t.n_step * KN_PANEL; i += KN_LANES)
+                vf_store(to + i, widen(from + i));
+            wide.from[p] = (const void *)from;
+        }
+        each_tile(t, acc, rows_halves_tiles);
+    }
+    store_sums(j, acc);
+}
+
+static void run_f16(const struct job *j)  { run_halves(j, vf_load_f16); }
+static void run_bf16(const struct job *j) { run_halves(j, vf_load_bf16); }
+
+/* ---- the operation --------------------------------------------------------------------------- */
 
 /* Panels outermost, so that a panel is read from memory once and serves a group of rows from cache. */
 void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
 {
     static const struct { void (*run)(const struct job *); int n_panel; } runs[KN_FORMAT_COUNT] = {
-        [KN_F32]  = { run_f32, REGS / KN_PARTS },
-        [KN_F16]  = { run_f16, REGS / KN_PARTS },
-        [KN_BF16] = { run_bf16, REGS / KN_PARTS },
+        [KN_F32]  = { run_f32, PAIR },
+        [KN_F16]  = { run_f16, PAIR },
+        [KN_BF16] = { run_bf16, PAIR },
         [KN_Q8_0] = { run_q8_0, 1 },
         [KN_Q4_K] = { run_q4_k, 1 },
         [KN_Q6_K] = { run_q6_k, 1 },
