@@ -1,16 +1,16 @@
 /* evals/attention.c - the speed of one core's attention, per instruction set and shape.
  *
- * Two places of work: prefill (512 rows over their own past, keys in the cache) and a long past at decode
- * (one row, every key read once from memory: several sequences are cycled through).  Beside each figure
- * stands its bound, measured in the same run: the rate of independent fmas out of registers, and that of
- * reading memory.  Prints CSV. */
+ * Two places of work: prefill (512 rows over their own past, keys in the cache) and a long past at
+ * decode (one row, every key read once from memory: several sequences are cycled through). Beside
+ * each figure stands its bound, measured in the same run: the rate of independent fmas out of
+ * registers, and that of reading memory. Prints CSV. */
 #include "kernels/kernels.h"
 
 #include <immintrin.h>
 #include <stdio.h>
 #include <string.h>
 
-#define WINDOW_NS   5000000u                                 /* a figure is the best of many windows: */
+#define WINDOW_NS   5000000u                             /* a figure is the best of many windows: */
 #define FIGURE_NS 200000000u                                 /* others share the machine */
 
 struct shape { enum kn_kv kv; int n_q, d_head, positions; };
@@ -24,7 +24,7 @@ struct work {
     int n_seq, seq;
 };
 
-typedef double pass_fn(struct work *w);                     /* does something once, returns its amount */
+typedef double pass_fn(struct work *w);                /* does something once, returns its amount */
 
 static double best_per_ns(pass_fn *pass, struct work *w)
 {
@@ -43,7 +43,7 @@ static double best_per_ns(pass_fn *pass, struct work *w)
     return best;
 }
 
-/* ---- bounds ------------------------------------------------------------------------------------ */
+/* ---- bounds --------------------------------------------------------------------------------- */
 
 __attribute__((target("avx512f"))) static double fma_avx512(struct work *w)
 {
@@ -75,7 +75,7 @@ static double read_memory(struct work *w)
     return (double)w->room_bytes;
 }
 
-/* ---- attention --------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
 static size_t row_bytes(const struct shape *s)
 {
@@ -111,8 +111,9 @@ static double decode(struct work *w)
 }
 
 static const struct shape prefills[] = {
-    {KN_KV_F16, 8, 128, 512}, {KN_KV_F16, 4, 128, 512},  {KN_KV_F16, 1, 128, 512}, {KN_KV_F32, 8, 128, 512},
-    {KN_KV_F16, 8, 64, 512},  {KN_KV_F16, 16, 256, 512}, {KN_KV_F16, 4, 80, 512},
+    {KN_KV_F16, 8, 128, 512}, {KN_KV_F16, 4, 128, 512}, {KN_KV_F16, 1, 128, 512},
+    {KN_KV_F32, 8, 128, 512}, {KN_KV_F16, 8, 64, 512},  {KN_KV_F16, 16, 256, 512},
+    {KN_KV_F16, 4, 80, 512},
 };
 static const struct shape decodes[] = {
     {KN_KV_F16, 8, 128, 32768}, {KN_KV_F16, 4, 128, 32768}, {KN_KV_F16, 1, 128, 32768},
@@ -125,7 +126,8 @@ static void report(struct work *w, const char *what, pass_fn *pass, double peak,
     const struct shape *s = w->shape;
     w->n_seq = (int)(w->room_bytes / (2 * row_bytes(s) * (size_t)s->positions));
     double gflops = best_per_ns(pass, w);
-    double read = pass == decode ? gflops / (4.0 * s->n_q * s->d_head) * 2 * (double)row_bytes(s) : 0;
+    double position_bytes = 2 * (double)row_bytes(s), position_flops = 4.0 * s->n_q * s->d_head;
+    double read = pass == decode ? gflops / position_flops * position_bytes : 0;
     printf("%s,%s,%d,%d,%d,%s,%.1f,%.2f,%.1f,%.2f\n", kn_isa_name(w->ops->isa),
            s->kv == KN_KV_F16 ? "f16" : "f32", s->n_q, s->d_head, s->positions, what, gflops,
            gflops / peak, read, read / gbps);
@@ -138,7 +140,8 @@ int main(void)
     int32_t *slots = kn_alloc(32768 * sizeof *slots);
     w.room = kn_map(w.room_bytes, -1);
     if (!w.room || !slots) return 1;
-    for (size_t i = 0; i < w.room_bytes / 2; i++) ((uint16_t *)w.room)[i] = (uint16_t)(0x2c00 + i % 1021);
+    uint16_t *half = (uint16_t *)w.room;
+    for (size_t i = 0; i < w.room_bytes / 2; i++) half[i] = (uint16_t)(0x2c00 + i % 1021);
     for (int i = 0; i < 32768; i++) slots[i] = i;
     w.slots = slots;
 

@@ -1,17 +1,19 @@
 /* kernels/cpu/attention.tmpl.c - one row's attention over one KV head, per instruction set.
  *
- * Equal to kn_attend in cpu/reference.c bit for bit.  The query heads that share a KV head are worked on
- * together, so that a key or value is read from memory once for all of them: keys are staged as floats,
- * a tile of positions at a time, and every head's query runs over them; values are widened on the way
- * into the sums of MANY heads.  Rows are asked for ahead of time, spread over the arithmetic.
+ * Equal to kn_attend in cpu/reference.c bit for bit. The query heads that share a KV head are
+ * worked on together, so that a key or value is read from memory once for all of them: keys are
+ * staged as floats, a tile of positions at a time, and every head's query runs over them; values
+ * are widened on the way into the sums of MANY heads. Rows are asked for ahead of time, spread over
+ * the arithmetic.
  *
- * Bytes and operations at d_head 128, f16, 8 heads: a position is 512 bytes and 2048 products, 128 fma of
- * 16 lanes.  At 12 GB/s and 3 GHz per core the bytes take 128 cycles and the products 64, the trees' sums
- * half as much again: a long past is bound by DRAM, prefill, whose keys are cached, by the arithmetic.
+ * Bytes and operations at d_head 128, f16, 8 heads: a position is 512 bytes and 2048 products, 128
+ * fma of 16 lanes. At 12 GB/s and 3 GHz per core the bytes take 128 cycles and the products 64, the
+ * trees' sums half as much again: a long past is bound by DRAM, prefill, whose keys are cached, by
+ * the arithmetic.
  *
- *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products run at once and
- *            their trees are finished together (sum_quads), 16 (8) scores to a register
- *   weights  a register is 16 (8) positions of the chunk; the 64 are the 64 accumulators of their sum
+ *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products run at
+ *            once and their trees are finished together (sum_quads), 16 (8) scores to a register
+ *   weights  a register is 16 (8) positions of the chunk; the 64 are their sum's 64 accumulators
  *   values   a register is 16 (8) of a head's outputs; positions ascend, each e is broadcast */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
@@ -25,24 +27,24 @@
 
 struct heads { float most[GROUP], sum[GROUP]; };         /* what the outputs are relative to */
 
-/* Rows are padded to whole sets of 64 accumulators.  A query's padding is -0, a staged key's +0: their
- * product is -0, which leaves every accumulator as it is, even one that holds -0. */
+/* Rows are padded to whole sets of 64 accumulators. A query's padding is -0, a staged key's +0:
+ * their product is -0, which leaves every accumulator as it is, even one that holds -0. */
 struct work {
     const struct kn_attend *a;
     int n_q, d_pad;                                      /* heads, padded d_head */
-    int lo, hi;                                          /* the seen part of this chunk, within 0..64 */
+    int lo, hi;                                      /* the seen part of this chunk, within 0..64 */
     bool first;                                          /* chunk */
     float *out;                                          /* [n_q][d_head] */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
     float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
-    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* of this chunk's positions, of the next's */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];           /* of this chunk's positions, of the next's */
     _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
     _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
     _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
     _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];     /* [n_q][d_pad] outputs so far */
 };
 
-/* ---- rows -------------------------------------------------------------------------------------- */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 /* The slots of the chunk that begins at base; 0 past the last position. */
 static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUNK])
@@ -52,12 +54,16 @@ static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUN
     memset(slot, 0, KN_CHUNK * sizeof *slot);
     if (split > 0) memcpy(slot, a->base + base, (size_t)split * sizeof *slot);
     if (split < end)
-        memcpy(slot + split, a->tail + (base + split - a->n_base), (size_t)(end - split) * sizeof *slot);
+        memcpy(slot + split, a->tail + (base + split - a->n_base),
+               (size_t)(end - split) * sizeof *slot);
 }
 
-KN_INLINE size_t row_at(const struct work *w, int32_t slot) { return (size_t)slot * (size_t)w->a->d_head; }
+KN_INLINE size_t row_at(const struct work *w, int32_t slot)
+{
+    return (size_t)slot * (size_t)w->a->d_head;
+}
 
-/* Asks for n values that are due later.  Spread over the arithmetic: many at once would hold it up. */
+/* Asks for n values that are due later; spread over the arithmetic, which many would hold up. */
 KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
     size_t value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
@@ -93,7 +99,7 @@ KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
     }
 }
 
-/* ---- scores ------------------------------------------------------------------------------------ */
+/* ---- scores --------------------------------------------------------------------------------- */
 
 /* NP dot products of q with rows that lie 4 apart, each down to 4 lanes, side by side. */
 KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
@@ -119,8 +125,9 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
-/* On the way the values of every fourth position are asked for, in four places of memory at once: that
- * keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one head). */
+/* On the way the values of every fourth position are asked for, in four places of memory at once:
+ * that keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one
+ * head). */
 static void score_tile(struct work *w, int tile)
 {
     vf scale = vf_set1(w->a->scale);
@@ -137,9 +144,9 @@ static void score_tile(struct work *w, int tile)
     }
 }
 
-/* Scores of the seen positions to weights relative to their maximum; the others to +0.
- * An unseen position is first given the score of a seen one: that leaves the maximum alone, and unlike
- * minus infinity it does not underflow in exp, which costs the processor a detour. */
+/* Scores of the seen positions to weights relative to their maximum; the others to +0. An unseen
+ * position is first given the score of a seen one: that leaves the maximum alone, and unlike minus
+ * infinity it does not underflow in exp, which costs the processor a detour. */
 static void weigh(struct work *w)
 {
     vm seen[KN_ACCS];
@@ -163,7 +170,7 @@ static void weigh(struct work *w)
     }
 }
 
-/* Takes the chunk's maximum and sum into those of all: keep and take are for the outputs to follow. */
+/* Takes the chunk's maximum and sum into those of all; keep and take are for the outputs. */
 static void merge_heads(struct work *w)
 {
     if (w->first) {
@@ -172,7 +179,8 @@ static void merge_heads(struct work *w)
     }
     for (int h = 0; h < GROUP; h += KN_LANES) {
         vf old = vf_load(w->so_far.most + h), new = vf_load(w->chunk.most + h);
-        vf most = vf_max(new, old), keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
+        vf most = vf_max(new, old);
+        vf keep = vf_exp(vf_sub(old, most)), take = vf_exp(vf_sub(new, most));
         vf sum = vf_fma(vf_load(w->chunk.sum + h), take, vf_mul(vf_load(w->so_far.sum + h), keep));
         vf_store(w->so_far.most + h, most);
         vf_store(w->so_far.sum + h, sum);
@@ -181,15 +189,16 @@ static void merge_heads(struct work *w)
     }
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values --------------------------------------------------------------------------------- */
 
 #define MOST_HEADS 8
 #define MOST_REGS  4
 
-/* Outputs d.. of n_head heads in n_reg registers each, the last of them n_last wide.  kv and the counts
- * are constants, so that the sums of the whole chunk stay in registers.  The first heads ask for the
- * same part of the keys to come. */
-KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg, int n_last)
+/* Outputs d.. of n_head heads in n_reg registers each, the last of them n_last wide. kv and the
+ * counts are constants, so that the sums of the whole chunk stay in registers. The first heads ask
+ * for the same part of the keys to come. */
+KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg,
+                          int n_last)
 {
     const float(*e)[KN_CHUNK] = w->e + h0;
     vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
@@ -199,8 +208,10 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
     for (int p = w->lo; p < w->hi; p++) {
         size_t at = row_at(w, w->slot[p]) + (size_t)d;
         if (h0 == 0) ask(w->a->k, row_at(w, w->next[p]) + (size_t)d, n_reg * KN_LANES, kv);
-        for (int j = 0; j < n_reg; j++)
-            v[j] = load_kv(w->a->v, at + (size_t)(j * KN_LANES), j + 1 < n_reg ? KN_LANES : n_last, kv);
+        for (int j = 0; j < n_reg; j++) {
+            int n = j + 1 < n_reg ? KN_LANES : n_last;
+            v[j] = load_kv(w->a->v, at + (size_t)(j * KN_LANES), n, kv);
+        }
         for (int h = 0; h < n_head; h++)
             for (int j = 0; j < n_reg; j++) acc[h][j] = vf_fma(vf_set1(e[h][p]), v[j], acc[h][j]);
     }
@@ -223,7 +234,7 @@ KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n
 }
 
 #if KN_LANES == 16
-#define MANY 8                                           /* heads by 2 registers: half of all there are */
+#define MANY 8                                     /* heads by 2 registers: half of all there are */
 #else
 #define MANY 4
 #endif
@@ -236,7 +247,7 @@ KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
     for (; h < w->n_q; h++) add_heads(w, h, kv, 1, 4);
 }
 
-/* ---- chunks ------------------------------------------------------------------------------------ */
+/* ---- chunks --------------------------------------------------------------------------------- */
 
 /* Positions lo..hi-1, all of one chunk. */
 static void attend_chunk(struct work *w, int lo, int hi)
@@ -276,9 +287,9 @@ static void attend_group(struct work *w, const float *q)
     }
     for (int h = 0; h < w->n_q; h++) {
         vf sum = vf_set1(w->so_far.sum[h]);
+        const float *total = w->total + h * w->d_pad;
         for (int d = 0; d < a->d_head; d += KN_LANES)
-            store_some(w->out + h * a->d_head + d, vf_div(vf_load(w->total + h * w->d_pad + d), sum),
-                       a->d_head - d);
+            store_some(w->out + h * a->d_head + d, vf_div(vf_load(total + d), sum), a->d_head - d);
     }
 }
 

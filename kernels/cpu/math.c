@@ -1,11 +1,12 @@
 /* kernels/cpu/math.c - exp, log, pow, sin and cos, ours.
  *
  * Why not the library's: its results differ between versions, machines and processors, and the same
- * request must give the same bytes on all of them.  Everything here is made of + - * / and fma, which
- * IEEE 754 rounds correctly, so every machine agrees to the last bit.
+ * request must give the same bytes on all of them. Everything here is made of + - * / and fma,
+ * which IEEE 754 rounds correctly, so every machine agrees to the last bit.
  *
- * The doubles are good to about one ulp.  Where a plain double would lose bits (the reduced argument, the
- * logarithm that pow multiplies by y) a value is carried as the unevaluated sum hi + lo. */
+ * The doubles are good to about one ulp. Where a plain double would lose bits (the reduced
+ * argument, the logarithm that pow multiplies by y) a value is carried as the unevaluated sum hi +
+ * lo. */
 #include "kernels/cpu/expf.h"
 #include "kernels/kernels.h"
 
@@ -59,7 +60,7 @@ static double nearest(double x)
     return (x + shift) - shift;
 }
 
-/* ---- exp --------------------------------------------------------------------------------------- */
+/* ---- exp ------------------------------------------------------------------------------------ */
 
 float kn_expf(float x)
 {
@@ -81,7 +82,7 @@ static double exp_pair(double hi, double lo)
     struct pair r = two_sum(hi - n * LN2_HI, lo - n * LN2_LO);
     double e = 1 + (r.hi + (r.hi * r.hi * horner(c, sizeof c / sizeof c[0], r.hi) + r.lo));
 
-    int k = (int)n, half = k / 2;                           /* two steps: one rounding into denormals */
+    int k = (int)n, half = k / 2;                       /* two steps: one rounding into denormals */
     e *= from_bits((uint64_t)(half + 1023) << 52);
     return e * from_bits((uint64_t)(k - half + 1023) << 52);
 }
@@ -91,14 +92,15 @@ double kn_exp(double x)
     return exp_pair(x, 0);
 }
 
-/* ---- log and pow ------------------------------------------------------------------------------- */
+/* ---- log and pow ---------------------------------------------------------------------------- */
 
 /* x = 2^k m, sqrt(1/2) <= m < sqrt(2), s = (m - 1) / (m + 1), log m = 2 (s + s^3/3 + s^5/5 + ...).
  * s and s^3/3 are carried as pairs, so the whole is good to 2^-60.  x is positive and finite. */
 static struct pair log_pair(double x)
 {
     static const double c[] = {                             /* 2 / (2i + 5) */
-        2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
+        2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11, 2.0 / 13,
+        2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
     };
     int k = 0;
     if (x < 0x1p-1022) {
@@ -142,11 +144,11 @@ double kn_pow(double x, double y)
     return exp_pair(p.hi, p.lo + y * l.lo);
 }
 
-/* ---- sine and cosine --------------------------------------------------------------------------- */
+/* ---- sine and cosine ------------------------------------------------------------------------ */
 
-/* pi/2 in three doubles.  For |x| < 2^30 the first step is exact (the difference is a multiple of 2^-53
- * below one), the second is carried as a pair, and 2^-110 n, the error of the third, is far below the
- * smallest distance of a double in this range from a multiple of pi/2. */
+/* pi/2 in three doubles. For |x| < 2^30 the first step is exact (the difference is a multiple of
+ * 2^-53 below one), the second is carried as a pair, and 2^-110 n, the error of the third, is far
+ * below the smallest distance of a double in this range from a multiple of pi/2. */
 static struct pair reduce_quarter(double x, double n)
 {
     double r = fma(-n, 0x1.921fb54442d18p+0, x);

@@ -1,4 +1,5 @@
-/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums and attention are, in plain C.
+/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums and attention are, in plain
+ * C.
  *
  * This file is the specification: every other body of these operations (cpu/vector.tmpl.c,
  * cpu/attention.tmpl.c, cuda/) gives the same bits, and the tests compare them with memcmp.  So the
@@ -35,7 +36,7 @@ static float larger(float x, float most)
     return x > most ? x : most;
 }
 
-/* ---- rows of floats ---------------------------------------------------------------------------- */
+/* ---- rows of floats ------------------------------------------------------------------------- */
 
 void kn_rms_norm_scalar(const float *x, const float *w, float eps, int n, float *y)
 {
@@ -86,7 +87,7 @@ void kn_rope_scalar(float *x, int n_head, int d_head, int n_rot, const float (*t
     }
 }
 
-/* ---- keys, values, attention ------------------------------------------------------------------- */
+/* ---- keys, values, attention ---------------------------------------------------------------- */
 
 void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
 {
@@ -140,8 +141,8 @@ static void merge(struct part *total, const struct part *c, int d_head)
     for (int i = 0; i < d_head; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
-/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it.  So a row's
- * result does not depend on how its past was computed, stored or cut. */
+/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it. So a
+ * row's result does not depend on how its past was computed, stored or cut. */
 void kn_attend_scalar(const struct kn_attend *a)
 {
     for (int h = 0; h < a->n_q; h++) {

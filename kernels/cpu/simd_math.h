@@ -1,10 +1,11 @@
-/* kernels/cpu/simd_math.h - what vector.tmpl.c and attention.tmpl.c share on top of simd.h: exp, partial
- * registers, and sums in the one order of cpu/reference.c.
+/* kernels/cpu/simd_math.h - what vector.tmpl.c and attention.tmpl.c share on top of simd.h: exp,
+ * partial registers, and sums in the one order of cpu/reference.c.
  *
- * The 64 accumulators of a sum are KN_ACCS registers, accumulator i in lane i mod KN_LANES of register
- * i / KN_LANES.  The first steps of the halving tree add whole registers, the last ones add halves of a
- * register; where many sums are due at once, the halves of several registers are put side by side first,
- * so that every addition still fills a register.  Which sums are added when is the tree's in both. */
+ * The 64 accumulators of a sum are KN_ACCS registers, accumulator i in lane i mod KN_LANES of
+ * register i / KN_LANES. The first steps of the halving tree add whole registers, the last ones add
+ * halves of a register; where many sums are due at once, the halves of several registers are put
+ * side by side first, so that every addition still fills a register. Which sums are added when is
+ * the tree's in both. */
 #ifndef KERNELS_CPU_SIMD_MATH_H
 #define KERNELS_CPU_SIMD_MATH_H
 
@@ -27,11 +28,11 @@ KN_INLINE void store_some(float *p, vf x, int n)
     else vf_store_n(p, x, n);
 }
 
-/* ---- what the two instruction sets say differently --------------------------------------------- */
+/* ---- what the two instruction sets say differently ------------------------------------------ */
 
 #if KN_LANES == 16
 
-KN_INLINE vm lanes_between(int lo, int hi)               /* lanes lo..hi-1; either may lie outside */
+KN_INLINE vm lanes_between(int lo, int hi)               /* lo..hi-1; both may lie outside */
 {
     vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_cmpge_epi32_mask(lane, vi_set1(lo)) & _mm512_cmplt_epi32_mask(lane, vi_set1(hi));
@@ -115,9 +116,9 @@ KN_INLINE float vf_largest(vf x)
 
 #endif
 
-/* ---- sums -------------------------------------------------------------------------------------- */
+/* ---- sums ----------------------------------------------------------------------------------- */
 
-/* 64 accumulators to one register: steps 32 and 16 of the tree, and 8 where a register has 8 lanes. */
+/* 64 accumulators to one register: steps 32 and 16 of the tree, and 8 with 8 lanes. */
 KN_INLINE vf fold_accumulators(const vf acc[KN_ACCS])
 {
     vf x[KN_ACCS];
@@ -134,7 +135,7 @@ KN_INLINE float sum_accumulators(const vf acc[KN_ACCS])
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-/* Steps 2 and 1 for four registers of quads: lane 4 i + k of the result is the sum of part i of x[k]. */
+/* Steps 2 and 1 for four registers of quads: lane 4 i + k is the sum of part i of x[k]. */
 KN_INLINE vf sum_quads(const vf x[4])
 {
     vf a = vf_add(vf_low_pairs(x[0], x[1]), vf_high_pairs(x[0], x[1]));
@@ -142,11 +143,11 @@ KN_INLINE vf sum_quads(const vf x[4])
     return vf_add(vf_evens(a, b), vf_odds(a, b));
 }
 
-/* ---- exp: kn_expf_inline, lane by lane --------------------------------------------------------- */
+/* ---- exp: kn_expf_inline, lane by lane ------------------------------------------------------ */
 
 KN_INLINE vf vf_exp(vf x)
 {
-    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* of unordered arguments the second: NaN stays */
+    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* of unordered the second: NaN stays */
     x = vf_min(vf_set1(KN_EXPF_HIGHEST), x);
 
     vf shift = vf_set1(KN_EXPF_SHIFT);

@@ -1,14 +1,14 @@
 /* kernels/cpu/vector.tmpl.c - norm, softmax, swiglu, rope, sums and KV rows, per instruction set.
  *
- * Equal to cpu/reference.c bit for bit.  These are a few passes over rows that lie in the nearest caches,
- * at the speed of loads and stores; what matters is that the 64 accumulators of a sum are registers and
- * that no lane holds up another. */
+ * Equal to cpu/reference.c bit for bit. These are a few passes over rows that lie in the nearest
+ * caches, at the speed of loads and stores; what matters is that the 64 accumulators of a sum are
+ * registers and that no lane holds up another. */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
 
 #include <math.h>
 
-/* ---- sums and norms ---------------------------------------------------------------------------- */
+/* ---- sums and norms ------------------------------------------------------------------------- */
 
 /* Past the end zeros are added, which leaves these accumulators as they are: none is ever -0. */
 static float sum_of_squares(const float *x, int n)
@@ -64,7 +64,7 @@ void KN_FN(kn_softmax)(float *x, int n)
         store_some(x + i, vf_div(load_some(x + i, n - i), sum), n - i);
 }
 
-/* ---- element by element ------------------------------------------------------------------------ */
+/* ---- element by element --------------------------------------------------------------------- */
 
 void KN_FN(kn_swiglu)(const float *gate, const float *up, int n, float *y)
 {
@@ -92,7 +92,7 @@ void KN_FN(kn_add_scaled)(float *x, float a, const float *y, int n)
     }
 }
 
-/* ---- rotation ---------------------------------------------------------------------------------- */
+/* ---- rotation ------------------------------------------------------------------------------- */
 
 /* {c0 s0 c1 s1 ...} to the cosines and the sines of KN_LANES pairs. */
 KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
@@ -113,10 +113,12 @@ KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
 KN_INLINE vf turn_pairs(vf x, vf turn)
 {
 #if KN_LANES == 16
-    vf a = _mm512_moveldup_ps(x), b = _mm512_movehdup_ps(x), swapped = _mm512_permute_ps(turn, 0xb1);
+    vf a = _mm512_moveldup_ps(x), b = _mm512_movehdup_ps(x);
+    vf swapped = _mm512_permute_ps(turn, 0xb1);
     return _mm512_fmaddsub_ps(a, turn, vf_mul(b, swapped));
 #else
-    vf a = _mm256_moveldup_ps(x), b = _mm256_movehdup_ps(x), swapped = _mm256_permute_ps(turn, 0xb1);
+    vf a = _mm256_moveldup_ps(x), b = _mm256_movehdup_ps(x);
+    vf swapped = _mm256_permute_ps(turn, 0xb1);
     return _mm256_fmaddsub_ps(a, turn, vf_mul(b, swapped));
 #endif
 }
@@ -165,7 +167,7 @@ void KN_FN(kn_rope)(float *x, int n_head, int d_head, int n_rot, const float (*t
     else rope_halves(x, n_head, d_head, n_rot / 2, turn);
 }
 
-/* ---- keys and values --------------------------------------------------------------------------- */
+/* ---- keys and values ------------------------------------------------------------------------ */
 
 void KN_FN(kn_kv_store)(enum kn_kv kv, const float *x, int n, void *out)
 {

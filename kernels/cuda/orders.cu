@@ -1,12 +1,12 @@
 /* kernels/cuda/orders.cu - the trial of orders.h: Q4_K by dp4a and mma, a norm, attention.
  *
  * Why these equal the scalar specification:
- *   - integer sums are exact in any order, so a tensor core may take them; each sub-block of 32 codes is
- *     one mma of depth 32, and the panel's interleaving (formats.h) is already its A fragment;
- *   - the 64 accumulators of a float sum are two to a lane of a warp; the tree's step 32 is within the
- *     lane, and 16, 8, 4, 2, 1 are shuffles;
- *   - every multiplication, addition, division and root is the correctly rounded intrinsic, so that no
- *     compiler flag can contract them; exp is the function of kernels/cpu/expf.h itself. */
+ *   - integer sums are exact in any order, so a tensor core may take them; each sub-block of 32
+ *     codes is one mma of depth 32, and the panel's interleaving (formats.h) is its A fragment;
+ *   - the 64 accumulators of a float sum are two to a lane of a warp; the tree's step 32 is within
+ *     the lane, and 16, 8, 4, 2, 1 are shuffles;
+ *   - every multiplication, addition, division and root is the correctly rounded intrinsic, so that
+ *     no compiler flag can contract them; exp is the function of kernels/cpu/expf.h itself. */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -23,7 +23,7 @@ __device__ static float half_at(const uint16_t *p)
     return __half2float(__ushort_as_half(*p));
 }
 
-/* ---- Q4_K -------------------------------------------------------------------------------------- */
+/* ---- Q4_K ----------------------------------------------------------------------------------- */
 
 /* The 6-bit scale and minimum of sub-block `sub` of row l: twelve packed bytes. */
 __device__ static void q4_k_scale(const struct kn_q4_k_x16 *b, int l, int sub, int *scale, int *min)
@@ -52,8 +52,8 @@ __device__ static uint32_t x_codes(const struct kn_x256 *x, int sub, int i)
     return four;
 }
 
-__device__ static float add_block(const struct kn_q4_k_x16 *b, int l, const struct kn_x256 *x, int isum,
-                                  int msum, float acc)
+__device__ static float add_block(const struct kn_q4_k_x16 *b, int l, const struct kn_x256 *x,
+                                  int isum, int msum, float acc)
 {
     acc = __fmaf_rn(__fmul_rn(half_at(&b->d[l]), x->d), __int2float_rn(isum), acc);
     return __fmaf_rn(-__fmul_rn(half_at(&b->dmin[l]), x->d), __int2float_rn(msum), acc);
@@ -89,9 +89,9 @@ __global__ static void q4_k_dp4a(struct q4_k m)
     if (r < m.n_out) m.y[(size_t)blockIdx.y * m.n_out + r] = acc;
 }
 
-/* c[16][8] = a[16][32] b[32][8].  Lane t holds of a the rows t / 4 and t / 4 + 8 at k = 4 (t % 4) + 0..3
- * and the same 16 further on; of b the column t / 4 at the same k; of c the rows t / 4 and t / 4 + 8 at
- * the columns 2 (t % 4) and the next. */
+/* c[16][8] = a[16][32] b[32][8]. Lane t holds of a the rows t / 4 and t / 4 + 8 at k = 4 (t % 4) +
+ * 0..3 and the same 16 further on; of b the column t / 4 at the same k; of c the rows t / 4 and t /
+ * 4 + 8 at the columns 2 (t % 4) and the next. */
 __device__ static void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -141,7 +141,7 @@ __global__ static void q4_k_mma(struct q4_k m)
     }
 }
 
-/* ---- float sums -------------------------------------------------------------------------------- */
+/* ---- float sums ----------------------------------------------------------------------------- */
 
 /* The halving tree over 64 accumulators, lane t holding t and t + 32; every lane gets the sum. */
 __device__ static float tree_sum(float low, float high)
@@ -170,13 +170,14 @@ __global__ static void rms_norm(const float *x, const float *w, float eps, int n
     for (int i = threadIdx.x; i < n; i += WARP) y[i] = __fmul_rn(__fmul_rn(x[i], inv), w[i]);
 }
 
-/* ---- attention --------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
 __device__ static void load_row(const struct kn_attend *a, const void *rows, int p, float *x)
 {
     size_t at = (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]) * a->d_head;
     for (int i = threadIdx.x; i < a->d_head; i += WARP)
-        x[i] = a->kv == KN_KV_F32 ? ((const float *)rows)[at + i] : half_at((const uint16_t *)rows + at + i);
+        x[i] = a->kv == KN_KV_F32 ? ((const float *)rows)[at + i]
+                                  : half_at((const uint16_t *)rows + at + i);
     __syncwarp();
 }
 
@@ -185,7 +186,7 @@ __device__ static float larger(float x, float most)
     return x > most ? x : most;
 }
 
-/* Scores of positions lo..hi-1 of one chunk, lane t holding positions t and t + 32; their maximum. */
+/* Scores of positions lo..hi-1 of a chunk, lane t holding t and t + 32; returns their maximum. */
 __device__ static float score_chunk(const struct kn_attend *a, const float *q, int lo, int hi,
                                     float *row, float score[2])
 {
@@ -202,7 +203,7 @@ __device__ static float score_chunk(const struct kn_attend *a, const float *q, i
     return most;
 }
 
-/* One warp per query head.  A lane has the outputs t, t + 32, ... of the chunk and of all so far. */
+/* One warp per query head.  A lane has outputs t, t + 32, ... of the chunk and of all so far. */
 __global__ static void attend(struct kn_attend a)
 {
     __shared__ float row[KN_MAX_D_HEAD];
@@ -235,7 +236,8 @@ __global__ static void attend(struct kn_attend a)
             for (int i = 0; i < n_part; i++) total[i] = o[i];
         } else {
             sum = __fmaf_rn(chunk_sum, take, __fmul_rn(sum, keep));
-            for (int i = 0; i < n_part; i++) total[i] = __fmaf_rn(o[i], take, __fmul_rn(total[i], keep));
+            for (int i = 0; i < n_part; i++)
+                total[i] = __fmaf_rn(o[i], take, __fmul_rn(total[i], keep));
         }
         most = bigger;
         lo = hi;
@@ -244,13 +246,14 @@ __global__ static void attend(struct kn_attend a)
         a.out[(size_t)blockIdx.x * a.d_head + t + i * WARP] = __fdiv_rn(total[i], sum);
 }
 
-/* ---- launchers --------------------------------------------------------------------------------- */
+/* ---- launchers ------------------------------------------------------------------------------ */
 
 static int failed(cudaError_t e)
 {
     if (e == cudaSuccess) return 0;
-    return kn_fail(e == cudaErrorMemoryAllocation ? KN_ENOMEM : e == cudaErrorNoDevice
-                   || e == cudaErrorInsufficientDriver ? KN_ENODEV : KN_EIO, "CUDA: %s", cudaGetErrorString(e));
+    int code = e == cudaErrorMemoryAllocation ? KN_ENOMEM
+             : e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver ? KN_ENODEV : KN_EIO;
+    return kn_fail(code, "CUDA: %s", cudaGetErrorString(e));
 }
 
 /* Device copies of a call's arrays: all are freed together.  in NULL: zeroed. */
@@ -262,7 +265,8 @@ static void *copy_in(struct copies *c, const void *in, size_t bytes)
     if (c->error == 0) c->error = failed(cudaMalloc(&at, bytes ? bytes : 1));
     if (c->error) return NULL;
     c->at[c->n++] = at;
-    c->error = failed(in ? cudaMemcpy(at, in, bytes, cudaMemcpyHostToDevice) : cudaMemset(at, 0, bytes));
+    c->error = failed(in ? cudaMemcpy(at, in, bytes, cudaMemcpyHostToDevice)
+                         : cudaMemset(at, 0, bytes));
     return at;
 }
 
@@ -277,20 +281,22 @@ static int finish(struct copies *c, void *out, const void *result, size_t bytes)
 
 int kn_orders_matmul(enum kn_orders_dot how, const struct kn_matmul *m)
 {
-    kn_assert(m->w.format == KN_Q4_K && !m->x_row && !m->y_row && m->y_stride == (size_t)m->w.n_out);
+    kn_assert(m->w.format == KN_Q4_K && !m->x_row && !m->y_row);
+    kn_assert(m->y_stride == (size_t)m->w.n_out);
     struct copies c = {};
     struct q4_k d = {};
-    int panels = kn_ceil_div(m->w.n_out, KN_PANEL);
+    int panels = kn_ceil_div(m->w.n_out, KN_PANEL), groups = kn_ceil_div(m->n_row, 8);
     size_t y_bytes = (size_t)m->n_row * m->y_stride * sizeof(float);
     d.n_out = m->w.n_out;
     d.n_block = m->w.n_in / 256;
     d.n_row = m->n_row;
     kn_assert(m->x_stride == d.n_block * sizeof *d.x);
-    d.w = (const struct kn_q4_k_x16 *)copy_in(&c, m->w.data, (size_t)panels * d.n_block * sizeof *d.w);
+    size_t w_bytes = (size_t)panels * d.n_block * sizeof *d.w;
+    d.w = (const struct kn_q4_k_x16 *)copy_in(&c, m->w.data, w_bytes);
     d.x = (const struct kn_x256 *)copy_in(&c, m->x, (size_t)m->n_row * m->x_stride);
     d.y = (float *)copy_in(&c, NULL, y_bytes);
     if (c.error == 0 && how == KN_ORDERS_DP4A) q4_k_dp4a<<<dim3(panels, d.n_row), KN_PANEL>>>(d);
-    if (c.error == 0 && how == KN_ORDERS_MMA) q4_k_mma<<<dim3(panels, (d.n_row + 7) / 8), WARP>>>(d);
+    if (c.error == 0 && how == KN_ORDERS_MMA) q4_k_mma<<<dim3(panels, groups), WARP>>>(d);
     return finish(&c, m->y, d.y, y_bytes);
 }
 
@@ -298,7 +304,8 @@ int kn_orders_rms_norm(const float *x, const float *w, float eps, int n, float *
 {
     struct copies c = {};
     size_t bytes = (size_t)n * sizeof *x;
-    const float *dx = (const float *)copy_in(&c, x, bytes), *dw = (const float *)copy_in(&c, w, bytes);
+    const float *dx = (const float *)copy_in(&c, x, bytes);
+    const float *dw = (const float *)copy_in(&c, w, bytes);
     float *dy = (float *)copy_in(&c, NULL, bytes);
     if (c.error == 0) rms_norm<<<1, WARP>>>(dx, dw, eps, n, dy);
     return finish(&c, y, dy, bytes);
@@ -315,7 +322,8 @@ int kn_orders_attend(const struct kn_attend *a, int n_slot)
     d.k = copy_in(&c, a->k, kv_bytes);
     d.v = copy_in(&c, a->v, kv_bytes);
     d.base = (const int32_t *)copy_in(&c, a->base, (size_t)n_base * sizeof *a->base);
-    d.tail = (const int32_t *)copy_in(&c, a->tail, (size_t)(a->last + 1 - n_base) * sizeof *a->tail);
+    size_t tail_bytes = (size_t)(a->last + 1 - n_base) * sizeof *a->tail;
+    d.tail = (const int32_t *)copy_in(&c, a->tail, tail_bytes);
     d.out = (float *)copy_in(&c, NULL, q_bytes);
     if (c.error == 0) attend<<<a->n_q, WARP>>>(d);
     return finish(&c, a->out, d.out, q_bytes);

@@ -1,11 +1,12 @@
 /* kernels/cuda/orders.h - a trial: do the orders of kernels/cpu/reference*.c suit a GPU?
  *
- * The specification fixes which float is added to which, when.  Before that is frozen for good, each kind
- * of operation is written once the way a GPU would want it, and compared with the specification by
- * memcmp (tests/kernels/test_device.c): Q4_K by dp4a and by the int8 tensor cores, a norm, attention.
+ * The specification fixes which float is added to which, when. Before that is frozen for good, each
+ * kind of operation is written once the way a GPU would want it, and compared with the
+ * specification by memcmp (tests/kernels/test_device.c): Q4_K by dp4a and by the int8 tensor cores,
+ * a norm, attention.
  *
- * Everything comes in and goes out in host memory, on the current device; these calls are for tests, and
- * nothing about them is fast but the inner loops.  0 or KN_ENODEV, KN_ENOMEM, KN_EIO. */
+ * Everything comes in and goes out in host memory, on the current device; these calls are for
+ * tests, and nothing about them is fast but the inner loops. 0 or KN_ENODEV, KN_ENOMEM, KN_EIO. */
 #ifndef KERNELS_CUDA_ORDERS_H
 #define KERNELS_CUDA_ORDERS_H
 

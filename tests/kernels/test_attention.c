@@ -1,5 +1,6 @@
-/* Attention: every instruction set equals the specification bit for bit; where a position's key lies, and
- * which heads are asked for together, changes nothing; the specification is softmax(q K) V. */
+/* Attention: every instruction set equals the specification bit for bit; where a position's key
+ * lies, and which heads are asked for together, changes nothing; the specification is softmax(q K)
+ * V. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,17 +92,18 @@ static void assert_same(const struct shape *s, const char *what)
     for (int i = 0; i < N_OUT + 2 * GUARD; i++) {
         float x = want_room[i], y = out_room[i];
         if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y))) continue;
-        fail_msg("%s: n_q %d d_head %d positions %d..%d base %d kv %d fill %d: element %d is %a, not %a",
+        fail_msg("%s: n_q %d d_head %d positions %d..%d base %d kv %d fill %d: [%d] is %a, not %a",
                  what, s->n_q, s->d_head, s->first, s->last, s->n_base, s->kv, s->fill, i - GUARD,
                  (double)y, (double)x);
     }
 }
 
 static const int heads[] = {1, 2, 3, 4, 5, 8, 12, 16, 17, 40};
-static const int widths[] = {1, 2, 7, 8, 15, 16, 24, 40, 63, 64, 65, 80, 96, 128, 192, 256, 320, 512};
-static const int ranges[][2] = {{0, 0}, {0, 1}, {0, 15}, {0, 16}, {3, 17}, {0, 62}, {0, 63}, {0, 64},
-                                {63, 64}, {5, 130}, {60, 70}, {100, 100}, {0, 200}, {127, 319}, {64, 127},
-                                {79, 419}, {0, 419}};
+static const int widths[] = {1,  2,  7,  8,  15, 16,  24,  40,  63,
+                             64, 65, 80, 96, 128, 192, 256, 320, 512};
+static const int ranges[][2] = {{0, 0},   {0, 1},     {0, 15},  {0, 16},    {3, 17},   {0, 62},
+                                {0, 63},  {0, 64},    {63, 64}, {5, 130},   {60, 70},  {100, 100},
+                                {0, 200}, {127, 319}, {64, 127}, {79, 419}, {0, 419}};
 #define LENGTH(table) ((int)(sizeof table / sizeof table[0]))
 
 static void each_instruction_set_gives_the_same_bits(void **state)
@@ -111,10 +113,11 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     for (int w = 0; w < LENGTH(widths); w++)
         for (int r = 0; r < LENGTH(ranges); r++)
             for (int fill = 0; fill < N_FILL; fill++) {
-                if (widths[w] > 128 && (r + fill) % 4) continue;      /* the specification is slow */
+                if (widths[w] > 128 && (r + fill) % 4) continue;     /* the specification is slow */
                 struct shape s = {
                     .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_head = widths[w],
-                    .first = ranges[r][0], .last = ranges[r][1], .n_base = (n * 37) % (ranges[r][1] + 2),
+                    .first = ranges[r][0], .last = ranges[r][1],
+                    .n_base = (n * 37) % (ranges[r][1] + 2),
                     .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16, .fill = (enum fill)fill,
                 };
                 make(&s, (uint64_t)n);
@@ -153,12 +156,13 @@ static void company_changes_nothing(void **state)
             a.q = q + h * s.d_head;
             a.n_q = 1;
             kn_ops((enum kn_isa)isa)->attend(&a);
-            assert_memory_equal(a.out, want_room + GUARD + h * s.d_head, (size_t)s.d_head * sizeof(float));
+            assert_memory_equal(a.out, want_room + GUARD + h * s.d_head,
+                                (size_t)s.d_head * sizeof(float));
         }
     }
 }
 
-/* What an unseen position holds, NaN here, is never looked at; a seen one's spreads to all of its head. */
+/* An unseen position's NaN is never looked at; a seen one's spreads to all of its head. */
 static void only_seen_positions_count(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The device: what is said of it is plausible, and the orders of the specification hold on it bit for bit
- * (kernels/cuda/orders.h).  Without one, the tests that need it are skipped, and say so. */
+/* The device: what is said of it is plausible, and the orders of the specification hold on it bit
+ * for bit (kernels/cuda/orders.h). Without one, the tests that need it are skipped, and say so. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +86,7 @@ static void a_norm(void **state)
     static const int sizes[] = {1, 31, 32, 33, 63, 64, 65, 100, 128, 2048};
     static float x[2048], w[2048], want[2048], got[2048];
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int scale = -140; scale <= 60; scale += 20) {      /* denormals to nearly overflowing squares */
+        for (int scale = -140; scale <= 60; scale += 20) {  /* denormals to huge squares */
             int n = sizes[s];
             seed = s;
             for (int i = 0; i < n; i++) {
@@ -105,7 +105,8 @@ static void attention(void **state)
     (void)state;
     need_device();
     enum { N_SLOT = 211, N_Q = 3, MOST = 128 };
-    static const int widths[] = {24, 40, 64, 80, 128}, ranges[][2] = {{0, 0}, {5, 60}, {0, 63}, {63, 64}, {70, 210}};
+    static const int widths[] = {24, 40, 64, 80, 128};
+    static const int ranges[][2] = {{0, 0}, {5, 60}, {0, 63}, {63, 64}, {70, 210}};
     static uint8_t k[N_SLOT * MOST * 4], v[N_SLOT * MOST * 4];
     static float q[N_Q * MOST], row[MOST], want[N_Q * MOST], got[N_Q * MOST];
     int32_t slots[N_SLOT];
@@ -115,7 +116,8 @@ static void attention(void **state)
         int d_head = widths[c % 5], width = d_head * (c % 2 ? 4 : 2);
         seed = (uint64_t)c;
         struct kn_attend a = {
-            .q = q, .out = want, .k = k, .v = v, .base = slots, .n_base = c * 7 % (ranges[c / 10][1] + 2),
+            .q = q, .out = want, .k = k, .v = v, .base = slots,
+            .n_base = c * 7 % (ranges[c / 10][1] + 2),
             .first = ranges[c / 10][0], .last = ranges[c / 10][1], .n_q = N_Q, .d_head = d_head,
             .kv = c % 2 ? KN_KV_F32 : KN_KV_F16, .scale = 0.125f,
         };

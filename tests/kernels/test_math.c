@@ -1,7 +1,8 @@
-/* Our exp, log, pow, sin and cos against the C library's long doubles on random arguments, and against a
- * table of hard ones.  The table was made once with Python's mpmath at 400 bits: the arguments of sin and
- * cos include the doubles below 2^30 that are nearest to multiples of pi/2 (from the continued fractions
- * of 2^e / (pi/2)), those of log the neighbours of 1 and of the reduction's cut. */
+/* Our exp, log, pow, sin and cos against the C library's long doubles on random arguments, and
+ * against a table of hard ones. The table was made once with Python's mpmath at 400 bits: the
+ * arguments of sin and cos include the doubles below 2^30 that are nearest to multiples of pi/2
+ * (from the continued fractions of 2^e / (pi/2)), those of log the neighbours of 1 and of the
+ * reduction's cut. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 
 #include "kernels/kernels.h"
 
-#define MOST_ULP 1.5                                        /* largest seen: exp 0.85, log 0.50, pow 1.09, sincos 0.78 */
+#define MOST_ULP 1.5            /* largest seen: exp 0.85, log 0.50, pow 1.09, sin and cos 0.78 */
 
 static uint64_t seed = 1;
 
@@ -28,7 +29,8 @@ static double ulps(double got, long double want, int bits, int lowest)
     if (!isfinite(got) || !isfinite((double)want)) return got == (double)want ? 0 : HUGE_VAL;
     int e;
     frexpl(want, &e);
-    return (double)(fabsl((long double)got - want) / ldexpl(1, e - bits > lowest ? e - bits : lowest));
+    long double ulp = ldexpl(1, e - bits > lowest ? e - bits : lowest);
+    return (double)(fabsl((long double)got - want) / ulp);
 }
 
 static double ulps_f32(float got, long double want)  { return ulps((double)got, want, 24, -149); }
@@ -49,7 +51,8 @@ static void exp_of_a_float(void **state)
     assert_true(worst < 1.1);                               /* all 2^32: 1.0954, at 0x1.4cba34p+2 */
 
     assert_true(kn_expf(0) == 1 && kn_expf(-0.0f) == 1 && isnan(kn_expf(NAN)));
-    assert_true(kn_expf(INFINITY) == INFINITY && kn_expf(89) == INFINITY && kn_expf(88.73f) == INFINITY);
+    assert_true(kn_expf(INFINITY) == INFINITY && kn_expf(89) == INFINITY);
+    assert_true(kn_expf(88.73f) == INFINITY && isfinite(kn_expf(88.72f)));
     assert_true(kn_expf(-INFINITY) == 0 && !signbit(kn_expf(-1000)) && kn_expf(-104) == 0);
     assert_true(kn_expf(-103.9f) == 0x1p-149f);
 }
@@ -101,7 +104,8 @@ static void sine_and_cosine(void **state)
     for (int i = 0; i < 300000; i++) {
         double x = i % 3 == 0 ? uniform(-4, 4) : uniform(-1, 1) * (i % 3 == 1 ? 0x1p30 : 131072);
         kn_sincos(x, &s, &c);
-        worst = fmax(worst, fmax(ulps_f64(s, sinl((long double)x)), ulps_f64(c, cosl((long double)x))));
+        worst = fmax(worst, ulps_f64(s, sinl((long double)x)));
+        worst = fmax(worst, ulps_f64(c, cosl((long double)x)));
     }
     assert_true(worst < MOST_ULP);
 
@@ -113,7 +117,7 @@ static void sine_and_cosine(void **state)
     assert_true(isnan(s) && isnan(c));
 }
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 static const double sincos_table[][3] = {                   /* x, sin x, cos x */
     {0x1.6c6cbc45dc8dep+5, 0x1.0000000000000p+0, -0x1.6d61b58c99c43p-61},

@@ -1,5 +1,5 @@
-/* Rows of floats: every instruction set equals the specification bit for bit, nothing outside the rows
- * is touched, and the specification is what its formulas say. */
+/* Rows of floats: every instruction set equals the specification bit for bit, nothing outside the
+ * rows is touched, and the specification is what its formulas say. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,8 +54,8 @@ static void assert_same(const struct row *a, const struct row *b, const char *wh
     }
 }
 
-static const int sizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 63, 64, 65, 80, 96, 127, 128,
-                            129, 191, 256, 320, 511, 576, 1000, 1023, 2048};
+static const int sizes[] = {1,  2,  3,  7,   8,   9,   15,  16,  17,  24,  31,  33,   40,   63, 64,
+                            65, 80, 96, 127, 128, 129, 191, 256, 320, 511, 576, 1000, 1023, 2048};
 #define N_SIZE (int)(sizeof sizes / sizeof sizes[0])
 
 typedef void case_fn(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
@@ -117,8 +117,8 @@ static void run_add(const struct kn_ops *ops, const struct row *a, const struct 
     ops->add(out->x, b->x, n);
 }
 
-static void run_add_scaled(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
-                           struct row *out)
+static void run_add_scaled(const struct kn_ops *ops, const struct row *a, const struct row *b,
+                           int n, struct row *out)
 {
     *out = *a;
     ops->add_scaled(out->x, b->x[n / 2], b->x, n);
@@ -143,7 +143,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_store_f32, "kv_store f32");
 }
 
-/* exp on all floats of a coarse grid over the bits: a swiglu of up = 1 shows every one of its results. */
+/* exp on a coarse grid over all floats' bits: a swiglu of up = 1 shows every one of its results. */
 static void exp_is_the_same_on_every_lane(void **state)
 {
     (void)state;
@@ -168,12 +168,16 @@ static void exp_is_the_same_on_every_lane(void **state)
 static void halves_round_to_nearest_even(void **state)
 {
     (void)state;
-    static const float special[] = {0, -0.0f, 65504, 65519.99f, 65520, -65520, 1e30f, INFINITY, -INFINITY,
-                                    NAN, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-14f,
-                                    0x1.ffcp-15f, 1.0f + 0x1p-11f, 1.0f + 0x3p-11f, 0x1p-126f, 1e-45f};
-    static const uint16_t bits[] = {0, 0x8000, 0x7bff, 0x7bff, 0x7c00, 0xfc00, 0x7c00, 0x7c00, 0xfc00,
-                                    0x7e00, 1, 0, 1, 2, 0x0400,
-                                    0x0400, 0x3c00, 0x3c02, 0, 0};
+    static const float special[] = {
+        0, -0.0f, 65504, 65519.99f, 65520, -65520, 1e30f, INFINITY, -INFINITY, NAN,
+        0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-14f, 0x1.ffcp-15f,
+        1.0f + 0x1p-11f, 1.0f + 0x3p-11f, 0x1p-126f, 1e-45f,
+    };
+    static const uint16_t bits[] = {
+        0, 0x8000, 0x7bff, 0x7bff, 0x7c00, 0xfc00, 0x7c00, 0x7c00, 0xfc00, 0x7e00,
+        1, 0, 1, 2, 0x0400, 0x0400,
+        0x3c00, 0x3c02, 0, 0,
+    };
     enum { N_SPECIAL = sizeof special / sizeof special[0] };
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
         const struct kn_ops *ops = kn_ops((enum kn_isa)isa);
@@ -199,7 +203,8 @@ static void rotation_is_the_same_and_stays_in_its_part(void **state)
 {
     (void)state;
     static const int shapes[][3] = {{1, 8, 8}, {3, 24, 24}, {2, 40, 40}, {4, 64, 64}, {2, 80, 80},
-                                    {5, 96, 48}, {3, 128, 128}, {2, 128, 34}, {1, 256, 256}, {2, 10, 6}};
+                                    {5, 96, 48}, {3, 128, 128}, {2, 128, 34}, {1, 256, 256},
+                                    {2, 10, 6}};
     static struct row x, want, got;
     float turn[128][2];
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++)
@@ -226,7 +231,7 @@ static void rotation_is_the_same_and_stays_in_its_part(void **state)
                 }
 }
 
-/* ---- the specification against the formulas, in long double ------------------------------------- */
+/* ---- the specification against the formulas, in long double --------------------------------- */
 
 static void the_specification_is_the_formula(void **state)
 {
@@ -249,14 +254,16 @@ static void the_specification_is_the_formula(void **state)
     spec->swiglu(x, y, N, out);
     for (int i = 0; i < N; i++) {
         double want = (double)(x[i] / (1 + expl(-(long double)x[i])) * y[i]);
-        assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want) + 1e-36);  /* e^89 is infinite */
+        double most = 4e-7 * fabs(want) + 1e-36;             /* e^89 is infinite */
+        assert_true(fabs((double)out[i] - want) <= most);
     }
     for (int i = 0; i < N; i++) sum += expl((long double)x[i]);
     memcpy(out, x, sizeof out);
     spec->softmax(out, N);
     for (int i = 0; i < N; i++) {
         double want = (double)(expl((long double)x[i]) / sum);
-        assert_true(fabs((double)out[i] - want) <= 1e-5 * want + 1e-44);         /* x - max: 2^-17 */
+        double most = 1e-5 * want + 1e-44;                   /* x - max is rounded to 2^-17 */
+        assert_true(fabs((double)out[i] - want) <= most);
     }
 }
 
