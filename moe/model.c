@@ -218,7 +218,10 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     for (int e = 0; e < d->n_expert; e++) {
         uint64_t skip = 0;
         if (!stack) {
-            snprintf(name, sizeof name, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
+            char one[64];
+            snprintf(one, sizeof one, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
+            if (e > 0 || moe_file_find_tensor(b->f, one))       /* neither: it is the stack that is missing */
+                memcpy(name, one, sizeof name);
             if (!(t = find(b, name, n_out, n_in, 0, false, &error)))
                 return error;
         } else {
@@ -301,10 +304,15 @@ static int read_dense(struct binder *b, const struct moe_model_options *opt)
 /* The rope's extra divisors are a vector like any other, wanted only here. */
 static int set_rotation(struct binder *b)
 {
+    const char *name = "rope_freqs.weight";
     const float *extra = NULL;
     for (int i = 0; i < b->n_vector; i++)
-        if (moe_string_is(b->vector[i].tensor->name, "rope_freqs.weight"))
+        if (moe_string_is(b->vector[i].tensor->name, name))
             extra = b->vector[i].to;
+    for (int i = 0; extra && i < b->m->desc.n_rot / 2; i++)
+        if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
+            return kn_fail(KN_ECORRUPT, "%s: tensor %s: value %d is no divisor of an angle: %g",
+                           moe_file_path(b->f), name, i, (double)extra[i]);
     return moe_rope_freq(&b->m->desc, extra, b->m->rope_freq);
 }
 
