@@ -76,7 +76,7 @@ all: build-packages $(out)/spillway
 define isa_rule
 $(out)/%.$(1).o: %.tmpl.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(if $(filter release,$(MODE)),-O3) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 
@@ -115,7 +115,7 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f)))
 	@tests/check.sh "$(out)" $(foreach f,$(FOLDERS),"$(f):$(USES_$(f))")
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
-EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c))
+EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
 $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 evals: build-packages $(EVALS) $(out)/spillway
