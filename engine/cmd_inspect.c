@@ -1,10 +1,11 @@
 /* engine/cmd_inspect.c - `spillway inspect MODEL`: what a model file holds, without loading it.
  *
- * In: the header of any GGUF file, whatever its architecture.  Out: a summary, as lines or with --json as
- * one object with the same things; with --verbose also every metadata value (of arrays the first few
- * items) and every tensor.  What the file does not say is left out.
+ * In: the header of any GGUF file, whatever its architecture.  Out: a summary, as lines or with
+ * --json as one object with the same things; with --verbose also every metadata value (of arrays
+ * the first few items) and every tensor.  What the file does not say is left out.
  *
- * Both forms come from one walk: a sheet knows which it is, and prints a thing as a line or a member. */
+ * Both forms come from one walk: a sheet knows which it is, and prints a thing as a line or a
+ * member. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "engine/text.h"
 
 #define SHOWN_ITEMS 8                       /* of an array */
-#define COLUMN      15                      /* where values begin; further right in the long lists */
+#define COLUMN      15                      /* where values begin; in the long lists, WIDE_COLUMN */
 #define WIDE_COLUMN 50
 #define N_TYPE      512                     /* tensor types in use have numbers below */
 
@@ -23,7 +24,7 @@ struct sheet {
     int indent, column;
 };
 
-/* ---- the two forms ----------------------------------------------------------------------------- */
+/* ---- the two forms --------------------------------------------------------------------------- */
 
 /* Control characters are escaped; what is no UTF-8 becomes U+FFFD, since JSON cannot hold it. */
 static void json_string(FILE *out, struct moe_string s)
@@ -47,7 +48,10 @@ static void json_string(FILE *out, struct moe_string s)
     fputc('"', out);
 }
 
-static struct moe_string view(const char *text) { return (struct moe_string){ text, strlen(text) }; }
+static struct moe_string view(const char *text)
+{
+    return (struct moe_string){ text, strlen(text) };
+}
 
 /* Begins a member: its name in JSON, its label in lines. */
 static void begin(struct sheet *s, const char *name, const char *label)
@@ -129,10 +133,11 @@ static void put_bytes(struct sheet *s, const char *name, const char *label, uint
     end(s);
 }
 
-/* ---- facts ------------------------------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
 /* An integer of the architecture; where a file has one per layer, the largest. */
-static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key, uint64_t *out)
+static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key,
+                     uint64_t *out)
 {
     char full[160];
     snprintf(full, sizeof full, "%.*s.%s", (int)(arch.n < 64 ? arch.n : 64), arch.data, key);
@@ -196,7 +201,7 @@ static uint64_t n_weight(const struct moe_tensor *t)
     return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
 }
 
-/* ---- the sheet --------------------------------------------------------------------------------- */
+/* ---- the sheet ------------------------------------------------------------------------------- */
 
 static void put_sizes(struct sheet *s, const struct moe_file *f)
 {
@@ -262,8 +267,8 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
             continue;
         begin(s, NULL, name);
         if (s->json)
-            fprintf(s->out, "{\"type\":\"%s\",\"n_tensor\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", name,
-                    tally[type].count, tally[type].bytes);
+            fprintf(s->out, "{\"type\":\"%s\",\"n_tensor\":%" PRIu64 ",\"bytes\":%" PRIu64 "}",
+                    name, tally[type].count, tally[type].bytes);
         else {
             fprintf(s->out, "%6" PRIu64 " tensors  ", tally[type].count);
             print_bytes(s->out, tally[type].bytes);
@@ -273,7 +278,7 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
     close_nest(s, ']');
 }
 
-/* ---- everything -------------------------------------------------------------------------------- */
+/* ---- everything ------------------------------------------------------------------------------ */
 
 static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
 {

@@ -1,7 +1,9 @@
-/* engine/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random weights.
+/* engine/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random
+ * weights.
  *
- * In: a shape's name, and by option layers, vocabulary size, format of the experts and a seed.  Out: a
- * GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by moe_synth(). */
+ * In: a shape's name, and by option layers, vocabulary size, format of the experts and a seed.
+ * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
+ * moe_synth(). */
 #include <string.h>
 
 #include "engine/cli.h"
@@ -13,7 +15,8 @@ int eng_cmd_synth(const struct eng_config *config)
         .seed = config->seed_given ? config->sampling.seed : 0,
     };
     if (kn_format_find(config->format, &opt.format)) {
-        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k and q6_k", config->format);
+        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k and q6_k",
+                config->format);
         return 2;
     }
     struct eng_progress *bar = NULL;

@@ -1,9 +1,10 @@
 /* evals/routing.c - how many experts t tokens touch, and how alive the logits are.
  *
- * Feeds t sequences of distinct random tokens through a model and looks at their last tokens, one of each
- * sequence in a batch.  Prints CSV: the distinct experts per layer, beside what independent uniform
- * choices of n_used would touch, N(t) = E (1 - (1 - K/E)^t); the deviation of the logits, and the mean
- * correlation of two sequences' logits (1: every context looks the same, 0: nothing in common).
+ * Feeds t sequences of distinct random tokens through a model and looks at their last tokens, one
+ * of each sequence in a batch.  Prints CSV: the distinct experts per layer, beside what independent
+ * uniform choices of n_used would touch, N(t) = E (1 - (1 - K/E)^t); the deviation of the logits,
+ * and the mean correlation of two sequences' logits (1: every context looks the same, 0: nothing in
+ * common).
  *
  *   routing MODEL [PAST]              PAST tokens before the last one, default 64 */
 #include <math.h>
@@ -32,8 +33,9 @@ static int feed(struct run *r, int n_seq, int first, int n_pos, bool want, struc
         int seq = i / n_pos, pos = first + i % n_pos;
         uint64_t noise = kn_mix(KN_GOLDEN * (uint64_t)(seq * 100003 + pos + 1));
         row[i] = (struct moe_row){
-            .token = (int32_t)(noise % (unsigned)r->shape->n_vocab), .position = pos, .want_logits = want,
-            .base = r->slot + (size_t)seq * (size_t)(r->past + 1), .n_base = r->past + 1,
+            .token = (int32_t)(noise % (unsigned)r->shape->n_vocab), .position = pos,
+            .want_logits = want, .base = r->slot + (size_t)seq * (size_t)(r->past + 1),
+            .n_base = r->past + 1,
         };
     }
     int err = moe_forward(r->context, &(struct moe_batch){ row, n_seq * n_pos }, out);
@@ -99,8 +101,10 @@ int main(int argc, char **argv)
     int err = moe_model_open(&r.model, f, &mo);
     if (!err) {
         r.shape = moe_model_shape(r.model);
-        struct moe_context_options co = { .max_row = MOST_SEQ, .max_want = MOST_SEQ,
-            .n_slot = MOST_SEQ * (r.past + 1), .max_pos = r.past + 1, .kv = KN_KV_F16, .team = team };
+        struct moe_context_options co = {
+            .max_row = MOST_SEQ, .max_want = MOST_SEQ, .n_slot = MOST_SEQ * (r.past + 1),
+            .max_pos = r.past + 1, .kv = KN_KV_F16, .team = team,
+        };
         r.slot = kn_calloc((size_t)co.n_slot, sizeof *r.slot);
         err = r.slot ? moe_context_open(&r.context, r.model, &co) : KN_ENOMEM;
     }

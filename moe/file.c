@@ -1,11 +1,11 @@
 /* moe/file.c - a model file: one GGUF file, or all of its splits as if they were one.
  *
- * Owns the file descriptors and everything the headers say (gguf.c reads them).  In comes the path of
- * the file or of its first split; out come metadata values and tensor descriptions, by number or by
- * name, and scalars checked for kind and range.
+ * Owns the file descriptors and everything the headers say (gguf.c reads them).  In comes the path
+ * of the file or of its first split; out come metadata values and tensor descriptions, by number or
+ * by name, and scalars checked for kind and range.
  *
- * A split says its number, how many there are and how many tensors they hold together; the first has
- * the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
+ * A split says its number, how many there are and how many tensors they hold together; the first
+ * has the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
 #include "moe/internal.h"
 
 #include <fcntl.h>
@@ -15,11 +15,12 @@
 
 #define SPLIT_MOST 4096
 #define SUFFIX     (sizeof "-00001-of-00001.gguf" - 1)
+#define SUFFIX_MOST 64                      /* for numbers that are no split's */
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
-/* Integers of a split's header; a missing one leaves the value.  Kinds differ between the programs that
- * wrote it. */
+/* Integers of a split's header; a missing one leaves the value.  Kinds differ between the programs
+ * that wrote it. */
 static int split_int(const struct moe_file *f, int file, const struct moe_values *values,
                      const char *key, int64_t most, int64_t *out)
 {
@@ -32,7 +33,8 @@ static int split_int(const struct moe_file *f, int file, const struct moe_values
     int64_t x = moe_value_int(v, 0);
     if (x < 0 || x > most)
         return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within 0 to %lld",
-                       f->path[file], kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)most);
+                       f->path[file], kn_error_text(KN_ECORRUPT), key, (long long)x,
+                       (long long)most);
     *out = x;
     return 0;
 }
@@ -79,12 +81,12 @@ static int open_one(struct moe_file *f, int file, const char *path, struct moe_v
 static int open_split(struct moe_file *f, int no, int n)
 {
     const char *first = f->path[0];
-    size_t stem = strlen(first) - SUFFIX, bytes = stem + SUFFIX + 1;
-    char *path = kn_alloc(bytes);
+    size_t stem = strlen(first) - SUFFIX;
+    char *path = kn_alloc(stem + SUFFIX_MOST);
     if (!path)
         return kn_fail(KN_ENOMEM, "%s: no memory for the name of split %d", first, no + 1);
     memcpy(path, first, stem);
-    snprintf(path + stem, SUFFIX + 1, "-%05d-of-%05d.gguf", no + 1, n);
+    snprintf(path + stem, SUFFIX_MOST, "-%05d-of-%05d.gguf", no + 1, n);
 
     struct moe_values values = { 0 };
     int64_t its_no = -1, its_n = -1;
@@ -94,7 +96,7 @@ static int open_split(struct moe_file *f, int no, int n)
     if (!err)
         err = split_int(f, no, &values, "split.count", INT32_MAX, &its_n);
     if (!err && (its_no != no || its_n != n))
-        err = kn_fail(KN_ECORRUPT, "%s: %s: it should be split %d of %d, and says it is %lld of %lld",
+        err = kn_fail(KN_ECORRUPT, "%s: %s: it should be split %d of %d, and says %lld of %lld",
                       path, kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1,
                       (long long)its_n);
     values_free(&values);
@@ -115,19 +117,20 @@ static int open_splits(struct moe_file *f)
         return err;
 
     if (no)
-        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; give the first", path, (int)no + 1, (int)n);
-    char suffix[64];
+        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; give the first", path, (int)no + 1,
+                       (int)n);
+    char suffix[SUFFIX_MOST];
     snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)n);
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
-        return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the others to "
-                       "be found", path, (int)n, suffix);
+        return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the "
+                       "others to be found", path, (int)n, suffix);
     err = make_room(f, path, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
     if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
-        err = kn_fail(KN_ECORRUPT, "%s: %s: metadata 'split.tensors.count': %lld, but the %d splits have "
-                      "%zu tensors", path, kn_error_text(KN_ECORRUPT), (long long)n_tensor, (int)n,
-                      f->tensors.n);
+        err = kn_fail(KN_ECORRUPT, "%s: %s: metadata 'split.tensors.count': %lld, but the %d "
+                      "splits have %zu tensors", path, kn_error_text(KN_ECORRUPT), (long long)n_tensor,
+                      (int)n, f->tensors.n);
     return err;
 }
 
@@ -170,7 +173,7 @@ void moe_file_close(struct moe_file *f)
     kn_free(f);
 }
 
-/* ---- looking up -------------------------------------------------------------------------------- */
+/* ---- looking up ------------------------------------------------------------------------------ */
 
 const char *moe_file_path(const struct moe_file *f) { return f->path[0]; }
 const struct off_files *moe_file_files(const struct moe_file *f) { return &f->files; }
@@ -199,7 +202,7 @@ const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const ch
     return moe_gguf_find_tensor(f, name);
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static enum moe_type number_type(const struct moe_value *v)
 {
@@ -228,7 +231,7 @@ int64_t moe_value_int(const struct moe_value *v, size_t i)
     case MOE_I16: return (int16_t)load(v, i, 2);
     case MOE_U32: return (int64_t)load(v, i, 4);
     case MOE_I32: return (int32_t)load(v, i, 4);
-    case MOE_U64: {                                     /* what does not fit is as large as can be */
+    case MOE_U64: {                             /* what does not fit is as large as can be */
         uint64_t x = load(v, i, 8);
         return x > INT64_MAX ? INT64_MAX : (int64_t)x;
     }
@@ -264,7 +267,8 @@ static int wrong_kind(const struct moe_file *f, const char *key, const char *kin
                    kn_error_text(KN_ECORRUPT), key, kind);
 }
 
-int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most, int64_t *out)
+int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most,
+                 int64_t *out)
 {
     const struct moe_value *v = moe_file_find(f, key);
     if (!v)
@@ -273,8 +277,9 @@ int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64
         return wrong_kind(f, key, "an integer");
     int64_t x = moe_value_int(v, 0);
     if (x < least || x > most)
-        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within %lld to %lld", f->path[0],
-                       kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least, (long long)most);
+        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within %lld to %lld",
+                       f->path[0], kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least,
+                       (long long)most);
     *out = x;
     return 1;
 }

@@ -1,13 +1,15 @@
 /* moe/gguf.c - reads the header of one GGUF file.
  *
- * In comes an open file; out come its metadata and its tensors' descriptions, added to the tables of a
- * struct moe_file.  The tensors' bytes are not touched: off_load() and the expert store read those.
+ * In comes an open file; out come its metadata and its tensors' descriptions, added to the tables
+ * of a struct moe_file.  The tensors' bytes are not touched: off_load() and the expert store read
+ * those.
  *
- * A header is somebody else's bytes.  So: it is read with pread through a window of a megabyte, never
- * mapped; a length is compared with the bytes left in the file before it is believed; tables grow with
- * what has been read and not with what was announced; sums and products of sizes are checked.  What is
- * wrong is said in one line that names file, field and reason, and three cases are told apart: the file
- * is short (the header is plausible, bytes are missing), corrupt (it contradicts itself), unsupported. */
+ * A header is somebody else's bytes.  So: it is read with pread through a window of a megabyte,
+ * never mapped; a length is compared with the bytes left in the file before it is believed; tables
+ * grow with what has been read and not with what was announced; sums and products of sizes are
+ * checked.  What is wrong is said in one line that names file, field and reason, and three cases
+ * are told apart: the file is short (the header is plausible, bytes are missing), corrupt (it
+ * contradicts itself), unsupported. */
 #include "moe/internal.h"
 
 #include <errno.h>
@@ -17,7 +19,7 @@
 
 #define WINDOW_BYTES   ((size_t)1 << 20)
 #define BLOCK_BYTES    ((size_t)1 << 16)
-#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published headers are near 20 MiB */
+#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published are near 20 */
 #define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
 #define KEY_MOST       65535                /* the specification's limit */
 #define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* no file has this; the length itself is damaged */
@@ -47,7 +49,7 @@ static int refuse(const struct source *s, int code, const char *fmt, ...)
     return kn_fail(code, "%s: %s: %s: %s", s->path, kn_error_text(code), s->field, reason);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void *keep(struct moe_file *f, size_t bytes)
 {
@@ -82,7 +84,7 @@ static int grow(struct moe_file *f, void **table, size_t *room, size_t n, size_t
     return 0;
 }
 
-/* ---- names ------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* Seeded, so that a file cannot be made whose names all collide. */
 static uint64_t hash(uint64_t seed, struct moe_string s)
@@ -109,9 +111,10 @@ static struct moe_string tensor_of(const void *table, size_t i)
     return ((const struct moe_tensor *)table)[i].name;
 }
 
-/* The slot that holds the name, or the empty one where it belongs.  At least half the slots are empty. */
-static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, name_of *name, const void *table,
-                            struct moe_string want)
+/* The slot that holds the name, or the empty one where it belongs.  At least half the slots are
+ * empty. */
+static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, name_of *name,
+                            const void *table, struct moe_string want)
 {
     for (size_t i = hash(seed, want);; i++) {
         uint32_t *slot = &x->slot[i & (x->n_slot - 1)];
@@ -124,8 +127,8 @@ static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, name_of *n
 }
 
 /* Adds entry n - 1 of a table.  1: its name is there already. */
-static int index_add(const struct moe_file *f, struct moe_index *x, name_of *name, const void *table,
-                     size_t n)
+static int index_add(const struct moe_file *f, struct moe_index *x, name_of *name,
+                     const void *table, size_t n)
 {
     if (n * 2 > x->n_slot) {
         struct moe_index wide = { .n_slot = x->n_slot ? x->n_slot * 2 : 128 };
@@ -167,7 +170,7 @@ const struct moe_tensor *moe_gguf_find_tensor(const struct moe_file *f, const ch
     return i == SIZE_MAX ? NULL : &f->tensors.item[i];
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Is a piece of n * size bytes there to be read? */
 static int claim(const struct source *s, uint64_t n, size_t size)
@@ -179,8 +182,8 @@ static int claim(const struct source *s, uint64_t n, size_t size)
         return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left",
                       (unsigned long long)bytes, (unsigned long long)left);
     if (bytes > HEADER_MOST - s->at)
-        return refuse(s, KN_ELIMIT, "needs %llu bytes; a header may have %llu", (unsigned long long)bytes,
-                      (unsigned long long)HEADER_MOST);
+        return refuse(s, KN_ELIMIT, "needs %llu bytes; a header may have %llu",
+                      (unsigned long long)bytes, (unsigned long long)HEADER_MOST);
     return 0;
 }
 
@@ -223,8 +226,8 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     if (err)
         return err;
     if (n > most)
-        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the most is %llu", (unsigned long long)n,
-                      (unsigned long long)most);
+        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the most is %llu",
+                      (unsigned long long)n, (unsigned long long)most);
     char *data = keep(s->f, (size_t)n);
     if (!data)
         return KN_ENOMEM;
@@ -234,7 +237,7 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     return err;
 }
 
-/* ---- metadata ---------------------------------------------------------------------------------- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 static const uint8_t scalar_bytes[MOE_TYPE_COUNT] = {
     [MOE_U8] = 1,  [MOE_I8] = 1,  [MOE_U16] = 2,  [MOE_I16] = 2, [MOE_U32] = 4, [MOE_I32] = 4,
@@ -279,7 +282,8 @@ static int take_type(struct source *s, enum moe_type *out)
     if (err)
         return err;
     if (type >= MOE_TYPE_COUNT)
-        return refuse(s, KN_ECORRUPT, "value type %u; the last known is %d", type, MOE_TYPE_COUNT - 1);
+        return refuse(s, KN_ECORRUPT, "value type %u; the last known is %d", type,
+                      MOE_TYPE_COUNT - 1);
     *out = (enum moe_type)type;
     return 0;
 }
@@ -334,7 +338,7 @@ static int read_values(struct source *s, uint64_t n, struct moe_values *values)
     return 0;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Rows are whole blocks; unknown types have no size. */
 static int tensor_size(const struct source *s, struct moe_tensor *t)
@@ -478,7 +482,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
     return all->n > first ? check_overlap(s, &all->item[first], all->n - first) : 0;
 }
 
-/* ---- the header -------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 struct header { char magic[4]; uint32_t version; uint64_t n_tensor, n_value; };
 _Static_assert(sizeof(struct header) == 24, "GGUF header");

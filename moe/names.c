@@ -33,7 +33,11 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 static size_t utf8_length(const uint8_t *s, size_t n)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t length = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    size_t length = s[0] < 0x80     ? 1
+                    : s[0] >> 5 == 6  ? 2
+                    : s[0] >> 4 == 14 ? 3
+                    : s[0] >> 3 == 30 ? 4
+                                      : 0;
     if (!length || length > n)
         return 0;
     uint32_t c = length == 1 ? s[0] : s[0] & (0x7fu >> length);

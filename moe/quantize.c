@@ -1,8 +1,8 @@
 /* moe/quantize.c - float32 rows to file rows, one encoder per format.
  *
- * In comes a row of n_in finite values, out goes the row as it stands in a GGUF file.  The encoders are
- * plain: a block's scale comes from its extremes and every code is the nearest one.  Decoding is the
- * kernels' (kn_row_decode); a value comes back within half a step of its block. */
+ * In comes a row of n_in finite values, out goes the row as it stands in a GGUF file.  The encoders
+ * are plain: a block's scale comes from its extremes and every code is the nearest one.  Decoding
+ * is the kernels' (kn_row_decode); a value comes back within half a step of its block. */
 #include "moe/internal.h"
 
 #include <string.h>

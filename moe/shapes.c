@@ -1,4 +1,5 @@
-/* moe/shapes.c - the shapes that synth knows: those of published models, and tiny ones for tests. */
+/* moe/shapes.c - the shapes that synth knows: those of published models, and tiny ones for tests.
+ * */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@ static const struct moe_synth_shape shapes[] = {
         .n_layer = 3, .d_model = 256, .n_head = 8, .n_kv = 2, .d_head = 64, .d_ff = 768,
         .n_vocab = 2048, .n_ctx = 4096,
         .rope_base = 1e6f, .eps = 1e-6f, .qk_norm = true,
-    }, {                                    /* rows that are no whole blocks, experts no power of two */
+    }, {                        /* rows that are no whole blocks, experts no power of two */
         .name = "tiny-odd", .arch = "llama", .pre = "llama-bpe",
         .n_layer = 2, .d_model = 192, .n_head = 6, .n_kv = 3, .d_head = 32, .d_ff = 200,
         .n_expert = 6, .n_used = 2, .d_expert = 200, .n_vocab = 1024, .n_ctx = 2048,

@@ -1,16 +1,18 @@
 /* moe/synth.c - a GGUF file with the shape of a real model and random weights.
  *
- * In come the name of a shape, a number of layers, a vocabulary size, a format and a seed; out comes a
- * file that loads wherever that family loads, the same bytes for the same options.  For tests and for
- * measuring speed: what it costs to run does not depend on what the weights say, provided that
+ * In come the name of a shape, a number of layers, a vocabulary size, a format and a seed; out
+ * comes a file that loads wherever that family loads, the same bytes for the same options.  For
+ * tests and for measuring speed: what it costs to run does not depend on what the weights say,
+ * provided that
  *
- *   - numbers stay alive. Weights are drawn so that every normalised input gives outputs of variance
- *     about 1; what a layer adds to the residual is scaled down to RESIDUAL of the embedding's
- *     deviation, so that after 48 layers the embedding is still a good third of the variance;
- *   - routing is as spread as a trained model's. A router row is noise, so experts are equally likely
- *     over random directions, and since a residual is dominated by its own token and path, different
- *     tokens go different ways in deep layers too. Large layer outputs would not do: what attention
- *     averages over a context is common to its tokens, and it would pile up.
+ *   - numbers stay alive. Weights are drawn so that every normalised input gives outputs of
+ *     variance about 1; what a layer adds to the residual is scaled down to RESIDUAL of the
+ *     embedding's deviation, so that after 48 layers the embedding is still a good third of it;
+ *   - routing is as spread as a trained model's. A router row is noise, so experts are equally
+ *     likely over random directions, and since a residual is dominated by its own token and path,
+ *     different tokens go different ways in deep layers too. Large layer outputs would not do: what
+ *     attention averages over a context is common to its tokens, and it would pile up.
+ *     evals/routing measures it.
  *
  * The file is streamed: PIECE bytes are made by the team, then written, in tensor order. */
 #include "moe/internal.h"
@@ -22,7 +24,7 @@
 #define PIECE    ((size_t)32 << 20)
 #define GRAIN    ((size_t)256 << 10)        /* about what one item of the team makes */
 #define RESIDUAL 0.15f                      /* deviation a layer's halves add, of the embedding's */
-#define SHARPEN  1.3f                       /* of queries and of keys: attention looks at few positions */
+#define SHARPEN  1.3f                       /* of queries and of keys: attention is not flat */
 #define ROUTER   1.5f                       /* deviation of router logits */
 #define LOGIT    2.0f                       /* deviation of output logits */
 #define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
@@ -43,7 +45,7 @@ struct plan {
     int n_layer, n_vocab;
 };
 
-/* ---- which tensors ----------------------------------------------------------------------------- */
+/* ---- which tensors --------------------------------------------------------------------------- */
 
 /* Rows that are no whole blocks fall back as published files do. */
 static enum kn_format fit(const char *name, enum kn_format want, int n_in)
@@ -52,8 +54,8 @@ static enum kn_format fit(const char *name, enum kn_format want, int n_in)
     while (!kn_row_bytes(f, n_in))
         f = f == KN_Q8_0 ? KN_F16 : KN_Q8_0;
     if (f != want)
-        kn_say(KN_LOG_WARN, "%s: rows of %d values are no whole blocks of %s; it is stored as %s", name,
-               n_in, kn_format_info(want)->name, kn_format_info(f)->name);
+        kn_say(KN_LOG_WARN, "%s: rows of %d values are no whole blocks of %s; it is stored as %s",
+               name, n_in, kn_format_info(want)->name, kn_format_info(f)->name);
     return f;
 }
 
@@ -75,8 +77,8 @@ static void add_norm(struct plan *p, const char *name, int n, float mean)
 }
 
 /* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
-static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out, int n_mat,
-                    float gain)
+static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
+                    int n_mat, float gain)
 {
     struct recipe *r = add(p, name, fit(name, want, n_in), gain / sqrtf((float)n_in));
     r->n_dim = n_mat ? 3 : 2;
@@ -145,7 +147,7 @@ static int make_plan(struct plan *p)
     return 0;
 }
 
-/* ---- what the file says of itself -------------------------------------------------------------- */
+/* ---- what the file says of itself ------------------------------------------------------------ */
 
 static void say_u32(struct moe_writer *w, const char *arch, const char *key, int value)
 {
@@ -206,7 +208,7 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
 }
 
-/* ---- making and writing ------------------------------------------------------------------------ */
+/* ---- making and writing ---------------------------------------------------------------------- */
 
 struct piece {                              /* blocks block0 .. block0 + n_block - 1 of a tensor */
     const struct moe_synth_fill *fill;
@@ -239,7 +241,10 @@ static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8
         n_block *= r->dim[k];
 
     for (uint64_t done = 0; done < n_block;) {
-        struct piece piece = { &fill, done, PIECE / block_bytes, GRAIN / block_bytes, block_bytes, buffer };
+        struct piece piece = {
+            .fill = &fill, .block0 = done, .n_block = PIECE / block_bytes,
+            .grain = GRAIN / block_bytes, .block_bytes = block_bytes, .out = buffer,
+        };
         if (n_block - done < piece.n_block)
             piece.n_block = (size_t)(n_block - done);
         int n_item = (int)((piece.n_block + piece.grain - 1) / piece.grain);
@@ -284,13 +289,14 @@ static int check(const struct plan *p)
             size_t n = strlen(names);
             snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", moe_synth_shape(i));
         }
-        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape, names);
+        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape,
+                       names);
     }
     if (opt->n_layer < 0 || opt->n_layer > 1000)
         return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
     if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
-        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made", p->n_vocab,
-                       MOE_SYNTH_VOCAB_LEAST, 1 << 20);
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made",
+                       p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
     return 0;
 }
 

@@ -1,8 +1,8 @@
 /* moe/synth_fill.c - random weights, made in the format they are stored in.
  *
- * Quantising float32 noise would take minutes for a model of ten gigabytes; here the codes themselves
- * are random and the scales chosen so that the values have mean 0 and the deviation asked for.  A block
- * is a function of the seed and its number, so any thread may make it.
+ * Quantising float32 noise would take minutes for a model of ten gigabytes; here the codes
+ * themselves are random and the scales chosen so that the values have mean 0 and the deviation
+ * asked for.  A block is a function of the seed and its number, so any thread may make it.
  *
  * For uniform codes and a scale that varies around d (a mean square of the factors of about 1):
  *   Q8_0   code in [-127, 127], deviation 73.3
@@ -23,7 +23,9 @@ static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i)
 
 void moe_synth_fill_init(struct moe_synth_fill *f)
 {
-    float code = f->format == KN_Q8_0 ? 73.3f : f->format == KN_Q4_K ? 4.61f * 48.4f : 18.5f * 96.7f;
+    float code = f->format == KN_Q8_0   ? 73.3f
+                 : f->format == KN_Q4_K ? 4.61f * 48.4f
+                                        : 18.5f * 96.7f;
     for (int i = 0; i < 16; i++) {
         float factor = 0.75f + (float)i / 32;           /* 0.75 .. 1.22 */
         f->d[i] = kn_f32_to_f16(f->deviation / code * factor);

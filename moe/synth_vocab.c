@@ -1,15 +1,16 @@
 /* moe/synth_vocab.c - a byte-level BPE vocabulary for models that never saw a text.
  *
- * Out come the tokenizer's arrays, a function of n_vocab and the seed: the 256 bytes, then merged tokens,
- * then three control tokens.  Every merge joins two tokens that exist, into one that did not.  Merged
- * tokens are runs of up to eight letters with or without a space before them, consonants and vowels in
- * turn: no pre-tokeniser splits such a run, so each can appear, and random weights babble pronounceably. */
+ * Out come the tokenizer's arrays, a function of n_vocab and the seed: the 256 bytes, then merged
+ * tokens, then three control tokens.  Every merge joins two tokens that exist, into one that did
+ * not.  Merged tokens are runs of up to eight letters with or without a space before them,
+ * consonants and vowels in turn: no pre-tokeniser splits such a run, so each can appear, and random
+ * weights babble pronounceably. */
 #include "moe/internal.h"
 
 #include <string.h>
 
 #define LETTERS_MOST 8
-#define TEXT_BYTES   16                     /* a token as stored: letters, and two bytes for a space */
+#define TEXT_BYTES   16                     /* a token as stored: letters, and two for a space */
 #define N_CONTROL    3
 
 static const char *const control[N_CONTROL] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
@@ -35,9 +36,10 @@ struct vocab {
     int n, n_word, n_space;                 /* n_space: the token of the space itself */
 };
 
-/* ---- bytes as characters ----------------------------------------------------------------------- */
+/* ---- bytes as characters --------------------------------------------------------------------- */
 
-/* Byte-level BPE writes every byte as a printable character: itself where it is one, else 256 + k. */
+/* Byte-level BPE writes every byte as a printable character: itself where it is one, else 256 + k.
+ * */
 static bool printable(int byte)
 {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
@@ -73,7 +75,7 @@ static void add_bytes(struct vocab *v)
             add_byte(v, b, other++);
 }
 
-/* ---- merges ------------------------------------------------------------------------------------ */
+/* ---- merges ---------------------------------------------------------------------------------- */
 
 static bool is_vowel(char c) { return memchr("aeiou", c, 5) != NULL; }
 
@@ -118,8 +120,8 @@ static bool join(struct vocab *v, const struct token *a, const struct token *b)
     return true;
 }
 
-/* One merge in eight puts a space before a word; the others join two words, the left any, the right one
- * of the older and shorter ones. */
+/* One merge in eight puts a space before a word; the others join two words, the left any, the right
+ * one of the older and shorter ones. */
 static int make_merges(struct vocab *v, const char *pre, int n, uint64_t seed)
 {
     uint64_t give_up = UINT64_C(1000) * (uint64_t)n;
@@ -139,7 +141,7 @@ static int make_merges(struct vocab *v, const char *pre, int n, uint64_t seed)
     return 0;
 }
 
-/* ---- into the file ----------------------------------------------------------------------------- */
+/* ---- into the file --------------------------------------------------------------------------- */
 
 static int write_vocab(struct moe_writer *w, const struct vocab *v, const char *pre,
                        struct moe_string *text, int32_t *type)

@@ -1,10 +1,12 @@
 /* moe/writer.c - writes a GGUF file (version 3) from front to back.
  *
- * In come metadata, then tensor descriptions, then the tensors' bytes in the same order; out comes a
- * file that appears under its name only when it is whole: it grows under a name of its own beside the
- * target, is brought to the disk, and is renamed.  Whatever fails before that leaves nothing behind.
+ * In come metadata, then tensor descriptions, then the tensors' bytes in the same order; out comes
+ * a file that appears under its name only when it is whole: it grows under a name of its own beside
+ * the target, is brought to the disk, and is renamed.  Whatever fails before that leaves nothing
+ * behind.
  *
- * The two lists of the header are kept as bytes in memory, since their counts come first in the file. */
+ * The two lists of the header are kept as bytes in memory, since their counts come first in the
+ * file. */
 #include "moe/moe.h"
 
 #include <fcntl.h>
@@ -12,12 +14,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ALIGNMENT 32                        /* GGUF's default, so general.alignment need not be said */
+#define ALIGNMENT 32                        /* GGUF's default: general.alignment can stay unsaid */
 
 struct bytes { uint8_t *data; size_t n, room; };
 
 struct moe_writer {
-    char *path, *part;                      /* the target, and what it is called until it is whole */
+    char *path, *part;                      /* the target, and its name until it is whole */
     int fd;
     struct bytes values, tensors;           /* the header's two lists, as in the file */
     uint64_t n_value, n_tensor;
@@ -30,7 +32,7 @@ struct moe_writer {
     int err;                                /* the first failure; later calls repeat it */
 };
 
-/* ---- bytes ------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static void put(struct moe_writer *w, struct bytes *b, const void *data, size_t n)
 {
@@ -70,7 +72,7 @@ static size_t scalar_bytes(enum moe_type t)
     }
 }
 
-/* ---- the file under its other name ------------------------------------------------------------- */
+/* ---- the file under its other name ----------------------------------------------------------- */
 
 int moe_writer_open(struct moe_writer **out, const char *path)
 {
@@ -111,7 +113,7 @@ void moe_writer_close(struct moe_writer *w)
     kn_free(w);
 }
 
-/* ---- header ------------------------------------------------------------------------------------ */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 static void put_key(struct moe_writer *w, const char *key, enum moe_type type)
 {
@@ -136,7 +138,8 @@ int moe_writer_string(struct moe_writer *w, const char *key, const char *s, size
     return w->err;
 }
 
-int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n)
+int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data,
+                     size_t n)
 {
     kn_assert(scalar_bytes(item) || item == MOE_STRING);
     put_key(w, key, MOE_ARRAY);
@@ -155,12 +158,14 @@ static int tensor_size(struct moe_writer *w, const char *name, enum kn_format f,
 {
     size_t row = dim[0] <= INT32_MAX ? kn_row_bytes(f, (int)dim[0]) : 0;
     if (!row)
-        return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': rows of %llu values are no whole blocks of %s",
-                                w->path, name, (unsigned long long)dim[0], kn_format_info(f)->name);
+        return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': rows of %llu values are no whole "
+                                "blocks of %s", w->path, name, (unsigned long long)dim[0],
+                                kn_format_info(f)->name);
     *bytes = row;
     for (int i = 1; i < n_dim; i++)
         if (!dim[i] || __builtin_mul_overflow(*bytes, dim[i], bytes) || *bytes > INT64_MAX / 2)
-            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->path, name);
+            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->path,
+                                    name);
     return 0;
 }
 
@@ -217,7 +222,7 @@ int moe_writer_header(struct moe_writer *w)
     return w->err;
 }
 
-/* ---- data -------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 int moe_writer_data(struct moe_writer *w, const void *data, size_t bytes)
 {

@@ -1,4 +1,5 @@
-/* What inspect prints: the same facts as lines and as JSON, whatever a file has its names made of. */
+/* What inspect prints: the same facts as lines and as JSON, whatever a file has its names made of.
+ * */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +74,7 @@ static void save_model(void)
     gguf_key(&g, "flag", MOE_BOOL);
     gguf_u8(&g, 1);
     gguf_tensor(&g, "blk.0.ffn_up_exps.weight", 3, expert, 8, 0);       /* 204 bytes */
-    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);           /* 136: an expert of the old way */
+    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);       /* 136: an old file's expert */
     gguf_tensor(&g, "blk.0.ffn_up.weight", 2, row, 8, 384);             /* 136: none */
     gguf_tensor(&g, "odd\"\n", 1, row, 4711, 544);
     gguf_data(&g, 560);
@@ -87,8 +88,8 @@ static void lines_say_what_the_file_holds(void **state)
     static const char *const lines[] = {
         "architecture   strange\n", "name           a \"name\"\\x0a\\x1b[31m\\x5c \xc3\xa9 \\xff\n",
         "layers         7\n", "heads          6\n", "experts        3\n", "vocabulary     10\n",
-        "  experts      340 B\n", "  dense        136 B\n", "  Q8_0              3 tensors  476 B\n",
-        "  other             1 tensors  0 B\n",
+        "  experts      340 B\n", "  dense        136 B\n",
+        "  Q8_0              3 tensors  476 B\n", "  other             1 tensors  0 B\n",
     };
     save_model();
     assert_int_equal(inspect(false, false), 0);
@@ -142,8 +143,10 @@ static void json_is_json_and_says_the_same(void **state)
 {
     (void)state;
     static const char *const members[] = {
-        "\"arch\":\"strange\"", "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
-        "\"n_layer\":7", "\"n_head\":6", "\"n_vocab\":10", "\"expert_bytes\":340", "\"dense_bytes\":136",
+        "\"arch\":\"strange\"",
+        "\"name\":\"a \\\"name\\\"\\u000a\\u001b[31m\\\\ \xc3\xa9 \\ufffd\"",
+        "\"n_layer\":7", "\"n_head\":6", "\"n_vocab\":10", "\"expert_bytes\":340",
+        "\"dense_bytes\":136",
         "{\"type\":\"Q8_0\",\"n_tensor\":3,\"bytes\":476}",
     };
     save_model();
@@ -156,7 +159,8 @@ static void json_is_json_and_says_the_same(void **state)
             if (!strstr(output, members[i]))
                 fail_msg("'%s' is not in:\n%s", members[i], output);
     }
-    assert_non_null(strstr(output, "\"tokenizer.ggml.tokens\":{\"n\":10,\"first\":[\"t\",\"t\",\"t\",\"\\u0009\\\"\""));
+    assert_non_null(strstr(output, "\"tokenizer.ggml.tokens\":{\"n\":10,\"first\":[\"t\","));
+    assert_non_null(strstr(output, ",\"t\",\"\\u0009\\\"\","));
     assert_non_null(strstr(output, "\"flag\":true"));
     assert_non_null(strstr(output, ":null"));
     assert_non_null(strstr(output, "\"name\":\"odd\\\"\\u000a\",\"type\":\"type 4711\""));

@@ -17,8 +17,8 @@ static void compute(const struct moe_model *m, struct kn_team *team)
     if (moe_context_open(&c, m, &opt))
         return;
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ .token = i * (shape->n_vocab - 1) / 2, .position = i, .base = slot,
-                                   .n_base = 3, .want_logits = i == 2 };
+        row[i] = (struct moe_row){ .token = i * (shape->n_vocab - 1) / 2, .position = i,
+                                   .base = slot, .n_base = 3, .want_logits = i == 2 };
     moe_forward(c, &(struct moe_batch){ row, 3 }, &result);
     moe_context_close(c);
 }
@@ -31,7 +31,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     memory_file_set(data, n);
     if (kn_team_open(&team, 1))
         abort();
-    struct moe_model_options opt = { .isa = KN_ISA_SCALAR, .team = team, .host_bytes = (size_t)64 << 20 };
+    struct moe_model_options opt = { .isa = KN_ISA_SCALAR, .team = team,
+                                     .host_bytes = (size_t)64 << 20 };
     if (moe_file_open(&f, "x.gguf") == 0 && moe_model_open(&m, f, &opt) == 0)
         compute(m, team);
     moe_model_close(m);

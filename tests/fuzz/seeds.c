@@ -36,14 +36,15 @@ struct model {
     struct { enum kn_format f; uint64_t n; } t[32];     /* format and values of each tensor */
 };
 
-static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out, int n_mat)
+static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out,
+                   int n_mat)
 {
     uint64_t dim[3] = { (uint64_t)n_in, (uint64_t)n_out, (uint64_t)n_mat };
     while (!kn_row_bytes(f, n_in))
         f = f == KN_Q8_0 ? KN_F32 : KN_Q8_0;
     moe_writer_tensor(m->w, name, f, n_mat ? 3 : n_out ? 2 : 1, dim);
     m->t[m->n_tensor].f = f;
-    m->t[m->n_tensor++].n = (uint64_t)n_in * (uint64_t)(n_out ? n_out : 1) * (uint64_t)(n_mat ? n_mat : 1);
+    m->t[m->n_tensor++].n = dim[0] * (n_out ? dim[1] : 1) * (n_mat ? dim[2] : 1);
 }
 
 static void tensors(struct model *m)
@@ -69,12 +70,13 @@ static void tensors(struct model *m)
     }
     if (k->n_expert)
         tensor(m, "blk.0.ffn_gate_inp.weight", KN_F32, k->d_model, k->n_expert, 0);
-    tensor(m, k->n_expert ? "blk.0.ffn_gate_exps.weight" : "blk.0.ffn_gate.weight", f, k->d_model, k->d_ff,
-           k->n_expert);
-    tensor(m, k->n_expert ? "blk.0.ffn_up_exps.weight" : "blk.0.ffn_up.weight", f, k->d_model, k->d_ff,
-           k->n_expert);
-    tensor(m, k->n_expert ? "blk.0.ffn_down_exps.weight" : "blk.0.ffn_down.weight", f, k->d_ff, k->d_model,
-           k->n_expert);
+    static const char *const ffn[2][3] = {
+        { "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight" },
+        { "blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight" },
+    };
+    tensor(m, ffn[k->n_expert > 0][0], f, k->d_model, k->d_ff, k->n_expert);
+    tensor(m, ffn[k->n_expert > 0][1], f, k->d_model, k->d_ff, k->n_expert);
+    tensor(m, ffn[k->n_expert > 0][2], f, k->d_ff, k->d_model, k->n_expert);
 }
 
 static void number(struct model *m, const char *key, uint32_t x)

@@ -8,7 +8,8 @@
  *     gguf_save(&g, path);
  *     gguf_free(&g);
  *
- * Nothing is checked or kept consistent: counts, lengths, types and offsets are what the test says. */
+ * Nothing is checked or kept consistent: counts, lengths, types and offsets are what the test says.
+ * */
 #ifndef TESTS_MOE_GGUF_BYTES_H
 #define TESTS_MOE_GGUF_BYTES_H
 
@@ -47,7 +48,8 @@ static inline void gguf_string(struct gguf *g, const char *s)
     gguf_bytes(g, s, strlen(s));
 }
 
-static inline void gguf_header(struct gguf *g, uint32_t version, uint64_t n_tensor, uint64_t n_value)
+static inline void gguf_header(struct gguf *g, uint32_t version, uint64_t n_tensor,
+                               uint64_t n_value)
 {
     gguf_bytes(g, "GGUF", 4);
     gguf_u32(g, version);
@@ -88,8 +90,8 @@ static inline void gguf_array(struct gguf *g, const char *key, uint32_t item, ui
     gguf_u64(g, n);
 }
 
-static inline void gguf_tensor(struct gguf *g, const char *name, uint32_t n_dim, const uint64_t *dim,
-                               uint32_t type, uint64_t offset)
+static inline void gguf_tensor(struct gguf *g, const char *name, uint32_t n_dim,
+                               const uint64_t *dim, uint32_t type, uint64_t offset)
 {
     gguf_string(g, name);
     gguf_u32(g, n_dim);
@@ -115,7 +117,10 @@ static inline void gguf_save_sparse(const struct gguf *g, const char *path, uint
         abort();
 }
 
-static inline void gguf_save(const struct gguf *g, const char *path) { gguf_save_sparse(g, path, 0); }
+static inline void gguf_save(const struct gguf *g, const char *path)
+{
+    gguf_save_sparse(g, path, 0);
+}
 
 static inline void gguf_free(struct gguf *g)
 {

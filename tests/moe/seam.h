@@ -1,8 +1,8 @@
 /* tests/moe/seam.h - the machine made to fail on request, and the log made to be read.
  *
- * seam_set(what, n) makes the n-th call of a kind fail (0: none; SEAM_SHORT: the n-th read, and all after
- * it, find the end of the file), and counts the calls of that kind.  What is open or allocated is
- * counted too, so that a test can see that nothing was left behind. */
+ * seam_set(what, n) makes the n-th call of a kind fail (0: none; SEAM_SHORT: the n-th read, and all
+ * after it, find the end of the file), and counts the calls of that kind.  What is open or
+ * allocated is counted too, so that a test can see that nothing was left behind. */
 #ifndef TESTS_MOE_SEAM_H
 #define TESTS_MOE_SEAM_H
 
@@ -11,8 +11,10 @@
 
 #include "kernels/core.h"
 
-enum seam_kind { SEAM_NONE, SEAM_ALLOC, SEAM_OPEN, SEAM_SIZE, SEAM_READ, SEAM_SHORT, SEAM_WRITE, SEAM_SYNC,
-                 SEAM_RENAME };
+enum seam_kind {
+    SEAM_NONE, SEAM_ALLOC, SEAM_OPEN, SEAM_SIZE, SEAM_READ, SEAM_SHORT, SEAM_WRITE, SEAM_SYNC,
+    SEAM_RENAME,
+};
 
 static struct {
     enum seam_kind kind;

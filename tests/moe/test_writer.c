@@ -1,4 +1,5 @@
-/* Writing GGUF: what was written is read back, and a file that could not be finished never appears. */
+/* Writing GGUF: what was written is read back, and a file that could not be finished never appears.
+ * */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,8 +70,10 @@ static int write_one(size_t piece)
         err = moe_writer_tensor(w, "c", KN_Q4_K, 3, dims[2]);
     if (!err)
         err = moe_writer_header(w);
-    for (size_t at = 0; !err && at < sizeof payload; at += piece)
-        err = moe_writer_data(w, payload + at, at + piece < sizeof payload ? piece : sizeof payload - at);
+    for (size_t at = 0, part; !err && at < sizeof payload; at += part) {
+        part = sizeof payload - at < piece ? sizeof payload - at : piece;
+        err = moe_writer_data(w, payload + at, part);
+    }
     if (!err)
         err = moe_writer_finish(w);
     moe_writer_close(w);
@@ -85,7 +88,8 @@ static void check_one(void)
     assert_int_equal(moe_file_open(&f, path), 0);
     assert_int_equal(moe_file_int(f, "n", 0, 99, &n), 1);
     assert_int_equal(n, 42);
-    assert_true(moe_string_is(((const struct moe_string *)moe_file_find(f, "words")->data)[0], "x"));
+    const struct moe_string *words = moe_file_find(f, "words")->data;
+    assert_true(moe_string_is(words[0], "x"));
     assert_int_equal(moe_value_int(moe_file_find(f, "shorts"), 0), -1);
     assert_int_equal(moe_value_int(moe_file_find(f, "shorts"), 2), 7);
     const uint8_t *want = payload;
@@ -118,11 +122,14 @@ static void what_is_written_is_read_back(void **state)
     assert_true(seam_is_clean());
 }
 
-/* The n-th call fails, for all n: no file where there was none, and the old one where there was one. */
+/* The n-th call fails, for all n: no file where there was none, and the old one where there was
+ * one. */
 static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
-    static const enum seam_kind kinds[] = { SEAM_ALLOC, SEAM_OPEN, SEAM_WRITE, SEAM_SYNC, SEAM_RENAME };
+    static const enum seam_kind kinds[] = {
+        SEAM_ALLOC, SEAM_OPEN, SEAM_WRITE, SEAM_SYNC, SEAM_RENAME,
+    };
     for (int old = 0; old < 2; old++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             long n = 0;
