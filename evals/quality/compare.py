@@ -7,12 +7,17 @@ JSONL holds lines {"question", "answer"} (gsm8k's files).  plain: the first N jo
 `spillway eval --text` would read it; chat: each one as a conversation of its own, in ChatML.  Text
 becomes tokens by SPILLWAY; both sides read the same windows and count every token but a window's first.
 
-Prints CSV, one line per model.  Perplexities: of float64; of the engine with keys and values in F32 and in
-F16 (its default).  Then percent of float64's, for the engine and for the reference with the engine's
-own roundings switched on (reference.py): 8-bit activations, F16 keys and values, both.  Then how far
-distributions are apart, as mean KL divergence in nats: float64 from the engine (F32), float64 from the
-reference with 8-bit activations, and that reference from the engine, which is what activations do
-not explain; last the share of tokens whose most likely successor is float64's."""
+Prints CSV, one line per model.  Perplexities: of float64; of the engine with keys and values in F32
+and in F16 (its default).  Then percent above float64's, for the engine, with the standard error of
+that number (over tokens, paired), and for the reference with the engine's own roundings switched on
+(reference.py): 8-bit activations, F16 keys and values, both.  Then how far distributions are apart,
+as mean KL divergence in nats: float64 from the engine (F32), float64 from the reference with 8-bit
+activations, and that reference from the engine, which is what activations do not explain; last the
+share of tokens whose most likely successor is float64's.
+
+With --parts it asks instead where the cost of 8-bit activations comes from: KL divergence of float64
+from the reference with the activations of one group of products coded, and with all of them coded but
+float64's choice of experts.  The engine is not run."""
 
 import argparse
 import json
@@ -24,7 +29,11 @@ import tempfile
 
 import numpy as np
 
-from reference import Model
+from reference import ALL, Model
+
+PARTS = {"qkv": ("attn_q.", "attn_k.", "attn_v."), "attn_output": ("attn_output",),
+         "gate_up": ("ffn_gate_exps", "ffn_up_exps", "ffn_gate.", "ffn_up."),
+         "down": ("ffn_down",), "head": ("output.weight", "token_embd")}
 
 
 def texts(path, form, count):
@@ -74,21 +83,44 @@ class Tally:
     def mean(self, what):
         return self.sums[what] / self.n
 
+    def percent(self, what):
+        return 100 * math.expm1(self.mean(what) - self.mean("float64"))
+
+    def error(self, what):
+        """Standard error of percent()."""
+        mean = self.mean(what) - self.mean("float64")
+        return 100 * math.sqrt((self.mean(what + " square") - mean * mean) / self.n)
+
 
 def measure(spillway, path, form, some, n, folder):
-    kinds = {"float64": Model(path), "acts": Model(path, acts=True), "kv": Model(path, kv=True),
-             "both": Model(path, acts=True, kv=True)}
+    kinds = {"float64": Model(path), "acts": Model(path, ALL), "kv": Model(path, kv=True),
+             "both": Model(path, ALL, kv=True)}
     t = Tally()
     for ids in windows(spillway, path, form, some, n):
         p = {name: log_probabilities(m.logits(ids)) for name, m in kinds.items()}
         for kv in ("f32", "f16"):
             p[kv] = log_probabilities(engine(spillway, path, ids, kv, folder))
-        for name, lp in p.items():
-            t.add(name, -lp[np.arange(len(ids) - 1), ids[1:]])
+        loss = {name: -lp[np.arange(len(ids) - 1), ids[1:]] for name, lp in p.items()}
+        for name, values in loss.items():
+            t.add(name, values)
+            t.add(name + " square", (values - loss["float64"]) ** 2)
         t.add("kl", divergence(p["float64"], p["f32"]))
         t.add("kl acts", divergence(p["float64"], p["acts"]))
         t.add("kl rest", divergence(p["acts"], p["f32"]))
         t.add("same", p["float64"].argmax(axis=-1) == p["f32"].argmax(axis=-1))
+        t.n += len(ids) - 1
+    return t
+
+
+def measure_parts(spillway, path, form, some, n):
+    exact, t = Model(path), Tally()
+    kinds = {name: Model(path, parts) for name, parts in PARTS.items()}
+    kinds["all"] = Model(path, ALL)
+    kinds["all_same_experts"] = Model(path, ALL, follow=exact)
+    for ids in windows(spillway, path, form, some, n):
+        p = log_probabilities(exact.logits(ids))
+        for name, model in kinds.items():
+            t.add(name, divergence(p, log_probabilities(model.logits(ids))))
         t.n += len(ids) - 1
     return t
 
@@ -101,17 +133,26 @@ def main():
     p.add_argument("--form", choices=["plain", "chat"], default="plain")
     p.add_argument("--count", type=int, default=40)
     p.add_argument("--window", type=int, default=256)
+    p.add_argument("--parts", action="store_true")
     a = p.parse_args()
-    print("model,form,tokens,ppl_float64,ppl_f32kv,ppl_f16kv,f32kv_percent,f16kv_percent,ref_acts_percent,"
-          "ref_kv_percent,ref_both_percent,kl,kl_acts,kl_rest,same_top")
+    some = texts(a.jsonl, a.form, a.count)
+    if a.parts:
+        print("model,form,tokens," + ",".join([*PARTS, "all", "all_same_experts"]))
+        for path in a.models:
+            t = measure_parts(a.spillway, path, a.form, some, a.window)
+            print(",".join([os.path.basename(path), a.form, str(t.n), *(f"{v / t.n:.2e}" for v in t.sums.values())]),
+                  flush=True)
+        return 0
+    print("model,form,tokens,ppl_float64,ppl_f32kv,ppl_f16kv,f32kv_percent,f32kv_error,f16kv_percent,"
+          "f16kv_error,ref_acts_percent,ref_kv_percent,ref_both_percent,kl,kl_acts,kl_rest,same_top")
     with tempfile.TemporaryDirectory() as folder:
         for path in a.models:
-            t = measure(a.spillway, path, a.form, texts(a.jsonl, a.form, a.count), a.window, folder)
-            ppl = {k: math.exp(t.mean(k)) for k in ("float64", "f32", "f16")}
-            percent = [100 * math.expm1(t.mean(k) - t.mean("float64"))
-                       for k in ("f32", "f16", "acts", "kv", "both")]
-            print(",".join([os.path.basename(path), a.form, str(t.n), *(f"{v:.4f}" for v in ppl.values()),
-                            *(f"{v:+.4f}" for v in percent),
+            t = measure(a.spillway, path, a.form, some, a.window, folder)
+            ppl = [math.exp(t.mean(k)) for k in ("float64", "f32", "f16")]
+            percent = [t.percent("f32"), t.error("f32"), t.percent("f16"), t.error("f16"),
+                       t.percent("acts"), t.percent("kv"), t.percent("both")]
+            print(",".join([os.path.basename(path), a.form, str(t.n), *(f"{v:.4f}" for v in ppl),
+                            *(f"{v:+.3f}" for v in percent),
                             *(f"{t.mean(k):.2e}" for k in ("kl", "kl acts", "kl rest")),
                             f"{t.mean('same'):.4f}"]), flush=True)
     return 0

@@ -16,7 +16,8 @@ The engine differs from this in two ways on purpose, and each can be switched on
 of a difference it explains:
 
   --acts   products with quantised weights read activations as int8 codes, one scale for 32 (Q8_0) or
-           256 (k-quants) values, scale = largest magnitude / 127
+           256 (k-quants) values, scale = largest magnitude / 127; with parts of names (attn_output,
+           _exps ...), only products with such tensors
   --kv     keys and values are rounded to half precision
 """
 
@@ -28,11 +29,15 @@ import gguf
 import numpy as np
 
 ACT_BLOCK = {"Q8_0": 32, "Q4_K": 256, "Q6_K": 256}
+ALL = ("",)
 
 
 class Model:
-    def __init__(self, path, acts=False, kv=False):
-        self.acts, self.kv = acts, kv
+    """acts: parts of the names of tensors whose products are coded; follow: a model whose last choice
+    of experts is taken over instead of an own one."""
+
+    def __init__(self, path, acts=(), kv=False, follow=None):
+        self.acts, self.kv, self.follow, self.chosen = acts, kv, follow, {}
         reader = gguf.GGUFReader(path)
         self.meta = {k: f.contents() for k, f in reader.fields.items() if not k.startswith("tokenizer.ggml.")}
         self.format, self.weight = {}, {}
@@ -75,7 +80,7 @@ class Model:
     def product(self, name, x, expert=None):
         w = self.weight[name] if expert is None else self.weight[name][expert]
         block = ACT_BLOCK.get(self.format[name])
-        y = (coded(x, block) if self.acts and block else x) @ w.T
+        y = (coded(x, block) if block and any(part in name for part in self.acts) else x) @ w.T
         bias = name.replace(".weight", ".bias")
         return y + self.weight[bias] if bias in self.weight else y
 
@@ -117,7 +122,9 @@ class Model:
         if not self.n_expert:
             return self.network(at, "", x, None)
         p = softmax(self.product(at + "gate_inp.weight", x))
-        chosen = np.argsort(-p, axis=-1, kind="stable")[:, :self.n_used]
+        chosen = (self.follow.chosen[layer] if self.follow
+                  else np.argsort(-p, axis=-1, kind="stable")[:, :self.n_used])
+        self.chosen[layer] = chosen
         weight = np.take_along_axis(p, chosen, axis=-1)
         if self.get("expert_weights_norm", True):
             weight = weight / weight.sum(axis=-1, keepdims=True)
@@ -189,10 +196,10 @@ def main():
     p.add_argument("input")
     p.add_argument("output", nargs="?")
     p.add_argument("--window", type=int, default=512)
-    p.add_argument("--acts", action="store_true")
+    p.add_argument("--acts", nargs="*", metavar="PART")
     p.add_argument("--kv", action="store_true")
     a = p.parse_args()
-    model = Model(a.model, a.acts, a.kv)
+    model = Model(a.model, ALL if a.acts == [] else a.acts or (), a.kv)
     if a.what == "golden":
         print(f"{a.model}: largest difference / largest logit {golden(model, a.input, a.output):.1e}")
     elif a.what == "logits":
