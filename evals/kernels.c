@@ -1,8 +1,10 @@
 /* evals/kernels.c - how fast weights are read, multiplied and repacked, beside what the machine gives.
  *
  * Prints CSV.  In the same run: the plain read rate of memory and the arithmetic peaks, so that every
- * figure has its bound beside it.  A figure is the best of a few repetitions over 1 GiB of weights (well
- * above a share of the last cache) in huge pages; the least disturbed repetition is the machine's.
+ * figure has its bound beside it.  Weights are 1 GiB in huge pages, well above a share of the last
+ * cache, as a row of matrices of 1024 x 2048; one matrix is one item of work.  A figure is an item's
+ * work over the median of the items' processor time, times the threads: what cores do, whoever else
+ * may be using the machine.
  *
  *   kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
 #include <immintrin.h>
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "kernels/kernels.h"
 
@@ -18,7 +21,8 @@
 #define N_OUT 1024                        /* weights are a row of such matrices, one an item of work */
 #define N_PANEL (N_OUT / KN_PANEL)
 #define MOST_ROWS 96
-#define REPEAT 5
+#define REPEAT 3
+#define MOST_ITEMS 4096
 
 #define AVX2   __attribute__((target("avx2,fma"), noinline))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni"), noinline))
@@ -33,20 +37,44 @@ static void line(const char *what, const char *format, const char *isa, int rows
     fflush(stdout);
 }
 
-/* Seconds of the best of REPEAT runs. */
-static double best_time(struct kn_team *team, int n, kn_task *fn, void *arg)
+struct timed { kn_task *fn; void *arg; double *seconds; };
+
+static double thread_seconds(void)
 {
-    double best = 1e30;
+    struct timespec t;
 
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void timed_item(void *arg, int item, int thread)
+{
+    const struct timed *t = arg;
+    double start = thread_seconds();
+
+    t->fn(t->arg, item, thread);
+    t->seconds[item] = thread_seconds() - start;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Items a second that the team does at the median item's pace. */
+static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
+{
+    static double seconds[REPEAT * MOST_ITEMS];
+
+    kn_assert(n <= MOST_ITEMS);
     for (int i = 0; i < REPEAT; i++) {
-        uint64_t start = kn_now_ns();
-        double seconds;
-
-        kn_parallel_for(team, n, fn, arg);
-        seconds = (double)(kn_now_ns() - start) * 1e-9;
-        best = seconds < best ? seconds : best;
+        struct timed t = { fn, arg, seconds + (size_t)i * (size_t)n };
+        kn_parallel_for(team, n, timed_item, &t);
     }
-    return best;
+    qsort(seconds, (size_t)(REPEAT * n), sizeof *seconds, by_size);
+    return kn_team_size(team) / seconds[REPEAT * n / 2];
 }
 
 /* ---- what the machine gives -------------------------------------------------------------------- */
@@ -69,27 +97,29 @@ AVX2 static void read_item(void *arg, int item, int thread)
     sink = (float)_mm256_extract_epi32(a, 3);
 }
 
-/* Independent chains of one instruction, enough of them to hide its latency. */
+/* Independent chains of one instruction, enough of them to hide its latency; used at the end, so that
+ * none can be left out. */
 #define PEAK_STEPS 4000000
 #define CHAINS 12
-#define PEAK(name, target, type, zero, step)                            \
-    target static void name(void *arg, int item, int thread)            \
-    {                                                                   \
-        type v[CHAINS], x = zero;                                       \
-        (void)arg, (void)item, (void)thread;                            \
-        for (int i = 0; i < CHAINS; i++)                                \
-            v[i] = x;                                                   \
-        for (int n = 0; n < PEAK_STEPS; n++) {                          \
-            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) { \
-                v[i] = step;                                            \
-                __asm__ volatile("" : "+v"(v[i]));                      \
-            }                                                           \
-        }                                                               \
+#define PEAK(name, target, type, zero, step)                                               \
+    target static void name(void *arg, int item, int thread)                               \
+    {                                                                                      \
+        type v[CHAINS], x = zero;                                                          \
+        (void)arg, (void)item, (void)thread;                                               \
+        for (int i = 0; i < CHAINS; i++)                                                   \
+            v[i] = zero;                                                                   \
+        __asm__ volatile("" : "+v"(x));                                                    \
+        for (int n = 0; n < PEAK_STEPS; n++) {                                             \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                      \
+                v[i] = step;                                                               \
+        }                                                                                  \
+        for (int i = 0; i < CHAINS; i++)                                                   \
+            __asm__ volatile("" : : "v"(v[i]));                                            \
     }
-PEAK(fma_avx2, AVX2, __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(x, x, v[i]))
-PEAK(fma_avx512, AVX512, __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(x, x, v[i]))
+PEAK(fma_avx2, AVX2, __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(v[i], x, x))
+PEAK(fma_avx512, AVX512, __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(v[i], x, x))
 PEAK(dot_avx2, AVX2, __m256i, _mm256_setzero_si256(),
-     _mm256_add_epi16(v[i], _mm256_maddubs_epi16(x, v[i])))
+     _mm256_maddubs_epi16(x, v[i]))
 PEAK(dot_avx512, AVX512, __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v[i], x, x))
 
 static void machine(struct kn_team *team, uint8_t *weights)
@@ -103,13 +133,13 @@ static void machine(struct kn_team *team, uint8_t *weights)
     int n = kn_team_size(team);
 
     line("read", "", "", 0, n,
-         (double)WEIGHT_BYTES / best_time(team, (int)(WEIGHT_BYTES / READ_ITEM), read_item, weights), 0);
+         READ_ITEM * items_per_s(team, (int)(WEIGHT_BYTES / READ_ITEM), read_item, weights), 0);
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
-        double mac = (double)n * PEAK_STEPS * CHAINS * peaks[i].mac;
+        double mac = (double)PEAK_STEPS * CHAINS * peaks[i].mac;
 
         if (peaks[i].isa <= kn_isa_best())
             line(peaks[i].what, "", kn_isa_name(peaks[i].isa), 0, n, 0,
-                 mac / best_time(team, n, peaks[i].fn, NULL));
+                 mac * items_per_s(team, 4 * n, peaks[i].fn, NULL));
     }
 }
 
@@ -175,9 +205,8 @@ static void products(struct kn_team *const team[2], struct bench *b, const char 
 {
     static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 96 };
     int n_mat = (int)(WEIGHT_BYTES / b->mat_bytes);
-    double bytes = (double)n_mat * (double)b->mat_bytes, values = (double)n_mat * N_OUT * N_IN;
 
-    fill_weights(b->m.w.format, b->weights, (size_t)bytes);
+    fill_weights(b->m.w.format, b->weights, (size_t)n_mat * b->mat_bytes);
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
         b->ops = kn_ops(isa);
         for (size_t i = 0; i < sizeof rows / sizeof *rows && !skipped(isa_only, isa); i++) {
@@ -185,9 +214,10 @@ static void products(struct kn_team *const team[2], struct bench *b, const char 
             if (rows_only && rows_only != rows[i])
                 continue;
             for (int t = rows[i] > 2; t < 2; t++) {
-                double s = best_time(team[t], n_mat, product_item, b);
+                double rate = items_per_s(team[t], n_mat, product_item, b);
                 line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows[i],
-                     kn_team_size(team[t]), bytes / s, values * rows[i] / s);
+                     kn_team_size(team[t]), rate * (double)b->mat_bytes,
+                     rate * N_OUT * N_IN * rows[i]);
             }
         }
     }
@@ -201,9 +231,9 @@ static void repacks(struct kn_team *const team[2], struct bench *b, const char *
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
         b->ops = kn_ops(isa);
         for (int t = 0; t < 2 && !skipped(isa_only, isa); t++) {
-            double s = best_time(team[t], n_mat, repack_item, b);
+            double rate = items_per_s(team[t], n_mat, repack_item, b);
             line("repack", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), 0,
-                 kn_team_size(team[t]), (double)n_mat * (double)b->mat_bytes / s, 0);
+                 kn_team_size(team[t]), rate * (double)b->mat_bytes, 0);
         }
     }
 }

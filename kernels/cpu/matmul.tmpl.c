@@ -22,9 +22,9 @@
 #define CHAINS 2                          /* sums a row, so that one's latency hides the other's */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 #else
-#define TILE 4
+#define TILE 6
 #define CHAINS 1
-#define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4)
+#define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #endif
 #define GROUP 64                          /* activation rows that share what is unpacked */
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
