@@ -101,6 +101,7 @@ struct moe_synth_options {
     uint64_t seed;
     struct kn_team *team;
     struct off_progress *progress;                      /* may be NULL */
+    const atomic_bool *stop;                            /* may be NULL; once true, nothing is left behind */
 };
 int moe_synth(const char *path, const struct moe_synth_options *opt);
 const char *moe_synth_shape(int i);                     /* names, NULL after the last */

@@ -252,6 +252,8 @@ static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8
         int err = moe_writer_data(w, buffer, piece.n_block * block_bytes);
         if (err)
             return err;
+        if (p->opt->stop && atomic_load(p->opt->stop))
+            return kn_fail(KN_ECANCELLED, "synth: stopped; nothing was written");
         done += piece.n_block;
         if (p->opt->progress)
             atomic_fetch_add(&p->opt->progress->done_bytes, piece.n_block * block_bytes);

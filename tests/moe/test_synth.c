@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -242,9 +243,28 @@ static void impossible_options_are_refused(void **state)
     }
 }
 
+static void a_stopped_one_leaves_nothing(void **state)
+{
+    (void)state;
+    static const atomic_bool stop = true;
+    struct moe_synth_options opt = { .shape = "tiny", .format = KN_Q4_K, .stop = &stop };
+    struct kn_team *team;
+    remove(path);
+    seam_set(SEAM_NONE, 0);
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    opt.team = team;
+    assert_int_equal(moe_synth(path, &opt), KN_ECANCELLED);
+    kn_team_close(team);
+    assert_int_equal(seam.n_line, 1);
+    assert_true(seam_is_clean());
+    assert_int_equal(rmdir(folder), 0);                     /* there is not even a part of it */
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_one_leaves_nothing),
         cmocka_unit_test(the_same_options_give_the_same_bytes),
         cmocka_unit_test(values_have_the_deviations_of_a_live_model),
         cmocka_unit_test(formats_fall_back_and_say_so),
