@@ -1,0 +1,493 @@
+/* Opening models: every part of a file that is missing, misshapen or unknown is refused in one
+ * line that names file, field and reason; and whatever call fails while a model is opened and run,
+ * the end is one clean error or the same logits, with nothing left behind.
+ *
+ * Files are synthetic models of one layer, copied with one thing changed. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "moe/internal.h"
+#include "tests/faults.h"
+#include "tests/moe/change.h"
+
+#define N_VOCAB 300
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static char folder[64], source_path[3][96], path[96];
+static struct moe_file *source[3];
+enum { TINY, DENSE, ODD };
+
+static void write_copy(int which, const struct change *c) { change_write(source[which], c, path); }
+
+/* ---- opening and running --------------------------------------------------------------------- */
+
+struct opened {
+    struct kn_team *team;
+    struct moe_file *file;
+    struct moe_model *model;
+    struct moe_context *context;
+};
+
+static void close_all(struct opened *o)
+{
+    moe_context_close(o->context);
+    moe_model_close(o->model);
+    moe_file_close(o->file);
+    kn_team_close(o->team);
+    *o = (struct opened){ 0 };
+}
+
+/* Everything from the path to the logits of three rows of one sequence (logits may be NULL). */
+static int open_and_run(struct opened *o, const char *name, float *logits /* [N_VOCAB] */)
+{
+    static const int32_t slot[4] = { 2, 0, 3, 1 }, token[3] = { 7, 250, 31 };
+    struct moe_row row[3];
+    struct moe_result result;
+    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1 };
+    struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4 };
+    int error = 0;
+    *o = (struct opened){ 0 };
+    for (int i = 0; i < 3; i++)
+        row[i] = (struct moe_row){ token[i], i, i == 2, slot, NULL, 4 };
+    if ((error = kn_team_open(&o->team, 2)))
+        return error;
+    mo.team = co.team = o->team;
+    if ((error = moe_file_open(&o->file, name)) ||
+        (error = moe_model_open(&o->model, o->file, &mo)) ||
+        (error = moe_context_open(&o->context, o->model, &co)) ||
+        (error = moe_forward(o->context, &(struct moe_batch){ row, 3 }, &result)))
+        return error;
+    for (int i = 0; i < 3; i++)
+        if (result.status[i])
+            return result.status[i];
+    if (logits)
+        memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
+    return 0;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd" };
+    struct kn_team *team;
+    strcpy(folder, "/tmp/spillway-model-XXXXXX");
+    if (!mkdtemp(folder) || kn_team_open(&team, 2) != 0)
+        return -1;
+    snprintf(path, sizeof path, "%s/copy.gguf", folder);
+    for (int i = 0; i < 3; i++) {
+        snprintf(source_path[i], sizeof source_path[i], "%s/%s.gguf", folder, shape[i]);
+        struct moe_synth_options so = { .shape = shape[i], .n_layer = 1, .n_vocab = N_VOCAB,
+                                        .format = i == ODD ? KN_F16 : KN_Q4_K, .seed = 5,
+                                        .team = team };
+        if (moe_synth(source_path[i], &so) != 0 || moe_file_open(&source[i], source_path[i]) != 0)
+            return -1;
+    }
+    kn_team_close(team);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    for (int i = 0; i < 3; i++)
+        moe_file_close(source[i]);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+/* code 0: it runs, silently, and its logits are numbers. */
+static void check(int which, const char *what, const struct change *c, int code, const char *says)
+{
+    struct opened o;
+    float logits[N_VOCAB];
+    write_copy(which, c);
+    faults_reset();
+    int got = open_and_run(&o, path, logits);
+    close_all(&o);
+    if (got != code || faults.n_line != (code != 0) || !faults_clean())
+        fail_msg("%s: got %d, want %d; %d lines: %s", what, got, code, faults.n_line, faults.line);
+    if (code && (!strstr(faults.line, path) || !strstr(faults.line, says)))
+        fail_msg("%s: '%s' does not name the file and '%s'", what, faults.line, says);
+    for (int i = 0; !code && i < N_VOCAB; i++)
+        if (!isfinite(logits[i]))
+            fail_msg("%s: logit %d is %f", what, i, (double)logits[i]);
+    faults_off();
+}
+
+/* ---- metadata that is wrong ------------------------------------------------------------------ */
+
+#define BAD(k, ...) { { .key = k, __VA_ARGS__ }, KN_ECORRUPT, k }
+#define UNSUPPORTED(k, ...) { { .key = k, __VA_ARGS__ }, KN_EUNSUPPORTED, k }
+#define FINE(k, ...) { { .key = k, __VA_ARGS__ }, 0, k }
+#define SAYS(code, says, k, ...) { { .key = k, __VA_ARGS__ }, code, says }
+#define MISSING(k) { { .drop = k }, KN_ECORRUPT, k }
+#define U(x)  .type = MOE_U32, .number = x
+#define I(x)  .type = MOE_I32, .number = x
+#define F(x)  .type = MOE_F32, .number = x
+#define S(x)  .type = MOE_STRING, .text = x
+#define A(of, n, x) .type = MOE_ARRAY, .item = of, .n_item = n, .number = x, .text = "x"
+#define Q "qwen3moe."
+
+static const struct variant { struct change c; int code; const char *says; } of_tiny[] = {
+    MISSING("general.architecture"), BAD("general.architecture", U(1)),
+    SAYS(KN_EUNSUPPORTED, "mamba", "general.architecture", S("mamba")),
+    SAYS(KN_EUNSUPPORTED, "\"\"", "general.architecture", S("")),
+    MISSING(Q "block_count"), BAD(Q "block_count", U(0)), BAD(Q "block_count", U(4097)),
+    BAD(Q "block_count", U(4294967295.0)), BAD(Q "block_count", I(-1)),
+    BAD(Q "block_count", S("1")),
+    BAD(Q "block_count", F(1)), BAD(Q "block_count", A(MOE_U32, 1, 1)),
+    SAYS(KN_ECORRUPT, "blk.1.attn_norm.weight", Q "block_count", U(2)),
+    FINE(Q "block_count", .type = MOE_U64, .number = 1),
+    FINE(Q "block_count", .type = MOE_I8, .number = 1),
+    MISSING(Q "embedding_length"), BAD(Q "embedding_length", U(0)),
+    BAD(Q "embedding_length", U(1 << 24)),
+    SAYS(KN_ECORRUPT, "token_embd.weight", Q "embedding_length", U(512)),
+    BAD(Q "context_length", U(0)), BAD(Q "context_length", I(-5)), FINE(Q "context_length", U(1)),
+    MISSING(Q "attention.head_count"), BAD(Q "attention.head_count", U(0)),
+    BAD(Q "attention.head_count", U(5000)), BAD(Q "attention.head_count", I(-8)),
+    BAD(Q "attention.head_count", A(MOE_STRING, 1, 0)),
+    BAD(Q "attention.head_count", A(MOE_F32, 1, 8)),
+    BAD(Q "attention.head_count", A(MOE_U32, 0, 8)),
+    BAD(Q "attention.head_count", A(MOE_U32, 1, 0)),
+    FINE(Q "attention.head_count", A(MOE_U32, 1, 8)),
+    FINE(Q "attention.head_count", A(MOE_I32, 4, 8)),
+    SAYS(KN_ECORRUPT, "5 query heads", Q "attention.head_count", U(5)),
+    SAYS(KN_ECORRUPT, "blk.0.attn_q.weight", Q "attention.head_count", U(16)),
+    BAD(Q "attention.head_count_kv", U(0)), BAD(Q "attention.head_count_kv", S("2")),
+    SAYS(KN_ECORRUPT, "8 query heads", Q "attention.head_count_kv", U(16)),
+    SAYS(KN_ECORRUPT, "8 query heads", Q "attention.head_count_kv", U(3)),
+    { { .drop = Q "attention.head_count_kv" }, KN_ECORRUPT, "blk.0.attn_k.weight" },
+    BAD(Q "attention.key_length", U(0)), BAD(Q "attention.key_length", U(513)),
+    BAD(Q "attention.key_length", I(-64)),
+    SAYS(KN_ECORRUPT, "rope.dim", Q "attention.key_length", U(63)),
+    SAYS(KN_EUNSUPPORTED, "value_length", Q "attention.value_length", U(32)),
+    BAD(Q "rope.dimension_count", U(0)), BAD(Q "rope.dimension_count", U(1)),
+    BAD(Q "rope.dimension_count", U(63)), BAD(Q "rope.dimension_count", U(66)),
+    FINE(Q "rope.dimension_count", U(32)), { { .drop = Q "rope.dimension_count" }, 0, "" },
+    MISSING(Q "attention.layer_norm_rms_epsilon"), BAD(Q "attention.layer_norm_rms_epsilon", F(-1)),
+    BAD(Q "attention.layer_norm_rms_epsilon", F(NAN)),
+    BAD(Q "attention.layer_norm_rms_epsilon", U(1)),
+    BAD(Q "attention.layer_norm_rms_epsilon", F(INFINITY)),
+    MISSING(Q "expert_count"), SAYS(KN_ECORRUPT, Q "expert_count", Q "expert_count", U(0)),
+    BAD(Q "expert_count", U(70000)), BAD(Q "expert_count", I(-1)), BAD(Q "expert_count", S("12")),
+    SAYS(KN_ECORRUPT, "blk.0.ffn_gate_inp.weight", Q "expert_count", U(11)),
+    SAYS(KN_ECORRUPT, "blk.0.ffn_gate_inp.weight", Q "expert_count", U(65536)),
+    MISSING(Q "expert_used_count"), BAD(Q "expert_used_count", U(0)),
+    BAD(Q "expert_used_count", U(13)),
+    BAD(Q "expert_used_count", I(-3)), FINE(Q "expert_used_count", U(12)),
+    FINE(Q "expert_used_count", U(1)),
+    MISSING(Q "expert_feed_forward_length"), BAD(Q "expert_feed_forward_length", U(0)),
+    SAYS(KN_ECORRUPT, "ffn_gate_exps", Q "expert_feed_forward_length", U(512)),
+    FINE(Q "expert_gating_func", U(0)), FINE(Q "expert_gating_func", U(1)),
+    UNSUPPORTED(Q "expert_gating_func", U(2)), BAD(Q "expert_gating_func", S("softmax")),
+    FINE(Q "expert_shared_count", U(0)), UNSUPPORTED(Q "expert_shared_count", U(1)),
+    FINE(Q "expert_weights_scale", F(0)), FINE(Q "expert_weights_scale", F(2.5)),
+    BAD(Q "expert_weights_scale", F(-1)), BAD(Q "expert_weights_scale", F(NAN)),
+    BAD(Q "expert_weights_scale", U(1)), BAD(Q "expert_weights_norm", U(1)),
+    FINE(Q "expert_weights_norm", .type = MOE_BOOL, .number = 0),
+    FINE(Q "rope.scaling.type", S("none")), FINE(Q "rope.scaling.type", S("linear")),
+    FINE(Q "rope.scaling.type", S("yarn")), UNSUPPORTED(Q "rope.scaling.type", S("longrope")),
+    UNSUPPORTED(Q "rope.scaling.type", S("")), BAD(Q "rope.scaling.type", U(1)),
+    BAD(Q "rope.scaling.factor", F(0)), BAD(Q "rope.scaling.factor", F(-2)),
+    BAD(Q "rope.scaling.factor", S("2")), BAD(Q "rope.freq_base", F(0)),
+    BAD(Q "rope.freq_base", F(-1e4)),
+    BAD(Q "rope.freq_base", F(NAN)), BAD(Q "rope.freq_base", S("1e6")),
+    BAD(Q "rope.scaling.original_context_length", U(0)), BAD(Q "rope.scaling.attn_factor", F(0)),
+    BAD("tokenizer.ggml.tokens", A(MOE_STRING, N_VOCAB + 1, 0)),
+    FINE("tokenizer.ggml.tokens", A(MOE_STRING, N_VOCAB - 1, 0)), FINE("some.other.key", U(3)),
+    { { .add = "rope_freqs.weight" }, KN_ECORRUPT, "rope_freqs.weight: value 0" },
+};
+
+static const struct variant of_dense[] = {
+    UNSUPPORTED("qwen3.expert_count", U(8)), FINE("qwen3.expert_count", U(0)),
+    MISSING("qwen3.feed_forward_length"), BAD("qwen3.feed_forward_length", U(0)),
+    BAD("qwen3.feed_forward_length", U(1 << 25)),
+    FINE("qwen3.feed_forward_length", A(MOE_U32, 1, 768)),
+    SAYS(KN_ECORRUPT, "blk.0.ffn_gate.weight", "qwen3.feed_forward_length", U(512)),
+};
+
+static const struct variant of_odd[] = {
+    { { .add = "rope_freqs.weight" }, KN_ECORRUPT, "rope_freqs.weight has shape" },
+    { { .split_experts = true }, 0, "" }, FINE("llama.attention.key_length", U(32)),
+    { { .drop = "llama.attention.key_length" }, 0, "" },
+    { { .drop = "llama.attention.value_length" }, 0, "" },
+    { { .drop = "llama.expert_count" }, KN_ECORRUPT, "blk.0.ffn_gate.weight" },
+};
+
+static void check_variants(int which, const struct variant *v, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "%d: %s", i,
+                 v[i].c.key    ? v[i].c.key
+                 : v[i].c.drop ? v[i].c.drop
+                               : "");
+        check(which, what, &v[i].c, v[i].code, v[i].says);
+    }
+}
+
+static void metadata_that_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    check(TINY, "a plain copy", &(struct change){ 0 }, 0, "");
+    check_variants(TINY, of_tiny, LEN(of_tiny));
+    check_variants(DENSE, of_dense, LEN(of_dense));
+    check_variants(ODD, of_odd, LEN(of_odd));
+}
+
+/* ---- tensors that are wrong ------------------------------------------------------------------ */
+
+static void check_tensor(int which, const struct moe_tensor *t)
+{
+    char name[96], other[100];
+    snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.data);
+    snprintf(other, sizeof other, "x%s", name);
+    bool optional = !strcmp(name, "output.weight");
+    check(which, name, &(struct change){ .drop = name }, optional ? 0 : KN_ECORRUPT, name);
+    check(which, name, &(struct change){ .tensor = name, .rename = other },
+          optional ? KN_EUNSUPPORTED : KN_ECORRUPT, name);
+    check(which, name, &(struct change){ .add = other }, KN_EUNSUPPORTED, other);
+    if (t->dim[0] % 256 == 0)
+        check(which, name, &(struct change){ .tensor = name, .gguf_type = 13 }, KN_EUNSUPPORTED,
+              name);
+    struct change more = { .tensor = name, .dim = { t->dim[0], t->dim[1] + 1, t->dim[2], 0 } };
+    check(which, name, &more, KN_ECORRUPT, name);
+    struct change half = { .tensor = name,
+                           .dim = { t->dim[0] / 2, t->dim[1], t->dim[2], 0 },
+                           .gguf_type = 1 };
+    check(which, name, &half, KN_ECORRUPT, name);
+    struct change deep = { .tensor = name, .dim = { t->dim[0], t->dim[1], t->dim[2], 2 } };
+    check(which, name, &deep, KN_ECORRUPT, name);
+}
+
+static void tensors_that_are_wrong_are_refused(void **state)
+{
+    (void)state;
+    for (int which = TINY; which <= DENSE; which++)
+        for (size_t i = 0; i < moe_file_tensor_count(source[which]); i++)
+            check_tensor(which, moe_file_tensor(source[which], i));
+    check(TINY, "one row", &(struct change){ .tensor = "token_embd.weight", .dim = { 256 } },
+          KN_ECORRUPT, "token_embd.weight");
+    for (size_t i = 0; i < moe_file_tensor_count(source[ODD]); i++) {
+        struct moe_string name = moe_file_tensor(source[ODD], i)->name;
+        char gone[96];
+        snprintf(gone, sizeof gone, "%.*s", (int)name.n, name.data);
+        struct change c = { .split_experts = true, .drop = gone };
+        check(ODD, gone, &c, strcmp(gone, "output.weight") ? KN_ECORRUPT : 0, gone);
+    }
+}
+
+static void experts_apart_or_stacked_are_the_same(void **state)
+{
+    (void)state;
+    struct opened o;
+    float stacked[N_VOCAB], apart[N_VOCAB];
+    assert_int_equal(open_and_run(&o, source_path[ODD], stacked), 0);
+    close_all(&o);
+    write_copy(ODD, &(struct change){ .split_experts = true });
+    assert_int_equal(open_and_run(&o, path, apart), 0);
+    assert_int_equal(moe_file_tensor_count(o.file), moe_file_tensor_count(source[ODD]) + 3 * 5);
+    close_all(&o);
+    assert_memory_equal(stacked, apart, sizeof stacked);
+}
+
+/* ---- what fails ------------------------------------------------------------------------------ */
+
+static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+        bool harmless;
+    } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM, false }, { FAULT_MAP, FAULT_ERROR, ENOMEM, false },
+        { FAULT_OPEN, FAULT_ERROR, EMFILE, false },  { FAULT_SIZE, FAULT_ERROR, EIO, false },
+        { FAULT_READ, FAULT_ERROR, EIO, false },     { FAULT_READ, FAULT_LASTS, EIO, false },
+        { FAULT_READ, FAULT_EMPTY, 0, false },       { FAULT_READ, FAULT_ERROR, EINTR, true },
+        { FAULT_READ, FAULT_SHORT, 0, true },
+    };
+    struct opened o;
+    float want[N_VOCAB], got[N_VOCAB];
+    int n_error = 0;
+    assert_int_equal(open_and_run(&o, source_path[TINY], want), 0);
+    close_all(&o);
+    for (int i = 0; i < LEN(ways); i++) {
+        bool struck = true;
+        for (long n = 1; struck; n++) {
+            faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
+            memset(got, 0, sizeof got);
+            int error = open_and_run(&o, source_path[TINY], got);
+            struck = faults.struck;
+            close_all(&o);
+            bool fine = error ? faults.n_line == 1 && struck && !ways[i].harmless
+                              : faults.n_line == 0 && !memcmp(got, want, sizeof got);
+            if (!fine || !faults_clean())
+                fail_msg("way %d, call %ld: %d, %d lines (%s), %s", i, n, error, faults.n_line,
+                         faults.line, faults_clean() ? "clean" : "something is left");
+            n_error += error != 0;
+        }
+    }
+    faults_off();
+    assert_true(n_error > 50);
+}
+
+static void a_budget_too_small_is_refused(void **state)
+{
+    (void)state;
+    struct opened o;
+    struct moe_model *m;
+    assert_int_equal(open_and_run(&o, source_path[TINY], NULL), 0);
+    const struct moe_shape *s = moe_model_shape(o.model);
+    size_t need = s->dense_bytes + s->expert_bytes;
+    char mib[32];
+    snprintf(mib, sizeof mib, "%zu MiB", (need + (1 << 20) - 1) >> 20);
+    faults_reset();
+    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1,
+                                    .team = o.team,
+                                    .host_bytes = need - 1 };
+    assert_int_equal(moe_model_open(&m, o.file, &mo), KN_ELIMIT);
+    assert_int_equal(faults.n_line, 1);
+    assert_non_null(strstr(faults.line, "--host-mem"));
+    assert_non_null(strstr(faults.line, mib));
+    assert_true(faults_clean());
+    mo.host_bytes = need;
+    assert_int_equal(moe_model_open(&m, o.file, &mo), 0);
+    moe_model_close(m);
+    assert_true(faults_clean());
+    faults_off();
+    close_all(&o);
+}
+
+/* ---- a pass allocates nothing ---------------------------------------------------------------- */
+
+static void (*plain_softmax)(float *x, int n);
+static void greedy_softmax(float *x, int n)
+{
+    kn_free(kn_alloc(1));
+    plain_softmax(x, n);
+}
+
+/* In a child: an operation that allocates during a pass ends the program. */
+static bool dies(bool allocates)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit none = { 0, 0 };
+        struct opened o = { 0 };
+        setrlimit(RLIMIT_CORE, &none);
+        signal(SIGILL, SIG_DFL);
+        signal(SIGTRAP, SIG_DFL);
+        if (!freopen("/dev/null", "w", stderr) || kn_team_open(&o.team, 1) ||
+            moe_file_open(&o.file, path) ||
+            moe_model_open(&o.model, o.file, &(struct moe_model_options){ .team = o.team }) ||
+            moe_context_open(
+                &o.context, o.model,
+                &(struct moe_context_options){
+                    .max_row = 1, .max_want = 1, .n_slot = 1, .max_pos = 1, .team = o.team }))
+            _exit(0);
+        struct kn_ops ops = *o.model->ops;
+        plain_softmax = ops.softmax;
+        ops.softmax = allocates ? greedy_softmax : plain_softmax;
+        o.model->ops = &ops;
+        int32_t slot = 0;
+        struct moe_row row = { 1, 0, true, &slot, NULL, 1 };
+        struct moe_result result;
+        _exit(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result) == 0 ? 0 : 1);
+    }
+    int status = 0;
+    return waitpid(child, &status, 0) == child && status != 0;
+}
+
+static void a_pass_that_allocates_dies(void **state)
+{
+    (void)state;
+    write_copy(TINY, &(struct change){ 0 });
+    assert_false(dies(false));
+    assert_true(dies(true));
+}
+
+static void a_pass_allocates_nothing(void **state)
+{
+    (void)state;
+    static const int32_t slot[4] = { 0, 1, 2, 3 };
+    for (int which = TINY; which <= ODD; which++) {
+        struct opened o;
+        struct moe_result result;
+        faults_reset();
+        assert_int_equal(open_and_run(&o, source_path[which], NULL), 0);
+        long before = faults.calls[FAULT_ANY];
+        struct moe_row row = { 5, 3, true, slot, NULL, 4 };
+        assert_int_equal(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result), 0);
+        assert_int_equal(faults.calls[FAULT_ANY], before);
+        close_all(&o);
+        assert_true(faults_clean());
+        faults_off();
+    }
+}
+
+/* ---- several contexts over one model --------------------------------------------------------- */
+
+struct runner { const struct moe_model *model; float logits[N_VOCAB]; int error; };
+
+static void *run_context(void *arg)
+{
+    struct runner *r = arg;
+    struct opened o = { 0 };
+    int32_t slot[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    struct moe_result result;
+    if (!(r->error = kn_team_open(&o.team, 1)))
+        r->error = moe_context_open(&o.context, r->model, &(struct moe_context_options){
+            .max_row = 1, .max_want = 1, .n_slot = 8, .max_pos = 8, .team = o.team });
+    for (int i = 0; i < 8 && !r->error; i++) {
+        struct moe_row row = { 10 * i, i, true, slot, NULL, 8 };
+        r->error = moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result);
+    }
+    if (!r->error)
+        memcpy(r->logits, result.logits, sizeof r->logits);
+    close_all(&o);
+    return NULL;
+}
+
+static void contexts_share_a_model(void **state)
+{
+    (void)state;
+    struct opened o;
+    struct runner alone, both[2];
+    pthread_t thread[2];
+    assert_int_equal(open_and_run(&o, source_path[TINY], NULL), 0);
+    alone.model = both[0].model = both[1].model = o.model;
+    run_context(&alone);
+    assert_int_equal(alone.error, 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, run_context, &both[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(both[i].error, 0);
+        assert_memory_equal(both[i].logits, alone.logits, sizeof alone.logits);
+    }
+    close_all(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(metadata_that_is_wrong_is_refused),
+        cmocka_unit_test(tensors_that_are_wrong_are_refused),
+        cmocka_unit_test(experts_apart_or_stacked_are_the_same),
+        cmocka_unit_test(whatever_fails_the_logits_are_the_same_or_it_is_said),
+        cmocka_unit_test(a_budget_too_small_is_refused),
+        cmocka_unit_test(a_pass_that_allocates_dies),
+        cmocka_unit_test(a_pass_allocates_nothing),
+        cmocka_unit_test(contexts_share_a_model),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
