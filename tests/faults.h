@@ -1,4 +1,4 @@
-/* tests/faults.h - the machine made to fail at a chosen call, and counted so that nothing stays behind.
+/* tests/faults.h - the machine made to fail at a chosen call, and counted, so that nothing stays.
  *
  *     faults_reset();                                  forwards to the system, counts and logs
  *     faults_at(FAULT_READ, 7, FAULT_ERROR, EIO);      the 7th read fails
@@ -6,10 +6,11 @@
  *     assert_true(faults_clean());                     nothing open, mapped or allocated is left
  *     faults_off();
  *
- * Kinds of calls are counted apart, and all together as FAULT_ANY.  A reader thread may make any of them, so
- * counters are atomic and the log has a lock; which call is the n-th may depend on threads, what comes of it
- * may not.  O_DIRECT is taken off a descriptor and its rules are kept here instead (aligned buffer, offset
- * and length, or EINVAL), so that the direct path runs on every file system and can be refused on all. */
+ * Kinds of calls are counted apart, and all together as FAULT_ANY.  A reader thread may make any
+ * of them, so counters are atomic and the log has a lock; which call is the n-th may depend on
+ * threads, what comes of it may not.  O_DIRECT is taken off a descriptor and its rules are kept
+ * here instead (aligned buffer, offset and length, or EINVAL), so that the direct path runs on
+ * every file system and can be refused on all. */
 #ifndef TESTS_FAULTS_H
 #define TESTS_FAULTS_H
 
@@ -22,7 +23,9 @@
 
 #include "kernels/core.h"
 
-enum fault_kind { FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_ANY, FAULT_KINDS };
+enum fault_kind {
+    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_ANY, FAULT_KINDS
+};
 
 enum fault_way {
     FAULT_NONE,
@@ -44,7 +47,7 @@ static struct {
     long at;
     int error;
     atomic_long calls[FAULT_KINDS];
-    atomic_long n_alloc, n_map, n_open, n_direct;      /* outstanding; direct reads that gave bytes */
+    atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; direct reads that gave bytes */
     atomic_bool struck;                     /* the fault has happened */
     atomic_bool is_direct[FAULTS_FD];
     pthread_mutex_t lock;
@@ -152,7 +155,8 @@ static inline ssize_t faults_pread(int fd, void *buf, size_t bytes, int64_t at)
     default:
         return -1;
     }
-    return direct ? faults_pread_direct(fd, buf, bytes, at) : kn_io_system.pread(fd, buf, bytes, at);
+    return direct ? faults_pread_direct(fd, buf, bytes, at)
+                  : kn_io_system.pread(fd, buf, bytes, at);
 }
 
 static inline ssize_t faults_pwrite(int fd, const void *buf, size_t bytes, int64_t at)

@@ -24,7 +24,8 @@ static void check_owners(const struct eng_kv *kv)
             int32_t slot = owner[o].slot[i];
             assert_true(slot >= 0 && slot < MOST && !taken[slot]);
             assert_int_equal(slot % ENG_KV_BLOCK, i % ENG_KV_BLOCK);
-            assert_int_equal(slot / ENG_KV_BLOCK, owner[o].slot[i / ENG_KV_BLOCK * ENG_KV_BLOCK] / ENG_KV_BLOCK);
+            assert_int_equal(slot / ENG_KV_BLOCK,
+                             owner[o].slot[i / ENG_KV_BLOCK * ENG_KV_BLOCK] / ENG_KV_BLOCK);
             taken[slot] = true;
         }
     }
@@ -49,11 +50,13 @@ static void random_owners_never_meet(void **state)
             int got = eng_kv_reserve(&kv, o->slot, &o->n_slot, n);
             assert_int_equal(got, need > free_before ? KN_ELIMIT : 0);
             refused += got != 0;
-            assert_int_equal(o->n_slot, got ? before.n_slot
-                                            : kn_max(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
+            assert_int_equal(
+                o->n_slot, got ? before.n_slot
+                               : kn_max(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
         } else {
             eng_kv_release(&kv, o->slot, &o->n_slot, n);
-            assert_int_equal(o->n_slot, kn_min(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
+            assert_int_equal(o->n_slot,
+                             kn_min(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
         }
         int kept = kn_min(before.n_slot, o->n_slot);    /* what was there stays where it was */
         assert_memory_equal(o->slot, before.slot, (size_t)kept * sizeof *o->slot);

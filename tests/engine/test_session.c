@@ -1,8 +1,8 @@
-/* Sessions: what one yields depends on its tokens, its sampling and its seed, and on nothing else; what goes
- * wrong for one is not felt by the others; and every block of KV comes back.
+/* Sessions: what one yields depends on its tokens, its sampling and its seed, and on nothing else;
+ * what goes wrong for one is not felt by the others; and every block of KV comes back.
  *
- * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a logit soon
- * shows as another token.  Logprobs are compared by memcmp too. */
+ * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a
+ * logit soon shows as another token.  Logprobs are compared by memcmp too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -33,8 +33,9 @@ static int setup(void **state)
     snprintf(path, sizeof path, "/tmp/spillway-session-%d.gguf", getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    int error = moe_synth(path, &(struct moe_synth_options){ .shape = "tiny", .n_layer = 2, .n_vocab = 300,
-                                                             .format = KN_Q4_K, .seed = 3, .team = team });
+    struct moe_synth_options so = { .shape = "tiny", .n_layer = 2, .n_vocab = 300,
+                                    .format = KN_Q4_K, .seed = 3, .team = team };
+    int error = moe_synth(path, &so);
     kn_team_close(team);
     n_vocab = 300;
     return error;
@@ -68,7 +69,8 @@ static void close_engine(struct eng_engine *e)
 
 static struct eng_request request(const int32_t *token, int n_token, int n_predict, uint64_t seed)
 {
-    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict, .ignore_eos = true };
+    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict,
+                             .ignore_eos = true };
     spec_params_default(&r.sampling);
     r.sampling.temperature = 1;
     r.sampling.seed = seed;
@@ -81,9 +83,14 @@ static void fill_prompt(int32_t *token, int n, uint64_t seed)
         token[i] = (int32_t)(kn_mix(seed * 1000 + (uint64_t)i) % (uint64_t)n_vocab);
 }
 
-/* ---- watching ---------------------------------------------------------------------------------- */
+/* ---- watching -------------------------------------------------------------------------------- */
 
-struct heard { int32_t token[N_CTX]; float logprob[N_CTX]; int n; enum eng_finish finish; int status, n_end, n_bare; };
+struct heard {
+    int32_t token[N_CTX];
+    float logprob[N_CTX];
+    int n, n_end, n_bare, status;                       /* n_bare: events without a token */
+    enum eng_finish finish;
+};
 
 static void hear(struct heard *h, const struct eng_event *ev)
 {
@@ -92,14 +99,15 @@ static void hear(struct heard *h, const struct eng_event *ev)
         h->token[h->n] = ev->token;
         h->logprob[h->n++] = ev->logprob;
     }
-    h->n_bare += ev->token == ENG_NO_TOKEN;             /* ended without one */
+    h->n_bare += ev->token == ENG_NO_TOKEN;
     h->finish = ev->finish;
     h->status = ev->status;
     h->n_end += ev->finish != ENG_RUNNING;
 }
 
 /* Steps until s ends. */
-static struct heard run_alone(struct eng_engine *e, struct eng_session *s, const struct eng_request *r)
+static struct heard run_alone(struct eng_engine *e, struct eng_session *s,
+                              const struct eng_request *r)
 {
     struct heard h = { 0 };
     struct eng_event event[N_MOST];
@@ -120,11 +128,11 @@ static void assert_same(const char *what, const struct heard *got, const struct 
     if (got->n != want->n || got->finish != want->finish ||
         memcmp(got->token, want->token, sizeof *got->token * (size_t)got->n) ||
         memcmp(got->logprob, want->logprob, sizeof *got->logprob * (size_t)got->n))
-        fail_msg("%s: not the same (%d and %d tokens, finish %d and %d)", what, got->n, want->n, got->finish,
-                 want->finish);
+        fail_msg("%s: not the same (%d and %d tokens, finish %d and %d)", what, got->n, want->n,
+                 got->finish, want->finish);
 }
 
-/* ---- the same, whatever the company -------------------------------------------------------------- */
+/* ---- the same, whatever the company ---------------------------------------------------------- */
 
 /* The target among others that start, stop and end at random; n_company 0: alone. */
 static struct heard run_in_company(struct eng_options o, int n_company)
@@ -177,7 +185,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
         int distinct = 0;
         for (int i = 1; i < want.n; i++)
             distinct += want.token[i] != want.token[0];
-        assert_true(distinct > LENGTH / 2);             /* a model that says one thing proves nothing */
+        assert_true(distinct > LENGTH / 2); /* a model that says one thing proves nothing */
         for (int i = 0; i < 4; i++) {
             o.n_chunk = chunks[i];
             o.n_thread = 1 + i % 3;
@@ -188,7 +196,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
     }
 }
 
-/* ---- going on ---------------------------------------------------------------------------------- */
+/* ---- going on -------------------------------------------------------------------------------- */
 
 static void going_on_equals_starting_afresh(void **state)
 {
@@ -231,7 +239,8 @@ static void what_the_kv_holds_is_kept(void **state)
     assert_int_equal(eng_session_open(&s, e), 0);
     fill_prompt(token, 150, 6);
     struct { int n, change, want; } tries[] = {
-        { 100, -1, 0 }, { 100, -1, 99 }, { 150, -1, 100 }, { 150, 70, 70 }, { 64, -1, 63 }, { 65, -1, 64 },
+        { 100, -1, 0 }, { 100, -1, 99 }, { 150, -1, 100 }, { 150, 70, 70 }, { 64, -1, 63 },
+        { 65, -1, 64 },
         { 10, 0, 0 }, { 10, -1, 9 }, { 1, -1, 0 }, { 128, -1, 1 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
@@ -276,7 +285,7 @@ static void a_session_stopped_half_way_goes_on(void **state)
     close_engine(e);
 }
 
-/* ---- ends and refusals --------------------------------------------------------------------------- */
+/* ---- ends and refusals ----------------------------------------------------------------------- */
 
 static void how_far_a_session_goes(void **state)
 {
@@ -287,7 +296,8 @@ static void how_far_a_session_goes(void **state)
     assert_int_equal(eng_session_open(&s, e), 0);
     fill_prompt(token, N_CTX, 9);
     static const struct { int n_token, n_predict, want; } tries[] = {
-        { 10, 0, 0 }, { 10, 1, 1 }, { 10, 5, 5 }, { 98, -1, 2 }, { 99, 7, 1 }, { 100, -1, 0 }, { 100, 5, 0 },
+        { 10, 0, 0 }, { 10, 1, 1 }, { 10, 5, 5 }, { 98, -1, 2 }, { 99, 7, 1 }, { 100, -1, 0 },
+        { 100, 5, 0 },
         { 1, -1, 99 }, { 10, INT32_MAX, 90 }, { 95, 5, 5 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
@@ -295,9 +305,11 @@ static void how_far_a_session_goes(void **state)
         struct heard h = run_alone(e, s, &r);
         int n;
         eng_session_tokens(s, &n);
-        bool bare = tries[i].want == 0;                 /* else the last token says that it is the last */
-        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n || h.n_bare != bare)
-            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish, h.n_bare);
+        bool bare = tries[i].want == 0; /* else the last token says that it is the last */
+        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n ||
+            h.n_bare != bare)
+            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish,
+                     h.n_bare);
     }
     close_engine(e);
 }
@@ -336,7 +348,7 @@ static void wrong_requests_are_refused(void **state)
     bias[3].token = n_vocab;
     REFUSED(KN_EINVAL, (r.sampling.bias = bias, r.sampling.n_bias = 4));
     faults_off();
-    bias[3].token = 0;                                  /* after all that, and with all bias there may be */
+    bias[3].token = 0; /* after all that, and with all bias there may be */
     good.sampling.bias = bias;
     good.sampling.n_bias = ENG_REQUEST_BIAS;
     struct heard got = run_alone(e, s, &good);
@@ -403,7 +415,7 @@ static void a_choice_of_nothing_ends_its_session_only(void **state)
     close_engine(e);
 }
 
-/* ---- KV that runs out ---------------------------------------------------------------------------- */
+/* ---- KV that runs out ------------------------------------------------------------------------ */
 
 static void without_kv_a_session_fails_alone(void **state)
 {
@@ -412,7 +424,8 @@ static void without_kv_a_session_fails_alone(void **state)
     struct eng_session *s[3];
     struct heard h[3] = { { .n = 0 } }, want[3];
     struct eng_event event[3];
-    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
+    struct eng_engine *e = open_engine(
+        (struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
     size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16);
     for (int i = 0; i < 3; i++) {
         fill_prompt(token[i], 100, (uint64_t)(20 + i));
@@ -450,14 +463,14 @@ static void without_kv_a_session_fails_alone(void **state)
     assert_true(failed >= 0);
     assert_int_equal(faults.n_line, 1);
     faults_off();
-    eng_session_close(s[failed == 0 ? 1 : 0]);          /* with its room the other goes on to the end */
+    eng_session_close(s[failed == 0 ? 1 : 0]); /* with its room the other goes on to the end */
     struct eng_request r = request(token[failed], 100, 60, (uint64_t)failed);
     struct heard again = run_alone(e, s[failed], &r);
     assert_same("started again", &again, &want[failed]);
     close_engine(e);
 }
 
-/* ---- opening, and memory ------------------------------------------------------------------------- */
+/* ---- opening, and memory --------------------------------------------------------------------- */
 
 static void a_step_allocates_nothing(void **state)
 {
@@ -465,7 +478,8 @@ static void a_step_allocates_nothing(void **state)
     int32_t token[PROMPT];
     fill_prompt(token, PROMPT, 3);
     faults_reset();
-    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 2, .n_thread = 2, .n_chunk = 32 });
+    struct eng_engine *e = open_engine(
+        (struct eng_options){ .n_parallel = 2, .n_thread = 2, .n_chunk = 32 });
     struct eng_session *s;
     long before = faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP];
     assert_int_equal(eng_session_open(&s, e), 0);
@@ -494,15 +508,18 @@ static void whatever_fails_at_opening_nothing_is_left(void **state)
         for (long n = 1; struck; n++) {
             struct eng_engine *e = (void *)0x1;
             faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
-            int got = eng_open(&e, &(struct eng_options){ .model = path, .isa = KN_ISA_COUNT - 1,
-                                                          .n_thread = 1, .n_parallel = 2, .n_ctx = 64 });
+            struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1,
+                                     .n_parallel = 2, .n_ctx = 64 };
+            int got = eng_open(&e, &o);
             struck = faults.struck;
             if (!got)
                 eng_close(e);
             bool said = got ? faults.n_line == 1 && e == (void *)0x1 : faults.n_line == 0;
             if (!said || !faults_clean() || (got && !struck))
-                fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, %ld files",
-                         i, n, got, faults.n_line, faults.line, faults.n_alloc, faults.n_map, faults.n_open);
+                fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, "
+                         "%ld files",
+                         i, n, got, faults.n_line, faults.line, faults.n_alloc, faults.n_map,
+                         faults.n_open);
             refused += got != 0;
         }
     }

@@ -1,8 +1,8 @@
-/* Stop strings: what is shown depends on the text, not on the pieces it came in; and no more is held back
- * than may still become a stop string.
+/* Stop strings: what is shown depends on the text, not on the pieces it came in; and no more is
+ * held back than may still become a stop string.
  *
- * The model is a search over the whole text so far: of all occurrences the one that ends first, of those
- * that end together the longest. */
+ * The model is a search over the whole text so far: of all occurrences the one that ends first, of
+ * those that end together the longest. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,8 @@ static struct model search(const char *const *stop, int n_stop, const char *text
     return (struct model){ shown, false };
 }
 
-/* Feeds the text cut after byte i wherever bit i is set; after every piece what is shown is the model's. */
+/* Feeds the text cut after byte i wherever bit i is set; after every piece what is shown is the
+ * model's. */
 static void check_cut(const char *const *stop, int n_stop, const char *text, size_t n, unsigned cut)
 {
     struct eng_stop s;
@@ -50,8 +51,8 @@ static void check_cut(const char *const *stop, int n_stop, const char *text, siz
         if (!want.hit)
             want = search(stop, n_stop, text, to);
         if (n_shown != want.shown || memcmp(shown, text, n_shown) || s.hit != want.hit)
-            fail_msg("'%.*s' cut %x: after %zu bytes '%.*s' is shown, not %zu bytes%s", (int)n, text, cut, to,
-                     (int)n_shown, shown, want.shown, want.hit ? ", a hit" : "");
+            fail_msg("'%.*s' cut %x: after %zu bytes '%.*s' is shown, not %zu bytes%s", (int)n,
+                     text, cut, to, (int)n_shown, shown, want.shown, want.hit ? ", a hit" : "");
     }
     size_t rest = eng_stop_finish(&s, out);
     assert_int_equal(rest, want.hit ? 0 : n - n_shown);
@@ -130,7 +131,7 @@ static void limits_of_length(void **state)
     assert_int_equal(faults.n_line, 2);
     faults_off();
 
-    longest[ENG_STOP_BYTES] = '\0';                     /* the most that may be: all but one byte is held */
+    longest[ENG_STOP_BYTES] = '\0'; /* the most that may be: all but one byte is held */
     memset(text, 'x', sizeof text);
     for (size_t cut = 0; cut <= ENG_STOP_BYTES; cut += 51) {
         assert_int_equal(eng_stop_init(&s, stop, 1), 0);

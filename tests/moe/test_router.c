@@ -1,5 +1,6 @@
-/* Routing and the plan: the n_used largest, in descending order, the lowest id first on a tie, whatever the
- * logits; and every (row, choice) of a living row in the plan once, experts ascending, their rows ascending.
+/* Routing and the plan: the n_used largest, in descending order, the lowest id first on a tie,
+ * whatever the logits; and every (row, choice) of a living row in the plan once, experts
+ * ascending, their rows ascending.
  *
  * The router's matrix is the identity, so that a row of the "normalised" input is its logits. */
 #include <math.h>
@@ -84,9 +85,12 @@ static void close_rig(struct rig *r)
     free(r);
 }
 
-static float *logits_of(struct rig *r, int row) { return r->c.norm.x + (size_t)row * r->c.norm.stride; }
+static float *logits_of(struct rig *r, int row)
+{
+    return r->c.norm.x + (size_t)row * r->c.norm.stride;
+}
 
-/* ---- routing ----------------------------------------------------------------------------------- */
+/* ---- routing --------------------------------------------------------------------------------- */
 
 /* The definition, by selection: the largest not yet taken, the lowest id on a tie. */
 static void check_choices(const struct rig *r, int row, const float *logit)
@@ -117,7 +121,8 @@ static void check_choices(const struct rig *r, int row, const float *logit)
 static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
 {
     (void)state;
-    static const int shapes[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 6, 2 }, { 17, 8 }, { 64, 6 }, { 80, 80 } };
+    static const int shapes[][2] = { { 1, 1 },  { 2, 1 },  { 2, 2 },  { 6, 2 },
+                                     { 17, 8 }, { 64, 6 }, { 80, 80 } };
     random_state = 9;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct rig *r = open_rig(shapes[i][0], shapes[i][1], i % 2, i % 3 ? 1 : 2.5f);
@@ -125,7 +130,8 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
             r->c.n_row = 1 + random_below(MAX_ROW);
             for (int row = 0; row < r->c.n_row; row++)
                 for (int e = 0; e < shapes[i][0]; e++)
-                    logits_of(r, row)[e] = round == 0 ? 0.5f : (float)random_below(1 + round) * 0.25f - 1;
+                    logits_of(r, row)[e] = round == 0 ? 0.5f
+                                                      : (float)random_below(1 + round) * 0.25f - 1;
             int32_t *beyond = r->c.route_id + r->c.n_row * shapes[i][1];
             *beyond = -7;
             moe_route(&r->c, 1);
@@ -137,7 +143,7 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
     }
 }
 
-/* Logits that are no numbers give some experts, each once; what comes of them is no number either. */
+/* Logits that are no numbers give some experts, each once. */
 static void nothing_a_router_says_does_harm(void **state)
 {
     (void)state;
@@ -165,7 +171,7 @@ static void nothing_a_router_says_does_harm(void **state)
     close_rig(r);
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 static void check_plan(const struct rig *r)
 {

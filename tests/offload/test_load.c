@@ -1,8 +1,9 @@
-/* Bulk loading: whatever the sizes, the formats, the offsets and the order of arrival, what lies in memory is
- * what repacking the file's bytes gives; and whatever fails, it is said once, and nothing is left.
+/* Bulk loading: whatever the sizes, the formats, the offsets and the order of arrival, what lies
+ * in memory is what repacking the file's bytes gives; and whatever fails, it is said once, and
+ * nothing is left.
  *
- * Bytes are random: repacking moves them and does not read numbers.  The specification's repack on one
- * thread is what loading with the best instruction set and a team is compared with. */
+ * Bytes are random: repacking moves them and does not read numbers.  The specification's repack on
+ * one thread is what loading with the best instruction set and a team is compared with. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static int random_below(int n)
     return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n);
 }
 
-/* ---- making sets ------------------------------------------------------------------------------- */
+/* ---- making sets ----------------------------------------------------------------------------- */
 
 static void *take(size_t bytes)
 {
@@ -83,7 +84,8 @@ static struct set *make_tiny(int n)
     static const int rows[] = { 1, 15, 16, 17, 31, 33, 48, 100 };
     random_state = 1;
     for (int i = 0; i < n; i++)
-        add_matrix(s, (enum kn_format)(i % KN_FORMAT_COUNT), rows[random_below(8)], 1 + random_below(3));
+        add_matrix(s, (enum kn_format)(i % KN_FORMAT_COUNT), rows[random_below(8)],
+                   1 + random_below(3));
     save(&s->files);
     return s;
 }
@@ -119,7 +121,7 @@ static void free_set(struct set *s)
     free(s);
 }
 
-/* ---- loading them ------------------------------------------------------------------------------ */
+/* ---- loading them ---------------------------------------------------------------------------- */
 
 static int load(struct set *s, struct kn_team *team, struct off_progress *progress)
 {
@@ -161,7 +163,7 @@ static struct kn_team *open_team(int n)
     return team;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------- */
+/* ---- what must hold -------------------------------------------------------------------------- */
 
 static void many_small_matrices_arrive_in_any_order(void **state)
 {
@@ -190,8 +192,8 @@ static void large_matrices_are_cut_and_joined(void **state)
     (void)state;
     struct set *s = make_large();
     struct kn_team *team = open_team(2);
-    static const enum fault_direct ways[] = { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ, DIRECT_SHORT,
-                                              DIRECT_ODD };
+    static const enum fault_direct ways[] = { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ,
+                                              DIRECT_SHORT, DIRECT_ODD };
     for (int i = 0; i < 5; i++) {
         faults_reset();
         faults.direct = ways[i];
@@ -213,13 +215,14 @@ static void nothing_to_load_is_no_error(void **state)
     (void)state;
     struct kn_team *team = open_team(2);
     faults_reset();
-    assert_int_equal(off_load(&(struct off_files){ 0 }, NULL, 0, kn_ops(KN_ISA_SCALAR), team, NULL), 0);
+    assert_int_equal(off_load(&(struct off_files){ 0 }, NULL, 0, kn_ops(KN_ISA_SCALAR), team, NULL),
+                     0);
     assert_true(faults_clean());
     faults_off();
     kn_team_close(team);
 }
 
-/* The file ends at its beginning, in the middle, around a page, before the last byte, at a matrix. */
+/* The file ends at its beginning, in the middle, around a page, in the last byte, at a matrix. */
 static void a_short_file_is_said_once(void **state)
 {
     (void)state;
@@ -229,13 +232,15 @@ static void a_short_file_is_said_once(void **state)
     int inner = s->n / 2;
     while (s->load[inner].source.file != 0)
         inner++;
-    size_t cuts[] = { 0, 1, whole / 2, page, page - 1, page + 1, whole - 1, s->load[inner].source.offset };
+    size_t cuts[] = { 0,        1,        whole / 2, page,
+                      page - 1, page + 1, whole - 1, s->load[inner].source.offset };
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         faults_reset();
         assert_int_equal(truncate(s->files.path[0], (off_t)cuts[i]), 0);
         int got = load(s, team, NULL);
         if (got != KN_ESHORT || faults.n_line != 1 || !strstr(faults.line, s->files.path[0]))
-            fail_msg("cut at %zu of %zu: %d, %d lines: %s", cuts[i], whole, got, faults.n_line, faults.line);
+            fail_msg("cut at %zu of %zu: %d, %d lines: %s", cuts[i], whole, got, faults.n_line,
+                     faults.line);
         assert_true(faults_clean());
         faults_off();
         write_file(&s->files, 0);
@@ -249,7 +254,12 @@ static void a_short_file_is_said_once(void **state)
 static void whatever_fails_bytes_are_right_or_it_is_said(void **state)
 {
     (void)state;
-    static const struct { enum fault_kind kind; enum fault_way way; int error; bool harmless; } ways[] = {
+    static const struct {
+        enum fault_kind kind;
+        enum fault_way way;
+        int error;
+        bool harmless;
+    } ways[] = {
         { FAULT_ALLOC, FAULT_ERROR, ENOMEM, false }, { FAULT_MAP, FAULT_ERROR, ENOMEM, false },
         { FAULT_OPEN, FAULT_ERROR, EMFILE, true },   { FAULT_SIZE, FAULT_ERROR, EIO, true },
         { FAULT_READ, FAULT_ERROR, EIO, false },     { FAULT_READ, FAULT_LASTS, EIO, false },
@@ -284,8 +294,9 @@ static void too_many_files_are_refused(void **state)
     struct kn_team *team = open_team(1);
     struct off_load l = { 0 };
     faults_reset();
-    assert_int_equal(off_load(&(struct off_files){ .n_file = 1025 }, &l, 1, kn_ops(KN_ISA_SCALAR), team,
-                              NULL), KN_ELIMIT);
+    assert_int_equal(
+        off_load(&(struct off_files){ .n_file = 1025 }, &l, 1, kn_ops(KN_ISA_SCALAR), team, NULL),
+        KN_ELIMIT);
     assert_int_equal(faults.n_line, 1);
     faults_off();
     kn_team_close(team);
