@@ -103,8 +103,12 @@ struct codes {
     vi scale[KN_PARTS][16];               /* of each sub-block, for dot_fold() */
     vi min[KN_PARTS][8];                  /* two int16: what sums 2*i and 2*i + 1 are multiplied by */
     vf d[KN_PARTS], dmin[KN_PARTS];
+    const void *block;                    /* which these are */
     const uint8_t *ahead;                 /* a block to ask for meanwhile */
 };
+
+/* Part of line k of a block. */
+typedef vi line_fn(const void *block, int k, int part);
 
 /* acc and what a block adds to it: isum of scaled codes, msum of scaled sums. */
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
@@ -112,7 +116,7 @@ typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, v
 /* isum of one part for n rows.  The test of `first` also keeps the compiler from carrying one run's
  * registers into the next, which costs a fifth of the speed. */
 KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest, int bytes,
-                            const struct kn_x256 *const *x, vi *isum)
+                            line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
 {
     const struct codes *c = t->w;
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), step = CHAINS * run;
@@ -133,7 +137,8 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
         UNROLL for (int i = 0; i < run; i++) {
             UNROLL for (int h = 0; h < CHAINS; h++) {
                 int k = line + h * run + i;
-                vi q = vi_load(c->q[k] + part * (int)sizeof(vi));
+                vi q = unpack ? unpack(c->block, k, part)
+                              : vi_load(c->q[k] + part * (int)sizeof(vi));
 
                 UNROLL for (int r = 0; r < n; r++)
                     dot[h][r] = dot_codes(dot[h][r], q, vi_spread(x[r]->q + 4 * k));
@@ -148,9 +153,9 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
     }
 }
 
-/* A block's share in n rows; n, n_sub, largest and bytes are constants where this is inlined. */
+/* A block's share in n rows; the other arguments are constants where this is inlined. */
 KN_INLINE void block_rows(const struct tile *t, int n, int n_sub, int largest, int bytes,
-                          finish_fn *finish)
+                          line_fn *unpack, finish_fn *finish)
 {
     const struct codes *c = t->w;
     const struct kn_x256 *x[TILE];
@@ -162,7 +167,7 @@ KN_INLINE void block_rows(const struct tile *t, int n, int n_sub, int largest, i
 
         UNROLL for (int r = 0; r < n; r++)
             isum[r] = msum[r] = vi_zero();
-        scaled_codes(t, part, n, n_sub, largest, bytes, x, isum);
+        scaled_codes(t, part, n, n_sub, largest, bytes, unpack, x, isum);
         UNROLL for (int i = 0; i < 8; i++) {
             UNROLL for (int r = 0; r < n; r++)
                 msum[r] = vi_dot_i16(msum[r], c->min[part][i], vi_spread(x[r]->sum + 2 * i));
@@ -174,7 +179,15 @@ KN_INLINE void block_rows(const struct tile *t, int n, int n_sub, int largest, i
     }
 }
 
-static void unpack_q4_k(const void *block, struct codes *c)
+KN_INLINE vi line_q4_k(const void *block, int k, int part)
+{
+    const struct kn_q4_k_x16 *w = block;
+    vi q = vi_load(w->q[k / 16 * 8 + k % 8][part * KN_LANES]);
+
+    return vi_and(k / 8 % 2 ? vi_shr(q, 4) : q, vi_bytes(0x0F));
+}
+
+static void scales_q4_k(const void *block, struct codes *c)
 {
     const struct kn_q4_k_x16 *w = block;
     const vi low = vi_bytes(0x0F), high = vi_bytes(0x30), six = vi_bytes(0x3F);
@@ -187,16 +200,6 @@ static void unpack_q4_k(const void *block, struct codes *c)
         vi_store(min[0] + i, vi_and(m, six));
         vi_store(scale[4] + i, vi_or(vi_and(both, low), vi_and(vi_shr(s, 2), high)));
         vi_store(min[4] + i, vi_or(vi_and(vi_shr(both, 4), low), vi_and(vi_shr(m, 2), high)));
-    }
-    for (int line = 0; line < 32; line++) {
-        uint8_t *to = c->q[line / 8 * 16 + line % 8];
-
-        for (int i = 0; i < 64; i += (int)sizeof(vi)) {
-            vi q = vi_load(w->q[line][0] + i);
-
-            vi_store(to + i, vi_and(q, low));
-            vi_store(to + 8 * 64 + i, vi_and(vi_shr(q, 4), low));
-        }
     }
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 8; i++) {
@@ -217,23 +220,23 @@ KN_INLINE vf finish_q4_k(const struct codes *c, int part, vi isum, vi msum, vf d
 }
 
 /* Codes are left at 0..63; the 32 that they are above themselves comes off by the sums. */
-static void unpack_q6_k(const void *block, struct codes *c)
+KN_INLINE vi line_q6_k(const void *block, int k, int part)
 {
     const struct kn_q6_k_x16 *w = block;
-    const vi low = vi_bytes(0x0F), fields = vi_bytes(0x33), high = vi_bytes(0xF0);
+    const int half = k / 32, field = k / 8 % 4;
+    vi low = vi_load(w->ql[16 * half + 8 * (field % 2) + k % 8][part * KN_LANES]);
+    vi high = vi_load(w->qh[8 * half + k % 8][part * KN_LANES]);
 
-    for (int line = 0; line < 32; line++) {
-        uint8_t *to = c->q[line / 16 * 32 + line % 16];
-        const uint8_t *from = w->qh[line / 16 * 8 + line % 8][0];
+    high = field == 0 ? vi_shl(high, 4) : field == 1 ? vi_shl(high, 2)
+         : field == 2 ? high : vi_shr(high, 2);
+    low = field < 2 ? low : vi_shr(low, 4);
+    return vi_or(vi_and(low, vi_bytes(0x0F)), vi_and(high, vi_bytes(0x30)));
+}
 
-        for (int i = 0; i < 64; i += (int)sizeof(vi)) {
-            vi q = vi_load(w->ql[line][0] + i), h = vi_load(from + i);
+static void scales_q6_k(const void *block, struct codes *c)
+{
+    const struct kn_q6_k_x16 *w = block;
 
-            h = vi_and(line % 16 < 8 ? h : vi_shr(h, 2), fields);
-            vi_store(to + i, vi_or(vi_and(q, low), vi_and(vi_shl(h, 4), high)));
-            vi_store(to + 16 * 64 + i, vi_or(vi_and(vi_shr(q, 4), low), vi_and(h, high)));
-        }
-    }
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 16; i++)
             c->scale[part][i] = dot_scale(vi_load_i8(w->sc[i] + part * KN_LANES));
@@ -253,21 +256,28 @@ KN_INLINE vf finish_q6_k(const struct codes *c, int part, vi isum, vi msum, vf d
     return vf_fma(vf_mul(c->d[part], dx), vf_from_int(isum), acc);
 }
 
-KN_INLINE void rows_q4_k(const struct tile *t, int n)
-{
-    block_rows(t, n, 8, 15, sizeof(struct kn_q4_k_x16), finish_q4_k);
-}
+#define BLOCKS_OF(format, n_sub, largest)                                                        \
+    KN_INLINE void direct_##format(const struct tile *t, int n)                                   \
+    {                                                                                             \
+        block_rows(t, n, n_sub, largest, sizeof(struct kn_##format##_x16), line_##format,         \
+                   finish_##format);                                                              \
+    }                                                                                             \
+    KN_INLINE void shared_##format(const struct tile *t, int n)                                   \
+    {                                                                                             \
+        block_rows(t, n, n_sub, largest, sizeof(struct kn_##format##_x16), NULL, finish_##format); \
+    }                                                                                             \
+    TILES(direct_##format)                                                                        \
+    TILES(shared_##format)                                                                        \
+    static void run_##format(const struct job *j)                                                 \
+    {                                                                                             \
+        run_blocks(j, sizeof(struct kn_##format##_x16), direct_##format##_tiles,                  \
+                   shared_##format##_tiles, scales_##format, line_##format);                      \
+    }
 
-KN_INLINE void rows_q6_k(const struct tile *t, int n)
-{
-    block_rows(t, n, 16, 63, sizeof(struct kn_q6_k_x16), finish_q6_k);
-}
-
-TILES(rows_q4_k)
-TILES(rows_q6_k)
-
-static void run_blocks(const struct job *j, size_t bytes, tile_fn *const *tiles,
-                       void (*unpack)(const void *block, struct codes *c))
+/* One tile unpacks the codes on its way; several share them unpacked. */
+KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *direct,
+                          tile_fn *const *shared, void (*scales)(const void *, struct codes *),
+                          line_fn *line)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
     struct codes c;
@@ -275,25 +285,23 @@ static void run_blocks(const struct job *j, size_t bytes, tile_fn *const *tiles,
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     for (int b = 0; b < j->n_block; b++) {
-        const uint8_t *block = j->w + (size_t)b * bytes;
-
-        unpack(block, &c);
-        c.ahead = block + 2 * bytes;
+        c.block = j->w + (size_t)b * bytes;
+        c.ahead = (const uint8_t *)c.block + 2 * bytes;
+        scales(c.block, &c);
+        if (j->n > TILE) {
+            _Pragma("GCC unroll 64") for (int k = 0; k < 64; k++) {
+                UNROLL for (int part = 0; part < KN_PARTS; part++)
+                    vi_store(c.q[k] + part * (int)sizeof(vi), line(c.block, k, part));
+            }
+        }
         t.at = (size_t)b * sizeof(struct kn_x256);
-        each_tile(t, acc, tiles);
+        each_tile(t, acc, j->n > TILE ? shared : direct);
     }
     store_sums(j, acc);
 }
 
-static void run_q4_k(const struct job *j)
-{
-    run_blocks(j, sizeof(struct kn_q4_k_x16), rows_q4_k_tiles, unpack_q4_k);
-}
-
-static void run_q6_k(const struct job *j)
-{
-    run_blocks(j, sizeof(struct kn_q6_k_x16), rows_q6_k_tiles, unpack_q6_k);
-}
+BLOCKS_OF(q4_k, 8, 15)
+BLOCKS_OF(q6_k, 16, 63)
 
 /* ---- Q8_0 ------------------------------------------------------------------------------------ */
 
