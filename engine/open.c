@@ -65,7 +65,8 @@ static int open_sessions(struct eng_engine *e)
             return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
     }
     for (int i = 0; i < kn_team_size(e->team); i++) {
-        int error = spec_sampler_open(&e->sampler[i], moe_model_shape(e->model)->n_vocab);
+        /* rows of the model beyond the vocabulary are padding: they have no text, and are no choice */
+        int error = spec_sampler_open(&e->sampler[i], eng_vocab_size(e->vocab));
         if (error)
             return error;
     }

@@ -41,7 +41,7 @@ static int check(const struct eng_session *s, const struct eng_request *r)
     if (r->sampling.n_bias > ENG_REQUEST_BIAS)
         return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias,
                        ENG_REQUEST_BIAS);
-    return spec_params_check(&r->sampling, n_vocab);
+    return spec_params_check(&r->sampling, eng_vocab_size(s->engine->vocab));
 }
 
 /* To ignore the end is to forbid every token that would be one. */

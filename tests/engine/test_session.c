@@ -11,6 +11,7 @@
 
 #include "engine/internal.h"
 #include "tests/faults.h"
+#include "tests/moe/change.h"
 
 #define N_CTX   256
 #define N_MOST  8
@@ -50,7 +51,7 @@ static int teardown(void **state)
 static struct eng_engine *open_engine(struct eng_options o)
 {
     struct eng_engine *e = NULL;
-    o.model = path;
+    o.model = o.model ? o.model : path;
     o.isa = KN_ISA_COUNT - 1;
     o.n_ctx = o.n_ctx ? o.n_ctx : N_CTX;
     o.n_parallel = o.n_parallel ? o.n_parallel : 1;
@@ -384,6 +385,38 @@ static void ignored_ends_never_come(void **state)
     close_engine(e);
 }
 
+/* A model may have more rows than its vocabulary has tokens; here they hold whatever bytes follow. */
+static void rows_beyond_the_vocabulary_are_no_choice(void **state)
+{
+    (void)state;
+    char padded[sizeof path + 8];
+    struct moe_file *f;
+    int32_t token[3] = { 1, n_vocab + 3, 2 };
+    snprintf(padded, sizeof padded, "%s.padded", path);
+    assert_int_equal(moe_file_open(&f, path), 0);
+    change_write(f, &(struct change){ .drop = "output.weight", .tensor = "token_embd.weight",
+                                      .dim = { 256, (uint64_t)n_vocab + 500 } }, padded);
+    moe_file_close(f);
+    struct eng_engine *e = open_engine((struct eng_options){ .model = padded });
+    unlink(padded);
+    struct eng_session *s;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    struct eng_request r = request(token, 1, 100, 1);
+    struct heard h = run_alone(e, s, &r);
+    assert_int_equal(h.n, 100);
+    for (int i = 0; i < h.n; i++)
+        assert_in_range(h.token[i], 0, n_vocab - 1);
+    struct spec_bias bias = { n_vocab, 1 };
+    r.sampling.bias = &bias;
+    r.sampling.n_bias = 1;
+    faults_reset();
+    assert_int_equal(eng_session_start(s, &r), KN_EINVAL);
+    faults_off();
+    r = request(token, 3, 1, 1);                        /* a prompt may have them: they have rows */
+    assert_int_equal(eng_session_start(s, &r), 0);
+    close_engine(e);
+}
+
 static void a_choice_of_nothing_ends_its_session_only(void **state)
 {
     (void)state;
@@ -571,6 +604,7 @@ int main(void)
         cmocka_unit_test(how_far_a_session_goes),
         cmocka_unit_test(wrong_requests_are_refused),
         cmocka_unit_test(ignored_ends_never_come),
+        cmocka_unit_test(rows_beyond_the_vocabulary_are_no_choice),
         cmocka_unit_test(a_choice_of_nothing_ends_its_session_only),
         cmocka_unit_test(without_kv_a_session_fails_alone),
         cmocka_unit_test(a_step_allocates_nothing),
