@@ -20,7 +20,7 @@
 
 #include "kernels/kernels.h"
 
-/* A matrix in a file: rows in file layout. */
+/* A matrix in a file: rows in file layout, at a multiple of 8 as GGUF has them. */
 struct off_source {
     int file;                                   /* index into off_files */
     uint64_t offset;

@@ -42,13 +42,13 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* A matrix at the next odd place of a file, and memory for it. */
+/* A matrix at the next place of a file, off every page, and memory for it. */
 static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
 {
     int n_in = n_block * kn_format_info(f)->block_values, file = random_below(2), i = s->n++;
     size_t bytes = (size_t)n_out * kn_row_bytes(f, n_in);
     struct files *to = &s->files;
-    size_t offset = to->n[file] + (size_t)random_below(200);
+    size_t offset = kn_align_up(to->n[file], 8) + 8 * (size_t)random_below(25);
     to->data[file] = realloc(to->data[file], offset + bytes);
     for (size_t at = to->n[file]; at < offset + bytes; at++)
         to->data[file][at] = (uint8_t)kn_mix(at * 7 + (size_t)file);
