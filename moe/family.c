@@ -170,9 +170,12 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
         d->scaling = MOE_SCALING_LINEAR;
     else if (moe_string_is(type, "yarn"))
         d->scaling = MOE_SCALING_YARN;
-    else if (!moe_string_is(type, "none"))
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%.*s\"; none, linear and yarn are supported",
-                       moe_file_path(k->f), buf, (int)(type.n < 64 ? type.n : 64), type.data);
+    else if (!moe_string_is(type, "none")) {
+        char shown[64];
+        moe_string_show(type, shown, sizeof shown);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported",
+                       moe_file_path(k->f), buf, shown);
+    }
     float attn = 1;
     if ((error = get_float(k, "rope.freq_base", 1e-3, 1e12, 10000, &d->rope_base)) ||
         (error = get_float(k, "rope.scaling.factor", 1e-6, 1e6, 1, &d->scaling_factor)) ||
@@ -210,10 +213,12 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (moe_string_is(arch, families[i].arch))
             family = &families[i];
-    if (!family)
-        return kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%.*s\" is not supported; llama (and mistral, "
-                       "mixtral), qwen2, qwen3 and qwen3moe are", moe_file_path(f),
-                       (int)(arch.n < 64 ? arch.n : 64), arch.data);
+    if (!family) {
+        char shown[64];
+        moe_string_show(arch, shown, sizeof shown);
+        return kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; llama (and mistral, "
+                       "mixtral), qwen2, qwen3 and qwen3moe are", moe_file_path(f), shown);
+    }
     snprintf(d->arch, sizeof d->arch, "%s", family->arch);
     d->rope = family->rope;
     d->qkv_bias = family->qkv_bias;

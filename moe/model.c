@@ -296,6 +296,8 @@ static int read_dense(struct binder *b, const struct moe_model_options *opt)
         int error = read_vector(b->f, b->vector[i].tensor, b->vector[i].to);
         if (error)
             return error;
+        if (opt->progress)
+            atomic_fetch_add(&opt->progress->done_bytes, b->vector[i].tensor->bytes);
     }
     qsort(b->load, (size_t)b->n_load, sizeof *b->load, by_offset);
     return off_load(moe_file_files(b->f), b->load, b->n_load, b->m->ops, opt->team, opt->progress);
@@ -319,11 +321,12 @@ static int set_rotation(struct binder *b)
 static int refuse_unknown(const struct binder *b)
 {
     for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
-        struct moe_string name = moe_file_tensor(b->f, i)->name;
-        if (!b->used[i])
-            return kn_fail(KN_EUNSUPPORTED, "%s: tensor %.*s has no place in a %s model: the file is of a "
-                           "kind that is not supported", moe_file_path(b->f),
-                           (int)(name.n < 100 ? name.n : 100), name.data, b->m->desc.arch);
+        char name[128];
+        if (b->used[i])
+            continue;
+        moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
+                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
     return 0;
 }
@@ -386,8 +389,8 @@ static int bind_and_read(struct binder *b, const struct moe_model_options *opt)
     m->head = (struct kn_mat){ 0 };
     if ((error = kn_arena_open(&m->arena, m->arena.used, -1)) || (error = bind_all(b)))
         goto done;
-    if (opt->progress)
-        atomic_fetch_add(&opt->progress->total_bytes, m->shape.dense_bytes + m->shape.expert_bytes);
+    for (size_t i = 0; opt->progress && i < moe_file_tensor_count(b->f); i++)
+        atomic_fetch_add(&opt->progress->total_bytes, moe_file_tensor(b->f, i)->bytes);
     if ((error = read_dense(b, opt)) || (error = set_rotation(b)))
         goto done;
     if (expert) {

@@ -138,6 +138,9 @@ static const struct variant { struct change c; int code; const char *says; } of_
     MISSING("general.architecture"), BAD("general.architecture", U(1)),
     SAYS(KN_EUNSUPPORTED, "mamba", "general.architecture", S("mamba")),
     SAYS(KN_EUNSUPPORTED, "\"\"", "general.architecture", S("")),
+    SAYS(KN_EUNSUPPORTED, "m\\xc2\\x9bx", "general.architecture", S("m\xc2\x9bx")),
+    SAYS(KN_EUNSUPPORTED, "\\x1b[2J", Q "rope.scaling.type", S("\x1b[2J")),
+    { { .add = "\x1b[2J" }, KN_EUNSUPPORTED, "\\x1b[2J" },
     MISSING(Q "block_count"), BAD(Q "block_count", U(0)), BAD(Q "block_count", U(4097)),
     BAD(Q "block_count", U(4294967295.0)), BAD(Q "block_count", I(-1)),
     BAD(Q "block_count", S("1")),
@@ -339,6 +342,23 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
     assert_true(n_error > 50);
 }
 
+static void progress_ends_where_it_said(void **state)
+{
+    (void)state;
+    for (int which = TINY; which <= ODD; which++) {
+        struct off_progress p = { 0 };
+        struct kn_team *team;
+        struct moe_model *m;
+        assert_int_equal(kn_team_open(&team, 1), 0);
+        struct moe_model_options mo = { .team = team, .progress = &p };
+        assert_int_equal(moe_model_open(&m, source[which], &mo), 0);
+        assert_true(p.total_bytes > 100000);
+        assert_int_equal(p.done_bytes, p.total_bytes);
+        moe_model_close(m);
+        kn_team_close(team);
+    }
+}
+
 static void a_budget_too_small_is_refused(void **state)
 {
     (void)state;
@@ -484,6 +504,7 @@ int main(void)
         cmocka_unit_test(tensors_that_are_wrong_are_refused),
         cmocka_unit_test(experts_apart_or_stacked_are_the_same),
         cmocka_unit_test(whatever_fails_the_logits_are_the_same_or_it_is_said),
+        cmocka_unit_test(progress_ends_where_it_said),
         cmocka_unit_test(a_budget_too_small_is_refused),
         cmocka_unit_test(a_pass_that_allocates_dies),
         cmocka_unit_test(a_pass_allocates_nothing),
