@@ -454,6 +454,59 @@ static void a_pass_allocates_nothing(void **state)
     }
 }
 
+/* ---- memory that was used before -------------------------------------------------------------- */
+
+#define LONG 70                                 /* beyond a chunk of attention */
+
+/* Logits of the last of LONG tokens, over KV and scratch memory full of one byte. */
+static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *logits)
+{
+    static int32_t slot[LONG];
+    struct moe_row row[LONG];
+    struct moe_result result;
+    struct moe_model *m;
+    struct moe_model_options mo = { .isa = (enum kn_isa)isa, .team = o->team };
+    struct moe_context_options co = { .max_row = LONG, .max_want = 1, .n_slot = LONG + 9,
+                                      .max_pos = LONG, .kv = KN_KV_F16, .team = o->team };
+    assert_int_equal(moe_model_open(&m, o->file, &mo), 0);
+    assert_int_equal(moe_context_open(&o->context, m, &co), 0);
+    memset(o->context->kv.base, fill, o->context->kv.bytes);
+    memset(o->context->x, fill, LONG * (size_t)m->desc.d_model * sizeof(float));
+    memset(o->context->y, fill, LONG * (size_t)m->desc.d_model * sizeof(float));
+    for (int i = 0; i < LONG; i++)
+        slot[i] = LONG + 8 - (i * 11 + 5) % LONG;
+    for (int done = 0; done < LONG; done += n_chunk) {
+        int n = kn_min(n_chunk, LONG - done);
+        for (int i = 0; i < n; i++)
+            row[i] = (struct moe_row){ .token = (done + i) * 4, .position = done + i, .base = slot,
+                                       .want_logits = done + i == LONG - 1, .n_base = LONG };
+        assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
+    }
+    memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
+    moe_context_close(o->context);
+    o->context = NULL;
+    moe_model_close(m);
+}
+
+static void what_lay_there_before_is_never_read(void **state)
+{
+    (void)state;
+    float want[N_VOCAB], got[N_VOCAB];
+    for (int which = TINY; which <= ODD; which++) {
+        struct opened o;
+        assert_int_equal(open_and_run(&o, source_path[which], NULL), 0);
+        moe_context_close(o.context);
+        o.context = NULL;
+        run_over(&o, KN_ISA_SCALAR, 0, 1, want);
+        for (int isa = 0; isa <= (int)kn_isa_best(); isa++)
+            for (int i = 0; i < 2; i++) {
+                run_over(&o, isa, 0xff, i ? 1 : 33, got);       /* NaN in every format */
+                assert_memory_equal(got, want, sizeof got);
+            }
+        close_all(&o);
+    }
+}
+
 /* ---- several contexts over one model --------------------------------------------------------- */
 
 struct runner { const struct moe_model *model; float logits[N_VOCAB]; int error; };
@@ -508,6 +561,7 @@ int main(void)
         cmocka_unit_test(a_budget_too_small_is_refused),
         cmocka_unit_test(a_pass_that_allocates_dies),
         cmocka_unit_test(a_pass_allocates_nothing),
+        cmocka_unit_test(what_lay_there_before_is_never_read),
         cmocka_unit_test(contexts_share_a_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
