@@ -454,14 +454,14 @@ static void a_pass_allocates_nothing(void **state)
     }
 }
 
-/* ---- memory that was used before -------------------------------------------------------------- */
+/* ---- memory that was used before ------------------------------------------------------------- */
 
 #define LONG 70                                 /* beyond a chunk of attention */
 
 /* Logits of the last of LONG tokens, over KV and scratch memory full of one byte. */
 static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *logits)
 {
-    static int32_t slot[LONG];
+    static int32_t slot[LONG + 1];              /* the last is beyond all positions: slot 0 */
     struct moe_row row[LONG];
     struct moe_result result;
     struct moe_model *m;
@@ -479,7 +479,7 @@ static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *lo
         int n = kn_min(n_chunk, LONG - done);
         for (int i = 0; i < n; i++)
             row[i] = (struct moe_row){ .token = (done + i) * 4, .position = done + i, .base = slot,
-                                       .want_logits = done + i == LONG - 1, .n_base = LONG };
+                                       .want_logits = done + i == LONG - 1, .n_base = LONG + 1 };
         assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
     }
     memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
