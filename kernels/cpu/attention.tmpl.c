@@ -128,19 +128,28 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
 /* On the way the values of every fourth position are asked for, in four places of memory at once:
  * that keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one
  * head). */
-static void score_tile(struct work *w, int tile)
+KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
     for (int h = 0; h < w->n_q; h++) {
-        const float *q = w->q + h * w->d_pad;
+        const float *q = w->q + h * d_pad;
         for (int p = tile + 4 * h; p < KN_CHUNK; p += 4 * w->n_q)
             ask(w->a->v, row_at(w, w->slot[p]), w->a->d_head, w->a->kv);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
-            for (int k = 0; k < 4; k++)
-                quad[k] = dot_quads(q, w->key + (p + k) * w->d_pad, w->d_pad);
+            for (int k = 0; k < 4; k++) quad[k] = dot_quads(q, w->key + (p + k) * d_pad, d_pad);
             vf_store(&w->e[h][tile * TILE + p], vf_mul(scale, sum_quads(quad)));
         }
+    }
+}
+
+/* The usual widths are constants to the compiler, which then unrolls their dot products. */
+static void score_tile(struct work *w, int tile)
+{
+    switch (w->d_pad) {
+    case 64:  score_rows(w, tile, 64); break;
+    case 128: score_rows(w, tile, 128); break;
+    default:  score_rows(w, tile, w->d_pad); break;
     }
 }
 
