@@ -507,6 +507,51 @@ static void what_lay_there_before_is_never_read(void **state)
     }
 }
 
+/* ---- a row that has died --------------------------------------------------------------------- */
+
+/* Layer 0 once more over the last pass's rows, from a residual stream of its own. */
+static void run_layer(struct moe_context *c, int status, float *x /* [3][d_model] */)
+{
+    size_t n = 3 * (size_t)c->model->desc.d_model;
+    for (size_t i = 0; i < n; i++)
+        c->x[i] = (float)(kn_mix(i) % 1000) / 500 - 1;
+    memset(c->kv.base, 0, c->kv.bytes);
+    c->status[1] = status;
+    moe_attention(c, 0);
+    assert_int_equal(moe_block(c, 0), 0);
+    memcpy(x, c->x, n * sizeof *x);
+}
+
+static void a_row_that_has_died_is_not_felt(void **state)
+{
+    (void)state;
+    struct opened o;
+    assert_int_equal(open_and_run(&o, source_path[TINY], NULL), 0);
+    struct moe_context *c = o.context;
+    static const int32_t slot[3][1] = { { 2 }, { 0 }, { 3 } };
+    struct moe_row row[3];
+    struct moe_result result;
+    for (int i = 0; i < 3; i++)                         /* three sequences */
+        row[i] = (struct moe_row){ 40 + i, 0, i == 0, slot[i], NULL, 1 };
+    struct moe_batch batch = { row, 3 };
+    assert_int_equal(moe_forward(c, &batch, &result), 0);
+    size_t n = (size_t)c->model->desc.d_model;
+    float *alive = calloc(6 * n, sizeof *alive), *dead = alive + 3 * n;
+    run_layer(c, 0, alive);
+    run_layer(c, KN_EIO, dead);
+    assert_memory_equal(alive, dead, n * sizeof *alive);
+    assert_memory_equal(alive + 2 * n, dead + 2 * n, n * sizeof *alive);
+    assert_int_equal(c->plan.first[c->plan.n_expert], 2 * c->model->desc.n_used);
+    const uint16_t *keys = (const uint16_t *)c->kv.base;        /* of the first head */
+    size_t d_head = (size_t)c->model->desc.d_head, written[4] = { 0 };
+    for (size_t i = 0; i < 4 * d_head; i++)
+        written[i / d_head] += keys[i] != 0;
+    assert_true(written[2] > 0 && written[3] > 0);
+    assert_true(written[0] == 0 && written[1] == 0);            /* nor does it leave a trace */
+    free(alive);
+    close_all(&o);
+}
+
 /* ---- several contexts over one model --------------------------------------------------------- */
 
 struct runner { const struct moe_model *model; float logits[N_VOCAB]; int error; };
@@ -562,6 +607,7 @@ int main(void)
         cmocka_unit_test(a_pass_that_allocates_dies),
         cmocka_unit_test(a_pass_allocates_nothing),
         cmocka_unit_test(what_lay_there_before_is_never_read),
+        cmocka_unit_test(a_row_that_has_died_is_not_felt),
         cmocka_unit_test(contexts_share_a_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
