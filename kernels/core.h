@@ -9,8 +9,9 @@
  * Memory.   kn_alloc() for what is small, kn_map() for what is large (huge pages, bound to a node).
  *           Both only while something is being opened: between kn_alloc_forbid(true) and (false), on
  *           the calling thread, an allocation is a broken invariant and traps.
- * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() hands out items in
- *           ascending order to whoever is free, so nothing computed may depend on who ran an item. */
+ * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() gives each a run of
+ *           neighbouring items and lets those who are done help the others, so nothing computed may
+ *           depend on who ran an item. */
 #ifndef KERNELS_CORE_H
 #define KERNELS_CORE_H
 

@@ -101,8 +101,8 @@ static size_t panel_cost(const struct kn_matmul *p)
     return bytes * (size_t)kn_max(4, p->n_row) / 4;
 }
 
-/* Pieces of about 1/16 of a thread's share, but not under 16 KiB of weights: a claim costs 50 ns. */
-#define PIECES_PER_THREAD 16
+/* Pieces of about 1/32 of a thread's share, but not under 16 KiB of weights: a claim costs 50 ns. */
+#define PIECES_PER_THREAD 32
 #define PIECE_BYTES_MIN   ((size_t)16 << 10)
 
 void moe_products(struct moe_context *c, int n)
