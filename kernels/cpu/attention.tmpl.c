@@ -32,12 +32,12 @@ struct heads { float most[GROUP], sum[GROUP]; };         /* what the outputs are
 struct work {
     const struct kn_attend *a;
     int n_q, d_pad;                                      /* heads, padded d_head */
-    int lo, hi;                                      /* the seen part of this chunk, within 0..64 */
+    int lo, hi;                                          /* what is seen of this chunk, of 0..64 */
     bool first;                                          /* chunk */
     float *out;                                          /* [n_q][d_head] */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
     float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
-    int32_t slot[KN_CHUNK], next[KN_CHUNK];           /* of this chunk's positions, of the next's */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* this chunk's positions, the next's */
     _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
     _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
     _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
@@ -46,16 +46,16 @@ struct work {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* The slots of the chunk that begins at base; 0 past the last position. */
+/* The slots of the chunk's seen positions; 0 for the others, which may have none. */
 static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUNK])
 {
-    int end = kn_max(0, kn_min(KN_CHUNK, a->last + 1 - base));
-    int split = kn_max(0, kn_min(end, a->n_base - base));
+    int lo = kn_max(0, a->first - base), hi = kn_max(lo, kn_min(KN_CHUNK, a->last + 1 - base));
+    int split = kn_max(lo, kn_min(hi, a->n_base - base));
     memset(slot, 0, KN_CHUNK * sizeof *slot);
-    if (split > 0) memcpy(slot, a->base + base, (size_t)split * sizeof *slot);
-    if (split < end)
+    if (lo < split) memcpy(slot + lo, a->base + (base + lo), (size_t)(split - lo) * sizeof *slot);
+    if (split < hi)
         memcpy(slot + split, a->tail + (base + split - a->n_base),
-               (size_t)(end - split) * sizeof *slot);
+               (size_t)(hi - split) * sizeof *slot);
 }
 
 KN_INLINE size_t row_at(const struct work *w, int32_t slot)
@@ -243,7 +243,7 @@ KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n
 }
 
 #if KN_LANES == 16
-#define MANY 8                                     /* heads by 2 registers: half of all there are */
+#define MANY 8                                           /* by 2 registers: half of all there are */
 #else
 #define MANY 4
 #endif

@@ -54,7 +54,8 @@ static void make(const struct shape *s, uint64_t from)
     }
 }
 
-/* Puts every position into a slot of its own, in order or scattered; the other slots hold NaN. */
+/* Puts every seen position into a slot of its own, in order or scattered; the other slots hold NaN,
+ * the other positions have none. */
 static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
 {
     size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
@@ -67,7 +68,9 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
         slots[i] = slots[j];
         slots[j] = t;
     }
-    for (int p = s->first; p <= s->last; p++) {
+    for (int p = 0; p < N_POS_MOST; p++) {
+        if (p < s->first || p > s->last) slots[p] = INT32_MIN;
+        if (slots[p] < 0) continue;
         size_t at = (size_t)slots[p] * (size_t)s->d_head * value;
         kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_head, s->d_head, k_store + at);
         kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_head, s->d_head, v_store + at);
