@@ -9,8 +9,8 @@
  * n is rounded by adding 1.5 * 2^23, whose last bit weighs one. n LN2_HI has few enough bits for
  * the first fmaf to be exact. 2^n is applied in two factors, so that the only rounding left is the
  * one into the denormals. Q is of degree 4, fitted to (e^r - 1 - r) / r^2 by Chebyshev
- * interpolation (its own error is 0.01 ulp). Largest error over all floats: see
- * tests/kernels/test_math.c. */
+ * interpolation (its own error is at most 0.13 ulp). Over all floats the result is within 1.0954
+ * ulp (tests/kernels/test_math.c). */
 #ifndef KERNELS_CPU_EXPF_H
 #define KERNELS_CPU_EXPF_H
 
