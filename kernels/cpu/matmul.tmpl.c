@@ -30,7 +30,15 @@
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
 #define AHEAD 4096                        /* bytes from use to what is asked for, within a panel */
 
+/* Arrays of registers are registers only when the loops over them are unrolled; code under a sanitizer
+ * is not meant to be fast, and would take minutes to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
+#define UNROLL_LINES
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_LINES _Pragma("GCC unroll 64")
+#endif
 
 /* A panel, or two, and up to GROUP activation rows. */
 struct job {
@@ -289,7 +297,7 @@ KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *dir
         c.ahead = (const uint8_t *)c.block + 2 * bytes;
         scales(c.block, &c);
         if (j->n > TILE) {
-            _Pragma("GCC unroll 64") for (int k = 0; k < 64; k++) {
+            UNROLL_LINES for (int k = 0; k < 64; k++) {
                 UNROLL for (int part = 0; part < KN_PARTS; part++)
                     vi_store(c.q[k] + part * (int)sizeof(vi), line(c.block, k, part));
             }

@@ -130,7 +130,7 @@ static float draw_input(enum inputs kind, int i, int sign)
     switch (kind) {
     case OUTLIERS:  return i % 37 == 5 ? 100 * uniform() : uniform();
     case SATURATED: return (float)sign * 3.0f;
-    case DENORMALS: return uniform() * (i / 256 % 2 ? 0x1p-99f : 0x1p-127f);
+    case DENORMALS: return uniform() * (i / 256 % 2 ? 0x1p-100f : 0x1p-127f);
     case GIANTS:    return uniform() * 0x1p127f;
     case STRANGE:   return i % 300 == 7 ? strange[below(7)] : uniform();
     default:        return uniform();
