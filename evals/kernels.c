@@ -1,12 +1,13 @@
-/* evals/kernels.c - how fast weights are read, multiplied and repacked, beside what the machine gives.
+/* evals/kernels.c - how fast weights are read, multiplied and repacked, beside what the machine
+ * gives.
  *
- * Prints CSV.  In the same run: the plain read rate of memory and the arithmetic peaks, so that every
- * figure has its bound beside it.  Weights are 1 GiB in huge pages, well above a share of the last
- * cache, as a row of matrices of 1024 x 2048; one matrix is one item of work.  A figure is an item's
- * work over the median of the items' processor time, times the threads: what cores do, whoever else
- * may be using the machine.
+ * Prints CSV.  In the same run: the plain read rate of memory and the arithmetic peaks, so that
+ * every figure has its bound beside it.  Weights are 1 GiB in huge pages, well above a share of
+ * the last cache, as a row of matrices of 1024 x 2048; one matrix is one item of work.  A figure
+ * is an item's work over the median of the items' processor time, times the threads: what cores
+ * do, whoever else may be using the machine.
  *
- *   kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
+ * kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 
 #define WEIGHT_BYTES ((size_t)1 << 30)
 #define N_IN 2048
-#define N_OUT 1024                        /* weights are a row of such matrices, one an item of work */
+#define N_OUT 1024                        /* weights are a row of such matrices */
 #define N_PANEL (N_OUT / KN_PANEL)
 #define MOST_ROWS 96
 #define REPEAT 3
@@ -77,7 +78,7 @@ static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
     return kn_team_size(team) / seconds[REPEAT * n / 2];
 }
 
-/* ---- what the machine gives -------------------------------------------------------------------- */
+/* ---- what the machine gives ------------------------------------------------------------------ */
 
 #define READ_ITEM ((size_t)1 << 20)
 
@@ -97,8 +98,8 @@ AVX2 static void read_item(void *arg, int item, int thread)
     sink = (float)_mm256_extract_epi32(a, 3);
 }
 
-/* Independent chains of one instruction, enough of them to hide its latency; used at the end, so that
- * none can be left out. */
+/* Independent chains of one instruction, enough of them to hide its latency; used at the end, so
+ * that none can be left out. */
 #define PEAK_STEPS 4000000
 #define CHAINS 12
 #define PEAK(name, target, type, zero, step)                                               \
@@ -143,7 +144,7 @@ static void machine(struct kn_team *team, uint8_t *weights)
     }
 }
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 struct bench {
     const struct kn_ops *ops;

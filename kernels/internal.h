@@ -1,8 +1,8 @@
 /* kernels/internal.h - what the files below kernels/ show one another.
  *
- * Each operation of struct kn_ops exists once per instruction set: kn_matmul_scalar, the specification,
- * in reference*.c, and kn_matmul_avx2 and kn_matmul_avx512 out of one *.tmpl.c.  dispatch.c makes the
- * tables of them. */
+ * Each operation of struct kn_ops exists once per instruction set: kn_matmul_scalar, the
+ * specification, in reference*.c, and kn_matmul_avx2 and kn_matmul_avx512 out of one *.tmpl.c.
+ * dispatch.c makes the tables of them. */
 #ifndef KERNELS_INTERNAL_H
 #define KERNELS_INTERNAL_H
 

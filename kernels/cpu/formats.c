@@ -1,11 +1,12 @@
 /* kernels/cpu/formats.c - the table of weight formats, and the values behind their bits.
  *
- * Comes in: a format, a file row or an interleaved matrix.  Goes out: sizes, and float32 values by each
- * format's usual dequantisation.  Nothing here is on the path of a matrix product: this is the plain
- * meaning of the bits, for embedding look-ups, for making files, and for tests to hold kernels against.
+ * Comes in: a format, a file row or an interleaved matrix.  Goes out: sizes, and float32 values
+ * by each format's usual dequantisation.  Nothing here is on the path of a matrix product: this
+ * is the plain meaning of the bits, for embedding look-ups, for making files, and for tests to
+ * hold kernels against.
  *
- * A row inside a panel is read by gathering its bytes back into a file block; so every format is decoded
- * in one place only. */
+ * A row inside a panel is read by gathering its bytes back into a file block; so every format is
+ * decoded in one place only. */
 #include "kernels/internal.h"
 
 #include <strings.h>
@@ -45,7 +46,7 @@ int kn_format_from_gguf(uint32_t type, enum kn_format *out)
     return KN_EUNSUPPORTED;
 }
 
-/* ---- sizes --------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 size_t kn_row_bytes(enum kn_format f, int n_in)
 {
@@ -86,7 +87,7 @@ size_t kn_act_bytes(enum kn_act a, int n_in)
     }
 }
 
-/* ---- half precision ------------------------------------------------------------------------ */
+/* ---- half precision -------------------------------------------------------------------------- */
 
 static float from_bits(uint32_t u)
 {
@@ -149,11 +150,11 @@ uint16_t kn_f32_to_bf16(float x)
     return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
-/* ---- values of one block ----------------------------------------------------------------- */
+/* ---- values of one block --------------------------------------------------------------------- */
 
-/* Eight scales and eight minimums of 6 bits.  The first four of each lie in the low bits of bytes 0..3
- * and 4..7; of the last four, the low halves share bytes 8..11 and the top two bits fill the rest of
- * bytes 0..7. */
+/* Eight scales and eight minimums of 6 bits.  The first four of each lie in the low bits of bytes
+ * 0..3 and 4..7; of the last four, the low halves share bytes 8..11 and the top two bits fill the
+ * rest of bytes 0..7. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8])
 {
     for (int j = 0; j < 4; j++) {
@@ -241,7 +242,7 @@ void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out)
         decode_block(f, block, out + k);
 }
 
-/* ---- a row out of a panel ------------------------------------------------------------------ */
+/* ---- a row out of a panel -------------------------------------------------------------------- */
 
 /* Row `lane`'s share of a field: n items of `size` bytes, KN_PANEL items apart. */
 static const uint8_t *gather(const uint8_t *field, int n, int size, int lane, void *out)

@@ -4,16 +4,16 @@
  * reference_matmul.c gives.  One lane is one weight row, so nothing is summed across lanes; an
  * activation is spread from memory into all of them.
  *
- * A panel is read once and serves up to GROUP activation rows, in tiles of up to TILE whose sums fit
- * the registers; a tile of any size costs in proportion.  What is costly to unpack is unpacked once
- * for the group, into a few KiB that stay in the nearest cache: the codes of a block of 256, or 64 k
- * of half-width floats.  Q8_0 and F32 are used as they lie.
+ * A panel is read once and serves up to GROUP activation rows, in tiles of up to TILE whose sums
+ * fit the registers; a tile of any size costs in proportion.  What is costly to unpack is
+ * unpacked once for the group, into a few KiB that stay in the nearest cache: the codes of a
+ * block of 256, or 64 k of half-width floats.  Q8_0 and F32 are used as they lie.
  *
- * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory bounds it; what
- * one core can read (17 GB/s where this was measured) it reaches only if the next bytes are asked for
- * while it computes, for its own window of instructions is shorter than a block.  Many rows: 64
- * instructions of 64 products for a block and activation row, two a cycle, and half as many again for
- * scales, so 3 GHz allow 250 GMAC/s. */
+ * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory bounds it;
+ * what one core can read (17 GB/s where this was measured) it reaches only if the next bytes are
+ * asked for while it computes, for its own window of instructions is shorter than a block.  Many
+ * rows: 64 instructions of 64 products for a block and activation row, two a cycle, and half as
+ * many again for scales, so 3 GHz allow 250 GMAC/s. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 
@@ -30,8 +30,8 @@
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
 #define AHEAD 4096                        /* bytes from use to what is asked for, within a panel */
 
-/* Arrays of registers are registers only when the loops over them are unrolled; code under a sanitizer
- * is not meant to be fast, and would take minutes to compile. */
+/* Arrays of registers are registers only when the loops over them are unrolled; code under a
+ * sanitizer is not meant to be fast, and would take minutes to compile. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define UNROLL
 #define UNROLL_LINES
@@ -63,7 +63,8 @@ struct tile {
 
 typedef void tile_fn(const struct tile *t);
 
-/* body(t, n) made a function for each n; apart, so that one n's constants crowd no other's registers. */
+/* body(t, n) made a function for each n; apart, so that one n's constants crowd no other's
+ * registers. */
 #define TILE_BODY(body, n) \
     static __attribute__((noinline)) void body##_##n(const struct tile *t) { body(t, n); }
 #define TILE_ENTRY(body, n) [n] = body##_##n,
@@ -109,7 +110,7 @@ KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HI
 struct codes {
     uint8_t q[64][64];
     vi scale[KN_PARTS][16];               /* of each sub-block, for dot_fold() */
-    vi min[KN_PARTS][8];                  /* two int16: what sums 2*i and 2*i + 1 are multiplied by */
+    vi min[KN_PARTS][8];                  /* two int16: the factors of sums 2 * i and 2 * i + 1 */
     vf d[KN_PARTS], dmin[KN_PARTS];
     const void *block;                    /* which these are */
     const uint8_t *ahead;                 /* a block to ask for meanwhile */
@@ -123,8 +124,8 @@ typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, v
 
 /* isum of one part for n rows.  The test of `first` also keeps the compiler from carrying one run's
  * registers into the next, which costs a fifth of the speed. */
-KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest, int bytes,
-                            line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
+KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest,
+                            int bytes, line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
 {
     const struct codes *c = t->w;
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), step = CHAINS * run;
@@ -369,7 +370,7 @@ static void run_q8_0(const struct job *j)
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-#define PAIR (2 / KN_PARTS)               /* panels that a tile works on: their rows fill two registers */
+#define PAIR (2 / KN_PARTS)               /* panels of a tile: their rows fill two registers */
 #define CHUNK 64                          /* k widened at a time: 8 KiB */
 #define WIDE (KN_PANEL * sizeof(float))
 #define HALF (KN_PANEL * sizeof(uint16_t))
@@ -467,7 +468,8 @@ static void run_bf16(const struct job *j) { run_halves(j, vf_load_bf16); }
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* Panels outermost, so that a panel is read from memory once and serves a group of rows from cache. */
+/* Panels outermost, so that a panel is read from memory once and serves a group of rows from
+ * cache. */
 void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
 {
     static const struct { void (*run)(const struct job *); int n_panel; } runs[KN_FORMAT_COUNT] = {

@@ -1,9 +1,9 @@
 /* kernels/cpu/quantize.tmpl.c - float32 activations to int8 codes with a scale per block.
  *
- * Comes in: a row of floats.  Goes out: its blocks (formats.h), to the bit what reference_matmul.c
- * gives.  The largest magnitude is an integer maximum over the bits, so NaN and infinity are seen the
- * same way everywhere; division and product are correctly rounded; the conversion rounds to nearest
- * even.  A block with a NaN scale or below 2^-100 has no codes. */
+ * Comes in: a row of floats.  Goes out: its blocks (formats.h), to the bit what
+ * reference_matmul.c gives.  The largest magnitude is an integer maximum over the bits, so NaN
+ * and infinity are seen the same way everywhere; division and product are correctly rounded; the
+ * conversion rounds to nearest even.  A block with a NaN scale or below 2^-100 has no codes. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 

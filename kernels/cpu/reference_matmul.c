@@ -2,18 +2,18 @@
  *
  * Every other implementation gives these bits.  What they may not change:
  *   - a float format takes k ascending, acc = fmaf(w, x, acc);
- *   - a quantised format makes, per block, integer sums with the integer scales folded in, and adds the
- *     blocks in ascending order by fmaf; the factor d * dx is rounded once;
+ *   - a quantised format makes, per block, integer sums with the integer scales folded in, and
+ *     adds the blocks in ascending order by fmaf; the factor d * dx is rounded once;
  *   - accumulators start at +0.
  * What they may: the order of everything integer, for no sum below leaves 32 bits.
  *
- * Comes in: activation rows and panels (formats.h).  Goes out: y rows, activation blocks, panels. */
+ * Comes in: activation rows and panels (formats.h).  Goes out: y rows, activations, panels. */
 #include "kernels/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- activations --------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------- */
 
 /* Largest magnitude of the block, found on the bits: a NaN is above infinity is above all else. */
 static uint32_t largest_bits(const float *x, int n)
@@ -78,7 +78,7 @@ void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
     }
 }
 
-/* ---- repack -------------------------------------------------------------------------------- */
+/* ---- repack ---------------------------------------------------------------------------------- */
 
 /* Item i of `size` bytes of one row goes to item i * 16 + lane of the panel's field. */
 static uint8_t *scatter(uint8_t *field, int n, int size, int lane, const void *in)
@@ -128,7 +128,8 @@ void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, v
 
         memset(out, 0, KN_PANEL * row_bytes);
         for (int lane = 0; lane < KN_PANEL && panel * KN_PANEL + lane < n_out; lane++) {
-            const uint8_t *row = (const uint8_t *)rows + (size_t)(panel * KN_PANEL + lane) * row_bytes;
+            size_t i = (size_t)panel * KN_PANEL + (size_t)lane;
+            const uint8_t *row = (const uint8_t *)rows + i * row_bytes;
 
             for (size_t at = 0; at < row_bytes; at += block)
                 scatter_block(f, out + at * KN_PANEL, lane, row + at);
@@ -136,7 +137,7 @@ void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, v
     }
 }
 
-/* ---- products ------------------------------------------------------------------------------ */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* One block of one row: acc and what the block adds to it. */
 typedef float block_fn(const void *w, int lane, const void *x, float acc);
@@ -195,7 +196,8 @@ static float block_q6_k(const void *w, int lane, const void *x, float acc)
 
     for (int k = 0; k < 256; k++) {
         int half = k / 128, field = k / 32 % 4, i = k % 32 / 4, j = k % 4;
-        int low = b->ql[16 * half + 8 * (field & 1) + i][lane][j], high = b->qh[8 * half + i][lane][j];
+        int low = b->ql[16 * half + 8 * (field & 1) + i][lane][j];
+        int high = b->qh[8 * half + i][lane][j];
         int q = (field < 2 ? low & 15 : low >> 4) | (high >> 2 * field & 3) << 4;
 
         isum += b->sc[k / 16][lane] * (q - 32) * a->q[k];

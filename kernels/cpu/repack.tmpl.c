@@ -1,12 +1,12 @@
 /* kernels/cpu/repack.tmpl.c - file rows to panels of 16 interleaved rows.
  *
- * Comes in: rows as they lie in the file, at any alignment.  Goes out: panels (formats.h), the last one
- * filled up with zero rows.  Only bytes move, so a panel is as long as its 16 rows.
+ * Comes in: rows as they lie in the file, at any alignment.  Goes out: panels (formats.h), the
+ * last one filled up with zero rows.  Only bytes move, so a panel is as long as its 16 rows.
  *
- * The idea: 16 rows' next 16 bytes are one transposition, whatever the size of its items.  Written one
- * after another, item i of row r has index r * n + i; each perfect shuffle of the 16 registers rotates
- * the index's bits by one, so four of them leave i * 16 + r.  64 shuffles move 256 bytes, two a cycle:
- * about 20 GB/s a core in cache, above what memory takes. */
+ * The idea: 16 rows' next 16 bytes are one transposition, whatever the size of its items.
+ * Written one after another, item i of row r has index r * n + i; each perfect shuffle of the 16
+ * registers rotates the index's bits by one, so four of them leave i * 16 + r.  64 shuffles move
+ * 256 bytes, two a cycle: about 20 GB/s a core in cache, above what memory takes. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 
@@ -88,7 +88,7 @@ static void block_q8_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_field(row, offsetof(struct kn_q8_0, q), 32, 4, out);
 }
 
-/* d, dmin and the scales are 16 bytes: moved as bytes, and the halves of d and dmin joined again. */
+/* d, dmin and the scales are 16 bytes: moved as bytes, the halves of d and dmin joined again. */
 static void block_q4_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     __m128i v[16], head[16];

@@ -1,14 +1,15 @@
-/* kernels/cpu/simd.h - the few vector operations that kernels are written in, per instruction set.
+/* kernels/cpu/simd.h - the few vector operations that kernels are written in, per instruction
+ * set.
  *
- * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the flags
- * for it, and names what it exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its bodies know
- * only vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is KN_PARTS of them,
- * the 64 accumulators of a reduction are 64 / KN_LANES.
+ * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the
+ * flags for it, and names what it exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its
+ * bodies know only vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is
+ * KN_PARTS of them, the 64 accumulators of a reduction are 64 / KN_LANES.
  *
- * Every operation here is exact or correctly rounded, so both instruction sets give the same bits;
- * the order of operations is the caller's.  There is no contraction but the fma that is written.
- * Names are short and without the folder's prefix, for the expressions' sake: none is exported.
- * Of equal or unordered arguments max and min give the second. */
+ * Every operation here is exact or correctly rounded, so both instruction sets give the same
+ * bits; the order of operations is the caller's.  There is no contraction but the fma that is
+ * written. Names are short and without the folder's prefix, for the expressions' sake: none is
+ * exported. Of equal or unordered arguments max and min give the second. */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
@@ -29,7 +30,7 @@ typedef __m512 vf;
 typedef __m512i vi;
 typedef __mmask16 vm;                                    /* one truth value per lane */
 
-/* ---- floats -------------------------------------------------------------------------------- */
+/* ---- floats ---------------------------------------------------------------------------------- */
 
 KN_INLINE vm first_lanes(int n) { return (vm)((UINT32_C(1) << n) - 1); }         /* n <= KN_LANES */
 
@@ -71,7 +72,7 @@ KN_INLINE void vf_store_f16(uint16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)p, half);
 }
 
-/* ---- integers ------------------------------------------------------------------------------ */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 KN_INLINE vi vi_zero(void)                    { return _mm512_setzero_si512(); }
 KN_INLINE vi vi_set1(int32_t x)               { return _mm512_set1_epi32(x); }
@@ -106,9 +107,9 @@ KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 1
 /* acc + a.b of each lane's two int16. */
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, a, b); }
 
-/* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127], from
- * vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most KN_RUN(largest u)
- * calls long, a scale is prepared by dot_scale(). */
+/* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127],
+ * from vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most
+ * KN_RUN(largest u) calls long, a scale is prepared by dot_scale(). */
 #define KN_RUN(largest) (INT32_MAX / (4 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s)    { return _mm512_dpbusd_epi32(run, u, s); }
 KN_INLINE vi dot_scale(vi scale)              { return scale; }
@@ -119,7 +120,10 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale)
 
 /* The same over signed codes w: w is prepared by signed_codes(), and the sum starts from
  * signed_start(), which takes two sums of s, packed, that make up the whole run. */
-KN_INLINE vi signed_codes(vi w)               { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+KN_INLINE vi signed_codes(vi w)
+{
+    return _mm512_xor_si512(w, _mm512_set1_epi8(-128));
+}
 KN_INLINE vi signed_start(vi sums)
 {
     return _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi16(-128), sums);
@@ -133,7 +137,7 @@ typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256i vm;                                      /* all ones where true */
 
-/* ---- floats -------------------------------------------------------------------------------- */
+/* ---- floats ---------------------------------------------------------------------------------- */
 
 KN_INLINE vm first_lanes(int n)                                                  /* n <= KN_LANES */
 {
@@ -184,7 +188,7 @@ KN_INLINE void vf_store_f16(uint16_t *p, vf x)
     _mm_storeu_si128((__m128i *)p, half);
 }
 
-/* ---- integers ------------------------------------------------------------------------------ */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 KN_INLINE vi vi_zero(void)                    { return _mm256_setzero_si256(); }
 KN_INLINE vi vi_set1(int32_t x)               { return _mm256_set1_epi32(x); }
@@ -222,7 +226,8 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
 
-/* The run is kept as two int16 a lane, and must end before 2 * 127 * largest a call overflows them. */
+/* The run is kept as two int16 a lane, and must end before 2 * 127 * largest a call overflows
+ * them. */
 #define KN_RUN(largest) (32767 / (2 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s)
 {
@@ -268,7 +273,11 @@ KN_INLINE int32_t vi_sum(vi x)                                  /* of all lanes 
 }
 
 /* The same byte, or the same four bytes from memory, in every lane. */
-KN_INLINE vi vi_bytes(uint8_t byte)           { return vi_set1((int32_t)(byte * UINT32_C(0x01010101))); }
+KN_INLINE vi vi_bytes(uint8_t byte)
+{
+    return vi_set1((int32_t)(byte * UINT32_C(0x01010101)));
+}
+
 KN_INLINE vi vi_spread(const void *p)
 {
     int32_t x;

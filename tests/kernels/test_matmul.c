@@ -1,6 +1,6 @@
-/* Weights and activations: every instruction set gives the specification's bits, in every format, shape
- * and range of panels; nothing beside the results is written; and the specification is what the formats
- * say, held against dot products in double of values decoded here a second time. */
+/* Weights and activations: every instruction set gives the specification's bits, in every format,
+ * shape and range of panels; nothing beside the results is written; and the specification is what
+ * the formats say, held against dot products in double of values decoded here a second time. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static uint64_t draw(void)                { return kn_mix(seed += KN_GOLDEN); }
 static int below(int n)                   { return (int)(draw() >> 33) % n; }
 static float uniform(void)                { return (float)(int32_t)(draw() >> 32) * 0x1p-31f; }
 
-/* ---- guarded memory ---------------------------------------------------------------------------- */
+/* ---- guarded memory -------------------------------------------------------------------------- */
 
 static uint8_t *guarded(size_t bytes)     /* 64-byte aligned, everything 0x5a */
 {
@@ -49,7 +49,7 @@ static void assert_same_floats(const float *got, const float *want, size_t n, co
             fail_msg("%s: element %zu is %a, not %a", what, i, got[i], want[i]);
 }
 
-/* ---- what to multiply -------------------------------------------------------------------------- */
+/* ---- what to multiply ------------------------------------------------------------------------ */
 
 enum fill { PLAIN, LARGEST, TINY, HUGE_SCALE, ZERO, N_FILL };
 static const char *const fill_names[] = { "plain", "largest codes", "denormal", "huge", "zero" };
@@ -66,7 +66,7 @@ static uint16_t draw_half(enum fill fill)
     }
 }
 
-/* A byte of codes or scales: `edge` is taken half of the time where a fill is about the extremes. */
+/* A byte of codes or scales: `edge` is taken where a fill is about the extremes. */
 static uint8_t draw_byte(enum fill fill, uint8_t edge)
 {
     return (uint8_t)(fill == LARGEST || (fill == HUGE_SCALE && below(2)) ? edge : below(256));
@@ -137,7 +137,7 @@ static float draw_input(enum inputs kind, int i, int sign)
     }
 }
 
-/* ---- one product, twice ------------------------------------------------------------------------ */
+/* ---- one product, twice ---------------------------------------------------------------------- */
 
 struct problem {
     enum kn_format format;
@@ -210,10 +210,11 @@ static void compare(const struct problem *p, int n_row, const char *what)
 {
     size_t n = (size_t)n_row * (size_t)p->n_out;
     int n_panel = kn_ceil_div(p->n_out, KN_PANEL);
-    uint8_t *want = product(p, KN_ISA_SCALAR, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, n_panel);
+    size_t stride = (size_t)p->n_out;
+    uint8_t *want = product(p, KN_ISA_SCALAR, n_row, NULL, NULL, n_row, stride, 0, n_panel);
 
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
-        uint8_t *got = product(p, isa, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, n_panel);
+        uint8_t *got = product(p, isa, n_row, NULL, NULL, n_row, stride, 0, n_panel);
         char name[160];
 
         snprintf(name, sizeof name, "%s %s, %d x %d by %d rows, %s", kn_isa_name(isa),
@@ -224,7 +225,7 @@ static void compare(const struct problem *p, int n_row, const char *what)
     release(want);
 }
 
-/* ---- equal to the specification ---------------------------------------------------------------- */
+/* ---- equal to the specification -------------------------------------------------------------- */
 
 static void rows_1_to_64(void **state)
 {
@@ -373,9 +374,9 @@ static void quantize(void **state)
     }
 }
 
-/* ---- the specification itself ------------------------------------------------------------------ */
+/* ---- the specification itself ---------------------------------------------------------------- */
 
-/* Values of a file row, written from the formats' definition and in another order than formats.c. */
+/* Values of a file row, written from the formats' definition, in another order than formats.c. */
 static double value_at(enum kn_format f, const uint8_t *row, int k)
 {
     const struct kn_q8_0 *q8 = (const void *)row;
