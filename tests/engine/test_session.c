@@ -15,7 +15,7 @@
 
 #define N_CTX   256
 #define N_MOST  8
-#define LENGTH  40                              /* tokens to add */
+#define LENGTH  28                              /* tokens to add */
 #define PROMPT  90                              /* beyond one chunk of attention */
 
 static char path[64];
@@ -385,7 +385,7 @@ static void ignored_ends_never_come(void **state)
     close_engine(e);
 }
 
-/* A model may have more rows than its vocabulary has tokens; here they hold whatever bytes follow. */
+/* A model may have more rows than its vocabulary has tokens; here they hold the bytes that follow. */
 static void rows_beyond_the_vocabulary_are_no_choice(void **state)
 {
     (void)state;
