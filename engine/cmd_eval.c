@@ -189,7 +189,8 @@ static int tokens_of_text(struct eval *ev, struct eng_ids *ids)
     if (error)
         return error;
     if (!(error = eng_vocab_open(&vocab, f)) && !(error = read_text(ev->config->text, &text, &n)))
-        error = eng_tokenize(vocab, text, n, ENG_TEXT_ADD_BOS, ids);
+        error = eng_tokenize(vocab, text, n,
+                             ENG_TEXT_ADD_BOS | (ev->config->special ? ENG_TEXT_PARSE_SPECIAL : 0), ids);
     kn_free(text);
     eng_vocab_close(vocab);
     moe_file_close(f);

@@ -45,7 +45,7 @@ static const struct eng_option options[] = {
       "FILE", "perplexity of this text" },
     { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
       NULL, "ids to text" },
-    { "special", "", RUN | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
+    { "special", "", RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
       NULL, "special tokens in the text are tokens (tokenize: and BOS as the model asks)" },
     { "shape", "", SYNTH, ENG_TEXT, AT(shape), 0, 0,
       "NAME", "whose shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
@@ -106,7 +106,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", INSPECT | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },

@@ -5,10 +5,10 @@ for t in "$@"; do
     log=$t.log
     "$t" >"$log" 2>&1; status=$?
     ok=$(grep -c '^\[       OK \]' "$log"); skip=$(grep -c '^\[  SKIPPED \] [a-z]' "$log")
-    bad=$(grep -c '^\[  FAILED  \] [a-z_0-9]*$' "$log")
+    bad=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log")
     passed=$((passed + ok))
     if [ $status != 0 ]; then
-        [ "$bad" = 0 ] && bad=1
+        [ -n "$bad" ] || bad=1
         failed=$((failed + bad)); broken="$broken $t"
         echo "FAIL $t"; tail -n 60 "$log"
     else

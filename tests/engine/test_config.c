@@ -209,7 +209,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for inspect, bench, doctor" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, bench, doctor" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
         { ENG_run, "-m m --temp hot", "--temp takes a number from 0 to 100, not 'hot'" },
         { ENG_run, "-m m --temp nan", "--temp takes" },

@@ -27,7 +27,10 @@ static void watch(struct watched *w, void (*work)(int go))
     assert_int_equal(pipe(ends), 0);
     w->n = 0;
     w->pid = forkpty(&w->tty, NULL, NULL, &size);
-    assert_true(w->pid >= 0);
+    if (w->pid < 0) {
+        print_message("skipped: no pseudo-terminals here (is /dev/pts mounted?)\n");
+        skip();
+    }
     if (w->pid == 0) {
         close(ends[1]);
         alarm(30);
