@@ -94,7 +94,7 @@ static void check_isa(struct report *r)
 #if defined(__x86_64__)
 #define FEATURE(name) { #name, __builtin_cpu_supports(#name) }
     const struct { const char *name; bool there; } feature[] = {
-        FEATURE(avx2),     FEATURE(fma),      FEATURE(f16c),     FEATURE(bmi2), FEATURE(avx512f),
+        FEATURE(avx2),     FEATURE(fma),      FEATURE(bmi2),     FEATURE(avx512f),
         FEATURE(avx512bw), FEATURE(avx512vl), FEATURE(avx512dq), FEATURE(avx512vnni),
     };
 #undef FEATURE

@@ -12,8 +12,9 @@
 enum kn_isa kn_isa_best(void)
 {
 #if defined(__x86_64__)
+    /* f16c is older than avx2, and clang 14 cannot ask for it */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("bmi2"))
+        !__builtin_cpu_supports("bmi2"))
         return KN_ISA_SCALAR;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
