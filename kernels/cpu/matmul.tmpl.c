@@ -28,6 +28,7 @@
 #endif
 #define GROUP 64                          /* activation rows that share what is unpacked */
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
+#define FAR 7                             /* blocks from the next to what the outer caches are asked for */
 #define AHEAD 4096                        /* bytes from use to what is asked for, within a panel */
 
 /* Arrays of registers are registers only when the loops over them are unrolled; code under a
@@ -103,6 +104,7 @@ KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 }
 
 KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
 /* ---- blocks of 256 --------------------------------------------------------------------------- */
 
@@ -113,7 +115,7 @@ struct codes {
     vi min[KN_PARTS][8];                  /* two int16: the factors of sums 2 * i and 2 * i + 1 */
     vf d[KN_PARTS], dmin[KN_PARTS];
     const void *block;                    /* which these are */
-    const uint8_t *ahead;                 /* a block to ask for meanwhile */
+    const uint8_t *ahead;                 /* the next block, to ask for meanwhile */
 };
 
 /* Part of line k of a block. */
@@ -136,8 +138,11 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
         vi dot[CHAINS][TILE];
 
         if (t->first) {
-            UNROLL for (int i = 0; i < n_ahead; i++)
-                prefetch(ahead + 64 * (line / step * n_ahead + i));
+            UNROLL for (int i = 0; i < n_ahead; i++) {
+                const uint8_t *next = ahead + 64 * (line / step * n_ahead + i);
+                prefetch(next);
+                prefetch_far(next + FAR * bytes);
+            }
         }
         UNROLL for (int h = 0; h < CHAINS; h++) {
             UNROLL for (int r = 0; r < n; r++)
@@ -295,7 +300,7 @@ KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *dir
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     for (int b = 0; b < j->n_block; b++) {
         c.block = j->w + (size_t)b * bytes;
-        c.ahead = (const uint8_t *)c.block + 2 * bytes;
+        c.ahead = (const uint8_t *)c.block + bytes;
         scales(c.block, &c);
         if (j->n > TILE) {
             UNROLL_LINES for (int k = 0; k < 64; k++) {
