@@ -25,12 +25,13 @@ void KN_FN(kn_probe_read)(const void *p, size_t bytes)
     __asm__ volatile("" : : "v"(sum));
 }
 
-/* Twelve independent chains hide the instruction's latency. */
+/* Twelve independent chains hide the instruction's latency; unrolled, or they would live in memory. */
 void KN_FN(kn_probe_mac)(long n)
 {
     vi chain[12], x = vi_zero();
+#pragma GCC unroll 12
     for (int i = 0; i < 12; i++)
-        chain[i] = vi_zero();
+        chain[i] = x;
     for (long k = 0; k < n; k += 12 * KN_LANES * 4) {
 #pragma GCC unroll 12
         for (int i = 0; i < 12; i++) {
