@@ -517,6 +517,8 @@ static int read_alignment(struct source *s, const struct moe_values *values, uin
     memcpy(out, v->data, sizeof *out);
     if (*out & (*out - 1) || !*out)
         return refuse(s, KN_ECORRUPT, "%u is no power of two", *out);
+    if (*out % 8)                               /* GGUF's rule; repacking reads 16-bit fields in place */
+        return refuse(s, KN_ECORRUPT, "%u is no multiple of 8", *out);
     return 0;
 }
 

@@ -293,6 +293,7 @@ static void values_that_are_wrong(void **state)
     } kind[] = {
         { "alignment 0", "general.alignment", MOE_U32, 0, 0, KN_ECORRUPT, "0 is no power" },
         { "alignment 24", "general.alignment", MOE_U32, 0, 24, KN_ECORRUPT, "24 is no power" },
+        { "alignment 4", "general.alignment", MOE_U32, 0, 4, KN_ECORRUPT, "4 is no multiple of 8" },
         { "alignment 2^32-1", "general.alignment", MOE_U32, 0, UINT32_MAX, KN_ECORRUPT, "power" },
         { "alignment u64", "general.alignment", MOE_U64, 0, 32, KN_ECORRUPT, "32-bit unsigned" },
         { "type 13", "x", 13, 0, 0, KN_ECORRUPT, "value type 13" },
