@@ -18,7 +18,7 @@ TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
 # ---- settings ------------------------------------------------------------------------------------------
-CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP
+CPPFLAGS = -I. -D_GNU_SOURCE -MMD -MP $(EXTRA)
 CFLAGS   = -std=c11 -g -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
            -ffp-contract=off -fno-math-errno $(if $(filter release,$(if $(CI),$(MODE))),-Werror) $($(MODE)_FLAGS)
 release_FLAGS = -O2

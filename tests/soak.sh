@@ -8,6 +8,11 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
     echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%dT%H:%MZ), $(nproc) CPUs"
     echo "== fuzzing, $seconds s each"
     make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 | grep -E 'stat::|^DONE|Done|ERROR|passed|failed' || true
+    echo "== the same bytes over 600 tokens, in chunks of up to 512"
+    make --no-print-directory B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes \
+        >build-long.log 2>&1
+    build/long/release/tests/moe/test_same_bytes 2>&1 | tail -n 1
+    rm -f build-long.log
     for mode in release asan tsan; do
         echo "== MODE=$mode, tests ten times"
         for i in 1 2 3 4 5 6 7 8 9 10; do

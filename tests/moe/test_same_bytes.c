@@ -13,7 +13,9 @@
 
 #include "moe/moe.h"
 
+#ifndef LENGTH                                  /* make soak has it longer than the largest chunk */
 #define LENGTH    80                            /* tokens: beyond one chunk of attention */
+#endif
 #define MAX_ROW   512
 #define N_COMPANY 31
 #define N_SLOT    (32 * 640)
