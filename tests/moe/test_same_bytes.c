@@ -13,8 +13,10 @@
 
 #include "moe/moe.h"
 
-#ifndef LENGTH                                  /* make soak has it longer than the largest chunk */
-#define LENGTH    80                            /* tokens: beyond one chunk of attention */
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+#define LENGTH    24                            /* tokens: enough for a race to show */
+#elif !defined LENGTH                           /* make soak has it longer than the largest chunk */
+#define LENGTH    80                            /* beyond one chunk of attention */
 #endif
 #define MAX_ROW   512
 #define N_COMPANY 31
@@ -242,8 +244,8 @@ static void bytes_are_the_same(void **state)
         run_company(m, isa, 1, 1);
         run_company(m, isa, 3, 7);
         run_company(m, isa, 2, N_COMPANY);
-        run_tree(m, isa, 2, 1, 20);
-        run_tree(m, isa, 3, 58, 20);
+        run_tree(m, isa, 2, 1, LENGTH / 4);
+        run_tree(m, isa, 3, LENGTH * 3 / 4 - 2, LENGTH / 4);
     }
 }
 
