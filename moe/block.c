@@ -28,10 +28,7 @@ static void activate_item(void *arg, int item, int thread)
     size_t at = (size_t)row * (size_t)j->d_act;
     float *x = c->act.x + (size_t)row * c->act.stride;
     c->model->ops->swiglu(c->gate + at, c->up + at, j->d_act, x);
-    for (int kind = KN_ACT_F32 + 1; kind < KN_ACT_COUNT; kind++)
-        if (j->kinds & 1u << kind)
-            c->model->ops->quantize(kind, x, j->d_act,
-                                    (uint8_t *)c->act.code[kind] + (size_t)row * c->act.code_stride[kind]);
+    moe_code_row(c, &c->act, j->kinds, j->d_act, row);
 }
 
 /* ---- dense ------------------------------------------------------------------------------------------- */

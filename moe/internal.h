@@ -164,6 +164,7 @@ void moe_plan_rows(struct moe_context *c, int layer);
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
                    const int32_t *row, int n);
+void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
 void moe_rows_add(struct moe_context *c, const float *y /* [n_row, d_model] */);    /* x += y */
 void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 struct kn_matmul moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);

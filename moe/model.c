@@ -14,8 +14,8 @@
 
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
-enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT, D_VOCAB };
-enum need { ALWAYS, OPTIONAL, QK_NORM, QKV_BIAS, DENSE, EXPERTS };
+enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT };
+enum need { ALWAYS, QK_NORM, QKV_BIAS, DENSE, EXPERTS };
 
 struct part {
     const char *name;
@@ -60,7 +60,6 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_FF:      return d->d_ff;
     case D_EXPERTS: return d->n_expert;
     case D_EXPERT:  return d->d_expert;
-    case D_VOCAB:   return d->n_vocab;
     }
     return 0;
 }
@@ -172,8 +171,8 @@ static int bind_layer(struct binder *b, int layer)
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
         void *field = (char *)l + p->field;
         int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
-        int error = p->out == D_ONE ? bind_vector(b, name, n_in, p->need == OPTIONAL, field)
-                                    : bind_matrix(b, name, n_out, n_in, p->need == OPTIONAL, field);
+        int error = p->out == D_ONE ? bind_vector(b, name, n_in, false, field)
+                                    : bind_matrix(b, name, n_out, n_in, false, field);
         if (error)
             return error;
     }

@@ -16,20 +16,19 @@ struct row_job {
     const int32_t *row;                         /* i-th row of the pass; NULL: i */
 };
 
-static void code_row(const struct row_job *j, int row)
+void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row)
 {
-    struct moe_acts *a = j->acts;
     for (int kind = KN_ACT_F32 + 1; kind < KN_ACT_COUNT; kind++)
-        if (j->kinds & 1u << kind)
-            j->c->model->ops->quantize(kind, a->x + (size_t)row * a->stride, j->n_in,
-                                       (uint8_t *)a->code[kind] + (size_t)row * a->code_stride[kind]);
+        if (kinds & 1u << kind)
+            c->model->ops->quantize(kind, a->x + (size_t)row * a->stride, n_in,
+                                    (uint8_t *)a->code[kind] + (size_t)row * a->code_stride[kind]);
 }
 
 static void code_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct row_job *j = arg;
-    code_row(j, j->row ? j->row[item] : item);
+    moe_code_row(j->c, j->acts, j->kinds, j->n_in, j->row ? j->row[item] : item);
 }
 
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
@@ -49,7 +48,7 @@ static void norm_item(void *arg, int item, int thread)
     int from = j->row ? j->row[item] : item;
     c->model->ops->rms_norm(c->x + (size_t)from * (size_t)d->d_model, j->weight, d->eps, d->d_model,
                             c->norm.x + (size_t)item * c->norm.stride);
-    code_row(j, item);
+    moe_code_row(c, j->acts, j->kinds, j->n_in, item);
 }
 
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n)
