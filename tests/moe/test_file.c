@@ -8,31 +8,15 @@
 
 #include "tests/moe/gguf_bytes.h"
 #include "tests/moe/seam.h"
+#include "tests/moe/folder.h"
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 #define DIM(...) ((const uint64_t[8]){ __VA_ARGS__ })
 
-static char folder[64], path[128];
-
 static int setup(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/spillway-test-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/model.gguf", folder);
     seam_set(SEAM_NONE, 0);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    kn_io_set(NULL);
-    kn_log_set(NULL, KN_LOG_INFO);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return folder_make(state);
 }
 
 /* The file is refused with this code, in one line that has its name, the kind in words, and `says`.
@@ -647,5 +631,5 @@ int main(void)
         cmocka_unit_test(whatever_fails_nothing_is_left),
         cmocka_unit_test(names_are_fit_to_be_shown),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, folder_remove);
 }

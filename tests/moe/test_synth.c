@@ -12,28 +12,7 @@
 
 #include "moe/internal.h"
 #include "tests/moe/seam.h"
-
-static char folder[64], path[128];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/spillway-test-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(path, sizeof path, "%s/model.gguf", folder);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    kn_io_set(NULL);
-    kn_log_set(NULL, KN_LOG_INFO);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
+#include "tests/moe/folder.h"
 
 static struct moe_file *make(struct moe_synth_options opt, int n_thread)
 {
@@ -271,5 +250,5 @@ int main(void)
         cmocka_unit_test(vocabularies_are_made_by_their_merges),
         cmocka_unit_test(impossible_options_are_refused),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }
