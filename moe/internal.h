@@ -91,14 +91,22 @@ struct moe_layer {
     unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
 };
 
+/* A tensor that the load is to read, and what is to point at it: a matrix or a vector. */
+struct moe_dense { const struct moe_tensor *tensor; struct kn_mat *matrix; float **vector; };
+
 struct moe_model {
     struct moe_desc desc;
     struct moe_shape shape;
     const struct kn_ops *ops;
-    struct kn_arena arena;                      /* dense weights, vectors, layers */
+    const struct moe_file *file;
     struct moe_layer *layer;                    /* [n_layer] */
     struct kn_mat embed, head;                  /* head is embed when they are tied */
-    float *out_norm, *rope_freq;
+    bool tied;
+    float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
+    size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
+    struct moe_dense *dense; int n_dense;       /* until it is loaded */
+    struct off_expert *expert;                  /* [n_expert_total] likewise */
+    struct kn_arena arena;                      /* dense weights and vectors; empty until then */
     struct off_store *store;                    /* NULL without experts */
 };
 

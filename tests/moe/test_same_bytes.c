@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "moe/moe.h"
+#include "tests/moe/load.h"
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define LENGTH    24                            /* tokens: enough for a race to show */
@@ -180,8 +181,7 @@ static int open_model(void **state, const char *shape, enum kn_format format)
     if (!error)
         error = moe_file_open(&m->file, path);
     for (int isa = 0; isa < KN_ISA_COUNT && !error; isa++)
-        error = moe_model_open(&m->model[isa], m->file,
-                               &(struct moe_model_options){ .isa = (enum kn_isa)isa, .team = team });
+        error = load_model(&m->model[isa], m->file, (enum kn_isa)isa, team);
     unlink(path);
     kn_team_close(team);
     if (error)
