@@ -128,6 +128,17 @@ struct moe_acts {
     size_t code_stride[KN_ACT_COUNT];
 };
 
+/* The experts that the next layer is expected to use. */
+struct moe_guess {
+    struct off_ticket ticket;                   /* n 0: none is open */
+    int32_t *expert;                            /* [n_expert] the store's numbers, surest first */
+    uint8_t *mark;                              /* [n_expert] the ticket's */
+    float *sum;                                 /* [n_expert] */
+    struct moe_acts norm;                       /* [moe_guess_rows, d_model] */
+    float *logit;                               /* [moe_guess_rows, n_expert] */
+    int32_t *id;                                /* [moe_guess_rows, n_used] */
+};
+
 struct moe_context {
     const struct moe_model *model;
     struct moe_context_options opt;
@@ -150,9 +161,12 @@ struct moe_context {
     int32_t *route_id;                          /* [max_row, n_used] */
     float *route_weight;                        /* [max_row, n_used] */
     struct moe_plan plan;
+    uint8_t *mark;                              /* [n_expert] the ticket's */
     int32_t *arrived;                           /* [n_expert], and two beside it: what off_wait fills */
     struct off_view *view;
     int *arrived_status;
+    struct off_hands hands;                     /* they interleave what has landed */
+    struct moe_guess guess;
     int32_t *want_row;                          /* [max_want] */
     float *logits;                              /* [max_want, n_vocab] */
     struct kn_matmul *product;                  /* [2 * n_expert + 4] of one parallel region */
@@ -163,9 +177,13 @@ struct moe_context {
 };
 
 void moe_attention(struct moe_context *c, int layer);
-int  moe_block(struct moe_context *c, int layer);
+void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
+void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
+int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
+void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
+void moe_guess_end(struct moe_context *c);
 void moe_plan_rows(struct moe_context *c, int layer);
 
 /* rows.c: the passes over all rows, and the products, each one parallel region. */

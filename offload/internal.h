@@ -2,6 +2,7 @@
  *
  *     store.c     which expert is where, and who waits for it
  *     policy.c    which one goes when room is needed
+ *     heat.c      what was learnt for that, from one run to the next
  *     load.c      dense weights: everything, once
  *     place.c     how a matrix lies in memory while it lands and after
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
@@ -24,6 +25,9 @@
 /* One thread's work; scratch is its own. */
 void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *place, void *scratch);
 
+/* The same by the whole team, when one matrix is large. */
+void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place);
+
 /* ---- transfers: ring.c, pool.c ----------------------------------------------------------------------
  *
  * A mover moves bytes from files to memory, as many transfers at a time as its depth says, and knows
@@ -31,8 +35,7 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
 
 struct off_transfer {
     int fd;
-    int file;                                   /* its index, for a mover that has registered them */
-    bool direct;
+    int file;                                   /* its index among those the mover was opened with */
     uint8_t *to;
     size_t bytes;
     uint64_t offset;
@@ -52,10 +55,9 @@ struct off_mover_ops {
 };
 struct off_mover { const struct off_mover_ops *ops; int depth; };       /* what every mover begins with */
 
-struct off_area { void *base; size_t bytes; };  /* memory that reads will land in */
-
-/* NULL or a mover.  The ring says why it cannot be had in *why (a sentence's end, errno in it). */
-int off_ring_open(struct off_mover **out, int depth, const char **why);
+/* The ring says nothing when it cannot be had: it returns -errno, and what that may come from in *why.
+ * It can read fd[] and nothing else. */
+int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why);
 int off_pool_open(struct off_mover **out, int depth);
 
 /* ---- jobs: io.c -------------------------------------------------------------------------------------
@@ -79,11 +81,13 @@ struct off_job {                                /* caller's memory, left alone u
     int status;                                 /* 0 or a KN_E*, which has been said */
 
     struct off_job *next;                       /* from here on: io's and reader's */
-    size_t begun, landed;                       /* bytes of the aligned range: handed out, arrived */
-    int n_under_way, n_retry;
-    bool plain;
-    uint64_t deadline_ns;
+    size_t begun;                               /* bytes of the aligned range that were handed out */
+    int n_under_way;                            /* transfers */
+    bool plain;                                 /* some went through the page cache */
+    uint64_t deadline_ns;                       /* for the next sign of life */
 };
+
+/* ---- jobs: io.c -------------------------------------------------------------------------------------- */
 
 struct off_io;
 struct off_io_options {
@@ -105,6 +109,22 @@ void     off_io_nudge(struct off_io *io);
 
 const char *off_io_name(const struct off_io *io);       /* "io_uring", "pread" */
 
+/* ---- reading: reader.c, for io.c ----------------------------------------------------------------------
+ *
+ * Used by the I/O thread alone, but for wake(); push() with the queue locked. */
+
+struct off_reader;
+int  off_reader_open(struct off_reader **out, const struct off_files *files,
+                     const struct off_io_options *opt);
+void off_reader_close(struct off_reader *r);    /* nothing is under way */
+bool off_reader_idle(const struct off_reader *r);       /* nothing is under way */
+bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* for one more transfer */
+bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: all of it is handed out */
+struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; jobs that ended, linked */
+void off_reader_wake(struct off_reader *r);     /* any thread */
+size_t off_reader_span(const struct off_job *job);      /* bytes of the aligned range */
+const char *off_reader_name(const struct off_reader *r);
+
 /* ---- policy: policy.c ------------------------------------------------------------------------------- */
 
 /* Which expert will be needed last?  Groups are used in ascending order and round again; each expert is
@@ -120,5 +140,10 @@ float off_policy_wait(const struct off_policy *p, int32_t expert);
 /* Its share, 0..1, for what is kept between runs. */
 float off_policy_share(const struct off_policy *p, int32_t expert);
 void  off_policy_set_share(struct off_policy *p, int32_t expert, float share);
+
+/* ---- what was learnt, between runs: heat.c ---------------------------------------------------------- */
+
+bool off_heat_read(const char *path, uint64_t model_id, float *share /* [n] */, int n);  /* false: none */
+void off_heat_write(const char *path, uint64_t model_id, const float *share, int n);
 
 #endif

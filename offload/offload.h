@@ -79,6 +79,8 @@ struct off_store_options {
     int n_expert;
     size_t slot_bytes;                          /* for slots; at least off_store_least(), 0: for all */
     enum off_io_kind io;
+    const char *heat_path;                      /* what is learnt is kept there; NULL: nowhere */
+    uint64_t model_id;                          /* whose it is */
 };
 
 /* NOW: somebody will wait.  SOON: read when nothing is needed now; may be dropped. */
@@ -109,6 +111,7 @@ int    off_store_open(struct off_store **out, const struct off_store_options *op
 void   off_store_close(struct off_store *s);    /* NULL and half-open stores are fine */
 size_t off_store_bytes(const struct off_expert *expert, int n_expert);  /* slots for all of them */
 size_t off_store_least(const struct off_expert *expert, int n_expert);  /* the least that works */
+bool   off_store_is_whole(struct off_store *s);         /* every expert is there or on its way, to stay */
 size_t off_store_scratch(const struct off_store *s);    /* what its callers' hands need */
 const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 

@@ -58,6 +58,8 @@ struct off_store {
     struct victim *victim;                      /* [n_slot] scratch of the choice */
     size_t scratch_bytes;
     struct off_policy *policy;
+    char *heat_path;                            /* or NULL */
+    uint64_t model_id;
     struct off_io *io;
     struct off_stats stats;
     pthread_mutex_t lock;
@@ -204,6 +206,35 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
     return 0;
 }
 
+/* What the last run learnt of these experts, so that this one begins warm. */
+static int recall(struct off_store *s, const struct off_store_options *opt)
+{
+    s->model_id = opt->model_id;
+    s->heat_path = opt->heat_path ? kn_strdup(opt->heat_path) : NULL;
+    float *share = kn_calloc((size_t)s->n_expert, sizeof *share);
+    if (!share || (opt->heat_path && !s->heat_path)) {
+        kn_free(share);
+        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_expert);
+    }
+    if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_expert))
+        for (int32_t e = 0; e < s->n_expert; e++)
+            off_policy_set_share(s->policy, e, share[e]);
+    kn_free(share);
+    return 0;
+}
+
+static void remember(struct off_store *s)
+{
+    float *share = s->heat_path && s->stats.hits + s->stats.misses
+                 ? kn_calloc((size_t)s->n_expert, sizeof *share) : NULL;
+    if (!share)
+        return;
+    for (int32_t e = 0; e < s->n_expert; e++)
+        share[e] = off_policy_share(s->policy, e);
+    off_heat_write(s->heat_path, s->model_id, share, s->n_expert);
+    kn_free(share);
+}
+
 int off_store_open(struct off_store **out, const struct off_store_options *opt)
 {
     size_t least = off_store_least(opt->expert, opt->n_expert);
@@ -220,7 +251,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
         goto fail;
     share_slots(s, bytes);
     if ((error = open_pools(s)) || (error = off_policy_open(&s->policy, s->expert, s->n_expert)) ||
-        (error = order_filling(s)) ||
+        (error = recall(s, opt)) || (error = order_filling(s)) ||
         (error = off_io_open(&s->io, &opt->files, &(struct off_io_options){ .kind = opt->io })))
         goto fail;
     if (pthread_create(&s->filler, NULL, filler_main, s) != 0) {
@@ -246,8 +277,10 @@ void off_store_close(struct off_store *s)
         off_io_nudge(s->io);
         pthread_join(s->filler, NULL);
     }
+    remember(s);
     off_io_close(s->io);
     off_policy_close(s->policy);
+    kn_free(s->heat_path);
     for (int i = 0; i < s->n_pool; i++)
         kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_slot * s->pool[i].slot_bytes);
     pthread_mutex_destroy(&s->lock);
@@ -694,6 +727,14 @@ static void *filler_main(void *arg)
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------- */
+
+bool off_store_is_whole(struct off_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool whole = s->n_slot == s->n_expert && s->n_empty == 0;
+    pthread_mutex_unlock(&s->lock);
+    return whole;
+}
 
 size_t off_store_scratch(const struct off_store *s) { return s->scratch_bytes; }
 const char *off_store_io(const struct off_store *s) { return off_io_name(s->io); }
