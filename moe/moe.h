@@ -59,6 +59,9 @@ const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
 const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
 
+/* A number that tells this model from others: of its tensors' names, places and some of their weights. */
+int moe_file_id(const struct moe_file *f, uint64_t *out);
+
 /* Scalars by key.  1: found, 0: absent (out untouched), negative: there but not of that kind or out of
  * range, said.  Any integer type does for an integer; the string is a view into the file's memory. */
 int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most, int64_t *out);
