@@ -3,6 +3,7 @@
  *     store.c     which expert is where, and who waits for it
  *     policy.c    which one goes when room is needed
  *     heat.c      what was learnt for that, from one run to the next
+ *     trace.c     what was asked for, and how little of it had to be read
  *     load.c      dense weights: everything, once
  *     place.c     how a matrix lies in memory while it lands and after
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
@@ -140,6 +141,14 @@ float off_policy_wait(const struct off_policy *p, int32_t expert);
 /* Its share, 0..1, for what is kept between runs. */
 float off_policy_share(const struct off_policy *p, int32_t expert);
 void  off_policy_set_share(struct off_policy *p, int32_t expert, float share);
+
+/* ---- recordings: trace.c ------------------------------------------------------------------------------ */
+
+void off_trace_add(struct off_trace *t, const int32_t *expert, int n);
+
+/* The misses of an optimal cache of n_slot slots for the experts that count. */
+int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] */, int n_expert, int n_slot,
+                    uint64_t *misses);
 
 /* ---- what was learnt, between runs: heat.c ---------------------------------------------------------- */
 

@@ -107,6 +107,9 @@ struct off_stats {
     uint64_t n_slot, n_empty, n_expert;
 };
 
+/* What was asked for, while it is recorded: the number of experts of a turn, then which, and so on. */
+struct off_trace { int32_t *item; size_t n, room; bool full; };         /* item: [room], the caller's */
+
 int    off_store_open(struct off_store **out, const struct off_store_options *opt);
 void   off_store_close(struct off_store *s);    /* NULL and half-open stores are fine */
 size_t off_store_bytes(const struct off_expert *expert, int n_expert);  /* slots for all of them */
@@ -128,6 +131,12 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
              struct off_view *view, int *status);
 
 void off_release(struct off_store *s, struct off_ticket *t);    /* also drops what has not been begun */
+
+/* Records every fetch NOW from here on, until NULL; full is set when there was no room for one.  Least: the
+ * bytes that a cache of this size would have read for it had it known the future. */
+void off_store_record(struct off_store *s, struct off_trace *t);
+int  off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes);
+
 void off_stats_get(struct off_store *s, struct off_stats *out);
 
 #endif

@@ -62,6 +62,7 @@ struct off_store {
     uint64_t model_id;
     struct off_io *io;
     struct off_stats stats;
+    struct off_trace *trace;                    /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;
     bool fills, stop;
@@ -503,6 +504,8 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
     pthread_mutex_lock(&s->lock);
     if (urgency == OFF_NOW)
         off_policy_use(s->policy, expert, n);
+    if (urgency == OFF_NOW && s->trace)
+        off_trace_add(s->trace, expert, n);
     for (int i = 0; i < n; i++) {
         kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
         int32_t slot = s->slot_of[expert[i]];
@@ -747,4 +750,30 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
     out->n_expert = (uint64_t)s->n_expert;
     out->n_empty = (uint64_t)s->n_empty;
     pthread_mutex_unlock(&s->lock);
+}
+
+void off_store_record(struct off_store *s, struct off_trace *t)
+{
+    pthread_mutex_lock(&s->lock);
+    s->trace = t;
+    pthread_mutex_unlock(&s->lock);
+}
+
+int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes)
+{
+    bool *counts = kn_calloc((size_t)s->n_expert, sizeof *counts);
+    int error = counts ? 0 : kn_fail(KN_ENOMEM, "no memory to count %d experts", s->n_expert);
+    *bytes = 0;
+    for (int pool = 0; pool < s->n_pool && !error; pool++) {
+        uint64_t misses = 0, each = 0;
+        for (int e = 0; e < s->n_expert; e++) {
+            counts[e] = s->pool_of[e] == pool;
+            if (counts[e])
+                each = read_bytes(&s->expert[e]);
+        }
+        error = off_trace_least(t, counts, s->n_expert, s->pool[pool].n_slot, &misses);
+        *bytes += misses * each;
+    }
+    kn_free(counts);
+    return error;
 }
