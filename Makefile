@@ -49,11 +49,11 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = load store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
-                  family model context forward rows attention router block
+                  family model context forward rows attention router predict block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  chat terminal kv session open step stop measure cmd_run cmd_eval cmd_bench \
-                  cmd_tokenize cmd_inspect cmd_synth disk cmd_doctor
+                  chat terminal kv session plan budget open step stop measure cmd_run cmd_eval cmd_bench \
+                  cmd_tokenize cmd_inspect cmd_synth disk cmd_plan cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ static int run_passes(struct bench *b, int batch, int n)
 static void add_costs(const struct bench *b, struct figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
-    double expert = s->n_expert ? (double)s->expert_bytes / s->n_expert : 0;
+    double expert = s->n_expert ? (double)s->expert_file_bytes / s->n_expert : 0;
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions;
     double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits pay for it */
@@ -203,7 +203,7 @@ static int open_bench(struct bench *b)
     error = eng_open(&b->engine, &(struct eng_options){
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
         .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .progress = eng_progress_counter(bar) });
+        .kv_mem = c->kv_mem, .io = c->io, .keep_heat = true, .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
         return error;

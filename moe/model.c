@@ -444,21 +444,30 @@ done:
     return error;
 }
 
+static int open_store(struct moe_model *m, const struct moe_load_options *opt)
+{
+    uint64_t id = 0;
+    int error = opt->heat_path ? moe_file_id(m->file, &id) : 0;
+    if (error)
+        return error;
+    return off_store_open(&m->store, &(struct off_store_options){
+        .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
+        .slot_bytes = opt->expert_bytes, .io = opt->io, .heat_path = opt->heat_path, .model_id = id });
+}
+
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->arena.base);
     int error = load_dense(m, opt);
     if (error || (error = set_rotation(m)))
         return error;
-    if (m->expert)
-        error = off_store_open(&m->store, &(struct off_store_options){
-            .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
-            .slot_bytes = opt->expert_bytes, .io = opt->io });
+    if (m->expert && (error = open_store(m, opt)))
+        return error;
     kn_free(m->expert);                         /* the store has its own */
     kn_free(m->dense);
     m->expert = NULL;
     m->dense = NULL;
-    return error;
+    return 0;
 }
 
 void moe_model_close(struct moe_model *m)

@@ -122,6 +122,7 @@ struct moe_load_options {
     struct kn_team *team;                               /* interleaves; during the load only */
     size_t expert_bytes;                                /* for experts: expert_least or more; 0: for all */
     enum off_io_kind io;
+    const char *heat_path;                              /* keeps what is learnt of experts; NULL: nothing */
     struct off_progress *progress;                      /* of dense weights; may be NULL */
 };
 
