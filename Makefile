@@ -36,7 +36,8 @@ USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
-LIBS_engine      = -lpcre2-8 -linih -ledit -luring
+LIBS_offload     = -luring
+LIBS_engine      = -lpcre2-8 -linih -ledit
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -47,7 +48,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/reference_matmul cpu/reference cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul.tmpl \
                   cpu/vector.tmpl cpu/attention.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = load store
+SRC_offload     = place ring pool reader io load policy heat trace store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
 SRC_speculative = sample
