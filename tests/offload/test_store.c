@@ -175,7 +175,7 @@ static void choose_some(struct asker *a, int layer, int of)
         a->random = kn_mix(a->random + KN_GOLDEN);
         if ((int)(a->random >> 8 & 0xffff) % of)
             continue;
-        int at = (int)(a->random >> 32) % (a->n + 1);
+        int at = (int)((a->random >> 32) % (uint64_t)(a->n + 1));
         a->expert[a->n++] = a->expert[at];
         a->expert[at] = layer * a->m->per_layer + i;
     }
