@@ -146,16 +146,6 @@ static void flags_and_aliases(void **state)
     assert_true(config.ignore_eos);
     assert_int_equal(config.isa, KN_ISA_AVX2);
     assert_int_equal(config.kv, KN_KV_F32);
-    assert_int_equal(config.io, OFF_IO_AUTO);
-    accepts(ENG_eval, "-m m --io pread");
-    assert_int_equal(config.io, OFF_IO_PREAD);
-    accepts(ENG_bench, "-m m --io=uring");
-    assert_int_equal(config.io, OFF_IO_URING);
-    accepts(ENG_plan, "-m m");
-    assert_true(config.n_parallel == 1 && config.disk_rate == 0 && config.dram_rate == 0);
-    accepts(ENG_plan, "-m m -np 16 --host-mem 24G --disk-rate 3G --dram-rate 200G --json");
-    assert_true(config.n_parallel == 16 && config.json);
-    assert_true(config.disk_rate == (size_t)3 << 30 && config.dram_rate == (size_t)200 << 30);
     assert_int_equal(config.n_chunk, 64);
     assert_int_equal(config.n_stop, 2);
     assert_string_equal(config.stop[1], "b=");
@@ -180,6 +170,18 @@ static void flags_and_aliases(void **state)
     accepts(ENG_doctor, "");
     accepts(ENG_tokenize, "-m m --decode --special");
     assert_true(config.decode && config.special);
+
+    accepts(ENG_eval, "-m m");
+    assert_int_equal(config.io, OFF_IO_AUTO);
+    accepts(ENG_eval, "-m m --io pread");
+    assert_int_equal(config.io, OFF_IO_PREAD);
+    accepts(ENG_bench, "-m m --io=uring");
+    assert_int_equal(config.io, OFF_IO_URING);
+    accepts(ENG_plan, "-m m");
+    assert_true(config.n_parallel == 1 && config.disk_rate == 0 && config.dram_rate == 0);
+    accepts(ENG_plan, "-m m -np 16 --host-mem 24G --disk-rate 3G --dram-rate 200G --json");
+    assert_true(config.n_parallel == 16 && config.json);
+    assert_true(config.disk_rate == (size_t)3 << 30 && config.dram_rate == (size_t)200 << 30);
 }
 
 static void sizes(void **state)

@@ -58,7 +58,7 @@ static void logits_are_those_of_transformers(void **state)
     struct golden g;
     struct kn_team *team;
     struct moe_file *file;
-    struct moe_model *model;
+    struct moe_model *model = NULL;
     struct moe_context *context;
     assert_int_equal(golden_read(&g, name), 0);
     snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());

@@ -510,7 +510,7 @@ static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *lo
     static int32_t slot[LONG + 1];              /* the last is beyond all positions: slot 0 */
     struct moe_row row[LONG];
     struct moe_result result;
-    struct moe_model *m;
+    struct moe_model *m = NULL;
     struct moe_context_options co = { .max_row = LONG, .max_want = 1, .n_slot = LONG + 9,
                                       .max_pos = LONG, .kv = KN_KV_F16, .team = o->team };
     assert_int_equal(load_model(&m, o->file, (enum kn_isa)isa, o->team), 0);

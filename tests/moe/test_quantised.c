@@ -207,7 +207,7 @@ static void close_subject(struct subject *s)
 
 static void run_engine(struct subject *s, struct kn_team *team)
 {
-    struct moe_model *model;
+    struct moe_model *model = NULL;
     struct moe_context *context;
     struct moe_context_options co = { .max_row = N_TOK, .max_want = N_TOK, .n_slot = N_TOK,
                                       .max_pos = N_TOK, .kv = KN_KV_F32, .team = team };
