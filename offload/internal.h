@@ -128,14 +128,15 @@ const char *off_reader_name(const struct off_reader *r);
 
 /* ---- policy: policy.c ------------------------------------------------------------------------------- */
 
-/* Which expert will be needed last?  Groups are used in ascending order and round again; each expert is
- * used in a share of its group's turns that is learnt from what is seen.  Pure: no clock, no I/O. */
+/* Who goes when room is needed?  Groups are used in ascending order and round again; how likely each
+ * expert is to be used in its group's next turn is learnt from what is seen.  Pure: no clock, no I/O. */
 struct off_policy;
-int  off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert);
+int  off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert);   /* by group */
 void off_policy_close(struct off_policy *p);
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n);    /* one turn of their group */
 
-/* Turns (of any group) until its next use, as expected: the one with the largest goes first. */
+/* For how many turns (of any group) a slot would be taken, for each read that this is expected to save:
+ * the one with the largest goes first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);
 
 /* Its share, 0..1, for what is kept between runs. */
