@@ -9,29 +9,14 @@
 #include "engine/measure.h"
 #include "engine/plan.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
-#define DISK_DEPTH 16                           /* reads at once */
 #define POSITION   512                          /* tokens that a sequence has */
 
 static const int batches[] = { 1, 4, 8, 16, 32 };
 #define N_BATCH ((int)(sizeof batches / sizeof *batches))
 
 /* ---- rates ------------------------------------------------------------------------------------- */
-
-static int measure_disk(const char *path, double *rate)
-{
-    int fd = kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
-    if (fd < 0 && errno != EINVAL)
-        return kn_fail(KN_EIO, "%s: %s", path, strerror(errno));
-    int error = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, DISK_DEPTH, rate);
-    kn_file_close(fd);
-    if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate", path);
-    return error;
-}
 
 /* The disk only when experts will be read from it. */
 static int find_rates(const struct eng_config *c, const struct eng_engine *e, struct eng_machine *out)
@@ -43,7 +28,12 @@ static int find_rates(const struct eng_config *c, const struct eng_engine *e, st
         return error;
     *out = (struct eng_machine){ (double)c->disk_rate, c->dram_rate ? (double)c->dram_rate : rates.dram_Bps,
                                  rates.mac_ps };
-    return split->n_resident < split->n_expert && !c->disk_rate ? measure_disk(c->model, &out->disk_Bps) : 0;
+    if (split->n_resident < split->n_expert && !c->disk_rate)
+        error = eng_disk_measure(c->model, &out->disk_Bps);
+    if (error == KN_EUNSUPPORTED)
+        kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate",
+                c->model);
+    return error;
 }
 
 /* ---- the split --------------------------------------------------------------------------------- */

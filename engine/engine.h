@@ -42,6 +42,7 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e);
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
+int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
 #define ENG_REQUEST_BIAS 1024
 

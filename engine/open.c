@@ -151,3 +151,4 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab;
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }
+int eng_n_chunk(const struct eng_engine *e) { return e->opt.n_chunk; }

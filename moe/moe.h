@@ -146,6 +146,7 @@ int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_model_close(struct moe_model *m);              /* NULL is fine */
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
+struct off_store *moe_model_store(const struct moe_model *m);           /* NULL without experts */
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 

@@ -105,6 +105,7 @@ struct off_stats {
     uint64_t wasted_bytes;                      /* read ahead and gone unused */
     uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving */
     uint64_t n_slot, n_empty, n_expert;
+    bool filling;                               /* empty slots are being filled */
 };
 
 /* What was asked for, while it is recorded: the number of experts of a turn, then which, and so on. */

@@ -65,7 +65,7 @@ struct off_store {
     struct off_trace *trace;                    /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;
-    bool fills, stop;
+    bool fills, filled, stop;                   /* fills: there is such a thread; filled: it is done */
 };
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
@@ -725,6 +725,7 @@ static void *filler_main(void *arg)
         off_io_wait(s->io, seen);
         pthread_mutex_lock(&s->lock);
     }
+    s->filled = true;
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
@@ -749,6 +750,7 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
     out->n_slot = (uint64_t)s->n_slot;
     out->n_expert = (uint64_t)s->n_expert;
     out->n_empty = (uint64_t)s->n_empty;
+    out->filling = !s->filled;
     pthread_mutex_unlock(&s->lock);
 }
 
