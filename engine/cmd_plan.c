@@ -1,8 +1,9 @@
 /* spillway plan: how a model would share this machine's memory, and how fast it would be, before a weight
  * is read.
  *
- * The split is the one that run and bench make of the same flags.  The speed is what the slowest tier
- * allows: rates are measured here, in a second, or given, to plan for another machine. */
+ * The split is the one that run and bench make of the same flags.  The speed is what each tier allows by
+ * itself, and what is expected of all together; rates are measured here, in a second, or given, to plan for
+ * another machine. */
 #include "engine/cli.h"
 #include "engine/disk.h"
 #include "engine/engine.h"
@@ -116,7 +117,7 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
         printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; sequences of %d tokens\n"
                "%5s %8s %9s %9s %9s %9s %9s  %s\n", m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "",
                m->mac_ps / 1e9, POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
-               "tokens/s", "bound by");
+               "expected", "bound by");
     }
     for (int i = 0; i < N_BATCH; i++) {
         struct eng_forecast f;

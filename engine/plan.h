@@ -42,7 +42,7 @@ struct eng_forecast {                           /* one decode pass over n_row se
     double misses;                              /* experts read from disk, over all layers */
     double disk_bytes, dram_bytes, macs;
     double disk_s, dram_s, mac_s;               /* what each tier alone would take */
-    double pass_s, tokens_per_s;
+    double pass_s, tokens_per_s;                /* all of them together */
     const char *bound_by;                       /* "disk", "dram", "operations" */
 };
 

@@ -115,6 +115,7 @@ static void distinct_experts_are_counted(void **state)
     assert_true(near(eng_plan_distinct(8, 8, 3), 8));
 }
 
+/* Cores reach 0.88 of what their probes do. */
 static void the_slowest_tier_sets_the_pace(void **state)
 {
     (void)state;
@@ -122,24 +123,24 @@ static void the_slowest_tier_sets_the_pace(void **state)
                                .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
                                .row_macs = 1000 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
-    struct eng_machine machine = { .disk_Bps = 100, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct eng_forecast f;
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
     assert_true(near(f.experts, 1.75) && near(f.misses, 0.875) && near(f.disk_bytes, 87.5));
     assert_true(near(f.dram_bytes, 300 + 350 + 100));           /* dense, 3.5 experts, 10 positions */
     assert_true(near(f.macs, 2000 + 240));                      /* 10 positions of 2 x 12 */
-    assert_true(near(f.disk_s, 0.875) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
-    assert_true(near(f.pass_s, 0.875) && near(f.tokens_per_s, 2 / 0.875));
+    assert_true(near(f.disk_s, 1.75) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
+    assert_true(near(f.pass_s, 1.75) && near(f.tokens_per_s, 2 / 1.75));
     assert_string_equal(f.bound_by, "disk");
 
     machine.disk_Bps = 1000;
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
-    assert_true(near(f.tokens_per_s, 2 / 0.75));
+    assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 0.224)));
     assert_string_equal(f.bound_by, "dram");
 
-    machine.mac_ps = 2000;
+    machine.mac_ps = 1000;
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
-    assert_true(near(f.tokens_per_s, 2 / 1.12));
+    assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 2.24)));
     assert_string_equal(f.bound_by, "operations");
 
     split.n_resident = 8;                                       /* nothing to read: the disk need not be known */
@@ -150,7 +151,7 @@ static void the_slowest_tier_sets_the_pace(void **state)
     shape = (struct moe_shape){ .n_layer = 2, .n_head = 2, .d_head = 3, .pass_bytes = 300, .row_macs = 1000 };
     split = (struct eng_split){ 0 };
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 0, 4);
-    assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 2));
+    assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
 }
 
 int main(void)

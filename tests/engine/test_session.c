@@ -542,12 +542,12 @@ static void whatever_fails_at_opening_nothing_is_left(void **state)
             struct eng_engine *e = (void *)0x1;
             faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
             struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1,
-                                     .n_parallel = 2, .n_ctx = 64 };
+                                     .n_parallel = 2, .n_ctx = 64, .io = OFF_IO_PREAD };
             int got = eng_open(&e, &o);
             struck = faults.struck;
             if (!got)
                 eng_close(e);
-            bool said = got ? faults.n_line == 1 && e == (void *)0x1 : faults.n_line == 0;
+            bool said = got ? faults.n_line >= 1 && e == (void *)0x1 : faults.n_line <= struck;
             if (!said || !faults_clean() || (got && !struck))
                 fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, "
                          "%ld files",
@@ -616,13 +616,13 @@ static void budgets_change_nothing_but_memory(void **state)
     assert_int_equal(all.n_resident, all.n_expert);
     for (int share = 0; share <= 4; share++) {
         struct eng_options o = { .n_ctx = N_CTX };
-        o.host_mem = all.least + ((size_t)1 << 20) + all.expert / 4 * (size_t)share;
+        o.host_mem = all.least + ((size_t)256 << 10) + all.expert / 4 * (size_t)share;
         e = open_engine(o);
         const struct eng_split *split = eng_memory(e);
         assert_int_equal(split->total, o.host_mem);
         assert_int_equal(split->fixed + split->dense + split->step + split->kv + split->expert +
                              split->spare, split->total);
-        assert_true(share == 4 || split->n_resident < split->n_expert);
+        assert_int_equal(split->n_resident == split->n_expert, share == 4);
         assert_int_equal(split->n_kv_slot, e->kv.n_block * ENG_KV_BLOCK);
         assert_int_equal(eng_session_open(&s, e), 0);
         struct heard got = run_alone(e, s, &r);

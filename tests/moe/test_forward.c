@@ -68,7 +68,7 @@ static void logits_are_those_of_transformers(void **state)
     unlink(path);
     struct moe_context_options co = { .max_row = 64, .max_want = 64, .n_slot = g.n_tok,
                                       .max_pos = g.n_tok, .kv = KN_KV_F32, .team = team };
-    assert_int_equal(load_model(&model, file, KN_ISA_COUNT - 1, team), 0);
+    assert_int_equal(load_model(&model, file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     assert_int_equal(moe_model_shape(model)->n_vocab, g.n_vocab);
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     double worst = run(&g, context, 64);

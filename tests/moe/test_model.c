@@ -19,6 +19,7 @@
 #define N_VOCAB 300
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
+static enum off_io_kind io;                    /* a fault in a read wants OFF_IO_PREAD */
 static char folder[64], source_path[3][96], path[96];
 static struct moe_file *source[3];
 enum { TINY, DENSE, ODD };
@@ -58,7 +59,7 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
         return error;
     co.team = o->team;
     if ((error = moe_file_open(&o->file, name)) ||
-        (error = load_model(&o->model, o->file, KN_ISA_COUNT - 1, o->team)) ||
+        (error = load_model(&o->model, o->file, KN_ISA_COUNT - 1, o->team, io)) ||
         (error = moe_context_open(&o->context, o->model, &co)) ||
         (error = moe_forward(o->context, &(struct moe_batch){ row, 3 }, &result)))
         return error;
@@ -322,6 +323,7 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
     int n_error = 0;
     assert_int_equal(open_and_run(&o, source_path[TINY], want), 0);
     close_all(&o);
+    io = OFF_IO_PREAD;
     for (int i = 0; i < LEN(ways); i++) {
         bool struck = true;
         for (long n = 1; struck; n++) {
@@ -330,8 +332,8 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
             int error = open_and_run(&o, source_path[TINY], got);
             struck = faults.struck;
             close_all(&o);
-            bool fine = error ? faults.n_line == 1 && struck && !ways[i].harmless
-                              : faults.n_line == 0 && !memcmp(got, want, sizeof got);
+            bool fine = error ? faults.n_line >= 1 && struck && !ways[i].harmless
+                              : faults.n_line <= struck && !memcmp(got, want, sizeof got);
             if (!fine || !faults_clean())
                 fail_msg("way %d, call %ld: %d, %d lines (%s), %s", i, n, error, faults.n_line,
                          faults.line, faults_clean() ? "clean" : "something is left");
@@ -339,6 +341,7 @@ static void whatever_fails_the_logits_are_the_same_or_it_is_said(void **state)
         }
     }
     faults_off();
+    io = OFF_IO_AUTO;
     assert_true(n_error > 50);
 }
 
@@ -405,16 +408,15 @@ static void two_experts_of_memory_are_enough(void **state)
     struct moe_result result;
     for (int i = 0; i < 3; i++)
         row[i] = (struct moe_row){ token[i], i, i == 2, slot, NULL, 4 };
+    faults_reset();
     assert_int_equal(open_and_run(&o, source_path[TINY], want), 0);
     moe_context_close(o.context);
     assert_int_equal(moe_model_open(&m, o.file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
     size_t least = moe_model_shape(m)->expert_least;
-    faults_reset();
     struct moe_load_options lo = { .team = o.team, .expert_bytes = least - 1 };
     assert_int_equal(moe_model_load(m, &lo), KN_ELIMIT);
     assert_int_equal(faults.n_line, 1);
     assert_non_null(strstr(faults.line, "--host-mem"));
-    faults_off();
     moe_model_close(m);
     assert_int_equal(moe_model_open(&m, o.file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
     lo.expert_bytes = least;
@@ -430,6 +432,8 @@ static void two_experts_of_memory_are_enough(void **state)
     o.context = NULL;
     moe_model_close(m);
     close_all(&o);
+    assert_true(faults_clean());
+    faults_off();
 }
 
 /* ---- a pass allocates nothing ---------------------------------------------------------------- */
@@ -454,7 +458,7 @@ static bool dies(bool allocates)
         signal(SIGTRAP, SIG_DFL);
         if (!freopen("/dev/null", "w", stderr) || kn_team_open(&o.team, 1) ||
             moe_file_open(&o.file, path) ||
-            load_model(&o.model, o.file, KN_ISA_SCALAR, o.team) ||
+            load_model(&o.model, o.file, KN_ISA_SCALAR, o.team, io) ||
             moe_context_open(
                 &o.context, o.model,
                 &(struct moe_context_options){
@@ -513,7 +517,7 @@ static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *lo
     struct moe_model *m = NULL;
     struct moe_context_options co = { .max_row = LONG, .max_want = 1, .n_slot = LONG + 9,
                                       .max_pos = LONG, .kv = KN_KV_F16, .team = o->team };
-    assert_int_equal(load_model(&m, o->file, (enum kn_isa)isa, o->team), 0);
+    assert_int_equal(load_model(&m, o->file, (enum kn_isa)isa, o->team, io), 0);
     assert_int_equal(moe_context_open(&o->context, m, &co), 0);
     memset(o->context->kv.base, fill, o->context->kv.bytes);
     memset(o->context->x, fill, LONG * (size_t)m->desc.d_model * sizeof(float));

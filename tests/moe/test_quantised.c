@@ -214,7 +214,7 @@ static void run_engine(struct subject *s, struct kn_team *team)
     struct moe_row row[N_TOK];
     struct moe_result result;
     int32_t slot[N_TOK];
-    assert_int_equal(load_model(&model, s->file, KN_ISA_COUNT - 1, team), 0);
+    assert_int_equal(load_model(&model, s->file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     for (int i = 0; i < N_TOK; i++) {
         slot[i] = i;

@@ -181,7 +181,7 @@ static int open_model(void **state, const char *shape, enum kn_format format)
     if (!error)
         error = moe_file_open(&m->file, path);
     for (int isa = 0; isa < KN_ISA_COUNT && !error; isa++)
-        error = load_model(&m->model[isa], m->file, (enum kn_isa)isa, team);
+        error = load_model(&m->model[isa], m->file, (enum kn_isa)isa, team, OFF_IO_AUTO);
     unlink(path);
     kn_team_close(team);
     if (error)
