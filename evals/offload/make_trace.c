@@ -7,7 +7,7 @@
  * on trained models come out:
  *
  *   mild    consecutive tokens share 25.7 % of their experts, by chance 6.25 %
- *   sharp   as where LRU with an eighth of the experts finds two thirds of them
+ *   sharp   LRU with a tenth of the experts finds two thirds of what is asked for
  *
  *   make_trace mild|sharp [GROUPS EXPERTS USED STREAMS PASSES]  > FILE     default 48 128 8 32 80 */
 #include <math.h>
