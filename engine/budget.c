@@ -39,7 +39,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     one.n_slot = 1;
     size_t slot = moe_kv_slot_bytes(use->model, one.kv);
     *need = (struct eng_need){
-        .fixed_bytes = FIXED + (size_t)kn_team_size(one.team) * PER_THREAD +
+        .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
                        (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),
         .dense_bytes = s->dense_bytes, .step_bytes = moe_context_bytes(use->model, &one),
         .kv_slot_bytes = slot, .n_ctx = one.max_pos, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define MAX_BATCHES 16
+#define PROBE_BYTES ((size_t)24 << 20)          /* the disk's probe and the traces, while the model is there */
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
 #define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
 #define WINDOW      8                           /* passes over which hits are compared */
@@ -343,7 +344,8 @@ static int open_bench(struct bench *b)
     error = eng_open(&b->engine, &(struct eng_options){
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
         .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .io = c->io, .keep_heat = true, .progress = eng_progress_counter(bar) });
+        .kv_mem = c->kv_mem, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
+        .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
         return error;

@@ -28,6 +28,7 @@ struct eng_options {
     int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
     int n_chunk;                                /* rows of a pass; 0: 512 */
     size_t host_mem;                            /* everything the process takes; 0: what is free */
+    size_t aside;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */

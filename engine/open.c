@@ -85,7 +85,8 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
-             .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem }))) {
+             .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
+             .aside = e->opt.aside }))) {
         eng_close(e);
         return error;
     }

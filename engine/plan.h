@@ -61,6 +61,7 @@ struct eng_use {
     struct moe_context_options context;         /* but for n_slot */
     int n_parallel;
     size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
+    size_t aside;                               /* of host_mem, what others in the process will take */
 };
 
 /* Everything small is there already and counts as it is; everything large comes after.  Says why not. */

@@ -1,10 +1,14 @@
-/* The arithmetic of plan, against numbers worked out by hand. */
+/* The arithmetic of plan, against numbers worked out by hand; and what the command prints. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/cli.h"
 #include "engine/plan.h"
 
 /* One context of 100 positions is two blocks of 64: 1280 bytes.  The least is 1000 + 12280 and, for page
@@ -154,6 +158,93 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
 }
 
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static char output[8192], said[1024];
+static void keep_line(enum kn_level level, const char *line)
+{
+    (void)level;
+    snprintf(said, sizeof said, "%s", line);
+}
+
+static int plan(char *path, char *host_mem)
+{
+    static struct eng_config c;
+    char *argv[] = { (char[]){ "-m" }, path, (char[]){ "--threads=1" }, (char[]){ "--disk-rate=1G" },
+                     (char[]){ "--dram-rate=8G" }, (char[]){ "--parallel=2" }, (char[]){ "--json" },
+                     (char[]){ "--host-mem" }, host_mem };
+    FILE *catch = tmpfile();
+    assert_non_null(catch);
+    fflush(stdout);
+    int kept = dup(1);
+    dup2(fileno(catch), 1);
+    kn_log_set(keep_line, KN_LOG_INFO);
+    said[0] = 0;
+    int status = eng_config_parse(&c, ENG_plan, 9, argv);
+    if (!status)
+        status = eng_cmd_plan(&c);
+    kn_log_set(NULL, KN_LOG_INFO);
+    fflush(stdout);
+    dup2(kept, 1);
+    close(kept);
+    rewind(catch);
+    output[fread(output, 1, sizeof output - 1, catch)] = 0;
+    fclose(catch);
+    return status;
+}
+
+/* The number of that name on a line of the output: line 0 is the split, the others are batches. */
+static double number(int line, const char *name)
+{
+    char key[64], *at = output;
+    for (; line > 0 && at; line--)
+        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    snprintf(key, sizeof key, "\"%s\":", name);
+    char *end = at ? strchr(at, '\n') : NULL, *found = at ? strstr(at, key) : NULL;
+    if (!found || !end || found > end)
+        fail_msg("%s is not in:\n%s", name, output);
+    return strtod(found + strlen(key), NULL);
+}
+
+static void the_command_prints_split_and_speed(void **state)
+{
+    (void)state;
+    static const char says[] = "raise --host-mem to ";
+    static const int batch[] = { 1, 4, 8, 16, 32 };
+    char path[64], size[32];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny", .n_layer = 8,
+        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    kn_team_close(team);
+
+    assert_int_equal(plan(path, (char[]){ "1M" }), 2);
+    assert_string_equal(output, "");
+    assert_non_null(strstr(said, path));
+    char *value = strstr(said, says);
+    assert_non_null(value);
+    snprintf(size, sizeof size, "%s", value + strlen(says));
+    size[strcspn(size, ",")] = 0;
+    assert_int_equal(plan(path, size), 0);                      /* the size it asked for is enough */
+    assert_string_equal(said, "");
+    double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
+                 number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
+    assert_true(sum == number(0, "host_mem_bytes"));
+    double missing = 1 - number(0, "n_resident") / number(0, "n_expert");
+    assert_true(missing > 0 && missing < 1);
+    for (int i = 0; i < 5; i++) {
+        assert_true(number(i + 1, "batch") == batch[i]);
+        double misses = number(0, "n_layer") * number(i + 1, "experts_per_layer") * missing;
+        assert_true(number(i + 1, "misses") > misses * 0.99 && number(i + 1, "misses") < misses * 1.01);
+        double disk = number(i + 1, "disk_tokens_per_s") * number(i + 1, "disk_bytes") / batch[i];
+        assert_true(disk > 0x1p30 * 0.999 && disk < 0x1p30 * 1.001);
+    }
+    assert_int_equal(plan(path, (char[]){ "1G" }), 0);
+    assert_true(number(0, "n_resident") == number(0, "n_expert") && number(5, "disk_bytes") == 0);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +254,7 @@ int main(void)
         cmocka_unit_test(a_dense_model_has_no_experts),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),
+        cmocka_unit_test(the_command_prints_split_and_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
