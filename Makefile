@@ -53,8 +53,8 @@ SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill 
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  chat terminal kv session open step stop measure cmd_run cmd_eval \
-                  cmd_bench cmd_tokenize cmd_inspect cmd_synth disk cmd_doctor
+                  chat terminal kv session open step stop measure interrupt json cmd_run cmd_eval \
+                  cmd_bench cmd_tokenize cmd_inspect cmd_quantize cmd_synth disk cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
