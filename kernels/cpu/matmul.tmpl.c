@@ -66,7 +66,7 @@ struct tile {
     const uint8_t *const *x;              /* the rows, which start at byte `at` */
     size_t at;
     float (*acc)[ACC];                    /* their sums so far */
-    bool first;                           /* of those over the same weights */
+    int i, of;                            /* which of the tiles over the same weights */
     int n_step;                           /* blocks of Q8_0, k of floats */
 };
 
@@ -92,10 +92,11 @@ static void each_tile(struct tile t, float (*acc)[ACC], tile_fn *const *tiles, i
     const struct job *j = t.job;
     const int n_tile = kn_ceil_div(j->n, most);
 
+    t.of = n_tile;
     for (int i = 0; i < n_tile; i++) {
         int from = i * j->n / n_tile, to = (i + 1) * j->n / n_tile;
 
-        t.first = i == 0;
+        t.i = i;
         t.x = j->x + from;
         t.acc = acc + from;
         tiles[to - from](&t);
@@ -142,7 +143,7 @@ typedef vi line_fn(const void *block, int k, int part);
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
 
 /* isum of one part for n rows, which pass over a run of lines that stays in registers.  The test of
- * `first` also keeps the compiler from carrying one run's registers into the next, which costs a
+ * `i` also keeps the compiler from carrying one run's registers into the next, which costs a
  * fifth of the speed. */
 KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest,
                             int bytes, line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
@@ -155,7 +156,7 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
     UNROLL for (int line = 0; line < 64; line += run) {
         vi dot[WIDE_TILE], q[HOLD(16)], scale = c->scale[part][line / n_line];
 
-        if (t->first) {
+        if (t->i == 0) {
             UNROLL for (int i = 0; i < n_ahead; i++) {
                 const uint8_t *next = ahead + 64 * (line / run * n_ahead + i);
                 prefetch(next);
@@ -358,7 +359,7 @@ KN_INLINE void rows_q8_0(const struct tile *t, int n)
             acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
     }
     for (int b = 0; b < t->n_step; b++) {
-        if (t->first) {
+        if (t->i == 0) {
             UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++) {
                 prefetch((const uint8_t *)(w + b) + NEAR + 64 * i);
                 prefetch_far((const uint8_t *)(w + b) + FAR + 64 * i);
@@ -418,7 +419,7 @@ static void run_q8_0(const struct job *j)
 /* ---- floats ---------------------------------------------------------------------------------- */
 
 #define PAIR (2 / KN_PARTS)               /* panels of a tile: their rows fill two registers */
-#define CHUNK 64                          /* k widened at a time: 8 KiB */
+#define CHUNK 128                         /* most k widened at a time: 16 KiB */
 #define WIDE (KN_PANEL * sizeof(float))
 #define HALF (KN_PANEL * sizeof(uint16_t))
 
@@ -426,13 +427,15 @@ static void run_q8_0(const struct job *j)
 struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
 
 /* F32 is used as it lies, the other formats out of a struct wide.  Eight activation rows leave few
- * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer. */
+ * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer,
+ * where each tile has its share of the next chunk. */
 KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
 {
     const struct wide *wide = t->w;
     const struct job *j = t->job;
     const uint8_t *w[PAIR];
     const int n_k = t->n_step;
+    const size_t share = HALF * (size_t)n_k / (size_t)t->of, stride = PAIR * HALF / (size_t)t->of;
     const float *x[TILE];
     vf acc[2][TILE];
 
@@ -444,9 +447,9 @@ KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
             acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
     }
     for (int p = 0; p < PAIR; p++) {
-        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + 2 * CHUNK * HALF;
+        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + CHUNK * HALF + (size_t)t->i * share;
 
-        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += PAIR * HALF) {
+        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += stride) {
             vf v[2];
 
             UNROLL for (int i = 0; i < 2; i++)
@@ -492,11 +495,12 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
     float acc[GROUP][ACC] __attribute__((aligned(64)));
     struct wide wide __attribute__((aligned(64)));
     struct tile t = { .job = j, .w = &wide };
+    const int step = j->n > TILE ? CHUNK : CHUNK / 2;
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    for (int k0 = 0; k0 < j->n_block; k0 += CHUNK) {
+    for (int k0 = 0; k0 < j->n_block; k0 += step) {
         t.at = (size_t)k0 * sizeof(float);
-        t.n_step = kn_min(CHUNK, j->n_block - k0);
+        t.n_step = kn_min(step, j->n_block - k0);
         for (int p = 0; p < PAIR; p++) {
             const uint16_t *from = (const void *)(panel_of_pair(j, p) + (size_t)k0 * HALF);
             float *to = (void *)wide.w[p];
