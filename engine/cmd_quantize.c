@@ -1,10 +1,10 @@
-/* engine/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: a model's weights in
- * other formats.
+/* engine/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: a model's weights
+ * in other formats.
  *
- * In: a model file or the first of its splits, and by option a format for each part of the model.  Out:
- * one file, and on stdout what became of each tensor: its formats, bits per weight and relative error
- * (root mean square of what changed over that of the values), then the same of all.  With --json the
- * same as one object.  Fallbacks are listed on stderr by moe_quantize(). */
+ * In: a model file or the first of its splits, and by option a format for each part of the model.
+ * Out: one file, and on stdout what became of each tensor: its formats, bits per weight and
+ * relative error (root mean square of what changed over that of the values), then the same of all.
+ * With --json the same as one object.  Fallbacks are listed on stderr by moe_quantize(). */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -130,7 +130,8 @@ static int quantize(const struct eng_config *config, const struct moe_file *f,
 
 int eng_cmd_quantize(const struct eng_config *config)
 {
-    struct moe_quantize_options opt = { .requantize = config->requantize, .ops = kn_ops(config->isa) };
+    struct moe_quantize_options opt = { .requantize = config->requantize,
+                                        .ops = kn_ops(config->isa) };
     struct moe_quantized *done = NULL;
     struct moe_file *f = NULL;
     int err = read_formats(config, opt.format);

@@ -1,5 +1,5 @@
-/* engine/interrupt.c - Ctrl-C for commands that write: the wish to stop becomes a flag that they look at,
- * so that ten gigabytes of a half-written file are not left on the disk. */
+/* engine/interrupt.c - Ctrl-C for commands that write: the wish to stop becomes a flag that they
+ * look at, so that ten gigabytes of a half-written file are not left on the disk. */
 #include <signal.h>
 
 #include "engine/cli.h"

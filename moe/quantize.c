@@ -1,15 +1,15 @@
 /* moe/quantize.c - a model file with its weights in other formats.
  *
- * In come an open model file and a format for each part of the model; out comes a file with the same
- * metadata and the same tensors in the same order, and how far each tensor is from what it was.
+ * In come an open model file and a format for each part of the model; out comes a file with the
+ * same metadata and the same tensors in the same order, and how far each is from what it was.
  *
- * What precision is for stays wide: vectors, biases and routers (a router's rounding sends tokens to
- * other experts) are F32.  A matrix that belongs to no part that is known is copied as it is.
+ * What precision is for stays wide: vectors, biases and routers (a router's rounding sends tokens
+ * to other experts) are F32.  A matrix that belongs to no part that is known is copied as it is.
  *
- * A tensor is cut into grains of whole blocks.  A grain is read, decoded, encoded and measured by one
- * thread; some grains for each thread are under way at once and then written in order.  So memory is a
- * few MiB for each thread whatever the model's size, and neither the bytes nor the order of any sum
- * depends on how many there are. */
+ * A tensor is cut into grains of whole blocks.  A grain is read, decoded, encoded and measured by
+ * one thread; some grains for each thread are under way at once and then written in order.  So
+ * memory is a few MiB for each thread whatever the model's size, and neither the bytes nor the
+ * order of any sum depends on how many there are. */
 #include "moe/internal.h"
 
 #include <math.h>
@@ -111,8 +111,8 @@ static int plan_tensor(struct job *j, size_t i)
     q->to = wanted(j, t, q->from, shown);
     q->bytes = bytes_of(q->to, q->n_value);
     if (is_quantised(q->from) && !j->opt->requantize)
-        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds to "
-                       "its error: take the F16, BF16 or F32 file, or give --requantize",
+        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds "
+                       "to its error: take the F16, BF16 or F32 file, or give --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
     return 0;
 }
@@ -158,7 +158,7 @@ static int describe_tensor(const struct job *j, size_t i)
     const struct moe_tensor *t = moe_file_tensor(j->file, i);
     char name[NAME_MOST];
     if (t->name.n >= sizeof name || memchr(t->name.data, 0, t->name.n))
-        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or one with a zero in it",
+        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or with a zero in it",
                        moe_file_path(j->file), i, t->name.n);
     memcpy(name, t->name.data, t->name.n);
     name[t->name.n] = '\0';
@@ -240,9 +240,10 @@ static int check_sums(const struct piece *p)
     moe_string_show(p->t->name, shown, sizeof shown);
     if (p->q->from == p->q->to || (isfinite(p->q->square) && isfinite(p->q->error)))
         return 0;
-    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file), shown,
-                   isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
-                                          : "are no finite numbers");
+    const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
+                                              : "are no finite numbers";
+    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
+                   shown, what);
 }
 
 static int write_tensor(struct piece *p, size_t i)

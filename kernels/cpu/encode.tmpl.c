@@ -31,7 +31,7 @@
 #include "kernels/internal.h"
 
 #define GROUPS    16                        /* worked on together, KN_LANES at a time */
-#define LARGEST   0x1p28f                   /* no block format reaches it; its squares can be summed */
+#define LARGEST   0x1p28f                   /* beyond every block format; its squares can be summed */
 #define HALF_MOST 65504.0f
 #define WORST     3e38f                     /* above every error */
 
@@ -39,7 +39,7 @@
 struct grid {
     int n, per_block;                       /* values of a group, groups of a block */
     float least, most;                      /* codes */
-    float sc_most;                          /* the integers are 0..sc_most, with no low either sign */
+    float sc_most;                          /* the integers are 0..sc_most; with no low, of either sign */
     bool has_low;
     int near;                               /* how far from the fit they are looked for */
     int n_range;                            /* ranges tried: over the values' own there are .. */
@@ -326,7 +326,8 @@ static float block_error(const float *error, int n)
 }
 
 /* The block at g goes back to what it was where that was no worse. */
-KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was, int g)
+KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was,
+                           int g)
 {
     size_t bytes = (size_t)f->per_block * sizeof(float);
     if (block_error(now->error + g, f->per_block) < block_error(was->error + g, f->per_block))
@@ -337,7 +338,7 @@ KN_INLINE void keep_better(const struct grid *f, struct written *now, const stru
     memcpy(now->m + g, was->m + g, bytes);
 }
 
-/* All of it, for the sixteen groups in p.  A second refinement would take 0.1 % more off the error. */
+/* All of it, for the sixteen groups in p.  A second refinement would take off 0.1 % more. */
 KN_INLINE void search(const struct grid *f, struct groups *p)
 {
     for (int g = 0; g < GROUPS; g += KN_LANES)
@@ -438,7 +439,7 @@ static void encode_q6_k(const float *x, size_t n_block, struct kn_q6_k *b)
     }
 }
 
-/* ---- Q8_0: one step, every half-precision number near the range's own tried -------------------- */
+/* ---- Q8_0: one step, every half-precision number near the range's own tried ------------------ */
 
 static const struct grid q8_0 = { .n = 32, .least = -127, .most = 127 };
 #define BELOW 8                             /* bits of the step, in units of its last place */
@@ -494,7 +495,7 @@ static void encode_q8_0(const float *x, size_t n_block, struct kn_q8_0 *b)
     }
 }
 
-/* ---- all formats ------------------------------------------------------------------------------- */
+/* ---- all formats ----------------------------------------------------------------------------- */
 
 void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
 {
