@@ -35,9 +35,10 @@
 #endif
 #define GROUP 64                          /* activation rows that share what is unpacked */
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
-#define NEAR 1024                         /* bytes of Q8_0 from use to what the inner cache, */
-#define FAR 16384                         /* and of any block to what the outer ones, are asked for */
-#define AHEAD 4096                        /* bytes of floats */
+#define FAR_BLOCKS 7                      /* from the next to what the outer caches are asked for */
+#define NEAR 1024                         /* bytes of Q8_0 from use to what the inner cache is */
+#define FAR 16384                         /* and the outer ones are asked for */
+#define AHEAD 4096                        /* the same of F32 */
 
 /* Arrays of registers are registers only when the loops over them are unrolled; code under a
  * sanitizer is not meant to be fast, and would take minutes to compile. */
@@ -142,14 +143,15 @@ typedef vi line_fn(const void *block, int k, int part);
 /* acc and what a block adds to it: isum of scaled codes, msum of scaled sums. */
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
 
-/* isum of one part for n rows, which pass over a run of lines that stays in registers.  The test of
- * `i` also keeps the compiler from carrying one run's registers into the next, which costs a
- * fifth of the speed. */
+/* isum of one part for n rows, which pass over a run of lines that stays in registers, or over one
+ * line where folding takes registers too.  The test of `i` also keeps the compiler from carrying one
+ * run's registers into the next, which costs a fifth of the speed. */
 KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest,
                             int bytes, line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
 {
     const struct codes *c = t->w;
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), hold = HOLD(run);
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+    const int hold = largest <= KN_SMALL ? HOLD(run) : 1;
     const int n_ahead = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS), side = abreast(n);
     const uint8_t *ahead = c->ahead + part * (bytes / KN_PARTS);
 
@@ -160,7 +162,7 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
             UNROLL for (int i = 0; i < n_ahead; i++) {
                 const uint8_t *next = ahead + 64 * (line / run * n_ahead + i);
                 prefetch(next);
-                prefetch_far(next + FAR);
+                prefetch_far(next + FAR_BLOCKS * bytes);
             }
         }
         UNROLL for (int i = line; i < line + run; i += hold) {

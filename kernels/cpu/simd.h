@@ -23,6 +23,8 @@
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
+#define KN_SMALL 15                                      /* codes up to which dot_fold() is short */
+
 #if defined(__AVX512F__)
 
 #define KN_LANES 16
@@ -111,7 +113,6 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, 
  * from vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most
  * KN_RUN(largest u) calls long, a scale is prepared by dot_scale().  Sums of small codes are kept
  * within 16 bits, for which folding is one instruction instead of three. */
-#define KN_SMALL 15
 #define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : INT32_MAX) / (4 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s)    { return _mm512_dpbusd_epi32(run, u, s); }
 KN_INLINE vi dot_scale(vi scale)              { return scale; }
