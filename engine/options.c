@@ -20,6 +20,7 @@
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
 #define INSPECT  (1u << ENG_inspect)
+#define QUANTIZE (1u << ENG_quantize)
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
@@ -31,7 +32,7 @@
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m", MODEL | TOKENIZE | INSPECT | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+    { "model", "-m", MODEL | TOKENIZE | INSPECT | QUANTIZE | DOCTOR, ENG_TEXT, AT(model), 0, 0,
       "FILE", "model file, .gguf, or the first of its splits" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this and exit" },
@@ -57,7 +58,21 @@ static const struct eng_option options[] = {
       "N", "tokens; 0: as many as the shape has" },
     { "format", "", SYNTH, ENG_TEXT, AT(format), 0, 0,
       "NAME", "of experts and FFN: q4_k, q6_k, q8_0, f16, bf16, f32" },
-    { "output", "-o", SYNTH, ENG_TEXT, AT(output), 0, 0,
+    { "format", "", QUANTIZE, ENG_TEXT, AT(format), 0, 0,
+      "NAME", "of all matrices: q4_k, q6_k, q8_0, f16, bf16, f32" },
+    { "experts", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EXPERTS]), 0, 0,
+      "NAME", "of routed experts, in place of --format" },
+    { "ffn", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_FFN]), 0, 0,
+      "NAME", "of shared experts and dense networks" },
+    { "attention", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_ATTENTION]), 0, 0,
+      "NAME", "of attention" },
+    { "embedding", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EMBEDDING]), 0, 0,
+      "NAME", "of the token embedding" },
+    { "head", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_HEAD]), 0, 0,
+      "NAME", "of the output matrix" },
+    { "requantize", "", QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
+      NULL, "even weights that are quantised already" },
+    { "output", "-o", SYNTH | QUANTIZE, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
@@ -72,7 +87,7 @@ static const struct eng_option options[] = {
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
     { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
@@ -88,7 +103,7 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that memory gives; 0: measured" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
-    { "isa", "", MODEL, ENG_ISA, AT(isa), 0, 0,
+    { "isa", "", MODEL | QUANTIZE, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
     { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
@@ -116,7 +131,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | QUANTIZE | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -136,6 +151,7 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
+    { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
