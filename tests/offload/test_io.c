@@ -31,7 +31,8 @@ static struct {
 } disk;
 
 static uint64_t random_state;
-static uint64_t random_below(uint64_t n) { return kn_mix(random_state += KN_GOLDEN) % n; }
+static uint64_t random_of(uint64_t *random, uint64_t n) { return kn_mix(*random += KN_GOLDEN) % n; }
+static uint64_t random_below(uint64_t n) { return random_of(&random_state, n); }
 
 static void write_file(int i)
 {
@@ -116,6 +117,7 @@ struct fake {
     struct off_mover mover;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    uint64_t random;
     struct off_transfer *held[MAX_JOB];         /* pushed, not answered */
     int n_held, n_free;                         /* n_free: how many may be answered; -1: all */
     bool woken, pulling, time_runs, free_when_woken;
@@ -177,8 +179,8 @@ static struct off_transfer *fake_pull(struct off_mover *m, uint64_t wait_ns)
     if (f->time_runs && wait_ns != UINT64_MAX)
         fake_now += wait_ns;
     f->time_runs = false;
-    for (int n = 1 + (int)random_below(3); n > 0 && f->n_held > 0 && f->n_free != 0; n--) {
-        int i = (int)random_below((uint64_t)f->n_held);
+    for (int n = 1 + (int)random_of(&f->random, 3); n > 0 && f->n_held > 0 && f->n_free != 0; n--) {
+        int i = (int)random_of(&f->random, (uint64_t)f->n_held);
         struct off_transfer *t = f->held[i];
         f->held[i] = f->held[--f->n_held];
         f->n_free -= f->n_free > 0;
