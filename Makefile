@@ -45,19 +45,21 @@ ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
 SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
-                  cpu/reference_matmul cpu/reference cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul.tmpl \
-                  cpu/vector.tmpl cpu/attention.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
+                  cpu/reference_matmul cpu/reference cpu/encode cpu/encode.tmpl cpu/quantize.tmpl \
+                  cpu/repack.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/attention.tmpl cpu/probe \
+                  cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = load store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  jinja/heap jinja/lexer jinja/parse_expression jinja/parse jinja/scope jinja/value jinja/string \
-                  jinja/case jinja/number jinja/iterate jinja/show jinja/format jinja/access jinja/string_methods \
-                  jinja/filters jinja/sequence_filters jinja/tests jinja/globals jinja/evaluate jinja/macro \
-                  jinja/execute jinja/template chat terminal kv session open step stop measure cmd_run cmd_eval cmd_bench \
-                  cmd_tokenize cmd_inspect cmd_synth disk cmd_doctor
+                  jinja/heap jinja/lexer jinja/parse_expression jinja/parse jinja/scope jinja/value \
+                  jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format jinja/access \
+                  jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests jinja/globals \
+                  jinja/evaluate jinja/macro jinja/execute jinja/template \
+                  chat terminal kv session open step stop measure interrupt json input cmd_run cmd_eval \
+                  cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

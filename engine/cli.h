@@ -19,7 +19,9 @@
     X(run,      "answer a prompt; without one, chat on the terminal")            \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
+    X(render,   "a conversation on stdin to the text of a prompt")               \
     X(inspect,  "what a model file holds")                                       \
+    X(quantize, "write a model with its weights in other formats")               \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(doctor,   "look at this machine, and say what to fix")
@@ -44,7 +46,8 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
@@ -53,7 +56,7 @@ struct eng_config {
     size_t host_mem, kv_mem;                            /* 0: as much as it takes */
     enum kn_isa isa;
     enum kn_kv kv;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
@@ -69,6 +72,12 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);
 
+/* ---- input ------------------------------------------------------------------------------------- */
+
+/* All there is, to be freed with kn_free, on failure too. */
+int eng_read_all(int fd, const char *name, char **text, size_t *n);
+int eng_read_file(const char *path, char **text, size_t *n);
+
 /* ---- progress ---------------------------------------------------------------------------------- */
 
 /* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet. */
@@ -79,6 +88,15 @@ void eng_progress_close(struct eng_progress *p);        /* ends the line with th
 
 /* The log's sink while a bar may be drawn: a line takes the bar's place, and the bar comes back below. */
 void eng_progress_log(enum kn_level level, const char *line);
+
+/* ---- what several commands need ---------------------------------------------------------------- */
+
+/* Becomes true at Ctrl-C or a request to end, from this call on: for work that must not be left half
+ * done. */
+const atomic_bool *eng_interrupt(void);
+
+/* Quoted; what is no UTF-8 becomes U+FFFD, since JSON cannot hold it. */
+void eng_json_string(FILE *out, struct moe_string s);
 
 /* ---- terminal ---------------------------------------------------------------------------------- */
 

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "engine/cli.h"
-#include "engine/text.h"
 
 #define SHOWN_ITEMS 8                       /* of an array */
 #define COLUMN      15                      /* where values begin; in the long lists, WIDE_COLUMN */
@@ -26,28 +25,6 @@ struct sheet {
 
 /* ---- the two forms --------------------------------------------------------------------------- */
 
-/* Control characters are escaped; what is no UTF-8 becomes U+FFFD, since JSON cannot hold it. */
-static void json_string(FILE *out, struct moe_string s)
-{
-    fputc('"', out);
-    for (size_t i = 0; i < s.n;) {
-        int bad = 1;
-        bool cut;
-        size_t length = (size_t)eng_utf8_next(s.data + i, s.n - i, &bad, &cut);
-        uint8_t c = (uint8_t)s.data[i];
-        if (!length)
-            fputs("\\ufffd", out);
-        else if (c < 0x20 || c == 0x7f)
-            fprintf(out, "\\u%04x", c);
-        else if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else
-            fwrite(s.data + i, 1, length, out);
-        i += length ? length : (size_t)bad;
-    }
-    fputc('"', out);
-}
-
 static struct moe_string view(const char *text)
 {
     return (struct moe_string){ text, strlen(text) };
@@ -59,7 +36,7 @@ static void begin(struct sheet *s, const char *name, const char *label)
     if (s->json) {
         fputs(s->comma ? "," : "", s->out);
         if (name) {
-            json_string(s->out, view(name));
+            eng_json_string(s->out, view(name));
             fputc(':', s->out);
         }
     } else
@@ -97,7 +74,7 @@ static void put_string(struct sheet *s, const char *name, const char *label, str
     char shown[256];
     begin(s, name, label);
     if (s->json)
-        json_string(s->out, text);
+        eng_json_string(s->out, text);
     else {
         moe_string_show(text, shown, sizeof shown);
         fputs(shown, s->out);
@@ -167,26 +144,6 @@ static void put_text(struct sheet *s, const struct moe_file *f, const char *key,
         put_string(s, name, label, *(const struct moe_string *)v->data);
 }
 
-static bool contains(struct moe_string s, const char *part)
-{
-    return memmem(s.data, s.n, part, strlen(part)) != NULL;
-}
-
-/* All experts of a layer in one tensor, or, in old files, one tensor for each. */
-static bool is_expert(const struct moe_tensor *t)
-{
-    static const char *const old[] = { "ffn_gate.", "ffn_up.", "ffn_down." };
-    if (contains(t->name, "_exps."))
-        return true;
-    for (int i = 0; i < 3; i++) {
-        const char *at = memmem(t->name.data, t->name.n, old[i], strlen(old[i]));
-        const char *next = at ? at + strlen(old[i]) : NULL;
-        if (at && next < t->name.data + t->name.n && *next >= '0' && *next <= '9')
-            return true;
-    }
-    return false;
-}
-
 static const char *type_name(uint32_t gguf_type, char *room, size_t bytes)
 {
     const struct moe_tensor_type *type = moe_tensor_type(gguf_type);
@@ -208,7 +165,7 @@ static void put_sizes(struct sheet *s, const struct moe_file *f)
     uint64_t expert_bytes = 0, dense_bytes = 0, weights = 0;
     for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
         const struct moe_tensor *t = moe_file_tensor(f, i);
-        *(is_expert(t) ? &expert_bytes : &dense_bytes) += t->bytes;
+        *(moe_tensor_is_expert(t) ? &expert_bytes : &dense_bytes) += t->bytes;
         weights += n_weight(t);
     }
     put_count(s, "n_split", "splits", (uint64_t)moe_file_files(f)->n_file);
@@ -288,7 +245,7 @@ static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
     switch (v->item) {
     case MOE_STRING:
         if (s->json) {
-            json_string(s->out, ((const struct moe_string *)v->data)[i]);
+            eng_json_string(s->out, ((const struct moe_string *)v->data)[i]);
             break;
         }
         moe_string_show(((const struct moe_string *)v->data)[i], shown, room);
@@ -345,7 +302,7 @@ static void put_tensors(struct sheet *s, const struct moe_file *f)
         begin(s, NULL, name);
         if (s->json) {
             fputs("{\"name\":", s->out);
-            json_string(s->out, t->name);
+            eng_json_string(s->out, t->name);
             fprintf(s->out, ",\"type\":\"%s\",\"file\":%d,\"offset\":%" PRIu64 ",\"bytes\":%" PRIu64
                     ",\"dim\":[", type, t->file, t->offset, t->bytes);
         } else

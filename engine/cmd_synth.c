@@ -4,26 +4,7 @@
  * In: a shape's name, and by option layers, vocabulary size, format of the experts and a seed.
  * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
  * moe_synth(). */
-#include <signal.h>
-#include <string.h>
-
 #include "engine/cli.h"
-
-static atomic_bool stop;
-
-static void on_signal(int number)
-{
-    (void)number;
-    atomic_store(&stop, true);
-}
-
-/* Ctrl-C in the middle of ten gigabytes must not leave them on the disk. */
-static void catch_signals(void)
-{
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
 
 int eng_cmd_synth(const struct eng_config *config)
 {
@@ -42,8 +23,7 @@ int eng_cmd_synth(const struct eng_config *config)
         err = eng_progress_open(&bar, config->output, config->quiet);
     if (!err) {
         opt.progress = eng_progress_counter(bar);
-        opt.stop = &stop;
-        catch_signals();
+        opt.stop = eng_interrupt();
         err = moe_synth(config->output, &opt);
     }
     eng_progress_close(bar);

@@ -19,7 +19,9 @@
 #define RUN      (1u << ENG_run)
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
+#define RENDER   (1u << ENG_render)
 #define INSPECT  (1u << ENG_inspect)
+#define QUANTIZE (1u << ENG_quantize)
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
 #define DOCTOR   (1u << ENG_doctor)
@@ -29,7 +31,7 @@
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m", MODEL | TOKENIZE | INSPECT | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+    { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | DOCTOR, ENG_TEXT, AT(model), 0, 0,
       "FILE", "model file, .gguf, or the first of its splits" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this and exit" },
@@ -43,6 +45,8 @@ static const struct eng_option options[] = {
       "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
     { "text", "", EVAL, ENG_TEXT, AT(text), 0, 0,
       "FILE", "perplexity of this text" },
+    { "template", "--chat-template-file", RENDER, ENG_TEXT, AT(template), 0, 0,
+      "FILE", "a chat template, in place of the model's" },
     { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
       NULL, "ids to text" },
     { "special", "", RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
@@ -55,7 +59,21 @@ static const struct eng_option options[] = {
       "N", "tokens; 0: as many as the shape has" },
     { "format", "", SYNTH, ENG_TEXT, AT(format), 0, 0,
       "NAME", "of experts and FFN: q4_k, q6_k, q8_0, f16, bf16, f32" },
-    { "output", "-o", SYNTH, ENG_TEXT, AT(output), 0, 0,
+    { "format", "", QUANTIZE, ENG_TEXT, AT(format), 0, 0,
+      "NAME", "of all matrices: q4_k, q6_k, q8_0, f16, bf16, f32" },
+    { "experts", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EXPERTS]), 0, 0,
+      "NAME", "of routed experts, in place of --format" },
+    { "ffn", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_FFN]), 0, 0,
+      "NAME", "of shared experts and dense networks" },
+    { "attention", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_ATTENTION]), 0, 0,
+      "NAME", "of attention" },
+    { "embedding", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EMBEDDING]), 0, 0,
+      "NAME", "of the token embedding" },
+    { "head", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_HEAD]), 0, 0,
+      "NAME", "of the output matrix" },
+    { "requantize", "", QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
+      NULL, "even weights that are quantised already" },
+    { "output", "-o", SYNTH | QUANTIZE, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
@@ -70,7 +88,7 @@ static const struct eng_option options[] = {
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
       "SIZE", "memory for weights; 0: as much as they take" },
@@ -78,7 +96,7 @@ static const struct eng_option options[] = {
       "SIZE", "memory for keys and values; 0: as much as the context takes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
-    { "isa", "", MODEL, ENG_ISA, AT(isa), 0, 0,
+    { "isa", "", MODEL | QUANTIZE, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
     { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
@@ -106,7 +124,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | QUANTIZE | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -125,7 +143,8 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_synth, AT(shape), "--shape NAME" },
-    { ENG_synth, AT(output), "-o FILE" },
+    { ENG_synth, AT(output), "-o FILE" },     { ENG_quantize, AT(model), "MODEL" },
+    { ENG_quantize, AT(output), "-o FILE" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {

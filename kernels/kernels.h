@@ -45,8 +45,11 @@ struct kn_mat {
 /* Values of row r as float32, by the format's usual dequantisation (embedding look-up, tests). */
 void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 
-/* One file row to float32, and back with the plain rounding rule (tests, synth). */
+/* One file row to float32; kn_ops has the way back. */
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
+
+/* Adds the scale and minimum (0..63) of sub-block i to a Q4_K block whose sc is still zero there. */
+void kn_q4_k_scale_put(struct kn_q4_k *b, int i, int scale, int min);
 
 float    kn_f16_to_f32(uint16_t h);
 uint16_t kn_f32_to_f16(float x);                                     /* nearest, ties to even */
@@ -103,6 +106,10 @@ struct kn_ops {
     /* x[n] to one activation row of kind a.  Scale = largest |x| of the block / 127; a block whose
      * largest |x| is below 2^-100 is zero; one with a value that is not finite gets a NaN scale. */
     void (*quantize)(enum kn_act a, const float *x, int n, void *out);
+
+    /* x[n] to whole blocks of a file, with the least squared error that a search finds (encode.tmpl.c).
+     * A block depends on its own values only, so n may span rows.  x is finite. */
+    void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
 
     /* File rows to panels panel0..panel1-1; rows holds the whole matrix, panels the whole result. */
     void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,

@@ -45,13 +45,15 @@ const struct moe_value *moe_gguf_find(const struct moe_file *f, const struct moe
                                       const char *key);
 const struct moe_tensor *moe_gguf_find_tensor(const struct moe_file *f, const char *name);
 
-/* ---- encoders: quantize.c -------------------------------------------------------------------------- */
+/* ---- what is written to files: synth.c and quantize.c agree on it ---------------------------------- */
 
-/* One row of n_in values to a file row of kn_row_bytes(f, n_in) bytes. */
-void moe_row_encode(enum kn_format f, const float *x, int n_in, void *row);
+/* Rows that are no whole blocks of a format fall back as published files do: Q8_0, then F16; said. */
+enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in);
 
-/* Adds the scale and min (0..63) of sub-block s to a block whose sc is still zero there. */
-void moe_q4_k_scale(struct kn_q4_k *b, int s, int sc, int m);
+/* The numbers by which published files name the format of most of their weights (general.file_type). */
+uint32_t moe_file_type(enum kn_format f);
+
+#define MOE_QUANTIZATION_VERSION 2          /* general.quantization_version: of the blocks' layout */
 
 /* ---- what a model is: family.c reads it from metadata, model.c binds weights to it ---------------- */
 

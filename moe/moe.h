@@ -78,6 +78,9 @@ void moe_string_show(struct moe_string s, char *out, size_t bytes);
 struct moe_tensor_type { const char *name; int block_values, block_bytes; };
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type);
 
+/* All experts of a layer in one tensor, or, in old files, one tensor for each. */
+bool moe_tensor_is_expert(const struct moe_tensor *t);
+
 /* Writing one: add everything, then write the header, then each tensor's bytes in order.  The file
  * appears under its name only when finished. */
 struct moe_writer;
@@ -86,6 +89,7 @@ void moe_writer_close(struct moe_writer *w);            /* unfinished: nothing i
 int  moe_writer_value(struct moe_writer *w, const char *key, enum moe_type type, const void *value);
 int  moe_writer_string(struct moe_writer *w, const char *key, const char *s, size_t n);
 int  moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, const void *data, size_t n);
+int  moe_writer_copy(struct moe_writer *w, const struct moe_value *v);        /* as another file has it */
 int  moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
                        const uint64_t *dim);
 int  moe_writer_header(struct moe_writer *w);
@@ -105,6 +109,33 @@ struct moe_synth_options {
 };
 int moe_synth(const char *path, const struct moe_synth_options *opt);
 const char *moe_synth_shape(int i);                     /* names, NULL after the last */
+
+/* ---- quantising -------------------------------------------------------------------------------- */
+
+/* The matrices that may have a format of their own.  An embedding that is the head too takes the wider
+ * of its two. */
+enum moe_part { MOE_EXPERTS, MOE_FFN, MOE_ATTENTION, MOE_EMBEDDING, MOE_HEAD, MOE_PART_COUNT };
+
+struct moe_quantize_options {
+    enum kn_format format[MOE_PART_COUNT];
+    bool requantize;                                    /* of weights that are quantised already */
+    const struct kn_ops *ops;
+    struct kn_team *team;
+    struct off_progress *progress;                      /* may be NULL */
+    const atomic_bool *stop;                            /* may be NULL; once true, nothing is left behind */
+};
+
+struct moe_quantized {                                  /* what became of one tensor */
+    enum kn_format from, to;
+    uint64_t n_value, bytes;                            /* bytes as written */
+    double square, error;                               /* of its values, and of what they changed by */
+};
+
+/* Writes f's model to path: metadata whole, matrices in the formats asked for (rows that are no whole
+ * blocks fall back, said), vectors, biases and routers in F32, matrices of no known part as they are.
+ * Fills done[moe_file_tensor_count(f)].  The same bytes for any team. */
+int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
+                 struct moe_quantized *done);
 
 /* ---- models ------------------------------------------------------------------------------------ */
 

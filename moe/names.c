@@ -1,9 +1,10 @@
-/* moe/names.c - what files call things: the types of tensors, and names made fit to be shown.
+/* moe/names.c - what files call things: the types of tensors and of whole files, which tensors are
+ * experts, and names made fit to be shown.
  *
  * The table has every type number that GGUF files have been published with and whose size is plain
  * blocks times bytes; a type that is not here can be listed but not measured.  Numbers that never
  * reached a file, or were withdrawn, are absent. */
-#include "moe/moe.h"
+#include "moe/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,43 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
     if (gguf_type >= sizeof types / sizeof *types || !types[gguf_type].name)
         return NULL;
     return &types[gguf_type];
+}
+
+uint32_t moe_file_type(enum kn_format f)
+{
+    switch (f) {
+    case KN_F16:  return 1;
+    case KN_Q8_0: return 7;
+    case KN_Q4_K: return 15;
+    case KN_Q6_K: return 18;
+    case KN_BF16: return 32;
+    default:      return 0;
+    }
+}
+
+enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
+{
+    enum kn_format f = want;
+    while (n_in % (uint64_t)kn_format_info(f)->block_values)
+        f = f == KN_Q8_0 ? KN_F16 : KN_Q8_0;
+    if (f != want)
+        kn_say(KN_LOG_WARN, "%s: rows of %llu values are no whole blocks of %s; it is stored as %s",
+               name, (unsigned long long)n_in, kn_format_info(want)->name, kn_format_info(f)->name);
+    return f;
+}
+
+bool moe_tensor_is_expert(const struct moe_tensor *t)
+{
+    static const char *const old[] = { "ffn_gate.", "ffn_up.", "ffn_down." };
+    if (memmem(t->name.data, t->name.n, "_exps.", 6))
+        return true;
+    for (int i = 0; i < 3; i++) {
+        const char *at = memmem(t->name.data, t->name.n, old[i], strlen(old[i]));
+        const char *next = at ? at + strlen(old[i]) : NULL;
+        if (at && next < t->name.data + t->name.n && *next >= '0' && *next <= '9')
+            return true;
+    }
+    return false;
 }
 
 /* Bytes of the UTF-8 character at s, 0 when it is none (overlong forms and surrogates are none). */

@@ -1,138 +1,323 @@
-/* moe/quantize.c - float32 rows to file rows, one encoder per format.
+/* moe/quantize.c - a model file with its weights in other formats.
  *
- * In comes a row of n_in finite values, out goes the row as it stands in a GGUF file.  The encoders
- * are plain: a block's scale comes from its extremes and every code is the nearest one.  Decoding
- * is the kernels' (kn_row_decode); a value comes back within half a step of its block. */
+ * In come an open model file and a format for each part of the model; out comes a file with the
+ * same metadata and the same tensors in the same order, and how far each is from what it was.
+ *
+ * What precision is for stays wide: vectors, biases and routers (a router's rounding sends tokens
+ * to other experts) are F32.  A matrix that belongs to no part that is known is copied as it is.
+ *
+ * A tensor is cut into grains of whole blocks.  A grain is read, decoded, encoded and measured by
+ * one thread; some grains for each thread are under way at once and then written in order.  So
+ * memory is a few MiB for each thread whatever the model's size, and neither the bytes nor the
+ * order of any sum depends on how many there are. */
 #include "moe/internal.h"
 
+#include <math.h>
 #include <string.h>
 
-static int nearest(float x, int least, int most)
+#define GRAIN      (1 << 16)                /* values: whole blocks of every format */
+#define PER_THREAD 4                        /* grains under way at once, for each thread */
+#define RUN        256                      /* values compared at a time; divides GRAIN */
+#define NAME_MOST  256
+
+struct job {
+    const struct moe_file *file;
+    const struct moe_quantize_options *opt;
+    struct moe_writer *writer;
+    struct moe_quantized *done;             /* [n_tensor] */
+    size_t n_tensor;
+};
+
+struct grain { int err; double square, error; };
+
+struct piece {                              /* the grains under way, all of one tensor */
+    const struct job *job;
+    const struct moe_tensor *t;
+    const struct moe_quantized *q;
+    uint64_t first;                         /* the first grain's first value */
+    struct grain *grain;                    /* [n_room] */
+    uint8_t *out;                           /* [n_room][GRAIN * 4], filled without gaps */
+    uint8_t *raw;                           /* [n_thread][GRAIN * 4] */
+    float *x;                               /* [n_thread][GRAIN] */
+    int n_thread, n_room;
+    atomic_bool failed;                     /* one grain's failure is enough to be told of */
+};
+
+static size_t bytes_of(enum kn_format f, uint64_t n_value)
 {
-    int i = (int)(x < 0 ? x - 0.5f : x + 0.5f);
-    return kn_max(least, kn_min(most, i));
+    const struct kn_format_info *info = kn_format_info(f);
+    return (size_t)(n_value / (uint64_t)info->block_values * (uint64_t)info->block_bytes);
 }
 
-static float inverse(float x) { return x > 0 ? 1 / x : 0; }
+/* ---- which format ---------------------------------------------------------------------------- */
 
-static float largest(const float *x, int n)
+static bool contains(const struct moe_tensor *t, const char *part)
 {
-    float most = 0;
-    for (int i = 0; i < n; i++) {
-        float a = x[i] < 0 ? -x[i] : x[i];
-        most = a > most ? a : most;
-    }
-    return most;
+    return memmem(t->name.data, t->name.n, part, strlen(part)) != NULL;
 }
 
-static void encode_q8_0(const float *x, struct kn_q8_0 *b)
+static bool is_wide(const struct moe_tensor *t)
 {
-    b->d = kn_f32_to_f16(largest(x, 32) / 127);
-    float inv = inverse(kn_f16_to_f32(b->d));
-    for (int i = 0; i < 32; i++)
-        b->q[i] = (int8_t)nearest(x[i] * inv, -127, 127);
+    return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") ||
+           contains(t, ".ffn_gate_inp");
 }
 
-/* value = d * scale * code - dmin * min, scale and min 6 bits per 32 values, code 4 bits. */
-static void encode_q4_k(const float *x, struct kn_q4_k *b)
+static enum moe_part part_of(const struct moe_tensor *t)
 {
-    float scale[8], low[8], scale_most = 0, low_most = 0;
-    for (int s = 0; s < 8; s++) {
-        float least = 0, most = 0;                      /* 0 is always in range: min has no sign */
-        for (int i = 0; i < 32; i++) {
-            least = x[32 * s + i] < least ? x[32 * s + i] : least;
-            most = x[32 * s + i] > most ? x[32 * s + i] : most;
-        }
-        scale[s] = (most - least) / 15;
-        low[s] = -least;
-        scale_most = scale[s] > scale_most ? scale[s] : scale_most;
-        low_most = low[s] > low_most ? low[s] : low_most;
-    }
-    b->d = kn_f32_to_f16(scale_most / 63);
-    b->dmin = kn_f32_to_f16(low_most / 63);
-    float d = kn_f16_to_f32(b->d), dmin = kn_f16_to_f32(b->dmin);
-
-    memset(b->sc, 0, sizeof b->sc);
-    memset(b->q, 0, sizeof b->q);
-    for (int s = 0; s < 8; s++) {
-        int sc = nearest(scale[s] * inverse(d), 0, 63), m = nearest(low[s] * inverse(dmin), 0, 63);
-        moe_q4_k_scale(b, s, sc, m);
-        float step = inverse(d * (float)sc), shift = dmin * (float)m;
-        for (int i = 0; i < 32; i++) {
-            int code = nearest((x[32 * s + i] + shift) * step, 0, 15);
-            b->q[32 * (s / 2) + i] |= (uint8_t)(code << 4 * (s & 1));
-        }
-    }
+    if (moe_string_is(t->name, "token_embd.weight"))
+        return MOE_EMBEDDING;
+    if (moe_string_is(t->name, "output.weight"))
+        return MOE_HEAD;
+    if (moe_tensor_is_expert(t))
+        return MOE_EXPERTS;
+    return contains(t, ".ffn_") ? MOE_FFN : contains(t, ".attn_") ? MOE_ATTENTION : MOE_PART_COUNT;
 }
 
-/* Six bits of scale and min of sub-block s, spread over the twelve bytes as the format has it. */
-void moe_q4_k_scale(struct kn_q4_k *b, int s, int sc, int m)
+static bool is_quantised(enum kn_format f) { return kn_format_info(f)->block_values > 1; }
+
+/* Of two formats the one with more bits for a value. */
+static enum kn_format wider(enum kn_format a, enum kn_format b)
 {
-    if (s < 4) {
-        b->sc[s] |= (uint8_t)sc;
-        b->sc[s + 4] |= (uint8_t)m;
-    } else {
-        b->sc[s - 4] |= (uint8_t)((sc >> 4) << 6);
-        b->sc[s] |= (uint8_t)((m >> 4) << 6);
-        b->sc[s + 4] |= (uint8_t)((sc & 15) | (m & 15) << 4);
-    }
+    return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
 }
 
-/* value = d * scale * (code - 32), scale 8 bits per 16 values, code 6 bits. */
-static void encode_q6_k(const float *x, struct kn_q6_k *b)
+static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, enum kn_format from,
+                             const char *shown)
 {
-    float scale[16], scale_most = 0;
-    for (int s = 0; s < 16; s++) {
-        scale[s] = largest(x + 16 * s, 16) / 31;
-        scale_most = scale[s] > scale_most ? scale[s] : scale_most;
-    }
-    b->d = kn_f32_to_f16(scale_most / 127);
-    float d = kn_f16_to_f32(b->d);
-
-    memset(b->ql, 0, sizeof b->ql);
-    memset(b->qh, 0, sizeof b->qh);
-    for (int s = 0; s < 16; s++) {
-        int sc = nearest(scale[s] * inverse(d), 0, 127);
-        float step = inverse(d * (float)sc);
-        b->sc[s] = (int8_t)sc;
-        for (int i = 16 * s; i < 16 * s + 16; i++) {
-            int code = nearest(x[i] * step, -32, 31) + 32, h = i / 128, f = i / 32 % 4, l = i % 32;
-            b->ql[64 * h + 32 * (f & 1) + l] |= (uint8_t)((code & 15) << 4 * (f >> 1));
-            b->qh[32 * h + l] |= (uint8_t)((code >> 4) << 2 * f);
-        }
-    }
+    const enum kn_format *format = j->opt->format;
+    if (is_wide(t))
+        return KN_F32;
+    enum moe_part part = part_of(t);
+    if (part == MOE_PART_COUNT)
+        return from;
+    enum kn_format f = format[part];
+    if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
+        f = wider(f, format[MOE_HEAD]);
+    return moe_format_fit(shown, f, t->dim[0]);
 }
 
-void moe_row_encode(enum kn_format f, const float *x, int n_in, void *row)
+static int plan_tensor(struct job *j, size_t i)
 {
-    kn_assert(kn_row_bytes(f, n_in));
-    uint16_t *half = row;
-    int n_block = n_in / kn_format_info(f)->block_values;
-    switch (f) {
-    case KN_F32:
-        memcpy(row, x, (size_t)n_in * sizeof *x);
-        break;
-    case KN_F16:
-        for (int i = 0; i < n_in; i++)
-            half[i] = kn_f32_to_f16(x[i]);
-        break;
-    case KN_BF16:
-        for (int i = 0; i < n_in; i++)
-            half[i] = kn_f32_to_bf16(x[i]);
-        break;
-    case KN_Q8_0:
-        for (int i = 0; i < n_block; i++)
-            encode_q8_0(x + 32 * i, (struct kn_q8_0 *)row + i);
-        break;
-    case KN_Q4_K:
-        for (int i = 0; i < n_block; i++)
-            encode_q4_k(x + 256 * i, (struct kn_q4_k *)row + i);
-        break;
-    case KN_Q6_K:
-        for (int i = 0; i < n_block; i++)
-            encode_q6_k(x + 256 * i, (struct kn_q6_k *)row + i);
-        break;
-    default:
-        kn_assert(!"a format without an encoder");
+    const struct moe_tensor *t = moe_file_tensor(j->file, i);
+    struct moe_quantized *q = &j->done[i];
+    char shown[NAME_MOST];
+    moe_string_show(t->name, shown, sizeof shown);
+    *q = (struct moe_quantized){ .n_value = t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3] };
+    if (kn_format_from_gguf(t->gguf_type, &q->from)) {
+        const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor '%s' has type %s (%u), which cannot be read",
+                       moe_file_path(j->file), shown, type ? type->name : "unknown", t->gguf_type);
     }
+    q->to = wanted(j, t, q->from, shown);
+    q->bytes = bytes_of(q->to, q->n_value);
+    if (is_quantised(q->from) && !j->opt->requantize)
+        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds "
+                       "to its error: take the F16, BF16 or F32 file, or give --requantize",
+                       moe_file_path(j->file), shown, kn_format_info(q->from)->name);
+    return 0;
+}
+
+/* ---- the header ------------------------------------------------------------------------------ */
+
+/* The format that most values have. */
+static enum kn_format main_format(const struct job *j)
+{
+    uint64_t n[KN_FORMAT_COUNT] = { 0 };
+    int most = 0;
+    for (size_t i = 0; i < j->n_tensor; i++)
+        n[j->done[i].to] += j->done[i].n_value;
+    for (int f = 1; f < KN_FORMAT_COUNT; f++)
+        most = n[f] > n[most] ? f : most;
+    return (enum kn_format)most;
+}
+
+/* Everything but what is no longer so: the splits, and the alignment, which is the writer's own. */
+static int write_values(const struct job *j)
+{
+    static const char type_key[] = "general.file_type";
+    static const char version_key[] = "general.quantization_version";
+    uint32_t type = moe_file_type(main_format(j)), version = MOE_QUANTIZATION_VERSION;
+    int err = 0;
+    for (size_t i = 0; !err && i < moe_file_value_count(j->file); i++) {
+        const struct moe_value *v = moe_file_value(j->file, i);
+        if (moe_string_is(v->key, type_key) || moe_string_is(v->key, version_key) ||
+            moe_string_is(v->key, "general.alignment") ||
+            (v->key.n > 6 && !memcmp(v->key.data, "split.", 6)))
+            continue;
+        err = moe_writer_copy(j->writer, v);
+    }
+    if (!err)
+        err = moe_writer_value(j->writer, type_key, MOE_U32, &type);
+    if (!err)
+        err = moe_writer_value(j->writer, version_key, MOE_U32, &version);
+    return err;
+}
+
+static int describe_tensor(const struct job *j, size_t i)
+{
+    const struct moe_tensor *t = moe_file_tensor(j->file, i);
+    char name[NAME_MOST];
+    if (t->name.n >= sizeof name || memchr(t->name.data, 0, t->name.n))
+        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or with a zero in it",
+                       moe_file_path(j->file), i, t->name.n);
+    memcpy(name, t->name.data, t->name.n);
+    name[t->name.n] = '\0';
+    return moe_writer_tensor(j->writer, name, j->done[i].to, t->n_dim, t->dim);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static double square_of(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+/* Squared distance of values from what their blocks decode to. */
+static double distance(enum kn_format f, const float *x, size_t n, const uint8_t *blocks)
+{
+    float y[RUN];
+    double sum = 0;
+    for (size_t at = 0; at < n; at += RUN) {
+        size_t part = n - at < RUN ? n - at : RUN;
+        kn_row_decode(f, blocks + bytes_of(f, at), (int)part, y);
+        for (size_t i = 0; i < part; i++)
+            y[i] = x[at + i] - y[i];
+        sum += square_of(y, part);
+    }
+    return sum;
+}
+
+static void convert_grain(void *arg, int item, int thread)
+{
+    struct piece *p = arg;
+    const struct moe_quantized *q = p->q;
+    const struct off_files *files = moe_file_files(p->job->file);
+    uint64_t at = p->first + (uint64_t)item * GRAIN, left = q->n_value - at;
+    size_t n = left < GRAIN ? (size_t)left : GRAIN, raw_bytes = bytes_of(q->from, n);
+    uint8_t *out = p->out + (size_t)item * bytes_of(q->to, GRAIN);
+    uint8_t *raw = q->from == q->to ? out : p->raw + (size_t)thread * GRAIN * sizeof(float);
+    float *x = p->x + (size_t)thread * GRAIN;
+
+    p->grain[item] = (struct grain){ 0 };
+    if (atomic_load(&p->failed))
+        return;
+    int err = kn_file_read(files->fd[p->t->file], files->path[p->t->file], raw, raw_bytes,
+                           p->t->offset + bytes_of(q->from, at));
+    if (err) {
+        p->grain[item].err = err;
+        atomic_store(&p->failed, true);
+        return;
+    }
+    kn_row_decode(q->from, raw, (int)n, x);
+    p->grain[item].square = square_of(x, n);
+    if (q->from != q->to) {
+        p->job->opt->ops->encode(q->to, x, n, out);
+        p->grain[item].error = distance(q->to, x, n, out);
+    }
+    if (p->job->opt->progress)
+        atomic_fetch_add(&p->job->opt->progress->done_bytes, raw_bytes);
+}
+
+static int write_piece(struct piece *p, struct moe_quantized *q, int n_grain)
+{
+    uint64_t left = q->n_value - p->first, n = (uint64_t)n_grain * GRAIN;
+    for (int i = 0; i < n_grain; i++) {
+        if (p->grain[i].err)
+            return p->grain[i].err;
+        q->square += p->grain[i].square;
+        q->error += p->grain[i].error;
+    }
+    return moe_writer_data(p->job->writer, p->out, bytes_of(q->to, left < n ? left : n));
+}
+
+/* Sums tell of values that are not finite, or that overflow the format. */
+static int check_sums(const struct piece *p)
+{
+    char shown[NAME_MOST];
+    moe_string_show(p->t->name, shown, sizeof shown);
+    if (p->q->from == p->q->to || (isfinite(p->q->square) && isfinite(p->q->error)))
+        return 0;
+    const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
+                                              : "are no finite numbers";
+    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
+                   shown, what);
+}
+
+static int write_tensor(struct piece *p, size_t i)
+{
+    const struct job *j = p->job;
+    struct moe_quantized *q = &j->done[i];
+    p->t = moe_file_tensor(j->file, i);
+    p->q = q;
+    for (p->first = 0; p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
+        uint64_t n = (q->n_value - p->first + GRAIN - 1) / GRAIN;
+        int n_grain = n < (uint64_t)p->n_room ? (int)n : p->n_room;
+        kn_parallel_for(j->opt->team, n_grain, convert_grain, p);
+        int err = write_piece(p, q, n_grain);
+        if (!err && j->opt->stop && atomic_load(j->opt->stop))
+            err = kn_fail(KN_ECANCELLED, "quantize: stopped; nothing was written");
+        if (err)
+            return err;
+    }
+    return check_sums(p);
+}
+
+static int write_tensors(struct job *j)
+{
+    int n_thread = kn_team_size(j->opt->team), n_room = n_thread * PER_THREAD, err = 0;
+    size_t grain = (size_t)GRAIN * sizeof(float);
+    size_t bytes = (size_t)(2 * n_thread + n_room) * grain;
+    struct piece p = { .job = j, .n_thread = n_thread, .n_room = n_room };
+    uint8_t *memory = kn_map(bytes, -1);
+    p.grain = kn_calloc((size_t)n_room, sizeof *p.grain);
+    if (!memory || !p.grain)
+        err = kn_fail(KN_ENOMEM, "quantize: no memory for %zu MiB of buffers", bytes >> 20);
+    if (!err) {
+        p.x = (float *)memory;
+        p.raw = memory + (size_t)n_thread * grain;
+        p.out = p.raw + (size_t)n_thread * grain;
+    }
+    for (size_t i = 0; !err && i < j->n_tensor; i++)
+        err = write_tensor(&p, i);
+    kn_free(p.grain);
+    if (memory)
+        kn_unmap(memory, bytes);
+    return err;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static int write_file(struct job *j)
+{
+    uint64_t total = 0;
+    int err = write_values(j);
+    for (size_t i = 0; !err && i < j->n_tensor; i++) {
+        err = describe_tensor(j, i);
+        total += bytes_of(j->done[i].from, j->done[i].n_value);
+    }
+    if (j->opt->progress)
+        atomic_store(&j->opt->progress->total_bytes, total);
+    if (!err)
+        err = moe_writer_header(j->writer);
+    if (!err)
+        err = write_tensors(j);
+    return err ? err : moe_writer_finish(j->writer);
+}
+
+int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
+                 struct moe_quantized *done)
+{
+    struct job j = { .file = f, .opt = opt, .done = done, .n_tensor = moe_file_tensor_count(f) };
+    int err = 0;
+    for (size_t i = 0; !err && i < j.n_tensor; i++)
+        err = plan_tensor(&j, i);
+    if (!err)
+        err = moe_writer_open(&j.writer, path);
+    if (!err)
+        err = write_file(&j);
+    moe_writer_close(j.writer);
+    return err;
 }

@@ -47,18 +47,6 @@ struct plan {
 
 /* ---- which tensors --------------------------------------------------------------------------- */
 
-/* Rows that are no whole blocks fall back as published files do. */
-static enum kn_format fit(const char *name, enum kn_format want, int n_in)
-{
-    enum kn_format f = want;
-    while (!kn_row_bytes(f, n_in))
-        f = f == KN_Q8_0 ? KN_F16 : KN_Q8_0;
-    if (f != want)
-        kn_say(KN_LOG_WARN, "%s: rows of %d values are no whole blocks of %s; it is stored as %s",
-               name, n_in, kn_format_info(want)->name, kn_format_info(f)->name);
-    return f;
-}
-
 static struct recipe *add(struct plan *p, const char *name, enum kn_format format, float deviation)
 {
     kn_assert(p->n_recipe < p->room);
@@ -80,7 +68,7 @@ static void add_norm(struct plan *p, const char *name, int n, float mean)
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
                     int n_mat, float gain)
 {
-    struct recipe *r = add(p, name, fit(name, want, n_in), gain / sqrtf((float)n_in));
+    struct recipe *r = add(p, name, moe_format_fit(name, want, (uint64_t)n_in), gain / sqrtf((float)n_in));
     r->n_dim = n_mat ? 3 : 2;
     r->dim[0] = (uint64_t)n_in;
     r->dim[1] = (uint64_t)n_out;
@@ -164,19 +152,6 @@ static void say_f32(struct moe_writer *w, const char *arch, const char *key, flo
     moe_writer_value(w, full, MOE_F32, &x);
 }
 
-/* The numbers by which published files name the format of most of their weights. */
-static int file_type(enum kn_format f)
-{
-    switch (f) {
-    case KN_F16:  return 1;
-    case KN_Q8_0: return 7;
-    case KN_Q4_K: return 15;
-    case KN_Q6_K: return 18;
-    case KN_BF16: return 32;
-    default:      return 0;
-    }
-}
-
 static int write_metadata(struct moe_writer *w, const struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -185,8 +160,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     snprintf(name, sizeof name, "synthetic %s, %d layers", s->name, p->n_layer);
     moe_writer_string(w, "general.architecture", arch, strlen(arch));
     moe_writer_string(w, "general.name", name, strlen(name));
-    say_u32(w, "general", "file_type", file_type(p->opt->format));
-    say_u32(w, "general", "quantization_version", 2);
+    say_u32(w, "general", "file_type", (int)moe_file_type(p->opt->format));
+    say_u32(w, "general", "quantization_version", MOE_QUANTIZATION_VERSION);
     say_u32(w, arch, "block_count", p->n_layer);
     say_u32(w, arch, "context_length", s->n_ctx);
     say_u32(w, arch, "embedding_length", s->d_model);

@@ -66,7 +66,7 @@ static void fill_q4_k(const struct moe_synth_fill *f, uint64_t i, struct kn_q4_k
     memset(b->sc, 0, sizeof b->sc);
     for (int s = 0; s < 8; s++) {
         int sc = 32 + (int)(head >> (4 + 5 * s) & 31);
-        moe_q4_k_scale(b, s, sc, sc);
+        kn_q4_k_scale_put(b, s, sc, sc);
     }
     for (int k = 0; k < 16; k++)
         code[k] = word(f, at + 1 + (uint64_t)k);

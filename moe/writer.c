@@ -127,12 +127,26 @@ void moe_writer_close(struct moe_writer *w)
 
 /* ---- header ---------------------------------------------------------------------------------- */
 
-static void put_key(struct moe_writer *w, const char *key, enum moe_type type)
+static void put_named(struct moe_writer *w, struct moe_string key, enum moe_type type)
 {
     kn_assert(!w->header_done);
-    put_string(w, &w->values, key, strlen(key));
+    put_string(w, &w->values, key.data, key.n);
     put_u32(w, &w->values, type);
     w->n_value++;
+}
+
+static void put_key(struct moe_writer *w, const char *key, enum moe_type type)
+{
+    put_named(w, (struct moe_string){ key, strlen(key) }, type);
+}
+
+static void put_items(struct moe_writer *w, enum moe_type item, const void *data, size_t n)
+{
+    if (item != MOE_STRING)
+        put(w, &w->values, data, n * scalar_bytes(item));
+    const struct moe_string *s = data;
+    for (size_t i = 0; item == MOE_STRING && i < n; i++)
+        put_string(w, &w->values, s[i].data, s[i].n);
 }
 
 int moe_writer_value(struct moe_writer *w, const char *key, enum moe_type type, const void *value)
@@ -157,11 +171,18 @@ int moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item, 
     put_key(w, key, MOE_ARRAY);
     put_u32(w, &w->values, item);
     put_u64(w, &w->values, n);
-    if (item != MOE_STRING)
-        put(w, &w->values, data, n * scalar_bytes(item));
-    const struct moe_string *s = data;
-    for (size_t i = 0; item == MOE_STRING && i < n; i++)
-        put_string(w, &w->values, s[i].data, s[i].n);
+    put_items(w, item, data, n);
+    return w->err;
+}
+
+int moe_writer_copy(struct moe_writer *w, const struct moe_value *v)
+{
+    put_named(w, v->key, v->type);
+    if (v->type == MOE_ARRAY) {
+        put_u32(w, &w->values, v->item);
+        put_u64(w, &w->values, v->n);
+    }
+    put_items(w, v->item, v->data, v->n);
     return w->err;
 }
 

@@ -158,9 +158,6 @@ FILTER(f_truncate)
 {
     struct jin_value given[4];
     jin_bind(j, "truncate", args, "length killwords end leeway", 0, given);
-    jin_need(j, v);
-    if (v.type != JIN_STRING)
-        JIN_FAIL(j, "truncate takes a string, not %s", jin_type_name(v));
     struct jin_value end = given[2].type == JIN_MISSING ? jin_text(j, "...") : given[2];
     int64_t length = given[0].type == JIN_MISSING ? 255 : jin_index(j, given[0], "length");
     int64_t leeway = jin_given(given[3]) ? jin_index(j, given[3], "leeway") : 5;
@@ -169,7 +166,10 @@ FILTER(f_truncate)
     int64_t n_end = jin_length(j, end);
     if (length < n_end || leeway < 0)
         JIN_FAIL(j, "expected length >= %lld, got %lld", (long long)n_end, (long long)length);
-    if (jin_length(j, v) <= length + leeway)
+    int64_t n = jin_length(j, v);
+    if (n < 0 || (n > length + leeway && v.type != JIN_STRING))
+        JIN_FAIL(j, "truncate takes a string, not %s", jin_type_name(v));
+    if (n <= length + leeway)
         return v;
     struct jin_value cut = kind_of(jin_sub(j, v.s, 0, jin_char_at(v.s, (size_t)(length - n_end))), v);
     if (given[1].type == JIN_MISSING || !jin_truth(given[1]))

@@ -269,7 +269,7 @@ struct jin_value jin_format_percent(struct jin *j, struct jin_value s, struct ji
         v = percent_field(&p, &f, v);
         jin_add(&b, v.s->data, v.s->n);
     }
-    bool mapping = with.type == JIN_DICT || with.type == JIN_LIST;
+    bool mapping = with.type == JIN_DICT || with.type == JIN_LIST || with.type == JIN_RANGE || with.type == JIN_UNDEFINED;
     if (p.used < p.n && !mapping)
         JIN_FAIL(j, "not all arguments converted during string formatting");
     struct jin_value out = jin_built(&b);

@@ -10,6 +10,7 @@
         .isa        = level,                \
         .matmul     = kn_matmul_##name,     \
         .quantize   = kn_quantize_##name,   \
+        .encode     = kn_encode_##name,     \
         .repack     = kn_repack_##name,     \
         .attend     = kn_attend_##name,     \
         .rms_norm   = kn_rms_norm_##name,   \

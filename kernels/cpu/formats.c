@@ -167,6 +167,20 @@ void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min
     }
 }
 
+/* The other way round: six bits each, spread over the twelve bytes. */
+void kn_q4_k_scale_put(struct kn_q4_k *b, int i, int scale, int min)
+{
+    kn_assert(i >= 0 && i < 8);
+    if (i < 4) {
+        b->sc[i] |= (uint8_t)scale;
+        b->sc[i + 4] |= (uint8_t)min;
+    } else {
+        b->sc[i - 4] |= (uint8_t)(scale >> 4 << 6);
+        b->sc[i] |= (uint8_t)(min >> 4 << 6);
+        b->sc[i + 4] |= (uint8_t)((scale & 15) | (min & 15) << 4);
+    }
+}
+
 static void decode_q8_0(const struct kn_q8_0 *w, float *out)
 {
     float d = kn_f16_to_f32(w->d);
@@ -181,11 +195,13 @@ static void decode_q4_k(const struct kn_q4_k *w, float *out)
     uint8_t scale[8], min[8];
 
     kn_q4_k_scales(w->sc, 1, scale, min);
-    for (int k = 0; k < 256; k++) {
-        int sub = k / 32, byte = w->q[k / 64 * 32 + k % 32];
-        int q = sub % 2 ? byte >> 4 : byte & 15;
+    for (int sub = 0; sub < 8; sub += 2, out += 64) {
+        const uint8_t *q = w->q + 16 * sub;
 
-        out[k] = d * scale[sub] * (float)q - dmin * min[sub];
+        for (int k = 0; k < 32; k++) {
+            out[k] = d * scale[sub] * (float)(q[k] & 15) - dmin * min[sub];
+            out[k + 32] = d * scale[sub + 1] * (float)(q[k] >> 4) - dmin * min[sub + 1];
+        }
     }
 }
 
@@ -193,39 +209,47 @@ static void decode_q6_k(const struct kn_q6_k *w, float *out)
 {
     float d = kn_f16_to_f32(w->d);
 
-    for (int k = 0; k < 256; k++) {
-        int half = k / 128, field = k / 32 % 4, i = k % 32;
-        int low = w->ql[64 * half + 32 * (field & 1) + i], high = w->qh[32 * half + i];
-        int q = (field < 2 ? low & 15 : low >> 4) | (high >> 2 * field & 3) << 4;
+    for (int part = 0; part < 8; part++, out += 32) {
+        int field = part % 4;
+        const uint8_t *low = w->ql + 64 * (part / 4) + 32 * (field & 1);
+        const uint8_t *high = w->qh + 32 * (part / 4);
+        const int8_t *sc = w->sc + 2 * part;
 
-        out[k] = d * w->sc[k / 16] * (float)(q - 32);
+        for (int k = 0; k < 32; k++) {
+            int q = (low[k] >> 4 * (field >> 1) & 15) | (high[k] >> 2 * field & 3) << 4;
+
+            out[k] = d * sc[k / 16] * (float)(q - 32);
+        }
     }
 }
 
-static void decode_block(enum kn_format f, const void *block, float *out)
+static void decode(enum kn_format f, const void *blocks, int n_block, float *out)
 {
-    uint16_t half;
+    const uint16_t *half = blocks;
 
     switch (f) {
     case KN_F32:
-        memcpy(out, block, sizeof *out);
+        memcpy(out, blocks, (size_t)n_block * sizeof *out);
         break;
     case KN_F16:
-        memcpy(&half, block, sizeof half);
-        *out = kn_f16_to_f32(half);
+        for (int i = 0; i < n_block; i++)
+            out[i] = kn_f16_to_f32(half[i]);
         break;
     case KN_BF16:
-        memcpy(&half, block, sizeof half);
-        *out = kn_bf16_to_f32(half);
+        for (int i = 0; i < n_block; i++)
+            out[i] = kn_bf16_to_f32(half[i]);
         break;
     case KN_Q8_0:
-        decode_q8_0(block, out);
+        for (int i = 0; i < n_block; i++)
+            decode_q8_0((const struct kn_q8_0 *)blocks + i, out + 32 * i);
         break;
     case KN_Q4_K:
-        decode_q4_k(block, out);
+        for (int i = 0; i < n_block; i++)
+            decode_q4_k((const struct kn_q4_k *)blocks + i, out + 256 * i);
         break;
     case KN_Q6_K:
-        decode_q6_k(block, out);
+        for (int i = 0; i < n_block; i++)
+            decode_q6_k((const struct kn_q6_k *)blocks + i, out + 256 * i);
         break;
     default:
         kn_assert(!"a format without a decoder");
@@ -234,12 +258,10 @@ static void decode_block(enum kn_format f, const void *block, float *out)
 
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out)
 {
-    const struct kn_format_info *info = kn_format_info(f);
-    const uint8_t *block = row;
+    int n = kn_format_info(f)->block_values;
 
-    kn_assert(n_in % info->block_values == 0);
-    for (int k = 0; k < n_in; k += info->block_values, block += info->block_bytes)
-        decode_block(f, block, out + k);
+    kn_assert(n_in % n == 0);
+    decode(f, row, n_in / n, out);
 }
 
 /* ---- a row out of a panel -------------------------------------------------------------------- */
@@ -291,6 +313,6 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out)
     kn_assert(r >= 0 && r < w->n_out && panel_bytes > 0);
     for (int k = 0; k < w->n_in; k += info->block_values, p += KN_PANEL * info->block_bytes) {
         gather_block(w->format, p, r % KN_PANEL, &block);
-        decode_block(w->format, &block, out + k);
+        decode(w->format, &block, 1, out + k);
     }
 }

@@ -13,23 +13,32 @@
  * what one core can read (17 GB/s where this was measured) it reaches only if the next bytes are
  * asked for while it computes, for its own window of instructions is shorter than a block.  Many
  * rows: 64 instructions of 64 products for a block and activation row, two a cycle, and half as
- * many again for scales, so 3 GHz allow 250 GMAC/s. */
+ * many again for scales, so 3 GHz allow 250 GMAC/s.  Memory idles while a panel is read again from
+ * the cache; so a tile is as large as registers allow, and what does not fit goes through a few
+ * KiB of the panel before more is asked for. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
-#define TILE 8                            /* activation rows whose sums fit the registers */
-#define CHAINS 2                          /* sums a row, so that one's latency hides the other's */
+#define TILE 8                            /* activation rows whose sums fit the registers, */
+#define WIDE_TILE 16                      /* when a row has but one */
+#define HOLD(run) (run)                   /* lines of codes that stay in registers meanwhile */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
+#define EACH_WIDE_TILE(X, of) \
+    X(of, 9) X(of, 10) X(of, 11) X(of, 12) X(of, 13) X(of, 14) X(of, 15) X(of, 16)
 #else
 #define TILE 6
-#define CHAINS 1
+#define WIDE_TILE TILE
+#define HOLD(run) 1
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
+#define EACH_WIDE_TILE(X, of)
 #endif
 #define GROUP 64                          /* activation rows that share what is unpacked */
 #define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
-#define FAR 7                             /* blocks from the next to what the outer caches are asked for */
-#define AHEAD 4096                        /* bytes from use to what is asked for, within a panel */
+#define FAR_BLOCKS 7                      /* from the next to what the outer caches are asked for */
+#define NEAR 1024                         /* bytes of Q8_0 from use to what the inner cache is */
+#define FAR 16384                         /* and the outer ones are asked for */
+#define AHEAD 4096                        /* the same of F32 */
 
 /* Arrays of registers are registers only when the loops over them are unrolled; code under a
  * sanitizer is not meant to be fast, and would take minutes to compile. */
@@ -58,7 +67,7 @@ struct tile {
     const uint8_t *const *x;              /* the rows, which start at byte `at` */
     size_t at;
     float (*acc)[ACC];                    /* their sums so far */
-    bool first;                           /* of those over the same weights */
+    int i, of;                            /* which of the tiles over the same weights */
     int n_step;                           /* blocks of Q8_0, k of floats */
 };
 
@@ -72,17 +81,23 @@ typedef void tile_fn(const struct tile *t);
 #define TILES(body)            \
     EACH_TILE(TILE_BODY, body) \
     static tile_fn *const body##_tiles[TILE + 1] = { EACH_TILE(TILE_ENTRY, body) };
+#define WIDE_TILES(body)                                    \
+    EACH_TILE(TILE_BODY, body)                              \
+    EACH_WIDE_TILE(TILE_BODY, body)                         \
+    static tile_fn *const body##_tiles[WIDE_TILE + 1] = {   \
+        EACH_TILE(TILE_ENTRY, body) EACH_WIDE_TILE(TILE_ENTRY, body) };
 
-/* All rows through one step, in tiles of about equal size. */
-static void each_tile(struct tile t, float (*acc)[ACC], tile_fn *const *tiles)
+/* All rows through one step, in tiles of about equal size, at most `most`. */
+static void each_tile(struct tile t, float (*acc)[ACC], tile_fn *const *tiles, int most)
 {
     const struct job *j = t.job;
-    const int n_tile = kn_ceil_div(j->n, TILE);
+    const int n_tile = kn_ceil_div(j->n, most);
 
+    t.of = n_tile;
     for (int i = 0; i < n_tile; i++) {
         int from = i * j->n / n_tile, to = (i + 1) * j->n / n_tile;
 
-        t.first = i == 0;
+        t.i = i;
         t.x = j->x + from;
         t.acc = acc + from;
         tiles[to - from](&t);
@@ -106,6 +121,10 @@ KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 KN_INLINE void prefetch(const void *p)    { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
+/* Rows of a tile of n that are taken abreast, so that their sums' latencies hide each other: up to
+ * TILE, in groups of about equal size. */
+KN_INLINE int abreast(int n) { return kn_ceil_div(n, kn_ceil_div(n, TILE)); }
+
 /* ---- blocks of 256 --------------------------------------------------------------------------- */
 
 /* Sixteen rows' block, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
@@ -124,45 +143,48 @@ typedef vi line_fn(const void *block, int k, int part);
 /* acc and what a block adds to it: isum of scaled codes, msum of scaled sums. */
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
 
-/* isum of one part for n rows.  The test of `first` also keeps the compiler from carrying one run's
- * registers into the next, which costs a fifth of the speed. */
+/* isum of one part for n rows, which pass over a run of lines that stays in registers, or over one
+ * line where folding takes registers too.  The test of `i` also keeps the compiler from carrying one
+ * run's registers into the next, which costs a fifth of the speed. */
 KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest,
                             int bytes, line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
 {
     const struct codes *c = t->w;
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), step = CHAINS * run;
-    const int n_ahead = kn_ceil_div(bytes / 64 * step, 64 * KN_PARTS);
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+    const int hold = largest <= KN_SMALL ? HOLD(run) : 1;
+    const int n_ahead = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS), side = abreast(n);
     const uint8_t *ahead = c->ahead + part * (bytes / KN_PARTS);
 
-    UNROLL for (int line = 0; line < 64; line += step) {
-        vi dot[CHAINS][TILE];
+    UNROLL for (int line = 0; line < 64; line += run) {
+        vi dot[WIDE_TILE], q[HOLD(16)], scale = c->scale[part][line / n_line];
 
-        if (t->first) {
+        if (t->i == 0) {
             UNROLL for (int i = 0; i < n_ahead; i++) {
-                const uint8_t *next = ahead + 64 * (line / step * n_ahead + i);
+                const uint8_t *next = ahead + 64 * (line / run * n_ahead + i);
                 prefetch(next);
-                prefetch_far(next + FAR * bytes);
+                prefetch_far(next + FAR_BLOCKS * bytes);
             }
         }
-        UNROLL for (int h = 0; h < CHAINS; h++) {
-            UNROLL for (int r = 0; r < n; r++)
-                dot[h][r] = vi_zero();
-        }
-        UNROLL for (int i = 0; i < run; i++) {
-            UNROLL for (int h = 0; h < CHAINS; h++) {
-                int k = line + h * run + i;
-                vi q = unpack ? unpack(c->block, k, part)
-                              : vi_load(c->q[k] + part * (int)sizeof(vi));
+        UNROLL for (int i = line; i < line + run; i += hold) {
+            UNROLL for (int h = 0; h < hold; h++)
+                q[h] = unpack ? unpack(c->block, i + h, part)
+                              : vi_load(c->q[i + h] + part * (int)sizeof(vi));
+            UNROLL for (int from = 0; from < n; from += side) {
+                const int to = kn_min(from + side, n);
 
-                UNROLL for (int r = 0; r < n; r++)
-                    dot[h][r] = dot_codes(dot[h][r], q, vi_spread(x[r]->q + 4 * k));
+                if (i == line) {
+                    UNROLL for (int r = from; r < to; r++)
+                        dot[r] = vi_zero();
+                }
+                UNROLL for (int h = 0; h < hold; h++) {
+                    UNROLL for (int r = from; r < to; r++)
+                        dot[r] = dot_codes(dot[r], q[h], vi_spread(x[r]->q + 4 * (i + h)));
+                }
+                if (i + hold == line + run) {
+                    UNROLL for (int r = from; r < to; r++)
+                        isum[r] = dot_fold(isum[r], dot[r], scale, largest);
+                }
             }
-        }
-        UNROLL for (int h = 0; h < CHAINS; h++) {
-            vi scale = c->scale[part][(line + h * run) / n_line];
-
-            UNROLL for (int r = 0; r < n; r++)
-                isum[r] = dot_fold(isum[r], dot[h][r], scale);
         }
     }
 }
@@ -172,12 +194,12 @@ KN_INLINE void block_rows(const struct tile *t, int n, int n_sub, int largest, i
                           line_fn *unpack, finish_fn *finish)
 {
     const struct codes *c = t->w;
-    const struct kn_x256 *x[TILE];
+    const struct kn_x256 *x[WIDE_TILE];
 
     UNROLL for (int r = 0; r < n; r++)
         x[r] = (const void *)(t->x[r] + t->at);
     for (int part = 0; part < KN_PARTS; part++) {
-        vi isum[TILE], msum[TILE];
+        vi isum[WIDE_TILE], msum[WIDE_TILE];
 
         UNROLL for (int r = 0; r < n; r++)
             isum[r] = msum[r] = vi_zero();
@@ -281,7 +303,7 @@ KN_INLINE vf finish_q6_k(const struct codes *c, int part, vi isum, vi msum, vf d
         block_rows(t, n, n_sub, largest, sizeof(struct kn_##format##_x16), NULL, finish_##format); \
     }                                                                                             \
     TILES(direct_##format)                                                                        \
-    TILES(shared_##format)                                                                        \
+    WIDE_TILES(shared_##format)                                                                   \
     static void run_##format(const struct job *j)                                                 \
     {                                                                                             \
         run_blocks(j, sizeof(struct kn_##format##_x16), direct_##format##_tiles,                  \
@@ -309,7 +331,10 @@ KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *dir
             }
         }
         t.at = (size_t)b * sizeof(struct kn_x256);
-        each_tile(t, acc, j->n > TILE ? shared : direct);
+        if (j->n > TILE)
+            each_tile(t, acc, shared, WIDE_TILE);
+        else
+            each_tile(t, acc, direct, TILE);
     }
     store_sums(j, acc);
 }
@@ -319,41 +344,53 @@ BLOCKS_OF(q6_k, 16, 63)
 
 /* ---- Q8_0 ------------------------------------------------------------------------------------ */
 
+#define STEP_Q8_0 16                      /* blocks that all tiles go through: 8.5 KiB */
+
+/* Codes of a block stay in registers while rows pass.  A block and row: 8 products, and 4 or 5 more
+ * instructions for start and scale, two a cycle. */
 KN_INLINE void rows_q8_0(const struct tile *t, int n)
 {
-    const struct kn_q8_0_x16 *w = (const void *)t->job->w;
-    const struct kn_x32 *x[TILE];
-    vf acc[KN_PARTS][TILE];
+    const struct kn_q8_0_x16 *w = t->w;
+    const struct kn_x32 *x[WIDE_TILE];
+    const int hold = HOLD(8), side = abreast(n);
+    vf acc[KN_PARTS][WIDE_TILE];
 
     UNROLL for (int r = 0; r < n; r++) {
-        x[r] = (const void *)t->x[r];
+        x[r] = (const void *)(t->x[r] + t->at);
         UNROLL for (int part = 0; part < KN_PARTS; part++)
-            acc[part][r] = vf_zero();
+            acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
     }
     for (int b = 0; b < t->n_step; b++) {
-        UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++)
-            prefetch((const uint8_t *)(w + b) + AHEAD + 64 * i);
+        if (t->i == 0) {
+            UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++) {
+                prefetch((const uint8_t *)(w + b) + NEAR + 64 * i);
+                prefetch_far((const uint8_t *)(w + b) + FAR + 64 * i);
+            }
+        }
         UNROLL for (int part = 0; part < KN_PARTS; part++) {
             vf d = vf_load_f16(w[b].d + part * KN_LANES);
-            vi dot[CHAINS][TILE];
+            vi dot[WIDE_TILE], q[HOLD(8)];
 
-            UNROLL for (int r = 0; r < n; r++) {
-                dot[CHAINS - 1][r] = vi_zero();
-                dot[0][r] = signed_start(vi_spread(x[r][b].sum));
-            }
-            UNROLL for (int i = 0; i < 8; i++) {
-                vi q = signed_codes(vi_load(w[b].q[i][part * KN_LANES]));
+            UNROLL for (int i = 0; i < 8; i += hold) {
+                UNROLL for (int h = 0; h < hold; h++)
+                    q[h] = signed_codes(vi_load(w[b].q[i + h][part * KN_LANES]));
+                UNROLL for (int from = 0; from < n; from += side) {
+                    const int to = kn_min(from + side, n);
 
-                UNROLL for (int r = 0; r < n; r++) {
-                    vi *sum = &dot[i % CHAINS][r];
-                    *sum = signed_dot(*sum, q, vi_spread(x[r][b].q + 4 * i));
+                    if (i == 0) {
+                        UNROLL for (int r = from; r < to; r++)
+                            dot[r] = signed_start(vi_spread(x[r][b].sum));
+                    }
+                    UNROLL for (int h = 0; h < hold; h++) {
+                        UNROLL for (int r = from; r < to; r++)
+                            dot[r] = signed_dot(dot[r], q[h], vi_spread(x[r][b].q + 4 * (i + h)));
+                    }
+                    if (i + hold == 8) {
+                        UNROLL for (int r = from; r < to; r++)
+                            acc[part][r] = vf_fma(vf_mul(d, vf_set1(x[r][b].d)),
+                                                  vf_from_int(dot[r]), acc[part][r]);
+                    }
                 }
-            }
-            UNROLL for (int r = 0; r < n; r++) {
-                vi sum = CHAINS == 1 ? dot[0][r] : vi_add(dot[0][r], dot[CHAINS - 1][r]);
-                vf scale = vf_mul(d, vf_set1(x[r][b].d));
-
-                acc[part][r] = vf_fma(scale, vf_from_int(sum), acc[part][r]);
             }
         }
     }
@@ -363,20 +400,28 @@ KN_INLINE void rows_q8_0(const struct tile *t, int n)
     }
 }
 
-TILES(rows_q8_0)
+WIDE_TILES(rows_q8_0)
 
 static void run_q8_0(const struct job *j)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
+    const int step = j->n > WIDE_TILE ? STEP_Q8_0 : j->n_block;
+    struct tile t = { .job = j };
 
-    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_q8_0_tiles);
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    for (int b = 0; b < j->n_block; b += step) {
+        t.w = j->w + (size_t)b * sizeof(struct kn_q8_0_x16);
+        t.at = (size_t)b * sizeof(struct kn_x32);
+        t.n_step = kn_min(step, j->n_block - b);
+        each_tile(t, acc, rows_q8_0_tiles, WIDE_TILE);
+    }
     store_sums(j, acc);
 }
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
 #define PAIR (2 / KN_PARTS)               /* panels of a tile: their rows fill two registers */
-#define CHUNK 64                          /* k widened at a time: 8 KiB */
+#define CHUNK 128                         /* most k widened at a time: 16 KiB */
 #define WIDE (KN_PANEL * sizeof(float))
 #define HALF (KN_PANEL * sizeof(uint16_t))
 
@@ -384,13 +429,15 @@ static void run_q8_0(const struct job *j)
 struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
 
 /* F32 is used as it lies, the other formats out of a struct wide.  Eight activation rows leave few
- * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer. */
+ * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer,
+ * where each tile has its share of the next chunk. */
 KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
 {
     const struct wide *wide = t->w;
     const struct job *j = t->job;
     const uint8_t *w[PAIR];
     const int n_k = t->n_step;
+    const size_t share = HALF * (size_t)n_k / (size_t)t->of, stride = PAIR * HALF / (size_t)t->of;
     const float *x[TILE];
     vf acc[2][TILE];
 
@@ -402,9 +449,9 @@ KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
             acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
     }
     for (int p = 0; p < PAIR; p++) {
-        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + 2 * CHUNK * HALF;
+        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + CHUNK * HALF + (size_t)t->i * share;
 
-        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += PAIR * HALF) {
+        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += stride) {
             vf v[2];
 
             UNROLL for (int i = 0; i < 2; i++)
@@ -441,7 +488,7 @@ static void run_f32(const struct job *j)
     float acc[GROUP][ACC] __attribute__((aligned(64)));
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles);
+    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles, TILE);
     store_sums(j, acc);
 }
 
@@ -450,11 +497,12 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
     float acc[GROUP][ACC] __attribute__((aligned(64)));
     struct wide wide __attribute__((aligned(64)));
     struct tile t = { .job = j, .w = &wide };
+    const int step = j->n > TILE ? CHUNK : CHUNK / 2;
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    for (int k0 = 0; k0 < j->n_block; k0 += CHUNK) {
+    for (int k0 = 0; k0 < j->n_block; k0 += step) {
         t.at = (size_t)k0 * sizeof(float);
-        t.n_step = kn_min(CHUNK, j->n_block - k0);
+        t.n_step = kn_min(step, j->n_block - k0);
         for (int p = 0; p < PAIR; p++) {
             const uint16_t *from = (const void *)(panel_of_pair(j, p) + (size_t)k0 * HALF);
             float *to = (void *)wide.w[p];
@@ -463,7 +511,7 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
                 vf_store(to + i, widen(from + i));
             wide.from[p] = (const void *)from;
         }
-        each_tile(t, acc, rows_halves_tiles);
+        each_tile(t, acc, rows_halves_tiles, TILE);
     }
     store_sums(j, acc);
 }

@@ -201,6 +201,11 @@ static void mistakes_are_told(void **state)
     static const struct { enum eng_command_id command; const char *words, *told; } bad[] = {
         { ENG_run, "", "run needs -m MODEL" },
         { ENG_synth, "--shape x", "synth needs -o FILE" },
+        { ENG_quantize, "-o y", "quantize needs MODEL" },
+        { ENG_quantize, "m", "quantize needs -o FILE" },
+        { ENG_quantize, "m n -o y", "'n' is not a flag" },
+        { ENG_quantize, "m -o y --expert q4_k", "did you mean --experts?" },
+        { ENG_quantize, "m -o y --shape x", "--shape is not for quantize, but for synth" },
         { ENG_run, "-m m --tmep 1", "did you mean --temp?" },
         { ENG_run, "-m m --top_k 1", "did you mean --top-k?" },
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
@@ -209,7 +214,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, bench, doctor" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, bench, doctor" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
         { ENG_run, "-m m --temp hot", "--temp takes a number from 0 to 100, not 'hot'" },
         { ENG_run, "-m m --temp nan", "--temp takes" },
@@ -395,7 +400,9 @@ static void sample_file(void **state)
     (void)state;
     setenv("SPILLWAY_CONFIG", "configs/spillway.ini", 1);
     for (int c = 0; c < ENG_COMMAND_COUNT; c++)
-        accepts((enum eng_command_id)c, c == ENG_synth ? "--shape x -o y" : "-m m");
+        accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
+                                        : c == ENG_quantize ? "-m m -o y"
+                                                            : "-m m");
 }
 
 int main(void)

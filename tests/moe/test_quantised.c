@@ -118,7 +118,7 @@ static int write_tensor(struct moe_writer *w, const struct kind *k, const struct
         float *x = t->x + r * (size_t)t->n_in;
         if (t->n_out > 1)
             vary(x, t->n_in, r);
-        moe_row_encode(f, x, t->n_in, row);
+        kn_ops(KN_ISA_COUNT - 1)->encode(f, x, (size_t)t->n_in, row);
         error = moe_writer_data(w, row, bytes);
     }
     free(row);
@@ -176,7 +176,7 @@ static int open_subject(struct subject *s, struct kn_team *team)
     char path[64];
     snprintf(path, sizeof path, "/tmp/spillway-quantised-%d.gguf", getpid());
     struct moe_synth_options so = { .shape = s->shape, .n_layer = N_LAYER, .n_vocab = N_VOCAB,
-                                    .format = KN_F16, .seed = 7, .team = team };
+                                    .format = KN_F16, .seed = 9, .team = team };
     int error = moe_synth(path, &so);
     for (int turn = 0; turn < 2 && !error; turn++) {
         if ((error = moe_file_open(&s->file, path)) || (error = plain_open(&s->plain, s->file)) || turn)

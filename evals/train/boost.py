@@ -1,0 +1,55 @@
+"""Marks what a draft model has learnt, so that the next one can learn the rest (SpecInfer's boost-tuning).
+
+    boost.py DRAFT LESSONS_FOLDER MARKS_FOLDER [--window N]
+
+A sample is the next N tokens; it is marked when the draft's continuation of that length equals the
+target's, both greedy, given the target's text so far.  (Whole answers of a hundred tokens never equal.)
+MARKS_FOLDER gets one .npy of booleans per file of lessons, for distil.py --marks; where marks of an
+earlier draft are there already, the new ones are added to them: a third draft learns what both miss."""
+
+import os
+
+import numpy as np
+import torch
+
+from files import arguments, load
+from lessons import Lessons, padded
+
+
+@torch.inference_mode()
+def right(draft, docs):
+    """Per token of each document: the draft's likeliest successor is the target's."""
+    guess = draft(padded([d["id"] for d in docs])).argmax(-1).cpu().numpy()
+    return [g[:len(d)] == d["top"][:, 0] for g, d in zip(guess, docs)]
+
+
+def lasting(ok, window):
+    """Per token: this guess and the window-1 after it are right."""
+    out = ok.copy()
+    for k in range(1, min(window, len(ok))):
+        out[:-k] &= ok[k:]
+    return out
+
+
+def main():
+    p = arguments(__doc__)
+    p.add_argument("draft")
+    p.add_argument("lessons")
+    p.add_argument("marks")
+    p.add_argument("--window", type=int, default=1)
+    a = p.parse_args()
+    draft, lessons, marks = load(a.draft), Lessons(a.lessons), {}
+    for group in lessons.groups(8192):
+        docs = lessons.read(group)
+        for (r, start, end, name), ok in zip(lessons.docs[group], right(draft, docs)):
+            marks.setdefault(name, np.zeros(len(r), dtype=np.bool_))[start:end] = lasting(ok, a.window)
+    os.makedirs(a.marks, exist_ok=True)
+    for name, m in marks.items():
+        if os.path.exists(f"{a.marks}/{name}"):
+            m |= np.load(f"{a.marks}/{name}")
+        np.save(f"{a.marks}/{name}", m)
+    print(f"{np.concatenate([*marks.values()]).mean():.3f} of the tokens are marked")
+
+
+if __name__ == "__main__":
+    main()

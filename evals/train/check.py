@@ -1,0 +1,91 @@
+"""Checks the training scripts on networks of a few thousand weights, in seconds.
+
+    check.py
+
+Passes with a cache equal passes without; the unrolled passes that train an EAGLE head equal drafting with
+it token by token, its cache refreshed with true features after every round; rows of a batch are written
+as they are alone; a network written as GGUF and read back is the same network."""
+
+import os
+import tempfile
+
+import numpy as np
+import torch
+
+from files import load, save
+from model import Cache, Eagle, Model, Shape
+from sample import write
+
+TINY = dict(n_vocab=300, d_model=32, n_layer=2, n_head=4, n_kv=2, d_head=16, d_ff=64)
+
+
+def same(what, a, b, tolerance=1e-4):
+    apart = (a - b).abs().max().item()
+    assert apart < tolerance, f"{what}: {apart:.1e} apart"
+
+
+@torch.no_grad()
+def cache_and_whole(model):
+    ids = torch.randint(3, 300, (2, 24))
+    cache = Cache(model.s, 2, 24, model.embed.weight)
+    parts = [model.features(ids[:, a:b], cache) for a, b in ((0, 10), (10, 11), (11, 12), (12, 24))]
+    same("cache and whole", torch.cat(parts, 1), model.features(ids))
+
+
+@torch.no_grad()
+def unrolled_and_drafting(model, n_step=4):
+    head, ids = Eagle(Shape(**TINY | {"n_layer": 1}), model), torch.randint(3, 300, (1, 20))
+    for p in head.parameters():                 # attention that matters
+        p.add_(torch.randn_like(p) * .1)
+    f = model.features(ids)
+    guesses = head.unroll(f[:, :-1], ids[:, 1:], n_step)
+    for i in range(2, 19 - n_step):
+        cache = Cache(head.s, 1, 20, f)
+        g = head(f[:, :i + 1], ids[:, 1:i + 2], cache)[:, -1:]
+        for j in range(n_step):
+            same(f"guess {j} after row {i}", g[:, 0], guesses[j][:, i + j])
+            g = head(g, ids[:, i + j + 2:i + j + 3], cache) if j + 1 < n_step else g
+
+
+def rows_alone(model):
+    prompts = [np.random.default_rng(i).integers(3, 300, n).astype(np.int32) for i, n in enumerate((4, 7, 5))]
+    together = write(model, prompts, 30, lambda *_: 0)
+    for p, t in zip(prompts, together):
+        assert np.array_equal(write(model, [p], 30, lambda *_: 0)[0], t), "a row depends on the others"
+
+
+def written_and_read(model, folder):
+    import export
+    model.half().float()
+    save(model, f"{folder}/m.pt")
+    vocab = {"tokens": [f"t{i}" for i in range(300)], "merges": []}
+    for kind, tolerance in (("f16", 1e-6), ("q8_0", .5)):
+        export.write_model(load(f"{folder}/m.pt"), vocab, f"{folder}/m.gguf", kind, "tiny")
+        again = load(f"{folder}/m.gguf")
+        ids = torch.randint(3, 300, (1, 16))
+        with torch.no_grad():
+            same(f"read back from {kind}", again(ids), model(ids), tolerance)
+        os.remove(f"{folder}/m.gguf")
+    export.write_model(model, vocab, f"{folder}/m.gguf", "f16", "tiny")
+    head = Eagle(Shape(**TINY | {"n_layer": 1}), model).half().float()
+    export.write_eagle(head, f"{folder}/m.gguf", f"{folder}/e.gguf", "f16", "tiny")
+    again, f = load(f"{folder}/e.gguf", load(f"{folder}/m.gguf")), torch.randn(1, 16, 32)
+    with torch.no_grad():
+        same("an EAGLE head read back", again(f, ids), head(f, ids))
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    for given in (TINY, TINY | {"n_expert": 5, "n_used": 2}):
+        model = Model(Shape(**given)).eval()
+        cache_and_whole(model)
+        unrolled_and_drafting(model)
+        rows_alone(model)
+        with tempfile.TemporaryDirectory() as folder:
+            written_and_read(model, folder)
+    print("all is well")
+
+
+if __name__ == "__main__":
+    main()

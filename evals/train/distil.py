@@ -1,0 +1,82 @@
+"""Trains a draft model to say what its target says, from the target's lessons.
+
+    distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT.pt) [--marks FOLDER]
+
+The loss is the cross-entropy of the target's 64 likeliest successors under the draft, over the assistant's
+words.  With --marks (boost.py) tokens that an earlier draft gets right count for little: the result is a
+second draft that covers what the first one misses."""
+
+
+import numpy as np
+import torch
+
+import loop
+from files import DEVICE, answer_at, arguments, load, read_shape
+from lessons import Lessons, padded
+from model import Model
+
+
+class Batch:
+    """Documents of one step: tokens, and the flat places (row-major) where the target's word is learnt."""
+
+    def __init__(self, docs, shift=0):
+        self.ids = padded([d["id"] for d in docs])
+        t = self.ids.shape[1]
+        spans = [slice(min(max(answer_at(d["id"]) - 1, shift), len(d) - 1), len(d)) for d in docs]
+        self.spans = spans
+        self.at = torch.from_numpy(np.concatenate([np.arange(s.start, s.stop) + i * t
+                                                   for i, s in enumerate(spans)])).to(DEVICE)
+        self.top = self.take(docs, "top", np.int64)
+        self.p = self.take(docs, "logp", np.float32).exp()
+
+    def take(self, docs, name, dtype):
+        parts = [np.asarray(d[name][s], dtype=dtype) for d, s in zip(docs, self.spans)]
+        return torch.from_numpy(np.concatenate(parts)).to(DEVICE)
+
+
+def soft_loss(logits, top, p):
+    """Cross-entropy per row of what the target puts on its likeliest successors."""
+    return -(p * torch.log_softmax(logits.float(), -1).gather(-1, top)).sum(-1)
+
+
+def in_turn(groups, seed):
+    """step to group: every group once per epoch, in an order that depends on seed and epoch alone."""
+    def at(step):
+        epoch, i = divmod(step, len(groups))
+        return groups[np.random.default_rng((seed, epoch)).permutation(len(groups))[i]]
+    return at
+
+
+def main():
+    p = arguments(__doc__)
+    p.add_argument("lessons")
+    p.add_argument("--shape", default="draft")
+    p.add_argument("--start", help="weights to begin with")
+    p.add_argument("--marks", help="folder of boost.py")
+    p.add_argument("--marked", type=float, default=.2, help="weight of a marked token")
+    loop.arguments(p, steps=3000, peak=2e-3)
+    a = p.parse_args()
+    torch.manual_seed(1)
+    draft = load(a.start) if a.start else Model(read_shape(a.shape)).to(DEVICE)
+    lessons = Lessons(a.lessons)
+    pick = in_turn(lessons.groups(a.batch), 1)
+    print(f"{len(lessons.docs)} documents, {lessons.n_tok} tokens", flush=True)
+
+    def loss_of(step):
+        where = pick(step)
+        b = Batch(lessons.read(where))
+        logits = draft.head(draft.features(b.ids).flatten(0, 1)[b.at])
+        loss, right = soft_loss(logits, b.top, b.p), (logits.argmax(-1) == b.top[:, 0]).float()
+        weight = torch.ones_like(loss)
+        if a.marks:
+            marks = [m[s] for m, s in zip(lessons.read_beside(a.marks, where), b.spans)]
+            weight[torch.from_numpy(np.concatenate(marks)).to(DEVICE)] = a.marked
+        numbers = {"right": right.mean()}
+        if a.marks:
+            numbers["right_unmarked"] = (right * (weight == 1)).sum() / (weight == 1).sum()
+        return (loss * weight).sum() / weight.sum(), numbers
+    loop.fit(draft, loss_of, a)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Tokens per target pass of drafters, as a reference for the engine and as the models' report.
+
+    measure.py TARGET OUT.csv NAME=DRAFTER... [--prompts NAME=FILE...] [--count N] [--new N]
+
+TARGET and DRAFTER are GGUF files or checkpoints; NAME=A+B merges the chains of two drafters into one tree
+(a round gains the longer match).  Prompt files: gsm8k's (question), HumanEval's (prompt), MT-Bench's
+(turns[0]), all put to the target as one user message in ChatML.
+
+The target writes --new tokens greedily, then again at temperature 1 with coupled noise: the choice at a
+position is argmax(logit + Gumbel noise of that prompt and position), and a drafter uses the same noise.
+A drafted token is accepted when it is the target's own choice; so the text never depends on the drafter,
+and one pass over it tells for every place and depth whether a draft would have been right: while a draft
+is right, its prefix is the target's.  An EAGLE head is run as in drafting, each guess on the one before.
+The first token comes from reading the prompt; rounds begin behind it: up to gamma drafted tokens, and one
+of the target's own.  Intervals: 95 %, bootstrap over prompts."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import torch
+
+from bpe import Coder, EOT
+from corpus import ask
+from files import DEVICE, arguments, load
+from model import Eagle
+from sample import write
+
+GAMMAS = (1, 2, 3, 4, 6, 8)
+COLUMNS = "prompts temperature drafter gamma n_prompt n_token first_right tokens_per_pass low high".split()
+
+
+def questions(path, count):
+    """The first user message of each line, `count` of them chosen at random."""
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    out = [r.get("question") or r.get("prompt") or r["turns"][0] for r in rows]
+    return [out[i] for i in sorted(np.random.default_rng(11).permutation(len(out))[:count])]
+
+
+class Noise:
+    """Gumbel noise [n_max][n_vocab] of one prompt, a function of its number alone."""
+
+    def __init__(self, number, n_max, n_vocab):
+        g = torch.Generator(DEVICE).manual_seed(1000 + number)
+        self.table = -torch.empty(n_max, n_vocab, device=DEVICE).exponential_(generator=g).log()
+
+
+def texts(target, prompts, n_new, hot, batch=32):
+    """(start, tokens, noise) of each prompt; noise [n][n_vocab] as added, or 0."""
+    order, out = np.argsort([len(p) for p in prompts], kind="stable"), [None] * len(prompts)
+    for at in range(0, len(order), batch):
+        some = order[at:at + batch]
+        n_max = len(prompts[some[-1]]) + n_new
+        tables = [Noise(int(i), n_max, target.s.n_vocab).table if hot else None for i in some]
+        draw = (lambda p, _: torch.stack([t[p] for t in tables])) if hot else (lambda *_: 0)
+        for i, row, t in zip(some, write(target, [prompts[i] for i in some], n_max, draw), tables):
+            row = row[:len(prompts[i]) + n_new]
+            out[i] = len(prompts[i]), row, t[:len(row)] if hot else 0
+    return out
+
+
+@torch.inference_mode()
+def matches(drafter, target, start, row, noise):
+    """[depth][position - start]: a draft of that depth would have been right there; depth 0 is the first."""
+    ids = torch.from_numpy(row.astype(np.int64)).to(DEVICE)
+    if isinstance(drafter, Eagle):
+        guesses = drafter.unroll(target.features(ids[None, :-1]), ids[None, 1:], max(GAMMAS))
+        logits = [target.head(g[0, :-1]) for g in guesses]      # row i is about token i + 2
+        first = 2
+    else:
+        logits, first = [drafter(ids[None])[0, :-1]], 1         # row i is about token i + 1
+    noise = noise[first:] if torch.is_tensor(noise) else 0
+    right = [((z.float() + noise).argmax(-1) == ids[first:])[start - first:].cpu().numpy() for z in logits]
+    return right * (max(GAMMAS) // len(right))
+
+
+def rounds(right, gamma):
+    """(tokens, passes) behind the first token; right: one or more drafters' matches, merged at the root."""
+    i, passes, n = 1, 0, len(right[0][0])
+    while i < n:
+        gain = 0
+        for r in right:
+            k = 0
+            while k < gamma and i + k < n and r[k][i + k]:
+                k += 1
+            gain = max(gain, k)
+        i, passes = i + gain + 1, passes + 1
+    return n - 1, passes
+
+
+def interval(pairs, rng):
+    """Mean tokens per pass and its 95 % interval over prompts."""
+    pairs = np.array(pairs, dtype=float)
+    draws = rng.integers(0, len(pairs), (2000, len(pairs)))
+    ratios = pairs[draws, 0].sum(1) / pairs[draws, 1].sum(1)
+    return pairs[:, 0].sum() / pairs[:, 1].sum(), *np.quantile(ratios, (.025, .975))
+
+
+def main():
+    p = arguments(__doc__)
+    p.add_argument("target")
+    p.add_argument("out")
+    p.add_argument("drafters", nargs="+")
+    p.add_argument("--prompts", nargs="+", required=True)
+    p.add_argument("--count", type=int, default=100, help="prompts of each file")
+    p.add_argument("--new", type=int, default=128, help="tokens per answer")
+    p.add_argument("--longest", type=int, default=320, help="prompts with more tokens are left out")
+    p.add_argument("--vocab", help="where TARGET is no GGUF")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--keep", help="folder for the texts as .ids files, for usage.py")
+    a = p.parse_args()
+    torch.set_num_threads(a.threads)
+    target, coder, rng = load(a.target), Coder(a.vocab or a.target), np.random.default_rng(2)
+    names = dict(d.split("=", 1) for d in a.drafters)
+    nets = {n: load(path, target) for n, path in names.items() if "+" not in path}
+    with open(a.out, "w", newline="") as f:
+        table = csv.writer(f)
+        table.writerow(COLUMNS)
+        for what, path in (x.split("=", 1) for x in a.prompts):
+            prompts = [np.array(coder.encode(ask(q)), np.int32) for q in questions(path, a.count)]
+            prompts = [p for p in prompts if len(p) <= a.longest]
+            for hot in (0, 1):
+                made = [t for t in texts(target, prompts, a.new, hot) if len(t[1]) > t[0] + 1]
+                if a.keep:
+                    np.concatenate([np.append(r, EOT) for _, r, _ in made]).astype(np.int32).tofile(
+                        f"{a.keep}/{what}-{hot}.ids")
+                right = {n: [matches(net, target, *t) for t in made] for n, net in nets.items()}
+                for name, path in names.items():
+                    parts = [right[n] for n in (path.split("+") if "+" in path else [name])]
+                    hits = np.concatenate([m[0][1:] for m in parts[0]])
+                    for gamma in GAMMAS:
+                        value = interval([rounds(r, gamma) for r in zip(*parts)], rng)
+                        table.writerow([what, hot, name, gamma, len(made), len(hits), f"{hits.mean():.4f}",
+                                        *(f"{v:.3f}" for v in value)])
+                    f.flush()
+                    print(what, hot, name, "first guess right", f"{hits.mean():.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Trains a language model on text: a target, or a draft model for a first try.
+
+    train.py TOKENS.ids --shape NAME --out NAME [--held HELD.ids] [--start MODEL.pt] [--threads N]
+
+Rows are 256 tokens from anywhere in the text.  A mixture of experts is trained with the usual balance
+loss, 0.01 times experts x the sum over experts of (share of rows) x (mean probability).  At the end, and
+with --minutes at every stop, the perplexity of the held-out documents is printed."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import loop
+from files import DEVICE, arguments, documents, load, read_shape
+from lessons import batches, padded
+from model import Model
+
+ROW = 256
+
+
+@torch.inference_mode()
+def held_out(model, docs, n_tok=8192):
+    """Mean loss per token over documents of at most ROW tokens, each from its beginning."""
+    docs = sorted((d[:ROW] for d in docs), key=len)
+    total = count = 0
+    for b in batches([*map(len, docs)], n_tok):
+        ids = padded(docs[b])
+        loss = F.cross_entropy(model(ids[:, :-1]).float().transpose(1, 2), ids[:, 1:], reduction="none")
+        true = torch.arange(1, ids.shape[1], device=ids.device) < torch.tensor(
+            [[len(d)] for d in docs[b]], device=ids.device)
+        total, count = total + loss[true].sum().item(), count + int(true.sum())
+    return total / count
+
+
+def main():
+    p = arguments(__doc__)
+    p.add_argument("tokens")
+    p.add_argument("--shape", default="target")
+    p.add_argument("--start", help="weights to begin with")
+    p.add_argument("--held")
+    loop.arguments(p, steps=3000, peak=2e-3)
+    a = p.parse_args()
+    torch.manual_seed(1)
+    model = load(a.start) if a.start else Model(read_shape(a.shape)).to(DEVICE)
+    data, n_row = np.fromfile(a.tokens, dtype=np.int32), a.batch // ROW
+    places = len(data) // ROW - 1
+
+    def loss_of(step):
+        epoch, i = divmod(step * n_row, places)
+        rng = np.random.default_rng((1, epoch))
+        shift, order = rng.integers(ROW), rng.permutation(places)
+        at = [order[(i + k) % places] * ROW + shift for k in range(n_row)]
+        x = torch.from_numpy(np.stack([data[k:k + ROW + 1] for k in at]).astype(np.int64)).to(DEVICE)
+        words = F.cross_entropy(model(x[:, :-1]).float().flatten(0, 1), x[:, 1:].flatten())
+        balance = model.balance()
+        return words + .01 * balance, {"words": words.detach(), "balance": balance}
+    loop.fit(model, loss_of, a)
+    if a.held:
+        loss = held_out(model.eval(), documents(a.held))
+        print(f"held out: loss {loss:.4f}, perplexity {math.exp(loss):.2f}")
+
+
+if __name__ == "__main__":
+    main()
