@@ -129,8 +129,12 @@ evals: build-packages $(EVALS) $(out)/spillway
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,moe)
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,moe) -o $@
+FUZZED_folder = $(if $(filter fuzz_template,$(1)),engine,moe)
+define fuzz_rule
+$(out)/tests/fuzz/$(1): $(out)/tests/fuzz/$(1).o $(call closure,$(call FUZZED_folder,$(1)))
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $$^ $(call libs,$(call FUZZED_folder,$(1))) -o $$@
+endef
+$(foreach f,$(notdir $(FUZZERS)),$(eval $(call fuzz_rule,$(f))))
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
 	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds

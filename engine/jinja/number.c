@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <utf8proc.h>
 
 __attribute__((noreturn)) static void too_large(struct jin *j)
 {
@@ -245,8 +246,13 @@ static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, s
     *n = 0;
     for (size_t i = 0; i < t.n; i++) {
         char c = t.data[i], last = i ? t.data[i - 1] : 0, next = i + 1 < t.n ? t.data[i + 1] : 0;
-        if ((uint8_t)c >= 0x80 && j)
-            JIN_FAIL(j, "numbers in letters beyond ASCII are not supported");
+        if ((uint8_t)c >= 0x80 && j) {
+            int32_t code;
+            jin_decode(t.data + i, t.n - i, &code);
+            if (utf8proc_category(code) == UTF8PROC_CATEGORY_ND)
+                JIN_FAIL(j, "numbers in digits beyond ASCII are not supported");
+            return false;
+        }
         bool between = ((last >= '0' && last <= '9') || ((last | 32) >= 'a' && (last | 32) <= 'z')) &&
                        ((next >= '0' && next <= '9') || ((next | 32) >= 'a' && (next | 32) <= 'z'));
         if (!c || (c == '_' && !between))

@@ -4,15 +4,17 @@
 #define MAX_ELIF 200
 
 /* The words that close, or divide, what is being parsed. */
-static struct jin_node *parse_until(struct jin_parser *p, const char *opened, const char *const *end);
+static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
+                                    const char *const *end);
 
 static struct jin_node *body_of(struct jin_parser *p, const char *opened, const char *const *end)
 {
     (void)jin_skip_op(p, ':');
+    int opened_at = p->token.line;
     if (p->token.kind != JIN_T_BLOCK_END)
         jin_unexpected(p, "'%}'");
     jin_advance(p);
-    return parse_until(p, opened, end);
+    return parse_until(p, opened, opened_at, end);
 }
 
 #define UNTIL(...) (const char *const[]){ __VA_ARGS__, NULL }
@@ -273,10 +275,10 @@ static bool at_any_name(const struct jin_parser *p, const char *const *names)
 }
 
 /* Nodes up to {% one of `end`, or to the end of the template when there is none. */
-static struct jin_node *parse_until(struct jin_parser *p, const char *opened, const char *const *end)
+static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
+                                    const char *const *end)
 {
     struct jin_node *first = NULL, **last = &first;
-    int opened_at = p->token.line;
     jin_deeper(p);
     while (p->token.kind != JIN_T_END) {
         int line = p->token.line;
@@ -320,5 +322,5 @@ static struct jin_node *parse_until(struct jin_parser *p, const char *opened, co
 struct jin_node *jin_parse(struct jin_parser *p)
 {
     jin_advance(p);
-    return parse_until(p, NULL, NULL);
+    return parse_until(p, NULL, 0, NULL);
 }

@@ -128,9 +128,11 @@ size_t jin_n_char(const struct jin_string *s)
 
 size_t jin_char_at(const struct jin_string *s, size_t i)
 {
-    if (jin_n_char(s) == s->n || i >= jin_n_char(s))
-        return i < s->n ? i : s->n;
     size_t at = 0;
+    if (i >= jin_n_char(s))
+        return s->n;
+    if (jin_n_char(s) == s->n)
+        return i;
     for (; i; i--)
         do
             at++;

@@ -21,7 +21,7 @@
 enum { MAX_TOKEN = 400, MAX_MERGE = 64, MAX_SCALAR = 16 };
 
 struct recipe {
-    const char *model, *pre;            /* NULL: not in the file */
+    const char *model, *pre, *chat;     /* NULL: not in the file */
     struct moe_string token[MAX_TOKEN], merge[MAX_MERGE];
     int32_t type[MAX_TOKEN];
     float score[MAX_TOKEN];
@@ -143,6 +143,8 @@ static void recipe_write(const struct recipe *r, const char *path)
         moe_writer_string(w, KEY "model", r->model, strlen(r->model));
     if (r->pre)
         moe_writer_string(w, KEY "pre", r->pre, strlen(r->pre));
+    if (r->chat)
+        moe_writer_string(w, "tokenizer.chat_template", r->chat, strlen(r->chat));
     put_array(w, r, KEY "tokens", MOE_STRING, r->token, r->n_token);
     put_array(w, r, KEY "token_type", MOE_I32, r->type, r->n_type);
     put_array(w, r, KEY "scores", MOE_F32, r->score, r->n_score);

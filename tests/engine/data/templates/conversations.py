@@ -112,8 +112,8 @@ def conversations():
     add("null-calls", [user("w"), assistant("x", tool_calls=None), user("y")], tools=None)
     add("result-parts", [user("w"), assistant("", tool_calls=[call("get_weather", ARGS)]),
                          {"role": "tool", "content": [text("21"), text(" degrees")], "tool_call_id": "call_00001"}], tools=[WEATHER])
-    add("result-dict", [user("w"), assistant("", tool_calls=[call("get_weather", ARGS)]), result({"temp": 21, "sky": "blue"})], tools=[WEATHER])
-    add("result-list", [user("w"), assistant("", tool_calls=[call("get_weather", ARGS)]), result([{"temp": 21}, {"temp": 22}])], tools=[WEATHER])
+    add("result-object", [user("w"), assistant("", tool_calls=[call("get_weather", ARGS)]), result({"temp": 21, "sky": "blue"})], tools=[WEATHER])
+    add("result-objects", [user("w"), assistant("", tool_calls=[call("get_weather", ARGS)]), result([{"temp": 21}, {"temp": 22}])], tools=[WEATHER])
     add("ipython", [user("w"), assistant("", tool_calls=[call("python", {"code": "1+1"})]), {"role": "ipython", "content": {"output": "2"}}],
         tools=[WEATHER], builtin_tools=["browser", "python"], tools_in_user_message=False)
     add("builtin", [system(), user("w")], builtin_tools=["python", "brave_search"])
@@ -129,4 +129,5 @@ def conversations():
         long += [user(f"Question {i}: " + "word " * (i % 7)), assistant(f"Answer {i}." + (" <think>x</think>" if i % 9 == 0 else ""))]
     add("hundred", long + [user("last")])
     add("continue", [user("w"), assistant("It is", prefix=True)], add_generation_prompt=False, continue_final_message=True)
+    assert len(dict(out)) == len(out)
     return out
