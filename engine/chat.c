@@ -73,8 +73,8 @@ int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct 
     struct moe_string text = { 0 };
     struct eng_chat *c = kn_calloc(1, sizeof *c);
     int error = c ? 0 : kn_fail(KN_ENOMEM, "no memory for a chat template");
-    if (!error && moe_file_find(f, "tokenizer.chat_template"))
-        error = moe_file_string(f, "tokenizer.chat_template", &text);
+    if (!error && (error = moe_file_string(f, "tokenizer.chat_template", &text)) > 0)
+        error = 0;
     if (!error && !text.data) {
         text.data = default_template(v, path);
         text.n = text.data ? strlen(text.data) : 0;

@@ -89,7 +89,7 @@ static void recipe_bpe(struct recipe *r)
 }
 
 /* <unk> 0, <s> 1, </s> 2, the bytes from 3, then pieces from 259. */
-static void recipe_spm(struct recipe *r)
+static inline void recipe_spm(struct recipe *r)
 {
     static char bytes[256][7];
     static const struct { const char *text; float score; } pieces[] = {
@@ -163,7 +163,7 @@ static void recipe_write(const struct recipe *r, const char *path)
     moe_writer_close(w);
 }
 
-static int vocab_from(struct eng_vocab **out, const char *path)
+static inline int vocab_from(struct eng_vocab **out, const char *path)
 {
     struct moe_file *file;
     int err = moe_file_open(&file, path);
@@ -175,7 +175,7 @@ static int vocab_from(struct eng_vocab **out, const char *path)
     return err;
 }
 
-static int recipe_open(const struct recipe *r, struct eng_vocab **out)
+static inline int recipe_open(const struct recipe *r, struct eng_vocab **out)
 {
     char path[64];
     int err;
@@ -198,7 +198,7 @@ static const char *ids_text(const struct eng_ids *ids, char *out, size_t bytes)
     return out;
 }
 
-static void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
+static inline void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
                        const char *want)
 {
     struct eng_ids ids = {0};
