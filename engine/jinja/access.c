@@ -278,7 +278,7 @@ static struct jin_value own(struct jin *j, struct jin_value of, const struct jin
 static struct jin_value plain_item(struct jin *j, struct jin_value of, struct jin_value which)
 {
     if (of.type == JIN_DICT) {
-        const struct jin_value *found = jin_hashable(which) ? jin_dict_find(j, of.dict, which) : NULL;
+        const struct jin_value *found = jin_hashable(j, which) ? jin_dict_find(j, of.dict, which) : NULL;
         return found ? *found : jin_missing();
     }
     if (!jin_is_integer(which))

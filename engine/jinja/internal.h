@@ -367,7 +367,7 @@ struct jin_dict *jin_dict_new(struct jin *j, size_t room);
 void jin_dict_put(struct jin *j, struct jin_dict *d, struct jin_value key, struct jin_value value);
 const struct jin_value *jin_dict_find(struct jin *j, const struct jin_dict *d, struct jin_value key);
 const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict *d, const struct jin_string *key);
-bool jin_hashable(struct jin_value v);
+bool jin_hashable(struct jin *j, struct jin_value v);
 struct jin_value jin_dict_value(struct jin_dict *d);
 
 /* A list that grows. */

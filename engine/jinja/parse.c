@@ -1,8 +1,6 @@
 /* engine/jinja/parse.c - tokens to the tree of a template: text, prints and statements. */
 #include "engine/jinja/internal.h"
 
-#define MAX_ELIF 200
-
 /* The words that close, or divide, what is being parsed. */
 static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
                                     const char *const *end);
@@ -30,16 +28,15 @@ static struct jin_node *body_to(struct jin_parser *p, const char *opened, const 
 static struct jin_node *parse_if(struct jin_parser *p)
 {
     bool soft = p->soft;
-    int line = p->token.line;
+    int line = p->token.line, depth = p->depth;
     jin_advance(p);
     p->soft = true;
     struct jin_node *test = jin_parse_tuple(p, false, NULL);
     struct jin_node *then = body_of(p, "if", UNTIL("elif", "else", "endif"));
     struct jin_node *n = jin_node(p, JIN_N_IF, line, test, then, NULL);
     struct jin_node *last = n;
-    for (int i = 0; jin_at_name(p, "elif"); i++) {
-        if (i == MAX_ELIF)
-            jin_fail(p->heap, "more than %d elif", MAX_ELIF);
+    while (jin_at_name(p, "elif")) {
+        jin_deeper(p);                          /* each stands within the one before */
         line = p->token.line;
         jin_advance(p);
         test = jin_parse_tuple(p, false, NULL);
@@ -51,6 +48,7 @@ static struct jin_node *parse_if(struct jin_parser *p)
         last->c = body_to(p, "if", "endif");
     else
         jin_advance(p);
+    p->depth = depth;
     p->soft = soft;
     return n;
 }

@@ -66,7 +66,7 @@ CHECK(is_same)
 CHECK(is_filter)
 {
     (void)with;
-    if (!jin_hashable(v))
+    if (!jin_hashable(j, v))
         JIN_FAIL(j, "unhashable type: '%s'", jin_type_name(v));
     return v.type == JIN_STRING && jin_filter_find(v.s);
 }
@@ -74,7 +74,7 @@ CHECK(is_filter)
 CHECK(is_test)
 {
     (void)with;
-    if (!jin_hashable(v))
+    if (!jin_hashable(j, v))
         JIN_FAIL(j, "unhashable type: '%s'", jin_type_name(v));
     return v.type == JIN_STRING && jin_test_find(v.s);
 }

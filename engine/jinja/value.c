@@ -292,13 +292,16 @@ struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_typ
 
 #define FEW 8                                   /* pairs that are searched one by one */
 
-bool jin_hashable(struct jin_value v)
+bool jin_hashable(struct jin *j, struct jin_value v)
 {
-    if (v.type == JIN_TUPLE)
-        for (size_t i = 0; i < v.list->n; i++)
-            if (!jin_hashable(v.list->item[i]))
-                return false;
-    return v.type != JIN_LIST && v.type != JIN_DICT && v.type != JIN_VIEW;
+    bool yes = v.type != JIN_LIST && v.type != JIN_DICT && v.type != JIN_VIEW;
+    if (v.type != JIN_TUPLE)
+        return yes;
+    enter(j);
+    for (size_t i = 0; i < v.list->n && yes; i++)
+        yes = jin_hashable(j, v.list->item[i]);
+    j->depth++;
+    return yes;
 }
 
 static uint64_t hash(struct jin *j, struct jin_value v)
@@ -331,7 +334,7 @@ static uint64_t hash(struct jin *j, struct jin_value v)
         j->depth++;
         return h;
     }
-    if (!jin_hashable(v))
+    if (!jin_hashable(j, v))
         JIN_FAIL(j, "unhashable type: '%s'", jin_type_name(v));
     return v.type == JIN_UNDEFINED || v.type == JIN_NONE ? kn_mix(h) : kn_mix(h ^ (uintptr_t)v.list);
 }

@@ -313,6 +313,10 @@ static void no_template_takes_more_than_it_may(void **state)
     ends("{% set ns = namespace(x=[], y=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}"
          "{% set ns.y = [ns.y] %}{% endfor %}{{ ns.x == ns.y }}", "too deeply");
     ends("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "too deeply");
+    ends("{% set ns = namespace(x=[1]) %}{% for i in range(5000) %}{% set ns.x = ns.x | map('string') %}{% endfor %}"
+         "{{ ns.x | join }}", "too deeply");
+    ends("{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {}[ns.x] }}",
+         "too deeply");
     ends("{{ range(10**9) | list }}", "Range too big");
     ends("{{ 'a' * 10**9 }}", "more than");
     ends("{{ [0] * 10**9 }}", "more than");
@@ -354,6 +358,7 @@ static void no_template_nests_deeper_than_it_may(void **state)
     repeated("{{ (", "1", ") }}", 1, NULL);
     repeated("{% if true %}", "1", "{% endif %}", 100, NULL);
     repeated("{% if true %}", "1", "{% endif %}", 10000, "within each other");
+    repeated("{% if false %}{% elif false %}{% elif true %}", "1", "{% endif %}", 1000, "within each other");
     for (int i = 0; i < 5000; i++)
         strcat(text + 4 * i, " + 1");
     strcat(text, " }}");
