@@ -13,8 +13,8 @@ NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/b
 out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
-BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev libjansson-dev \
-                 libutf8proc-dev
+BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
+                 libjansson-dev libutf8proc-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -54,10 +54,10 @@ SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill 
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  jinja/heap jinja/lexer jinja/parse_expression jinja/parse jinja/scope jinja/value \
-                  jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format jinja/access \
-                  jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests jinja/globals \
-                  jinja/evaluate jinja/macro jinja/execute jinja/template \
+                  jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
+                  jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
+                  jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
+                  jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   chat terminal kv session open step stop measure interrupt json input cmd_run cmd_eval \
                   cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk cmd_doctor
 MAIN            = engine/main

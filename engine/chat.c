@@ -1,9 +1,10 @@
 /* engine/chat.c - a model's template and its tokens: conversations in, prompts out.
  *
- * To keep the texts of a request from becoming control tokens they are fenced before they are rendered: where
- * one holds the text of a control token, or ends with the beginning of one, a character that stands nowhere else
- * is put inside.  After rendering the fences are taken out again, and no special token may span the place of
- * one.  A text without such marks, which is nearly every one, is not touched. */
+ * To keep the texts of a request from becoming control tokens they are fenced before they are
+ * rendered: where one holds the text of a control token, or ends with the beginning of one, a
+ * character that stands nowhere else is put inside.  After rendering the fences are taken out
+ * again, and no special token may span the place of one.  A text without such marks, which is
+ * nearly every one, is not touched. */
 #include "engine/chat.h"
 
 #include <string.h>
@@ -12,38 +13,44 @@
 struct eng_chat {
     struct eng_template *template;
     const struct eng_vocab *vocab;
-    bool is_ours;                               /* the template writes BOS only where the file asks for it */
-    struct moe_string *control;                 /* [n_control] the texts of control tokens, the vocabulary's */
+    bool is_ours; /* the template writes BOS only where the file asks for it */
+    struct moe_string *control; /* [n_control] the texts of control tokens, the vocabulary's */
     size_t n_control;
     bool begins[256];                           /* by first byte */
 };
 
 /* What is used where a file has no template, by the special token that a vocabulary is known by. */
-static const struct { const char *mark, *name, *text; } defaults[] = {
+static const struct { const char *mark, *name, *text;
+} defaults[] = {
     { "<|im_start|>", "<|im_start|>",
-      "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content "
+      "}}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}" },
     { "<|start_header_id|>", "<|start_header_id|>",
       "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
       "{{ m.content }}<|eot_id|>{% endfor %}"
-      "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}" },
+      "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif "
+      "%}" },
     /* before mistral's marks were tokens of their own they were plain text around <s> and </s> */
     { "</s>", "[INST]",
-      "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>{% else %}"
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>{% "
+      "else %}"
       "[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}" },
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static const char *default_template(const struct eng_vocab *v, const char *path)
 {
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN) {
-            kn_say(KN_LOG_INFO, "%s: no chat template; turns are marked with %s, as the vocabulary suggests", path,
-                   defaults[i].name);
+            kn_say(KN_LOG_INFO,
+                   "%s: no chat template; turns are marked with %s, as the vocabulary suggests",
+                   path, defaults[i].name);
             return defaults[i].text;
         }
-    kn_fail(KN_EUNSUPPORTED, "%s: neither a chat template nor marks for turns that are known: give a prompt with -p",
+    kn_fail(KN_EUNSUPPORTED,
+            "%s: neither a chat template nor marks for turns that are known: give a prompt with -p",
             path);
     return NULL;
 }
@@ -62,12 +69,14 @@ static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
             c->n_control++;
         }
         if (!pass && !(c->control = kn_calloc(c->n_control, sizeof *c->control)))
-            return kn_fail(KN_ENOMEM, "no memory for a vocabulary's %zu control tokens", c->n_control);
+            return kn_fail(KN_ENOMEM, "no memory for a vocabulary's %zu control tokens",
+                           c->n_control);
     }
     return 0;
 }
 
-int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v, const char *path)
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
+                  const char *path)
 {
     struct eng_template_error e;
     struct moe_string text = { 0 };
@@ -103,7 +112,7 @@ void eng_chat_close(struct eng_chat *c)
     kn_free(c);
 }
 
-/* ---- rendering ----------------------------------------------------------------------------------------- */
+/* ---- rendering ------------------------------------------------------------------------------- */
 
 static int no_memory(struct eng_template_error *error)
 {
@@ -130,8 +139,9 @@ static int render(const struct eng_chat *c, json_t *variables, char **text, size
         failed = add_token(variables, "bos_token", c->vocab, bos);
     if (!failed && eos != ENG_NO_TOKEN && !json_object_get(variables, "eos_token"))
         failed = add_token(variables, "eos_token", c->vocab, eos);
-    int code = failed ? no_memory(error)
-                      : eng_template_render(c->template, variables, time(NULL), NULL, text, n, error);
+    int code = failed
+                   ? no_memory(error)
+                   : eng_template_render(c->template, variables, time(NULL), NULL, text, n, error);
     json_decref(variables);
     return code;
 }
@@ -142,9 +152,9 @@ int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text
     return render(c, json_copy((json_t *)request), text, n, error);
 }
 
-/* ---- fences -------------------------------------------------------------------------------------------- */
+/* ---- fences ---------------------------------------------------------------------------------- */
 
-#define FENCE_BYTES 3                           /* U+FDD0 to U+FDEF: code points that are no characters */
+#define FENCE_BYTES 3 /* U+FDD0 to U+FDEF: code points that are no characters */
 #define N_FENCE     32
 
 /* Calls fn on every text of a value, names of members included. */
@@ -166,8 +176,8 @@ static void note_fences(void *arg, const char *text, size_t n)
 {
     uint32_t *used = arg;
     for (size_t i = 0; i + 2 < n; i++)
-        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 && (uint8_t)text[i + 2] >= 0x90 &&
-            (uint8_t)text[i + 2] < 0xB0)
+        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 &&
+            (uint8_t)text[i + 2] >= 0x90 && (uint8_t)text[i + 2] < 0xB0)
             *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
 }
 
@@ -188,8 +198,10 @@ static size_t char_bytes(char first)
 
 struct fencing { const struct eng_chat *chat; char fence[FENCE_BYTES]; };
 
-/* The text with its fences, to be freed, or NULL where it needs none (or, *failed, there is no memory). */
-static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out, bool *failed)
+/* The text with its fences, to be freed, or NULL where it needs none (or, *failed, there is no
+ * memory). */
+static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out,
+                         bool *failed)
 {
     size_t n_fence = 0, used = 0;
     for (size_t i = 0; i < n; i++)
@@ -218,10 +230,12 @@ static json_t *fenced_object(const struct fencing *f, json_t *v)
     bool failed = !out;
     for (void *i = json_object_iter(v); i && !failed; i = json_object_iter_next(v, i)) {
         size_t n;
-        char *key = fenced_text(f, json_object_iter_key(i), json_object_iter_key_len(i), &n, &failed);
+        char *key =
+            fenced_text(f, json_object_iter_key(i), json_object_iter_key_len(i), &n, &failed);
         json_t *value = failed ? NULL : fenced(f, json_object_iter_value(i));
-        failed = failed || json_object_setn_new_nocheck(out, key ? key : json_object_iter_key(i),
-                                                        key ? n : json_object_iter_key_len(i), value);
+        failed =
+            failed || json_object_setn_new_nocheck(out, key ? key : json_object_iter_key(i),
+                                                   key ? n : json_object_iter_key_len(i), value);
         kn_free(key);
     }
     if (failed)
@@ -296,7 +310,8 @@ int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_
     if (at) {
         n = take_out(&f, text, n, at, &fences.n);
         fences.at = at;
-        code = eng_tokenize_fenced(c->vocab, (struct moe_string){ text, n }, ENG_TEXT_PARSE_SPECIAL, &fences, ids);
+        code = eng_tokenize_fenced(c->vocab, (struct moe_string){ text, n }, ENG_TEXT_PARSE_SPECIAL,
+                                   &fences, ids);
         if (code)
             *error = (struct eng_template_error){ .text = "the prompt cannot be tokenized" };
     } else {

@@ -77,7 +77,8 @@ int eng_cmd_render(const struct eng_config *config)
     size_t n;
     int error = 0;
     if (!config->model == !config->template)
-        error = kn_fail(KN_EINVAL, "render needs -m MODEL or --template FILE; see spillway render --help");
+        error = kn_fail(KN_EINVAL,
+                        "render needs -m MODEL or --template FILE; see spillway render --help");
     if (!error)
         error = read_request(&request);
     if (!error)

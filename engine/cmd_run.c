@@ -1,8 +1,8 @@
 /* spillway run: one prompt, or a chat on the terminal.
  *
- * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer goes to
- * stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the model's turns
- * and every turn goes on from the KV of the last. */
+ * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer
+ * goes to stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the
+ * model's turns and every turn goes on from the KV of the last. */
 #include "engine/cli.h"
 #include "engine/chat.h"
 #include "engine/engine.h"
@@ -21,7 +21,7 @@ struct run {
     json_t *messages;                           /* of the chat; ends with an answer between turns */
     char *said;                                 /* [n_said] the answer's text */
     size_t n_said, said_room;
-    uint32_t n_retry;                           /* another answer to the same message: other noise */
+    uint32_t n_retry; /* another answer to the same message: other noise */
 };
 
 static int open_run(struct run *r)
@@ -60,7 +60,7 @@ static void close_run(struct run *r)
     kn_free(r->shown);
 }
 
-/* ---- one answer -------------------------------------------------------------------------------------- */
+/* ---- one answer ------------------------------------------------------------------------------ */
 
 struct timing { uint64_t start_ns, first_ns, end_ns; int n_prompt, n_token; };
 
@@ -93,8 +93,11 @@ static int answer(struct run *r, struct timing *t)
     const struct eng_config *c = r->config;
     struct eng_decoder decoder;
     struct eng_stop stop;
-    struct eng_request request = { .token = r->ids.id, .n_token = (int)r->ids.n, .n_predict = c->n_predict,
-                                   .ignore_eos = c->ignore_eos, .sampling = c->sampling };
+    struct eng_request request = { .token = r->ids.id,
+                                   .n_token = (int)r->ids.n,
+                                   .n_predict = c->n_predict,
+                                   .ignore_eos = c->ignore_eos,
+                                   .sampling = c->sampling };
     request.sampling.choice += r->n_retry;
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);
@@ -110,7 +113,8 @@ static int answer(struct run *r, struct timing *t)
         int n = eng_step(r->engine, r->event);
         if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
             return n < 0 ? n : r->event->status;
-        if (n == 0 || r->event->token == ENG_NO_TOKEN)   /* only the prompt was read; nothing to add */
+        if (n == 0 ||
+            r->event->token == ENG_NO_TOKEN) /* only the prompt was read; nothing to add */
             continue;
         t->n_token++;
         if (!t->first_ns)
@@ -138,12 +142,12 @@ static void report(const struct run *r, const struct timing *t)
         return;
     double prompt_s = (double)(t->first_ns - t->start_ns) / 1e9;
     double rest_s = (double)(t->end_ns - t->first_ns) / 1e9;
-    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s", t->n_prompt,
-           prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
+    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s",
+           t->n_prompt, prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
            rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
 }
 
-/* ---- a prompt -------------------------------------------------------------------------------------- */
+/* ---- a prompt -------------------------------------------------------------------------------- */
 
 static int prompt_text(const struct eng_config *c, char **text, size_t *n)
 {
@@ -151,7 +155,8 @@ static int prompt_text(const struct eng_config *c, char **text, size_t *n)
         *n = strlen(c->prompt);
         return (*text = kn_strdup(c->prompt)) ? 0 : kn_fail(KN_ENOMEM, "no memory for the prompt");
     }
-    return c->input ? eng_read_file(c->input, text, n) : eng_read_all(STDIN_FILENO, "stdin", text, n);
+    return c->input ? eng_read_file(c->input, text, n)
+                    : eng_read_all(STDIN_FILENO, "stdin", text, n);
 }
 
 static int run_prompt(struct run *r)
@@ -162,7 +167,8 @@ static int run_prompt(struct run *r)
     int error = prompt_text(r->config, &text, &n);
     if (!error)
         error = eng_tokenize(eng_vocab(r->engine), text, n,
-                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0), &r->ids);
+                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0),
+                             &r->ids);
     kn_free(text);
     if (!error && r->ids.n == 0)
         error = kn_fail(KN_EINVAL, "the prompt is empty");
@@ -173,22 +179,26 @@ static int run_prompt(struct run *r)
     return 0;
 }
 
-/* ---- a chat ------------------------------------------------------------------------------------------ */
+/* ---- a chat ---------------------------------------------------------------------------------- */
 
 static void print_info(const struct run *r)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(r->engine));
-    kn_say(KN_LOG_INFO, "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens",
-           s->arch, s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
+    kn_say(KN_LOG_INFO,
+           "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens", s->arch,
+           s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
 }
 
 static int add_message(struct run *r, const char *role, const char *text, size_t n)
 {
     json_t *m = json_pack("{s:s, s:o}", "role", role, "content", json_stringn_nocheck(text, n));
-    return m && !json_array_append_new(r->messages, m) ? 0 : kn_fail(KN_ENOMEM, "no memory for a message");
+    return m && !json_array_append_new(r->messages, m)
+               ? 0
+               : kn_fail(KN_ENOMEM, "no memory for a message");
 }
 
-/* The prompt of all messages so far; of its tokens those that the last turn left in the KV are not read again. */
+/* The prompt of all messages so far; of its tokens those that the last turn left in the KV are not
+ * read again. */
 static int prompt_of_chat(struct run *r)
 {
     struct eng_template_error e = { 0 };
@@ -224,14 +234,16 @@ static int run_chat(struct run *r)
     struct eng_terminal *terminal;
     enum eng_input kind;
     const char *text;
-    int error = eng_chat_open(&r->chat, eng_file(r->engine), eng_vocab(r->engine), r->config->model);
+    int error =
+        eng_chat_open(&r->chat, eng_file(r->engine), eng_vocab(r->engine), r->config->model);
     if (error || (error = eng_terminal_open(&terminal)))
         return error;
     if (!(r->messages = json_array()))
         error = kn_fail(KN_ENOMEM, "no memory for messages");
     if (eng_terminal_is_tty(terminal))
         fputs("/help lists the commands\n", stderr);
-    while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 && kind != ENG_INPUT_QUIT) {
+    while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 &&
+           kind != ENG_INPUT_QUIT) {
         size_t n = json_array_size(r->messages);
         if (kind == ENG_INPUT_HELP)
             fputs(eng_terminal_help, stderr);

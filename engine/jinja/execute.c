@@ -1,7 +1,7 @@
 /* engine/jinja/execute.c - statements: what is printed, assigned and repeated. */
 #include "engine/jinja/internal.h"
 
-/* ---- environments -------------------------------------------------------------------------------------- */
+/* ---- environments ---------------------------------------------------------------------------- */
 
 struct jin_env *jin_env_new(struct jin *j, const struct jin_scope *scope, struct jin_env *up)
 {
@@ -43,7 +43,7 @@ void jin_env_enter(struct jin *j, struct jin_env *env)
     }
 }
 
-/* ---- assignment ---------------------------------------------------------------------------------------- */
+/* ---- assignment ------------------------------------------------------------------------------ */
 
 static struct jin_value *place(struct jin_env *env, const struct jin_node *n)
 {
@@ -52,7 +52,8 @@ static struct jin_value *place(struct jin_env *env, const struct jin_node *n)
     return &env->slot[n->slot];
 }
 
-static void unpack(struct jin *j, struct jin_env *env, const struct jin_node *target, struct jin_value v)
+static void unpack(struct jin *j, struct jin_env *env, const struct jin_node *target,
+                   struct jin_value v)
 {
     size_t n = 0;
     struct jin_value item;
@@ -82,7 +83,8 @@ static void check_namespaces(struct jin *j, struct jin_env *env, const struct ji
         check_namespaces(j, env, t);
 }
 
-void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *target, struct jin_value v)
+void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *target,
+                struct jin_value v)
 {
     if (target->kind == JIN_N_TUPLE) {
         unpack(j, env, target->a, v);
@@ -90,12 +92,13 @@ void jin_assign(struct jin *j, struct jin_env *env, const struct jin_node *targe
         *place(env, target) = v;
     } else {
         if (target->value.s->data[0] == '_')
-            JIN_FAIL(j, "Chat templates cannot store underscore-prefixed attributes on a namespace");
+            JIN_FAIL(j,
+                     "Chat templates cannot store underscore-prefixed attributes on a namespace");
         jin_dict_put(j, place(env, target)->dict, target->value, v);
     }
 }
 
-/* ---- loops --------------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 struct jin_value jin_loop_peek(struct jin *j, struct jin_loop *l)
 {
@@ -142,8 +145,8 @@ static struct jin_value next_passing(struct jin *j, struct jin_iterator *it)
     return jin_missing();
 }
 
-static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up, const struct jin_node *n,
-                                         struct jin_iterator *items)
+static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up,
+                                         const struct jin_node *n, struct jin_iterator *items)
 {
     struct filtered *f = jin_take(&j->heap, sizeof *f);
     *f = (struct filtered){ n, jin_env_new(j, n->scope[2], up) };
@@ -153,11 +156,12 @@ static struct jin_iterator *filter_items(struct jin *j, struct jin_env *up, cons
     return it;
 }
 
-static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin_node *n, struct jin_value over,
-                             int64_t depth0)
+static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin_node *n,
+                             struct jin_value over, int64_t depth0)
 {
     struct jin_loop *l = jin_take(&j->heap, sizeof *l);
-    *l = (struct jin_loop){ .node = n, .up = up, .over = n->e ? jin_missing() : over, .index0 = -1, .length = -1,
+    *l = (struct jin_loop){ .node = n, .up = up, .over = n->e ? jin_missing() : over, .index0 = -1,
+                            .length = -1,
                             .depth0 = depth0 };
     l->items = jin_iterate(j, over);
     if (n->e)
@@ -166,7 +170,8 @@ static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin
     enum jin_flow flow = JIN_ON;
     bool finished = false;                      /* a pass got to its end */
     for (struct jin_value v; flow != JIN_BREAK && loop_next(j, l, &v);) {
-        env->slot[0] = n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
+        env->slot[0] =
+            n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
         jin_assign(j, env, n->a, v);
         jin_env_enter(j, env);
         flow = jin_execute(j, env, n->c);
@@ -190,7 +195,7 @@ struct jin_value jin_loop_call(struct jin *j, struct jin_loop *loop, const struc
     return jin_capture_end(j, begin);
 }
 
-/* ---- blocks -------------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 static void print_value(struct jin *j, struct jin_value v)
 {

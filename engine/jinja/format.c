@@ -15,7 +15,7 @@ struct field {
     int64_t width, precision;                   /* -1: not given */
 };
 
-/* ---- one field ----------------------------------------------------------------------------------------- */
+/* ---- one field ------------------------------------------------------------------------------- */
 
 static struct jin_value padded(struct jin *j, const struct field *f, const struct jin_string *sign,
                                const struct jin_string *body, char align)
@@ -23,7 +23,9 @@ static struct jin_value padded(struct jin *j, const struct field *f, const struc
     struct jin_builder b = { .j = j };
     int64_t pad = f->width - (int64_t)(jin_n_char(body) + sign->n);
     char one[4];
-    struct jin_string fill = { .data = one, .n = (size_t)jin_encode(f->fill ? f->fill : ' ', one), .n_char = 1 };
+    struct jin_string fill = { .data = one,
+                               .n = (size_t)jin_encode(f->fill ? f->fill : ' ', one),
+                               .n_char = 1 };
     align = f->align ? f->align : align;
     int64_t left = pad <= 0 || align == '<' || align == '=' ? 0 : align == '^' ? pad / 2 : pad;
     jin_add_repeat(&b, &fill, left);
@@ -34,7 +36,8 @@ static struct jin_value padded(struct jin *j, const struct field *f, const struc
     return jin_built(&b);
 }
 
-static struct jin_value string_field(struct jin *j, const struct field *f, const struct jin_string *s)
+static struct jin_value string_field(struct jin *j, const struct field *f,
+                                     const struct jin_string *s)
 {
     struct jin_string none = { .data = "", .n_char = 0 };
     if (f->precision >= 0)
@@ -56,11 +59,16 @@ static const struct jin_string *grouped(struct jin *j, const char *digits)
     return jin_built(&b).s;
 }
 
-static struct jin_value number_field(struct jin *j, const struct field *f, bool negative, const char *prefix,
-                                     const char *digits)
+static struct jin_value number_field(struct jin *j, const struct field *f, bool negative,
+                                     const char *prefix, const char *digits)
 {
     char sign[8];
-    snprintf(sign, sizeof sign, "%s%s", negative ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : "", prefix);
+    snprintf(sign, sizeof sign, "%s%s",
+             negative         ? "-"
+             : f->sign == '+' ? "+"
+             : f->sign == ' ' ? " "
+                              : "",
+             prefix);
     const struct jin_string *body = f->comma ? grouped(j, digits) : jin_text(j, digits).s;
     body = jin_string(j, body->data, body->n).s;
     const struct jin_string *head = jin_string(j, sign, strlen(sign)).s;
@@ -125,12 +133,13 @@ static struct jin_value float_field(struct jin *j, const struct field *f, double
         snprintf(digits, sizeof digits, "%.*f%%", precision, a * 100);
     } else {
         form[3] = f->type;
-        snprintf(digits, sizeof digits, form, f->type == 'g' || f->type == 'G' ? precision + !precision : precision, a);
+        snprintf(digits, sizeof digits, form,
+                 f->type == 'g' || f->type == 'G' ? precision + !precision : precision, a);
     }
     return number_field(j, f, negative && x == x, "", digits);
 }
 
-/* ---- "%" ------------------------------------------------------------------------------------------------ */
+/* ---- "%" ------------------------------------------------------------------------------------- */
 
 struct percent {
     struct jin *j;
@@ -181,7 +190,8 @@ static struct jin_value named_value(struct percent *p)
     const struct jin_string *name = jin_sub(p->j, p->s, begin, p->at - 1).s;
     const struct jin_value *found = jin_dict_find_text(p->j, p->with.dict, name);
     if (!found)
-        JIN_FAIL(p->j, "'%.*s' is not in the mapping", (int)(name->n < 60 ? name->n : 60), name->data);
+        JIN_FAIL(p->j, "'%.*s' is not in the mapping", (int)(name->n < 60 ? name->n : 60),
+                 name->data);
     p->n = p->used;                             /* the mapping itself is no argument any more */
     return *found;
 }
@@ -269,7 +279,8 @@ struct jin_value jin_format_percent(struct jin *j, struct jin_value s, struct ji
         v = percent_field(&p, &f, v);
         jin_add(&b, v.s->data, v.s->n);
     }
-    bool mapping = with.type == JIN_DICT || with.type == JIN_LIST || with.type == JIN_RANGE || with.type == JIN_UNDEFINED;
+    bool mapping = with.type == JIN_DICT || with.type == JIN_LIST || with.type == JIN_RANGE ||
+                   with.type == JIN_UNDEFINED;
     if (p.used < p.n && !mapping)
         JIN_FAIL(j, "not all arguments converted during string formatting");
     struct jin_value out = jin_built(&b);
@@ -277,7 +288,7 @@ struct jin_value jin_format_percent(struct jin *j, struct jin_value s, struct ji
     return out;
 }
 
-/* ---- str.format ----------------------------------------------------------------------------------------- */
+/* ---- str.format ------------------------------------------------------------------------------ */
 
 /* [[fill]align][sign][#][0][width][,][.precision][type] */
 static struct field parse_spec(struct jin *j, const struct jin_string *s)
@@ -318,7 +329,8 @@ static struct field parse_spec(struct jin *j, const struct jin_string *s)
     return f;
 }
 
-static struct jin_value brace_field(struct jin *j, struct jin_value v, const struct jin_string *spec)
+static struct jin_value brace_field(struct jin *j, struct jin_value v,
+                                    const struct jin_string *spec)
 {
     if (!spec->n)
         return jin_of(jin_str(j, v));
@@ -338,8 +350,8 @@ static struct jin_value brace_field(struct jin *j, struct jin_value v, const str
             return float_field(j, &f, v.type == JIN_FLOAT ? v.f : (double)jin_integer(v));
     if (v.type == JIN_INT && (!f.type || strchr("dxXob", f.type)))
         return integer_field(j, &f, v.i, false);
-    JIN_FAIL(j, "format '%.*s' of %s is not supported", (int)(spec->n < 60 ? spec->n : 60), spec->data,
-             jin_type_name(v));
+    JIN_FAIL(j, "format '%.*s' of %s is not supported", (int)(spec->n < 60 ? spec->n : 60),
+             spec->data, jin_type_name(v));
 }
 
 struct braces {
@@ -361,7 +373,9 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     bool digits = first->n && first->data[0] >= '0' && first->data[0] <= '9';
     if (!first->n || digits) {
         if ((!first->n && f->next < 0) || (first->n && f->next > 0))
-            JIN_FAIL(j, "cannot switch between automatic field numbering and manual field specification");
+            JIN_FAIL(
+                j,
+                "cannot switch between automatic field numbering and manual field specification");
         i = first->n ? 0 : f->next++;
         if (first->n) {
             f->next = -1;
@@ -369,7 +383,8 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
                 JIN_FAIL(j, "a field's number is none");
         }
         if (i >= f->args->n)
-            JIN_FAIL(j, "Replacement index %lld out of range for positional args tuple", (long long)i);
+            JIN_FAIL(j, "Replacement index %lld out of range for positional args tuple",
+                     (long long)i);
         v = f->args->position[i];
     }
     for (int k = 0; k < f->args->n_keyword && v.type == JIN_MISSING; k++)
@@ -380,7 +395,8 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     while (end < s->n) {
         size_t from = end + 1;
         bool item = s->data[end] == '[';
-        for (end = from; end < s->n && (item ? s->data[end] != ']' : s->data[end] != '.' && s->data[end] != '[');)
+        for (end = from; end < s->n &&
+                         (item ? s->data[end] != ']' : s->data[end] != '.' && s->data[end] != '[');)
             end++;
         const struct jin_string *name = jin_sub(j, s, from, end).s;
         if (!name->n || (item && end == s->n))
@@ -420,7 +436,8 @@ static struct jin_value brace_shown(struct braces *f, const struct jin_string *s
         n = at;
     }
     struct jin_value v = brace_value(f, jin_sub(j, s, 0, n).s);
-    const struct jin_string *spec = jin_sub(j, s, colon ? (size_t)(colon - s->data) + 1 : s->n, s->n).s;
+    const struct jin_string *spec =
+        jin_sub(j, s, colon ? (size_t)(colon - s->data) + 1 : s->n, s->n).s;
     if (spec->n && (memchr(spec->data, '{', spec->n) || safe))
         JIN_FAIL(j, "this format specifier is not supported");
     struct jin_builder b = { .j = j };

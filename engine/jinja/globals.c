@@ -21,12 +21,14 @@ FUNCTION(g_range)
     r->step = given[2].type == JIN_MISSING ? 1 : jin_index(j, given[2], "range() arguments");
     if (!r->step)
         JIN_FAIL(j, "range() arg 3 must not be zero");
-    uint64_t span = r->step > 0 ? (uint64_t)r->stop - (uint64_t)r->start : (uint64_t)r->start - (uint64_t)r->stop;
+    uint64_t span = r->step > 0 ? (uint64_t)r->stop - (uint64_t)r->start
+                                : (uint64_t)r->start - (uint64_t)r->stop;
     uint64_t by = r->step > 0 ? (uint64_t)r->step : -(uint64_t)r->step;
     bool empty = r->step > 0 ? r->stop <= r->start : r->stop >= r->start;
     r->n = empty ? 0 : (size_t)((span - 1) / by + 1);
     if (r->n > MAX_RANGE)
-        JIN_FAIL(j, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", MAX_RANGE);
+        JIN_FAIL(j, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).",
+                 MAX_RANGE);
     return (struct jin_value){ .type = JIN_RANGE, .range = r };
 }
 
@@ -46,7 +48,8 @@ static struct jin_dict *new_dict(struct jin *j, const struct jin_args *args)
         for (size_t i = 0; (v = jin_next(j, it)).type != JIN_MISSING; i++) {
             const struct jin_list *pair = jin_collect(j, v);
             if (pair->n != 2)
-                JIN_FAIL(j, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair->n);
+                JIN_FAIL(j, "dictionary update sequence element #%zu has length %zu; 2 is required",
+                         i, pair->n);
             jin_dict_put(j, d, pair->item[0], pair->item[1]);
         }
     }
@@ -66,8 +69,10 @@ FUNCTION(g_namespace)
     struct jin_dict *d = new_dict(j, args);
     (void)self;
     for (size_t i = 0; i < d->n; i++)
-        if (d->pair[i].key.type == JIN_STRING && d->pair[i].key.s->n && d->pair[i].key.s->data[0] == '_')
-            JIN_FAIL(j, "Chat templates cannot store underscore-prefixed attributes on a namespace");
+        if (d->pair[i].key.type == JIN_STRING && d->pair[i].key.s->n &&
+            d->pair[i].key.s->data[0] == '_')
+            JIN_FAIL(j,
+                     "Chat templates cannot store underscore-prefixed attributes on a namespace");
     return (struct jin_value){ .type = JIN_NAMESPACE, .dict = d };
 }
 
@@ -90,7 +95,9 @@ FUNCTION(g_joiner)
     struct jin_value separator;
     (void)self;
     jin_bind(j, "joiner", args, "sep", 0, &separator);
-    *s = (struct jin_joiner){ .separator = separator.type == JIN_MISSING ? jin_text(j, ", ") : separator };
+    if (separator.type == JIN_MISSING)
+        separator = jin_text(j, ", ");
+    *s = (struct jin_joiner){ .separator = separator };
     return (struct jin_value){ .type = JIN_JOINER, .joiner = s };
 }
 
@@ -161,8 +168,13 @@ FUNCTION(g_lipsum)
 }
 
 static const struct jin_function functions[] = {
-    { "range", g_range }, { "dict", g_dict }, { "namespace", g_namespace }, { "cycler", g_cycler },
-    { "joiner", g_joiner }, { "raise_exception", g_raise_exception }, { "strftime_now", g_strftime_now },
+    { "range", g_range },
+    { "dict", g_dict },
+    { "namespace", g_namespace },
+    { "cycler", g_cycler },
+    { "joiner", g_joiner },
+    { "raise_exception", g_raise_exception },
+    { "strftime_now", g_strftime_now },
     { "lipsum", g_lipsum },
 };
 

@@ -1,7 +1,7 @@
 /* engine/jinja/heap.c - memory of a template or a rendering, its limit, and the one way to fail.
  *
- * Memory comes in chunks, each handed out from the front; all of it is freed together.  jin_fail writes what
- * was wrong and jumps to where the caller of this room came in. */
+ * Memory comes in chunks, each handed out from the front; all of it is freed together.  jin_fail
+ * writes what was wrong and jumps to where the caller of this room came in. */
 #include "engine/jinja/internal.h"
 
 #include <stdarg.h>
@@ -36,7 +36,8 @@ __attribute__((noreturn)) static void refuse(struct jin_heap *h, int code, size_
 {
     h->error->line = h->line;
     snprintf(h->error->text, sizeof h->error->text,
-             code == KN_ELIMIT ? "the template takes more than %zu bytes of memory" : "no memory for %zu bytes",
+             code == KN_ELIMIT ? "the template takes more than %zu bytes of memory"
+                               : "no memory for %zu bytes",
              bytes);
     jin_escape(h, code);
 }
@@ -60,7 +61,7 @@ void *jin_take(struct jin_heap *h, size_t bytes)
     bytes = kn_align_up(bytes < SIZE_MAX / 2 ? bytes : SIZE_MAX / 2, 16);
     if (!c || bytes > c->bytes - c->used) {
         struct jin_chunk *fresh = chunk(h, bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES);
-        if (c && bytes > CHUNK_BYTES / 4) {     /* a large piece stands behind the chunk being filled */
+        if (c && bytes > CHUNK_BYTES / 4) { /* a large piece stands behind the chunk being filled */
             fresh->older = c->older;
             c->older = fresh;
         } else {

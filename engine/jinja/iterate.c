@@ -1,6 +1,8 @@
-/* engine/jinja/iterate.c - everything that can be walked: lists, dicts, strings, ranges, generators.
+/* engine/jinja/iterate.c - everything that can be walked: lists, dicts, strings, ranges,
+ * generators.
  *
- * As in Python a generator makes its items when they are asked for, and is empty once it has been walked. */
+ * As in Python a generator makes its items when they are asked for, and is empty once it has been
+ * walked. */
 #include "engine/jinja/internal.h"
 
 struct jin_value jin_next(struct jin *j, struct jin_iterator *it)
@@ -49,7 +51,9 @@ static struct jin_value next_pair(struct jin *j, struct jin_iterator *it)
 {
     bool view = it->over.type == JIN_VIEW;
     const struct jin_dict *d = view ? it->over.view->dict : it->over.dict;
-    return it->at < d->n ? pair_part(j, &d->pair[it->at++], view ? (int)it->over.view->of : JIN_KEYS) : jin_missing();
+    return it->at < d->n
+               ? pair_part(j, &d->pair[it->at++], view ? (int)it->over.view->of : JIN_KEYS)
+               : jin_missing();
 }
 
 static struct jin_value next_number(struct jin *j, struct jin_iterator *it)
@@ -82,8 +86,9 @@ struct jin_iterator *jin_generator(struct jin *j, struct jin_value over, void *s
 struct jin_iterator *jin_iterate(struct jin *j, struct jin_value v)
 {
     static struct jin_value (*const next[])(struct jin *, struct jin_iterator *) = {
-        [JIN_UNDEFINED] = next_none, [JIN_STRING] = next_char, [JIN_LIST] = next_item, [JIN_TUPLE] = next_item,
-        [JIN_DICT] = next_pair, [JIN_VIEW] = next_pair, [JIN_RANGE] = next_number
+        [JIN_UNDEFINED] = next_none, [JIN_STRING] = next_char, [JIN_LIST] = next_item,
+        [JIN_TUPLE] = next_item,     [JIN_DICT] = next_pair,   [JIN_VIEW] = next_pair,
+        [JIN_RANGE] = next_number
     };
     if (v.type == JIN_ITERATOR)
         return v.iterator;
@@ -117,8 +122,9 @@ struct jin_list *jin_collect(struct jin *j, struct jin_value v)
 struct jin_value jin_reversed(struct jin *j, struct jin_value v, bool filter)
 {
     static const char *const names[] = {
-        [JIN_UNDEFINED] = "reversed", [JIN_STRING] = "reversed", [JIN_LIST] = "list_reverseiterator",
-        [JIN_TUPLE] = "reversed", [JIN_DICT] = "dict_reversekeyiterator", [JIN_VIEW] = "dict_reverseitemiterator",
+        [JIN_UNDEFINED] = "reversed",           [JIN_STRING] = "reversed",
+        [JIN_LIST] = "list_reverseiterator",    [JIN_TUPLE] = "reversed",
+        [JIN_DICT] = "dict_reversekeyiterator", [JIN_VIEW] = "dict_reverseitemiterator",
         [JIN_RANGE] = "range_iterator"
     };
     if (!jin_iterable(v) || (v.type == JIN_ITERATOR && !filter))

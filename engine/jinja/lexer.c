@@ -1,16 +1,17 @@
 /* engine/jinja/lexer.c - a template's text to tokens.
  *
- * Text between tags is one token, with what whitespace control takes away already gone: "-" takes all white
- * space on its side; a block or comment that stands first on its line takes what is before it (lstrip_blocks)
- * and the newline after it (trim_blocks), unless there is a "+".  Within tags the tokens are Python's names,
- * numbers and strings, and operators; a tag cannot end while a bracket is open. */
+ * Text between tags is one token, with what whitespace control takes away already gone: "-" takes
+ * all white space on its side; a block or comment that stands first on its line takes what is
+ * before it (lstrip_blocks) and the newline after it (trim_blocks), unless there is a "+".  Within
+ * tags the tokens are Python's names, numbers and strings, and operators; a tag cannot end while a
+ * bracket is open. */
 #include "engine/jinja/internal.h"
 #include "engine/text.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>
 
-/* ---- names --------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* A template's strings are shared by renderings: their characters are counted now. */
 static struct jin_string *lasting(struct jin_lexer *l, const char *data, size_t n)
@@ -55,7 +56,7 @@ const struct jin_string *jin_intern(struct jin_lexer *l, const char *data, size_
     return l->names.slot[at] = lasting(l, data, n);
 }
 
-/* ---- whitespace ---------------------------------------------------------------------------------------- */
+/* ---- whitespace ------------------------------------------------------------------------------ */
 
 static size_t space_at(const struct jin_lexer *l, size_t at)
 {
@@ -122,7 +123,7 @@ void jin_lexer_init(struct jin_lexer *l, struct jin_heap *h, const char *text, s
     }
 }
 
-/* ---- between tags -------------------------------------------------------------------------------------- */
+/* ---- between tags ---------------------------------------------------------------------------- */
 
 static void data_token(struct jin_lexer *l, struct jin_token *out, size_t begin, size_t end)
 {
@@ -131,7 +132,8 @@ static void data_token(struct jin_lexer *l, struct jin_token *out, size_t begin,
 }
 
 /* Where the data before a tag ends.  sign: the one of the tag. */
-static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign, bool is_print)
+static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign,
+                       bool is_print)
 {
     if (sign == '-')
         return strip_right(l, begin, end);
@@ -207,7 +209,8 @@ static bool next_raw(struct jin_lexer *l, struct jin_token *out)
 static bool next_data(struct jin_lexer *l, struct jin_token *out)
 {
     size_t at = l->at, raw = 0;
-    while (at < l->n && !(l->text[at] == '{' && (starts(l, at, "{{") || starts(l, at, "{%") || starts(l, at, "{#"))))
+    while (at < l->n && !(l->text[at] == '{' &&
+                          (starts(l, at, "{{") || starts(l, at, "{%") || starts(l, at, "{#"))))
         at++;
     if (at == l->n) {
         data_token(l, out, l->at, at);
@@ -234,18 +237,20 @@ static bool next_data(struct jin_lexer *l, struct jin_token *out)
         skip_comment(l, inside);
         return false;
     }
-    *out = (struct jin_token){ .kind = mark == '%' ? JIN_T_BLOCK_BEGIN : JIN_T_PRINT_BEGIN, .line = l->line };
+    enum jin_token_kind kind = mark == '%' ? JIN_T_BLOCK_BEGIN : JIN_T_PRINT_BEGIN;
+    *out = (struct jin_token){ .kind = kind, .line = l->line };
     l->state = mark == '%' ? JIN_IN_BLOCK : JIN_IN_PRINT;
     move(l, inside);
     return true;
 }
 
-/* ---- within tags --------------------------------------------------------------------------------------- */
+/* ---- within tags ----------------------------------------------------------------------------- */
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word(char c)
 {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (uint8_t)c >= 0x80;
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           (uint8_t)c >= 0x80;
 }
 
 static bool digit_of(char c, int base)
@@ -258,8 +263,9 @@ static bool digit_of(char c, int base)
 static size_t digits(const struct jin_lexer *l, size_t at, int base)
 {
     size_t from = at;
-    while (at < l->n && (digit_of(l->text[at], base) ||
-                         (l->text[at] == '_' && at > from && at + 1 < l->n && digit_of(l->text[at + 1], base))))
+    while (at < l->n &&
+           (digit_of(l->text[at], base) ||
+            (l->text[at] == '_' && at > from && at + 1 < l->n && digit_of(l->text[at + 1], base))))
         at++;
     return at - from;
 }
@@ -291,8 +297,9 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
             end = first + n;
         } else {                                /* zeros alone: 007 is 00 and 7 */
             base = 10;
-            for (end = at + 1; end < l->n && (l->text[end] == '0' || (l->text[end] == '_' && end + 1 < l->n &&
-                                                                       l->text[end + 1] == '0'));)
+            for (end = at + 1;
+                 end < l->n && (l->text[end] == '0' || (l->text[end] == '_' && end + 1 < l->n &&
+                                                        l->text[end + 1] == '0'));)
                 end++;
         }
     }
@@ -332,7 +339,8 @@ static int32_t hex_escape(struct jin_lexer *l, size_t at, size_t end, int n)
     return code;
 }
 
-/* One escape at `at`, after the backslash; appends what it stands for and returns how long it was. */
+/* One escape at `at`, after the backslash; appends what it stands for and returns how long it was.
+ */
 static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size_t *n)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -347,7 +355,9 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
     if (c >= '0' && c <= '7') {
         int32_t code = 0;
         size_t used = 0;
-        for (; used < 3 && at + used < end && l->text[at + used] >= '0' && l->text[at + used] <= '7'; used++)
+        for (;
+             used < 3 && at + used < end && l->text[at + used] >= '0' && l->text[at + used] <= '7';
+             used++)
             code = 8 * code + (l->text[at + used] - '0');
         *n += (size_t)jin_encode(code, out + *n);
         return used;
@@ -358,7 +368,8 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
         return 1 + (size_t)width;
     }
     if (c == 'N' || (uint8_t)c >= 0x80)
-        jin_fail(l->heap, "a backslash before %s is not supported", c == 'N' ? "N" : "a letter beyond ASCII");
+        jin_fail(l->heap, "a backslash before %s is not supported",
+                 c == 'N' ? "N" : "a letter beyond ASCII");
     out[(*n)++] = '\\';                         /* no escape: both stay */
     return 0;
 }
@@ -389,7 +400,8 @@ static void string_token(struct jin_lexer *l, struct jin_token *out)
     if (end >= l->n)
         jin_fail(l->heap, "a string that begins here does not end");
     size_t n = 0;
-    char *data = jin_take(l->heap, end - begin + 4);    /* no escape is shorter than what it stands for */
+    char *data =
+        jin_take(l->heap, end - begin + 4); /* no escape is shorter than what it stands for */
     for (size_t at = begin; at < end;) {
         if (l->text[at] == '\\')
             at += 1 + escape(l, at + 1, end, data, &n);
@@ -414,7 +426,8 @@ static void operator_token(struct jin_lexer *l, struct jin_token *out)
             return;
         }
     if (!c || !strchr("+-/*%~[](){}><=.:|,;", c))
-        jin_fail(l->heap, "unexpected character '%.*s'", (uint8_t)c < 0x80 ? 1 : 4, l->text + l->at);
+        jin_fail(l->heap, "unexpected character '%.*s'", (uint8_t)c < 0x80 ? 1 : 4,
+                 l->text + l->at);
     out->op = (uint8_t)c;
     if (strchr("([{", c)) {
         if (l->n_bracket == (int)sizeof l->bracket)
@@ -434,7 +447,8 @@ static bool next_in_tag(struct jin_lexer *l, struct jin_token *out)
     bool block = l->state == JIN_IN_BLOCK;
     size_t n = l->n_bracket ? 0 : tag_end(l, l->at, block ? '%' : '}', block);
     if (n) {
-        *out = (struct jin_token){ .kind = block ? JIN_T_BLOCK_END : JIN_T_PRINT_END, .line = l->line };
+        enum jin_token_kind kind = block ? JIN_T_BLOCK_END : JIN_T_PRINT_END;
+        *out = (struct jin_token){ .kind = kind, .line = l->line };
         l->line_starting = l->text[l->at + n - 1] == '\n';
         l->state = JIN_IN_DATA;
         move(l, l->at + n);

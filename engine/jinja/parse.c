@@ -92,7 +92,8 @@ static struct jin_node *parse_set(struct jin_parser *p)
         return jin_node(p, JIN_N_SET, line, target, jin_parse_tuple(p, true, NULL), NULL);
     p->soft = false;
     struct jin_node *filter = jin_parse_filters(p, NULL, false);
-    struct jin_node *n = jin_node(p, JIN_N_SET_BLOCK, line, target, filter, body_to(p, "set", "endset"));
+    struct jin_node *n =
+        jin_node(p, JIN_N_SET_BLOCK, line, target, filter, body_to(p, "set", "endset"));
     p->soft = soft;
     return n;
 }
@@ -110,7 +111,8 @@ static void parse_signature(struct jin_parser *p, struct jin_node *n)
         name->target = true;
         for (const struct jin_node *o = n->a; o; o = o->next)
             if (o->name == name->name)
-                jin_fail(p->heap, "a parameter twice: '%.*s'", (int)kn_min((int)o->name->n, 100), o->name->data);
+                jin_fail(p->heap, "a parameter twice: '%.*s'", (int)kn_min((int)o->name->n, 100),
+                         o->name->data);
         if (jin_skip_op(p, '=')) {
             *value = jin_parse_expression(p);
             value = &(*value)->next;
@@ -245,13 +247,24 @@ static struct jin_node *parse_leave(struct jin_parser *p)
 
 static struct jin_node *parse_statement(struct jin_parser *p, const char *opened)
 {
-    static const struct { const char *word; struct jin_node *(*parse)(struct jin_parser *p); } known[] = {
-        { "if", parse_if }, { "for", parse_for }, { "set", parse_set }, { "macro", parse_macro },
-        { "call", parse_call_block }, { "filter", parse_filter_block }, { "with", parse_with },
-        { "print", parse_print }, { "break", parse_leave }, { "continue", parse_leave },
+    static const struct {
+        const char *word;
+        struct jin_node *(*parse)(struct jin_parser *p);
+    } known[] = {
+        { "if", parse_if },
+        { "for", parse_for },
+        { "set", parse_set },
+        { "macro", parse_macro },
+        { "call", parse_call_block },
+        { "filter", parse_filter_block },
+        { "with", parse_with },
+        { "print", parse_print },
+        { "break", parse_leave },
+        { "continue", parse_leave },
         { "generation", parse_generation },
     };
-    static const char *const refused[] = { "extends", "block", "include", "import", "from", "autoescape" };
+    static const char *const refused[] = { "extends", "block", "include",
+                                           "import",  "from",  "autoescape" };
     if (p->token.kind != JIN_T_NAME)
         jin_unexpected(p, "a statement");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -260,8 +273,10 @@ static struct jin_node *parse_statement(struct jin_parser *p, const char *opened
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (jin_at_name(p, refused[i]))
             jin_fail(p->heap, "{%% %s %%} is not supported in chat templates", refused[i]);
-    jin_fail(p->heap, "unknown tag '%.*s'%s%s", (int)kn_min((int)p->token.value.s->n, 100), p->token.value.s->data,
-             opened ? "; the innermost block that needs to be closed is " : "", opened ? opened : "");
+    jin_fail(p->heap, "unknown tag '%.*s'%s%s", (int)kn_min((int)p->token.value.s->n, 100),
+             p->token.value.s->data,
+             opened ? "; the innermost block that needs to be closed is " : "",
+             opened ? opened : "");
 }
 
 static bool at_any_name(const struct jin_parser *p, const char *const *names)
@@ -303,7 +318,8 @@ static struct jin_node *parse_until(struct jin_parser *p, const char *opened, in
         }
         if (p->unknown) {
             p->heap->line = p->unknown->line;
-            jin_fail(p->heap, "No %s named '%.*s'.", p->unknown->kind == JIN_N_FILTER ? "filter" : "test",
+            jin_fail(p->heap, "No %s named '%.*s'.",
+                     p->unknown->kind == JIN_N_FILTER ? "filter" : "test",
                      (int)kn_min((int)p->unknown->name->n, 100), p->unknown->name->data);
         }
         while (*last)

@@ -1,101 +1,11 @@
-/* engine/jinja/parse_expression.c - tokens to the tree of an expression; each function is one level of
+/* engine/jinja/parse_expression.c - tokens to the tree of an expression; each function is one level
+ * of
  * precedence, from "x if y else z" down to what stands for itself. */
 #include "engine/jinja/internal.h"
 
-#define MAX_DEPTH  600                          /* of brackets and blocks, while parsing */
-#define MAX_HEIGHT 1000                         /* of the tree: a + b + c + ... is as high as it is long */
+#define MAX_HEIGHT 1000 /* of the tree: a + b + c + ... is as high as it is long */
 
-/* ---- tokens -------------------------------------------------------------------------------------------- */
-
-void jin_advance(struct jin_parser *p)
-{
-    if (p->looked)
-        p->token = p->ahead;
-    else
-        jin_lexer_next(&p->lexer, &p->token);
-    p->looked = false;
-    p->heap->line = p->token.line;
-}
-
-const struct jin_token *jin_look(struct jin_parser *p)
-{
-    if (!p->looked)
-        jin_lexer_next(&p->lexer, &p->ahead);
-    p->looked = true;
-    p->heap->line = p->token.line;
-    return &p->ahead;
-}
-
-bool jin_at_op(const struct jin_parser *p, int op)
-{
-    return p->token.kind == JIN_T_OPERATOR && p->token.op == op;
-}
-
-bool jin_at_name(const struct jin_parser *p, const char *name)
-{
-    return p->token.kind == JIN_T_NAME && jin_string_is(p->token.value.s, name);
-}
-
-bool jin_skip_op(struct jin_parser *p, int op)
-{
-    bool at = jin_at_op(p, op);
-    if (at)
-        jin_advance(p);
-    return at;
-}
-
-bool jin_skip_name(struct jin_parser *p, const char *name)
-{
-    bool at = jin_at_name(p, name);
-    if (at)
-        jin_advance(p);
-    return at;
-}
-
-void jin_unexpected(struct jin_parser *p, const char *wanted)
-{
-    static const char *const what[] = {
-        [JIN_T_END] = "the end of the template", [JIN_T_DATA] = "text", [JIN_T_PRINT_BEGIN] = "'{{'",
-        [JIN_T_PRINT_END] = "'}}'", [JIN_T_BLOCK_BEGIN] = "'{%'", [JIN_T_BLOCK_END] = "'%}'",
-        [JIN_T_STRING] = "a string", [JIN_T_NUMBER] = "a number"
-    };
-    const struct jin_token *t = &p->token;
-    p->heap->line = t->line;
-    if (t->kind == JIN_T_NAME)
-        jin_fail(p->heap, "expected %s, got '%.*s'", wanted, (int)kn_min((int)t->value.s->n, 100), t->value.s->data);
-    if (t->kind == JIN_T_OPERATOR) {
-        const char *two = t->op == 'E' ? "==" : t->op == 'N' ? "!=" : t->op == 'G' ? ">=" : t->op == 'L' ? "<="
-                          : t->op == 'D' ? "//" : t->op == 'P' ? "**" : NULL;
-        char one[2] = { (char)t->op, 0 };
-        jin_fail(p->heap, "expected %s, got '%s'", wanted, two ? two : one);
-    }
-    jin_fail(p->heap, "expected %s, got %s", wanted, what[t->kind]);
-}
-
-void jin_expect_op(struct jin_parser *p, int op)
-{
-    char wanted[4] = { '\'', (char)op, '\'', 0 };
-    if (!jin_at_op(p, op))
-        jin_unexpected(p, wanted);
-    jin_advance(p);
-}
-
-const struct jin_string *jin_expect_identifier(struct jin_parser *p)
-{
-    if (p->token.kind != JIN_T_NAME)
-        jin_unexpected(p, "a name");
-    const struct jin_string *name = p->token.value.s;
-    jin_advance(p);
-    return name;
-}
-
-void jin_deeper(struct jin_parser *p)
-{
-    if (++p->depth > MAX_DEPTH)
-        jin_fail(p->heap, "more than %d levels within each other", MAX_DEPTH);
-}
-
-/* ---- nodes --------------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 static int height(const struct jin_node *list)
 {
@@ -112,7 +22,8 @@ struct jin_node *jin_node(struct jin_parser *p, enum jin_kind kind, int line, st
     int high = 1 + kn_max(height(a), kn_max(height(b), height(c)));
     if (high > MAX_HEIGHT)
         jin_fail(p->heap, "an expression of more than %d levels", MAX_HEIGHT);
-    *n = (struct jin_node){ .kind = (uint8_t)kind, .height = (int16_t)high, .line = line, .a = a, .b = b, .c = c };
+    *n = (struct jin_node){ .kind = (uint8_t)kind, .height = (int16_t)high, .line = line,
+                            .a = a, .b = b, .c = c };
     return n;
 }
 
@@ -133,7 +44,7 @@ static struct jin_node *constant(struct jin_parser *p, int line, struct jin_valu
     return n;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static struct jin_params *parse_params(struct jin_parser *p)
 {
@@ -154,7 +65,8 @@ static struct jin_params *parse_params(struct jin_parser *p)
         } else if (jin_skip_op(p, 'P')) {
             bad = star_star;
             star_star = jin_parse_expression(p);
-        } else if (p->token.kind == JIN_T_NAME && jin_look(p)->kind == JIN_T_OPERATOR && p->ahead.op == '=') {
+        } else if (p->token.kind == JIN_T_NAME && jin_look(p)->kind == JIN_T_OPERATOR &&
+                   p->ahead.op == '=') {
             const struct jin_string *name = jin_expect_identifier(p);
             bad = star_star;
             jin_advance(p);
@@ -178,11 +90,13 @@ static struct jin_params *parse_params(struct jin_parser *p)
 
 static int params_height(const struct jin_params *q)
 {
-    return q ? kn_max(kn_max(height(q->position), height(q->keyword)), kn_max(height(q->star), height(q->star_star)))
+    return q ? kn_max(kn_max(height(q->position), height(q->keyword)),
+                      kn_max(height(q->star), height(q->star_star)))
              : 0;
 }
 
-static struct jin_node *with_params(struct jin_parser *p, struct jin_node *n, struct jin_params *params)
+static struct jin_node *with_params(struct jin_parser *p, struct jin_node *n,
+                                    struct jin_params *params)
 {
     n->params = params;
     n->height = (int16_t)kn_max(n->height, 1 + params_height(params));
@@ -197,7 +111,8 @@ struct jin_node *jin_parse_filters(struct jin_parser *p, struct jin_node *input,
         int line = p->token.line;
         const struct jin_string *name = jin_expect_identifier(p);
         if (jin_at_op(p, '.'))
-            jin_fail(p->heap, "No filter named '%.*s. ...'.", (int)kn_min((int)name->n, 100), name->data);
+            jin_fail(p->heap, "No filter named '%.*s. ...'.", (int)kn_min((int)name->n, 100),
+                     name->data);
         struct jin_params *params = jin_at_op(p, '(') ? parse_params(p) : NULL;
         struct jin_node *n = jin_node(p, JIN_N_FILTER, line, input, NULL, NULL);
         n->name = name;
@@ -224,7 +139,8 @@ static struct jin_node *parse_test(struct jin_parser *p, struct jin_node *input)
                     p->token.kind == JIN_T_NUMBER || jin_at_op(p, '[') || jin_at_op(p, '{');
     if (jin_at_op(p, '(')) {
         params = parse_params(p);
-    } else if (argument && !jin_at_name(p, "else") && !jin_at_name(p, "or") && !jin_at_name(p, "and")) {
+    } else if (argument && !jin_at_name(p, "else") && !jin_at_name(p, "or") &&
+               !jin_at_name(p, "and")) {
         if (jin_at_name(p, "is"))
             jin_fail(p->heap, "You cannot chain multiple tests with is");
         params = jin_take(p->heap, sizeof *params);
@@ -239,7 +155,7 @@ static struct jin_node *parse_test(struct jin_parser *p, struct jin_node *input)
     return negated ? jin_node(p, JIN_N_NOT, line, n, NULL, NULL) : n;
 }
 
-/* ---- what stands for itself, and what follows it ------------------------------------------------------- */
+/* ---- what stands for itself, and what follows it --------------------------------------------- */
 
 static struct jin_node *parse_list(struct jin_parser *p, enum jin_kind kind, int close)
 {
@@ -280,10 +196,14 @@ static struct jin_node *parse_strings(struct jin_parser *p)
 
 static struct jin_node *parse_name(struct jin_parser *p, bool namespaces)
 {
-    static const struct { const char *text; struct jin_value value; } words[] = {
-        { "true", { .type = JIN_BOOL, .b = true } },   { "True", { .type = JIN_BOOL, .b = true } },
-        { "false", { .type = JIN_BOOL, .b = false } }, { "False", { .type = JIN_BOOL, .b = false } },
-        { "none", { .type = JIN_NONE } },              { "None", { .type = JIN_NONE } },
+    static const struct { const char *text; struct jin_value value;
+    } words[] = {
+        { "true", { .type = JIN_BOOL, .b = true } },
+        { "True", { .type = JIN_BOOL, .b = true } },
+        { "false", { .type = JIN_BOOL, .b = false } },
+        { "False", { .type = JIN_BOOL, .b = false } },
+        { "none", { .type = JIN_NONE } },
+        { "None", { .type = JIN_NONE } },
     };
     int line = p->token.line;
     const struct jin_string *name = jin_expect_identifier(p);
@@ -311,7 +231,8 @@ static struct jin_node *parse_primary(struct jin_parser *p, bool namespaces)
         n = constant(p, line, p->token.value);
         jin_advance(p);
     } else if (jin_skip_op(p, '(')) {
-        n = jin_at_op(p, ')') ? jin_node(p, JIN_N_TUPLE, line, NULL, NULL, NULL) : jin_parse_tuple(p, true, NULL);
+        n = jin_at_op(p, ')') ? jin_node(p, JIN_N_TUPLE, line, NULL, NULL, NULL)
+                              : jin_parse_tuple(p, true, NULL);
         jin_expect_op(p, ')');
     } else if (jin_at_op(p, '[')) {
         n = parse_list(p, JIN_N_LIST, ']');
@@ -326,13 +247,15 @@ static struct jin_node *parse_primary(struct jin_parser *p, bool namespaces)
 
 static struct jin_node *slice_part(struct jin_parser *p)
 {
-    return jin_at_op(p, ':') || jin_at_op(p, ']') || jin_at_op(p, ',') ? NULL : jin_parse_expression(p);
+    return jin_at_op(p, ':') || jin_at_op(p, ']') || jin_at_op(p, ',') ? NULL
+                                                                       : jin_parse_expression(p);
 }
 
 static struct jin_node *parse_subscript(struct jin_parser *p)
 {
     int line = p->token.line;
-    struct jin_node *start = jin_at_op(p, ':') ? NULL : jin_parse_expression(p), *stop, *step = NULL;
+    struct jin_node *start = jin_at_op(p, ':') ? NULL : jin_parse_expression(p), *stop,
+                    *step = NULL;
     if (!jin_skip_op(p, ':'))
         return start;
     stop = slice_part(p);
@@ -390,7 +313,7 @@ static struct jin_node *parse_postfix(struct jin_parser *p, struct jin_node *n)
     }
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------- */
 
 static struct jin_node *parse_unary(struct jin_parser *p, bool filters)
 {
@@ -480,7 +403,8 @@ static int comparison(struct jin_parser *p)
     static const char from[] = "EN<L>G", to[] = "=!<l>g";
     if (jin_skip_name(p, "in"))
         return 'i';
-    if (jin_at_name(p, "not") && jin_look(p)->kind == JIN_T_NAME && jin_string_is(p->ahead.value.s, "in")) {
+    if (jin_at_name(p, "not") && jin_look(p)->kind == JIN_T_NAME &&
+        jin_string_is(p->ahead.value.s, "in")) {
         jin_advance(p);
         jin_advance(p);
         return 'n';
@@ -550,22 +474,25 @@ struct jin_node *jin_parse_expression(struct jin_parser *p)
     return n;
 }
 
-/* ---- tuples and targets -------------------------------------------------------------------------------- */
+/* ---- tuples and targets ---------------------------------------------------------------------- */
 
 static bool tuple_ends(const struct jin_parser *p, const char *end)
 {
-    return p->token.kind == JIN_T_PRINT_END || p->token.kind == JIN_T_BLOCK_END || jin_at_op(p, ')') ||
-           (end && jin_at_name(p, end));
+    return p->token.kind == JIN_T_PRINT_END || p->token.kind == JIN_T_BLOCK_END ||
+           jin_at_op(p, ')') || (end && jin_at_name(p, end));
 }
 
-/* how: 'e' expressions, 'o' those without "if", 't' targets, 'n' targets that may be of a namespace */
+/* how: 'e' expressions, 'o' those without "if", 't' targets, 'n' targets that may be of a namespace
+ */
 static struct jin_node *parse_commas(struct jin_parser *p, int how, const char *end)
 {
     struct list items = { 0 };
     int line = p->token.line;
     bool tuple = false;
     while (!tuple_ends(p, end)) {
-        append(&items, how == 'e' ? jin_parse_expression(p) : how == 'o' ? parse_or(p) : parse_primary(p, how == 'n'));
+        append(&items, how == 'e'   ? jin_parse_expression(p)
+                       : how == 'o' ? parse_or(p)
+                                    : parse_primary(p, how == 'n'));
         if (!jin_skip_op(p, ','))
             break;
         tuple = true;

@@ -1,10 +1,10 @@
 /* engine/jinja/scope.c - where every name lives, found once, so that a rendering never searches.
  *
- * A template's scopes are those that Jinja compiles to: the whole, a loop's body, else and test, macros, call,
- * filter, set and with blocks; an if has none.  A name that a scope assigns is the scope's own from its
- * beginning on, with the value of the outer scope's (alias), of the template's variables (resolve), or
- * none (undefined) to start with.  A name that is only read is the nearest outer scope's, or the first
- * reader's own, resolved when that scope is entered. */
+ * A template's scopes are those that Jinja compiles to: the whole, a loop's body, else and test,
+ * macros, call, filter, set and with blocks; an if has none.  A name that a scope assigns is the
+ * scope's own from its beginning on, with the value of the outer scope's (alias), of the template's
+ * variables (resolve), or none (undefined) to start with.  A name that is only read is the nearest
+ * outer scope's, or the first reader's own, resolved when that scope is entered. */
 #include "engine/jinja/internal.h"
 
 #define MAX_NAMES 2000                          /* of one scope: they are searched one by one */
@@ -36,12 +36,14 @@ static bool find(const struct frame *f, const struct jin_string *name, int *up, 
     return false;
 }
 
-static int define(struct frame *f, const struct jin_string *name, enum jin_load load, int up, int from)
+static int define(struct frame *f, const struct jin_string *name, enum jin_load load, int up,
+                  int from)
 {
     if (f->n == f->room) {
         if (f->n == MAX_NAMES)
             jin_fail(f->heap, "more than %d names in one scope", MAX_NAMES);
-        struct name *grown = jin_take_n(f->heap, (size_t)(f->room = 2 * f->room + 8), sizeof *grown);
+        struct name *grown =
+            jin_take_n(f->heap, (size_t)(f->room = 2 * f->room + 8), sizeof *grown);
         if (f->n)
             memcpy(grown, f->own, (size_t)f->n * sizeof *grown);
         f->own = grown;
@@ -77,7 +79,7 @@ static void store_name(struct frame *f, const struct jin_string *name)
         define(f, name, f->branch ? JIN_LOAD_RESOLVE : JIN_LOAD_UNDEFINED, 0, 0);
 }
 
-/* ---- walking ------------------------------------------------------------------------------------------- */
+/* ---- walking --------------------------------------------------------------------------------- */
 
 #define MAX_PARTS 9
 
@@ -190,11 +192,16 @@ static struct jin_scope *scope_of(struct frame *f)
 
 static struct frame inner(struct frame *f)
 {
-    return (struct frame){ .parent = f, .heap = f->heap, .word_loop = f->word_loop, .word_caller = f->word_caller,
-                           .word_kwargs = f->word_kwargs, .word_varargs = f->word_varargs };
+    return (struct frame){ .parent = f,
+                           .heap = f->heap,
+                           .word_loop = f->word_loop,
+                           .word_caller = f->word_caller,
+                           .word_kwargs = f->word_kwargs,
+                           .word_varargs = f->word_varargs };
 }
 
-/* Slot 0 is loop's in the body, and nobody's in the test, so that the targets' slots are the same in both. */
+/* Slot 0 is loop's in the body, and nobody's in the test, so that the targets' slots are the same
+ * in both. */
 static void settle_for(struct frame *f, struct jin_node *n)
 {
     struct frame body = inner(f), other = inner(f), test = inner(f);
@@ -231,8 +238,9 @@ static void settle_macro(struct frame *f, struct jin_node *n)
             for (const struct jin_node *p = n->a; p; p = p->next, i++)
                 if (p->name == f->word_caller && i < m->n_parameter - m->n_default) {
                     f->heap->line = n->line;
-                    jin_fail(f->heap, "When defining macros or call blocks the special \"caller\" argument must be "
-                             "omitted or be given a default.");
+                    jin_fail(f->heap, "When defining macros or call blocks the special \"caller\" "
+                                      "argument must be "
+                                      "omitted or be given a default.");
                 }
         }
         m->speaks_of_caller = true;
@@ -286,7 +294,8 @@ static void settle(struct frame *f, struct jin_node *list)
         } else if (n->kind == JIN_N_CALL_BLOCK) {
             settle(f, n->d);
             settle_macro(f, n);
-        } else if (n->kind == JIN_N_SET_BLOCK || n->kind == JIN_N_FILTER_BLOCK || n->kind == JIN_N_WITH) {
+        } else if (n->kind == JIN_N_SET_BLOCK || n->kind == JIN_N_FILTER_BLOCK ||
+                   n->kind == JIN_N_WITH) {
             settle_block(f, n);
         } else {
             for (int i = 0, k = parts_of(n, part); i < k; i++)
@@ -297,8 +306,10 @@ static void settle(struct frame *f, struct jin_node *list)
 
 void jin_resolve_names(struct jin_lexer *l, struct eng_template *t)
 {
-    struct frame root = { .heap = l->heap, .word_loop = jin_intern(l, "loop", 4),
-                          .word_caller = jin_intern(l, "caller", 6), .word_kwargs = jin_intern(l, "kwargs", 6),
+    struct frame root = { .heap = l->heap,
+                          .word_loop = jin_intern(l, "loop", 4),
+                          .word_caller = jin_intern(l, "caller", 6),
+                          .word_kwargs = jin_intern(l, "kwargs", 6),
                           .word_varargs = jin_intern(l, "varargs", 7) };
     survey(&root, t->body);
     settle(&root, t->body);

@@ -4,7 +4,7 @@
 #define FILTER(name) \
     static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
-/* ---- what a filter looks at in an item ------------------------------------------------------------------ */
+/* ---- what a filter looks at in an item ------------------------------------------------------- */
 
 /* "a.b,c.0": paths of names and numbers; n 0: the item itself. */
 struct path { struct jin_value *part; size_t n; };
@@ -62,7 +62,8 @@ static struct getter many_getter(struct jin *j, struct jin_value attribute, bool
     return g;
 }
 
-static struct jin_value follow(struct jin *j, const struct getter *g, const struct path *p, struct jin_value v)
+static struct jin_value follow(struct jin *j, const struct getter *g, const struct path *p,
+                               struct jin_value v)
 {
     for (size_t i = 0; i < p->n; i++) {
         v = jin_item(j, v, p->part[i]);
@@ -87,7 +88,7 @@ static bool flag(struct jin_value v)
     return v.type != JIN_MISSING && jin_truth(v);
 }
 
-/* ---- order --------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 struct keyed { struct jin_value key, item; };
 
@@ -97,10 +98,12 @@ static void sort(struct jin *j, struct keyed *from, size_t n, bool reverse)
     struct keyed *to = jin_take_n(&j->heap, n, sizeof *to), *first = from;
     for (size_t run = 1; run < n; run *= 2) {
         for (size_t i = 0; i < n; i += 2 * run) {
-            size_t a = i, mid = i + run < n ? i + run : n, b = mid, end = mid + run < n ? mid + run : n;
+            size_t a = i, mid = i + run < n ? i + run : n, b = mid,
+                   end = mid + run < n ? mid + run : n;
             for (size_t k = i; k < end; k++) {
-                bool right = a == mid || (b < end && (reverse ? jin_less(j, from[a].key, from[b].key, "<")
-                                                              : jin_less(j, from[b].key, from[a].key, "<")));
+                bool right =
+                    a == mid || (b < end && (reverse ? jin_less(j, from[a].key, from[b].key, "<")
+                                                     : jin_less(j, from[b].key, from[a].key, "<")));
                 to[k] = right ? from[b++] : from[a++];
             }
         }
@@ -132,7 +135,8 @@ FILTER(f_sort)
 {
     struct jin_value given[3];
     jin_bind(j, "sort", args, "reverse case_sensitive attribute", 0, given);
-    struct getter g = many_getter(j, given[2].type == JIN_MISSING ? jin_none() : given[2], !flag(given[1]));
+    struct getter g =
+        many_getter(j, given[2].type == JIN_MISSING ? jin_none() : given[2], !flag(given[1]));
     const struct jin_list *l = jin_collect(j, v);
     struct keyed *k = keyed(j, l, &g);
     sort(j, k, l->n, flag(given[0]));
@@ -142,7 +146,8 @@ FILTER(f_sort)
 static struct jin_value pairs(struct jin *j, const struct jin_dict *d)
 {
     struct jin_view view = { .of = JIN_ITEMS, .dict = (struct jin_dict *)d };
-    const struct jin_list *l = jin_collect(j, (struct jin_value){ .type = JIN_VIEW, .view = &view });
+    const struct jin_list *l =
+        jin_collect(j, (struct jin_value){ .type = JIN_VIEW, .view = &view });
     return jin_list_new(j, JIN_LIST, l->item, l->n);
 }
 
@@ -163,7 +168,8 @@ FILTER(f_dictsort)
     return items_of(j, k, l->n);
 }
 
-static struct jin_value extreme(struct jin *j, struct jin_value v, const struct jin_args *args, const char *op)
+static struct jin_value extreme(struct jin *j, struct jin_value v, const struct jin_args *args,
+                                const char *op)
 {
     struct jin_value given[2], item, best = jin_missing(), best_key = jin_missing();
     jin_bind(j, "min", args, "case_sensitive attribute", 0, given);
@@ -176,7 +182,9 @@ static struct jin_value extreme(struct jin *j, struct jin_value v, const struct 
             best_key = key;
         }
     }
-    return best.type == JIN_MISSING ? jin_undefined_hint(j, "No aggregated item, sequence was empty.") : best;
+    return best.type == JIN_MISSING
+               ? jin_undefined_hint(j, "No aggregated item, sequence was empty.")
+               : best;
 }
 FILTER(f_min) { return extreme(j, v, args, "<"); }
 FILTER(f_max) { return extreme(j, v, args, ">"); }
@@ -205,9 +213,10 @@ FILTER(f_groupby)
     return jin_items_done(j, &out, JIN_LIST);
 }
 
-/* ---- generators ---------------------------------------------------------------------------------------- */
+/* ---- generators ------------------------------------------------------------------------------ */
 
-/* All of them walk `over` when first asked: an empty or undefined one has nothing, and is not even looked at. */
+/* All of them walk `over` when first asked: an empty or undefined one has nothing, and is not even
+ * looked at. */
 static struct jin_value source_next(struct jin *j, struct jin_iterator *it)
 {
     if (!it->inner) {
@@ -218,7 +227,12 @@ static struct jin_value source_next(struct jin *j, struct jin_iterator *it)
     return jin_next(j, it->inner);
 }
 
-struct map { struct getter get; const struct jin_filter *filter; const struct jin_string *name; struct jin_args args; };
+struct map {
+    struct getter get;
+    const struct jin_filter *filter;
+    const struct jin_string *name;
+    struct jin_args args;
+};
 
 static struct jin_value map_next(struct jin *j, struct jin_iterator *it)
 {
@@ -284,8 +298,8 @@ static struct jin_value select_next(struct jin *j, struct jin_iterator *it)
     return jin_missing();
 }
 
-static struct jin_value select_from(struct jin *j, struct jin_value v, const struct jin_args *args, bool want,
-                                    bool by_attribute)
+static struct jin_value select_from(struct jin *j, struct jin_value v, const struct jin_args *args,
+                                    bool want, bool by_attribute)
 {
     struct select *s = jin_take(&j->heap, sizeof *s);
     int n = by_attribute;
@@ -405,14 +419,15 @@ FILTER(f_slice)
     return jin_iterator_value(it);
 }
 
-/* ---- one value of many --------------------------------------------------------------------------------- */
+/* ---- one value of many ----------------------------------------------------------------------- */
 
 FILTER(f_join)
 {
     struct jin_value given[2], item;
     struct jin_builder b = { .j = j };
     jin_bind(j, "join", args, "d attribute", 0, given);
-    const struct jin_string *between = given[0].type == JIN_MISSING ? jin_text(j, "").s : jin_str(j, given[0]);
+    const struct jin_string *between =
+        given[0].type == JIN_MISSING ? jin_text(j, "").s : jin_str(j, given[0]);
     struct getter g = getter_of(j, given[1], false);
     struct jin_iterator *it = jin_iterate(j, v);
     for (bool first = true; (item = jin_next(j, it)).type != JIN_MISSING; first = false) {
@@ -444,7 +459,8 @@ FILTER(f_first)
 {
     jin_bind(j, "first", args, "", 0, NULL);
     struct jin_value item = jin_next(j, jin_iterate(j, v));
-    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No first item, sequence was empty.") : item;
+    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No first item, sequence was empty.")
+                                    : item;
 }
 
 FILTER(f_last)
@@ -452,7 +468,8 @@ FILTER(f_last)
     jin_bind(j, "last", args, "", 0, NULL);
     struct jin_value back = jin_reversed(j, v, false);
     struct jin_value item = jin_next(j, jin_iterate(j, back));
-    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No last item, sequence was empty.") : item;
+    return item.type == JIN_MISSING ? jin_undefined_hint(j, "No last item, sequence was empty.")
+                                    : item;
 }
 
 FILTER(f_reverse)
@@ -477,10 +494,26 @@ FILTER(f_sum)
     return sum;
 }
 
-const struct jin_filter jin_sequence_filters[] = {
-    { "length", f_length }, { "count", f_length }, { "join", f_join }, { "list", f_list }, { "map", f_map },
-    { "select", f_select }, { "reject", f_reject }, { "selectattr", f_selectattr }, { "rejectattr", f_rejectattr },
-    { "items", f_items }, { "dictsort", f_dictsort }, { "first", f_first }, { "last", f_last },
-    { "reverse", f_reverse }, { "sort", f_sort }, { "unique", f_unique }, { "min", f_min }, { "max", f_max },
-    { "sum", f_sum }, { "groupby", f_groupby }, { "batch", f_batch }, { "slice", f_slice }, { NULL, NULL }
-};
+const struct jin_filter jin_sequence_filters[] = { { "length", f_length },
+                                                   { "count", f_length },
+                                                   { "join", f_join },
+                                                   { "list", f_list },
+                                                   { "map", f_map },
+                                                   { "select", f_select },
+                                                   { "reject", f_reject },
+                                                   { "selectattr", f_selectattr },
+                                                   { "rejectattr", f_rejectattr },
+                                                   { "items", f_items },
+                                                   { "dictsort", f_dictsort },
+                                                   { "first", f_first },
+                                                   { "last", f_last },
+                                                   { "reverse", f_reverse },
+                                                   { "sort", f_sort },
+                                                   { "unique", f_unique },
+                                                   { "min", f_min },
+                                                   { "max", f_max },
+                                                   { "sum", f_sum },
+                                                   { "groupby", f_groupby },
+                                                   { "batch", f_batch },
+                                                   { "slice", f_slice },
+                                                   { NULL, NULL } };

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-/* ---- numbers ------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The shortest digits that read back as f; Python moves to an exponent below 1e-4 and from 1e16 on. */
+/* The shortest digits that read back as f; Python moves to an exponent below 1e-4 and from 1e16 on.
+ */
 size_t jin_show_float(double f, char out[32])
 {
     char digits[32], *e;
@@ -20,8 +21,8 @@ size_t jin_show_float(double f, char out[32])
     e = strchr(digits, 'e');
     int exponent = atoi(e + 1);
     if (exponent < -4 || exponent >= 16)
-        return (size_t)snprintf(out, 32, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
-                                abs(exponent));
+        return (size_t)snprintf(out, 32, "%.*se%c%02d", (int)(e - digits), digits,
+                                exponent < 0 ? '-' : '+', abs(exponent));
     int after = n - 1 - exponent;               /* digits behind the point */
     return (size_t)snprintf(out, 32, after > 0 ? "%.*f" : "%.*f.0", after > 0 ? after : 0, f);
 }
@@ -34,13 +35,14 @@ static void add_number(struct jin_builder *b, struct jin_value v)
     jin_add(b, text, n);
 }
 
-/* ---- repr ---------------------------------------------------------------------------------------------- */
+/* ---- repr ------------------------------------------------------------------------------------ */
 
 bool jin_printable(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
-    return code == ' ' || (is != UTF8PROC_CATEGORY_CN && is != UTF8PROC_CATEGORY_ZS && is != UTF8PROC_CATEGORY_ZL &&
-                           is != UTF8PROC_CATEGORY_ZP && is != UTF8PROC_CATEGORY_CC && is != UTF8PROC_CATEGORY_CF &&
+    return code == ' ' || (is != UTF8PROC_CATEGORY_CN && is != UTF8PROC_CATEGORY_ZS &&
+                           is != UTF8PROC_CATEGORY_ZL && is != UTF8PROC_CATEGORY_ZP &&
+                           is != UTF8PROC_CATEGORY_CC && is != UTF8PROC_CATEGORY_CF &&
                            is != UTF8PROC_CATEGORY_CS && is != UTF8PROC_CATEGORY_CO);
 }
 
@@ -49,20 +51,28 @@ static void repr_char(struct jin_builder *b, int32_t code, char quote)
     char text[16];
     const char *known = code < 0x80 ? strchr("\n\r\t\\", code) : NULL;
     if (code && known)
-        jin_add_text(b, code == '\n' ? "\\n" : code == '\r' ? "\\r" : code == '\t' ? "\\t" : "\\\\");
+        jin_add_text(b, code == '\n'   ? "\\n"
+                        : code == '\r' ? "\\r"
+                        : code == '\t' ? "\\t"
+                                       : "\\\\");
     else if (code == quote)
         jin_add(b, (char[]){ '\\', quote }, 2);
     else if (jin_printable(code))
         jin_add_char(b, code);
     else {
-        snprintf(text, sizeof text, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)code);
+        snprintf(text, sizeof text,
+                 code < 0x100     ? "\\x%02x"
+                 : code < 0x10000 ? "\\u%04x"
+                                  : "\\U%08x",
+                 (unsigned)code);
         jin_add_text(b, text);
     }
 }
 
 static void repr_string(struct jin_builder *b, const struct jin_string *s)
 {
-    bool apostrophe = s->n && memchr(s->data, '\'', s->n), quotes = s->n && memchr(s->data, '"', s->n);
+    bool apostrophe = s->n && memchr(s->data, '\'', s->n),
+         quotes = s->n && memchr(s->data, '"', s->n);
     char quote = apostrophe && !quotes ? '"' : '\'';
     int32_t code;
     jin_add(b, &quote, 1);
@@ -73,7 +83,8 @@ static void repr_string(struct jin_builder *b, const struct jin_string *s)
     jin_add(b, &quote, 1);
 }
 
-static void repr_list(struct jin_builder *b, const struct jin_list *l, const char *open, const char *close)
+static void repr_list(struct jin_builder *b, const struct jin_list *l, const char *open,
+                      const char *close)
 {
     jin_add_text(b, open);
     for (size_t i = 0; i < l->n; i++) {
@@ -103,8 +114,8 @@ static void repr_range(struct jin_builder *b, const struct jin_range *r)
     if (r->step == 1)
         snprintf(text, sizeof text, "range(%lld, %lld)", (long long)r->start, (long long)r->stop);
     else
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)r->stop,
-                 (long long)r->step);
+        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start,
+                 (long long)r->stop, (long long)r->step);
     jin_add_text(b, text);
 }
 
@@ -213,7 +224,7 @@ const struct jin_string *jin_str(struct jin *j, struct jin_value v)
     return jin_built(&b).s;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 struct json {
     struct jin_builder b;
@@ -300,13 +311,16 @@ static int by_key(struct jin *j, const struct jin_pair *a, const struct jin_pair
 /* Stable: merges runs that double. */
 static const struct jin_pair *sorted(struct jin *j, const struct jin_dict *d)
 {
-    struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from), *to = jin_take_n(&j->heap, d->n, sizeof *to);
+    struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from),
+                    *to = jin_take_n(&j->heap, d->n, sizeof *to);
     memcpy(from, d->pair, d->n * sizeof *from);
     for (size_t run = 1; run < d->n; run *= 2) {
         for (size_t i = 0; i < d->n; i += 2 * run) {
-            size_t a = i, mid = i + run < d->n ? i + run : d->n, b = mid, end = mid + run < d->n ? mid + run : d->n;
+            size_t a = i, mid = i + run < d->n ? i + run : d->n, b = mid,
+                   end = mid + run < d->n ? mid + run : d->n;
             for (size_t k = i; k < end; k++)
-                to[k] = b == end || (a < mid && !by_key(j, &from[a], &from[b])) ? from[a++] : from[b++];
+                to[k] =
+                    b == end || (a < mid && !by_key(j, &from[a], &from[b])) ? from[a++] : from[b++];
         }
         struct jin_pair *swap = from;
         from = to;
@@ -371,7 +385,8 @@ static void write_value(struct json *w, struct jin_value v)
     j->depth++;
 }
 
-/* tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False), as transformers defines it. */
+/* tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False), as transformers
+ * defines it. */
 struct jin_value jin_to_json(struct jin *j, struct jin_value v, const struct jin_args *args)
 {
     struct jin_value given[4];

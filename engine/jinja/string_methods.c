@@ -33,7 +33,8 @@ static struct jin_value same_kind(struct jin_value v, struct jin_value self)
     return v;
 }
 
-static struct jin_value strip(struct jin *j, struct jin_value self, const struct jin_args *args, int sides)
+static struct jin_value strip(struct jin *j, struct jin_value self, const struct jin_args *args,
+                              int sides)
 {
     struct jin_value chars;
     jin_bind(j, "strip", args, "chars", 0, &chars);
@@ -43,7 +44,8 @@ METHOD(m_strip) { return strip(j, self, args, 3); }
 METHOD(m_lstrip) { return strip(j, self, args, 1); }
 METHOD(m_rstrip) { return strip(j, self, args, 2); }
 
-static struct jin_value recase(struct jin *j, struct jin_value self, const struct jin_args *args, enum jin_case how)
+static struct jin_value recase(struct jin *j, struct jin_value self, const struct jin_args *args,
+                               enum jin_case how)
 {
     jin_bind(j, "this method", args, "", 0, NULL);
     return same_kind(jin_recase(j, self.s, how), self);
@@ -55,7 +57,8 @@ METHOD(m_title) { return recase(j, self, args, JIN_TITLE); }
 METHOD(m_swapcase) { return recase(j, self, args, JIN_SWAP); }
 METHOD(m_casefold) { return recase(j, self, args, JIN_FOLD); }
 
-static struct jin_value split(struct jin *j, struct jin_value self, const struct jin_args *args, bool right)
+static struct jin_value split(struct jin *j, struct jin_value self, const struct jin_args *args,
+                              bool right)
 {
     struct jin_value given[2];
     jin_bind(j, "split", args, "sep maxsplit", 0, given);
@@ -86,7 +89,8 @@ METHOD(m_replace)
 }
 
 /* Bounds of characters to bytes, as slices have them; false where start lies beyond the end. */
-static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given, size_t *begin, size_t *end)
+static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given,
+                   size_t *begin, size_t *end)
 {
     int64_t n = jin_length(j, jin_of(s)), from = 0, to = n;
     if (jin_given(given[0]))
@@ -104,7 +108,8 @@ static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_v
     return true;
 }
 
-static struct jin_value affix(struct jin *j, struct jin_value self, const struct jin_args *args, bool ends)
+static struct jin_value affix(struct jin *j, struct jin_value self, const struct jin_args *args,
+                              bool ends)
 {
     const char *name = ends ? "endswith" : "startswith";
     struct jin_value given[3];
@@ -116,10 +121,12 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
     const struct jin_list *l = given[0].type == JIN_TUPLE ? given[0].list : &one;
     for (size_t i = 0; i < l->n; i++) {
         if (l->item[i].type != JIN_STRING)
-            JIN_FAIL(j, "%s first arg must be str or a tuple of str, not %s", name, jin_type_name(l->item[i]));
+            JIN_FAIL(j, "%s first arg must be str or a tuple of str, not %s", name,
+                     jin_type_name(l->item[i]));
         const struct jin_string *a = l->item[i].s;
         jin_charge(j, 1 + a->n / 16);
-        if (inside && a->n <= end - begin && !memcmp(self.s->data + (ends ? end - a->n : begin), a->data, a->n))
+        if (inside && a->n <= end - begin &&
+            !memcmp(self.s->data + (ends ? end - a->n : begin), a->data, a->n))
             return jin_bool(true);
     }
     return jin_bool(false);
@@ -137,22 +144,27 @@ static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin,
         at = next;
         jin_charge(j, 1);
         int32_t code;
-        size_t step = (size_t)at < end ? (size_t)jin_decode(s->data + at, end - (size_t)at, &code) : 1;
+        size_t step =
+            (size_t)at < end ? (size_t)jin_decode(s->data + at, end - (size_t)at, &code) : 1;
         next = jin_find(j, &within, (size_t)at + step, what);
     }
     return at;
 }
 
-static struct jin_value find(struct jin *j, struct jin_value self, const struct jin_args *args, bool last, bool fail)
+static struct jin_value find(struct jin *j, struct jin_value self, const struct jin_args *args,
+                             bool last, bool fail)
 {
     struct jin_value given[3];
     size_t begin, end;
     jin_bind(j, "find", args, "sub start end", 1, given);
     const struct jin_string *what = must_text(j, given[0], "the argument");
-    ptrdiff_t at = bounds(j, self.s, given + 1, &begin, &end) ? locate(j, self.s, begin, end, what, last) : -1;
+    ptrdiff_t at =
+        bounds(j, self.s, given + 1, &begin, &end) ? locate(j, self.s, begin, end, what, last) : -1;
     if (at < 0 && fail)
         JIN_FAIL(j, "substring not found");
-    const struct jin_string before = { .data = self.s->data, .n = at < 0 ? 0 : (size_t)at, .n_char = -1 };
+    const struct jin_string before = { .data = self.s->data,
+                                       .n = at < 0 ? 0 : (size_t)at,
+                                       .n_char = -1 };
     struct jin_string counted = before;
     jin_charge(j, before.n / 16);
     return jin_int(at < 0 ? -1 : (int64_t)jin_n_char(&counted));
@@ -174,7 +186,8 @@ METHOD(m_count)
     if (!what->n)
         return jin_int(jin_length(j, jin_sub(j, self.s, begin, end)) + 1);
     const struct jin_string within = { .data = self.s->data, .n = end };
-    for (ptrdiff_t at; (at = jin_find(j, &within, begin, what)) >= 0; begin = (size_t)at + what->n, n++)
+    for (ptrdiff_t at; (at = jin_find(j, &within, begin, what)) >= 0;
+         begin = (size_t)at + what->n, n++)
         jin_charge(j, 1);
     return jin_int(n);
 }
@@ -199,8 +212,10 @@ METHOD(m_join)
     return same_kind(jin_built(&b), self);
 }
 
-/* how: '<' left, '>' right, '^' centre; Python puts the odd one on the left of the centre where width is odd */
-static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args, int how)
+/* how: '<' left, '>' right, '^' centre; Python puts the odd one on the left of the centre where
+ * width is odd */
+static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args,
+                                int how)
 {
     struct jin_value given[2];
     struct jin_builder b = { .j = j };
@@ -237,9 +252,11 @@ METHOD(m_zfill)
     return same_kind(jin_built(&b), self);
 }
 
-static struct jin_value partition(struct jin *j, struct jin_value self, const struct jin_args *args, bool last)
+static struct jin_value partition(struct jin *j, struct jin_value self, const struct jin_args *args,
+                                  bool last)
 {
-    struct jin_value sep, *part = jin_take_n(&j->heap, 3, sizeof *part), empty = same_kind(jin_text(j, ""), self);
+    struct jin_value sep, *part = jin_take_n(&j->heap, 3, sizeof *part),
+                          empty = same_kind(jin_text(j, ""), self);
     jin_bind(j, "partition", args, "sep", 1, &sep);
     const struct jin_string *by = must_text(j, sep, "the separator");
     if (!by->n)
@@ -255,13 +272,16 @@ static struct jin_value partition(struct jin *j, struct jin_value self, const st
 METHOD(m_partition) { return partition(j, self, args, false); }
 METHOD(m_rpartition) { return partition(j, self, args, true); }
 
-static struct jin_value without(struct jin *j, struct jin_value self, const struct jin_args *args, bool suffix)
+static struct jin_value without(struct jin *j, struct jin_value self, const struct jin_args *args,
+                                bool suffix)
 {
     struct jin_value what;
     jin_bind(j, suffix ? "removesuffix" : "removeprefix", args, "affix", 1, &what);
     const struct jin_string *a = must_text(j, what, "the argument"), *s = self.s;
     bool has = a->n && a->n <= s->n && !memcmp(s->data + (suffix ? s->n - a->n : 0), a->data, a->n);
-    return !has ? self : same_kind(suffix ? jin_sub(j, s, 0, s->n - a->n) : jin_sub(j, s, a->n, s->n), self);
+    return !has ? self
+                : same_kind(suffix ? jin_sub(j, s, 0, s->n - a->n) : jin_sub(j, s, a->n, s->n),
+                            self);
 }
 METHOD(m_removeprefix) { return without(j, self, args, false); }
 METHOD(m_removesuffix) { return without(j, self, args, true); }
@@ -286,7 +306,7 @@ METHOD(m_expandtabs)
     return same_kind(jin_built(&b), self);
 }
 
-/* ---- what a string is made of -------------------------------------------------------------------------- */
+/* ---- what a string is made of ---------------------------------------------------------------- */
 
 static bool is_letter(int32_t c)
 {
@@ -302,13 +322,16 @@ static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
-    if (is == UTF8PROC_CATEGORY_NO || is == UTF8PROC_CATEGORY_NL || (c >= 0x3400 && is == UTF8PROC_CATEGORY_LO))
+    if (is == UTF8PROC_CATEGORY_NO || is == UTF8PROC_CATEGORY_NL ||
+        (c >= 0x3400 && is == UTF8PROC_CATEGORY_LO))
         JIN_FAIL(j, "asking whether U+%04X is a digit is not supported", (unsigned)c);
     return is == UTF8PROC_CATEGORY_ND;
 }
 
-/* Holds for every character, and there is one: a letters, d digits, n either, p printable, s space */
-static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args, int what)
+/* Holds for every character, and there is one: a letters, d digits, n either, p printable, s space
+ */
+static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args,
+                            int what)
 {
     bool yes = true;
     int32_t c;
@@ -379,18 +402,53 @@ METHOD(m_refused)
 }
 
 static const struct jin_function methods[] = {
-    { "strip", m_strip }, { "split", m_split }, { "startswith", m_startswith }, { "endswith", m_endswith },
-    { "replace", m_replace }, { "lstrip", m_lstrip }, { "rstrip", m_rstrip }, { "upper", m_upper },
-    { "lower", m_lower }, { "join", m_join }, { "format", m_format }, { "title", m_title },
-    { "capitalize", m_capitalize }, { "swapcase", m_swapcase }, { "casefold", m_casefold }, { "rsplit", m_rsplit },
-    { "splitlines", m_splitlines }, { "find", m_find }, { "rfind", m_rfind }, { "index", m_index },
-    { "rindex", m_rindex }, { "count", m_count }, { "ljust", m_ljust }, { "rjust", m_rjust }, { "center", m_center },
-    { "zfill", m_zfill }, { "partition", m_partition }, { "rpartition", m_rpartition },
-    { "removeprefix", m_removeprefix }, { "removesuffix", m_removesuffix }, { "expandtabs", m_expandtabs },
-    { "isalpha", m_isalpha }, { "isdigit", m_isdigit }, { "isnumeric", m_isdigit }, { "isdecimal", m_isdecimal },
-    { "isalnum", m_isalnum }, { "isprintable", m_isprintable }, { "isspace", m_isspace }, { "isascii", m_isascii },
-    { "isidentifier", m_isidentifier }, { "isupper", m_isupper }, { "islower", m_islower }, { "istitle", m_istitle },
-    { "encode", m_refused }, { "format_map", m_refused }, { "maketrans", m_refused }, { "translate", m_refused },
+    { "strip", m_strip },
+    { "split", m_split },
+    { "startswith", m_startswith },
+    { "endswith", m_endswith },
+    { "replace", m_replace },
+    { "lstrip", m_lstrip },
+    { "rstrip", m_rstrip },
+    { "upper", m_upper },
+    { "lower", m_lower },
+    { "join", m_join },
+    { "format", m_format },
+    { "title", m_title },
+    { "capitalize", m_capitalize },
+    { "swapcase", m_swapcase },
+    { "casefold", m_casefold },
+    { "rsplit", m_rsplit },
+    { "splitlines", m_splitlines },
+    { "find", m_find },
+    { "rfind", m_rfind },
+    { "index", m_index },
+    { "rindex", m_rindex },
+    { "count", m_count },
+    { "ljust", m_ljust },
+    { "rjust", m_rjust },
+    { "center", m_center },
+    { "zfill", m_zfill },
+    { "partition", m_partition },
+    { "rpartition", m_rpartition },
+    { "removeprefix", m_removeprefix },
+    { "removesuffix", m_removesuffix },
+    { "expandtabs", m_expandtabs },
+    { "isalpha", m_isalpha },
+    { "isdigit", m_isdigit },
+    { "isnumeric", m_isdigit },
+    { "isdecimal", m_isdecimal },
+    { "isalnum", m_isalnum },
+    { "isprintable", m_isprintable },
+    { "isspace", m_isspace },
+    { "isascii", m_isascii },
+    { "isidentifier", m_isidentifier },
+    { "isupper", m_isupper },
+    { "islower", m_islower },
+    { "istitle", m_istitle },
+    { "encode", m_refused },
+    { "format_map", m_refused },
+    { "maketrans", m_refused },
+    { "translate", m_refused },
 };
 
 const struct jin_function *jin_string_method(const struct jin_string *name)

@@ -1,4 +1,5 @@
-/* engine/jinja/template.c - opening a template, rendering it with a conversation, and what it may take. */
+/* engine/jinja/template.c - opening a template, rendering it with a conversation, and what it may
+ * take. */
 #include "engine/jinja/internal.h"
 
 #include <stdio.h>
@@ -10,12 +11,13 @@
 #define STEPS        50000000
 #define DEPTH        2000
 
-/* ---- what a rendering takes ---------------------------------------------------------------------------- */
+/* ---- what a rendering takes ------------------------------------------------------------------ */
 
 __attribute__((noreturn)) static void limit(struct jin *j, const char *what)
 {
     j->heap.error->line = j->heap.line;
-    snprintf(j->heap.error->text, sizeof j->heap.error->text, "the template takes more than %s", what);
+    snprintf(j->heap.error->text, sizeof j->heap.error->text, "the template takes more than %s",
+             what);
     jin_escape(&j->heap, KN_ELIMIT);
 }
 
@@ -36,7 +38,8 @@ void jin_print(struct jin *j, const char *data, size_t n)
             room *= 2;
         char *grown = kn_realloc(j->out, j->out_room, room + 1);
         if (!grown) {
-            snprintf(j->heap.error->text, sizeof j->heap.error->text, "no memory for %zu bytes of output", room);
+            snprintf(j->heap.error->text, sizeof j->heap.error->text,
+                     "no memory for %zu bytes of output", room);
             jin_escape(&j->heap, KN_ENOMEM);
         }
         j->out = grown;
@@ -55,7 +58,7 @@ struct jin_value jin_capture_end(struct jin *j, size_t begin)
     return v;
 }
 
-/* ---- JSON to values ------------------------------------------------------------------------------------ */
+/* ---- JSON to values -------------------------------------------------------------------------- */
 
 static struct jin_value from_json(struct jin *j, const json_t *v);
 
@@ -72,7 +75,8 @@ static struct jin_dict *from_object(struct jin *j, const json_t *o)
 {
     struct jin_dict *d = jin_dict_new(j, json_object_size(o));
     for (void *i = json_object_iter((json_t *)o); i; i = json_object_iter_next((json_t *)o, i)) {
-        struct jin_value key = jin_of(jin_string_view(&j->heap, json_object_iter_key(i), json_object_iter_key_len(i)));
+        struct jin_value key =
+            jin_of(jin_string_view(&j->heap, json_object_iter_key(i), json_object_iter_key_len(i)));
         jin_dict_put(j, d, key, from_json(j, json_object_iter_value(i)));
     }
     return d;
@@ -111,9 +115,10 @@ static struct jin_value from_json(struct jin *j, const json_t *v)
     return out;
 }
 
-/* ---- open and render ----------------------------------------------------------------------------------- */
+/* ---- open and render ------------------------------------------------------------------------- */
 
-int eng_template_open(struct eng_template **out, const char *text, size_t n, struct eng_template_error *error)
+int eng_template_open(struct eng_template **out, const char *text, size_t n,
+                      struct eng_template_error *error)
 {
     struct eng_template *t = kn_calloc(1, sizeof *t);
     struct jin_parser *p = kn_calloc(1, sizeof *p);
@@ -123,7 +128,8 @@ int eng_template_open(struct eng_template **out, const char *text, size_t n, str
         snprintf(error->text, sizeof error->text, "no memory for a template");
         code = KN_ENOMEM;
     } else if (n > MAX_TEXT) {
-        snprintf(error->text, sizeof error->text, "the template has %zu bytes, %d are the most", n, MAX_TEXT);
+        snprintf(error->text, sizeof error->text, "the template has %zu bytes, %d are the most", n,
+                 MAX_TEXT);
         code = KN_ELIMIT;
     }
     if (!code) {

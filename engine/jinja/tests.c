@@ -22,15 +22,15 @@ CHECK(is_escaped) { UNUSED; return v.type == JIN_STRING && v.safe; }
 CHECK(is_callable)
 {
     UNUSED;
-    return v.type == JIN_MACRO || v.type == JIN_FUNCTION || v.type == JIN_METHOD || v.type == JIN_LOOP ||
-           v.type == JIN_JOINER || v.type == JIN_UNDEFINED;
+    return v.type == JIN_MACRO || v.type == JIN_FUNCTION || v.type == JIN_METHOD ||
+           v.type == JIN_LOOP || v.type == JIN_JOINER || v.type == JIN_UNDEFINED;
 }
 
 CHECK(is_sequence)
 {
     UNUSED;
-    return v.type == JIN_STRING || v.type == JIN_LIST || v.type == JIN_TUPLE || v.type == JIN_DICT ||
-           v.type == JIN_RANGE || v.type == JIN_UNDEFINED;
+    return v.type == JIN_STRING || v.type == JIN_LIST || v.type == JIN_TUPLE ||
+           v.type == JIN_DICT || v.type == JIN_RANGE || v.type == JIN_UNDEFINED;
 }
 
 CHECK(is_divisible)
@@ -80,19 +80,45 @@ CHECK(is_test)
 }
 
 static const struct jin_test tests[] = {
-    { "defined", is_defined, 0 }, { "undefined", is_undefined, 0 }, { "none", is_none, 0 },
-    { "string", is_string, 0 }, { "mapping", is_mapping, 0 }, { "iterable", is_iterable, 0 },
-    { "sequence", is_sequence, 0 }, { "true", is_true, 0 }, { "false", is_false, 0 }, { "boolean", is_boolean, 0 },
-    { "integer", is_integer, 0 }, { "float", is_float, 0 }, { "number", is_number, 0 },
-    { "callable", is_callable, 0 }, { "escaped", is_escaped, 0 }, { "odd", is_odd, 0 }, { "even", is_even, 0 },
-    { "lower", is_lower, 0 }, { "upper", is_upper, 0 }, { "filter", is_filter, 0 }, { "test", is_test, 0 },
-    { "divisibleby", is_divisible, 1 }, { "sameas", is_same, 1 }, { "in", is_in, 1 },
-    { "==", is_equal, 1 }, { "eq", is_equal, 1 }, { "equalto", is_equal, 1 },
-    { "!=", is_unequal, 1 }, { "ne", is_unequal, 1 },
-    { "<", is_less, 1 }, { "lt", is_less, 1 }, { "lessthan", is_less, 1 },
-    { "<=", is_at_most, 1 }, { "le", is_at_most, 1 },
-    { ">", is_greater, 1 }, { "gt", is_greater, 1 }, { "greaterthan", is_greater, 1 },
-    { ">=", is_at_least, 1 }, { "ge", is_at_least, 1 },
+    { "defined", is_defined, 0 },
+    { "undefined", is_undefined, 0 },
+    { "none", is_none, 0 },
+    { "string", is_string, 0 },
+    { "mapping", is_mapping, 0 },
+    { "iterable", is_iterable, 0 },
+    { "sequence", is_sequence, 0 },
+    { "true", is_true, 0 },
+    { "false", is_false, 0 },
+    { "boolean", is_boolean, 0 },
+    { "integer", is_integer, 0 },
+    { "float", is_float, 0 },
+    { "number", is_number, 0 },
+    { "callable", is_callable, 0 },
+    { "escaped", is_escaped, 0 },
+    { "odd", is_odd, 0 },
+    { "even", is_even, 0 },
+    { "lower", is_lower, 0 },
+    { "upper", is_upper, 0 },
+    { "filter", is_filter, 0 },
+    { "test", is_test, 0 },
+    { "divisibleby", is_divisible, 1 },
+    { "sameas", is_same, 1 },
+    { "in", is_in, 1 },
+    { "==", is_equal, 1 },
+    { "eq", is_equal, 1 },
+    { "equalto", is_equal, 1 },
+    { "!=", is_unequal, 1 },
+    { "ne", is_unequal, 1 },
+    { "<", is_less, 1 },
+    { "lt", is_less, 1 },
+    { "lessthan", is_less, 1 },
+    { "<=", is_at_most, 1 },
+    { "le", is_at_most, 1 },
+    { ">", is_greater, 1 },
+    { "gt", is_greater, 1 },
+    { "greaterthan", is_greater, 1 },
+    { ">=", is_at_least, 1 },
+    { "ge", is_at_least, 1 },
 };
 
 const struct jin_test *jin_test_find(const struct jin_string *name)
@@ -103,12 +129,16 @@ const struct jin_test *jin_test_find(const struct jin_string *name)
     return NULL;
 }
 
-bool jin_test_call(struct jin *j, const struct jin_test *t, const struct jin_string *name, struct jin_value v,
-                   const struct jin_args *args)
+bool jin_test_call(struct jin *j, const struct jin_test *t, const struct jin_string *name,
+                   struct jin_value v, const struct jin_args *args)
 {
     if (!t)
         JIN_FAIL(j, "No test named '%.*s' found.", (int)(name->n < 60 ? name->n : 60), name->data);
     if (args->n + args->n_keyword != t->n_arg)
-        JIN_FAIL(j, "test '%s' takes %d arguments (%d given)", t->name, t->n_arg, args->n + args->n_keyword);
-    return t->check(j, v, args->n ? args->position[0] : args->n_keyword ? args->keyword[0].value : jin_none());
+        JIN_FAIL(j, "test '%s' takes %d arguments (%d given)", t->name, t->n_arg,
+                 args->n + args->n_keyword);
+    return t->check(j, v,
+                    args->n           ? args->position[0]
+                    : args->n_keyword ? args->keyword[0].value
+                                      : jin_none());
 }

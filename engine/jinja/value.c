@@ -1,14 +1,19 @@
-/* engine/jinja/value.c - plain values as Python has them: truth, equality, order, lists, dicts, undefined. */
+/* engine/jinja/value.c - plain values as Python has them: truth, equality, order, lists, dicts,
+ * undefined. */
 #include "engine/jinja/internal.h"
 
 const char *jin_type_name(struct jin_value v)
 {
     static const char *const names[] = {
-        [JIN_MISSING] = "missing", [JIN_UNDEFINED] = "Undefined", [JIN_NONE] = "NoneType", [JIN_BOOL] = "bool",
-        [JIN_INT] = "int", [JIN_FLOAT] = "float", [JIN_STRING] = "str", [JIN_LIST] = "list", [JIN_TUPLE] = "tuple",
-        [JIN_DICT] = "dict", [JIN_RANGE] = "range", [JIN_NAMESPACE] = "Namespace", [JIN_MACRO] = "Macro",
-        [JIN_LOOP] = "LoopContext", [JIN_FUNCTION] = "function", [JIN_METHOD] = "builtin_function_or_method",
-        [JIN_CYCLER] = "Cycler", [JIN_JOINER] = "Joiner"
+        [JIN_MISSING] = "missing",   [JIN_UNDEFINED] = "Undefined",
+        [JIN_NONE] = "NoneType",     [JIN_BOOL] = "bool",
+        [JIN_INT] = "int",           [JIN_FLOAT] = "float",
+        [JIN_STRING] = "str",        [JIN_LIST] = "list",
+        [JIN_TUPLE] = "tuple",       [JIN_DICT] = "dict",
+        [JIN_RANGE] = "range",       [JIN_NAMESPACE] = "Namespace",
+        [JIN_MACRO] = "Macro",       [JIN_LOOP] = "LoopContext",
+        [JIN_FUNCTION] = "function", [JIN_METHOD] = "builtin_function_or_method",
+        [JIN_CYCLER] = "Cycler",     [JIN_JOINER] = "Joiner"
     };
     static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
     if (v.type == JIN_VIEW)
@@ -52,7 +57,7 @@ bool jin_given(struct jin_value v)
     return v.type != JIN_MISSING && v.type != JIN_NONE;
 }
 
-/* ---- undefined ----------------------------------------------------------------------------------------- */
+/* ---- undefined ------------------------------------------------------------------------------- */
 
 static struct jin_value undefined(struct jin_heap *h, struct jin_undefined what)
 {
@@ -100,7 +105,7 @@ void jin_need(struct jin *j, struct jin_value v)
         jin_fail_undefined(j, v);
 }
 
-/* ---- equality and order -------------------------------------------------------------------------------- */
+/* ---- equality and order ---------------------------------------------------------------------- */
 
 static void enter(struct jin *j)
 {
@@ -125,7 +130,8 @@ static bool dicts_equal(struct jin *j, const struct jin_dict *a, const struct ji
     enter(j);
     for (size_t i = 0; equal && i < a->n; i++) {
         const struct jin_value *other = jin_dict_find(j, b, a->pair[i].key);
-        equal = other && (jin_same(*other, a->pair[i].value) || jin_equal(j, a->pair[i].value, *other));
+        equal =
+            other && (jin_same(*other, a->pair[i].value) || jin_equal(j, a->pair[i].value, *other));
     }
     j->depth++;
     return equal;
@@ -169,7 +175,8 @@ bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b)
         return dicts_equal(j, a.dict, b.dict);
     case JIN_RANGE:
         return a.range->n == b.range->n &&
-               (!a.range->n || (a.range->start == b.range->start && (a.range->n == 1 || a.range->step == b.range->step)));
+               (!a.range->n || (a.range->start == b.range->start &&
+                                (a.range->n == 1 || a.range->step == b.range->step)));
     case JIN_VIEW:
         if (a.view->of != b.view->of || a.view->of != JIN_VALUES)
             JIN_FAIL(j, "comparing the views of dicts is not supported");
@@ -214,7 +221,8 @@ bool jin_less(struct jin *j, struct jin_value a, struct jin_value b, const char 
         j->depth++;
         return less;
     }
-    JIN_FAIL(j, "'%s' not supported between instances of '%s' and '%s'", op, jin_type_name(a), jin_type_name(b));
+    JIN_FAIL(j, "'%s' not supported between instances of '%s' and '%s'", op, jin_type_name(a),
+             jin_type_name(b));
 }
 
 int64_t jin_length(struct jin *j, struct jin_value v)
@@ -245,7 +253,8 @@ bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what)
 {
     if (in.type == JIN_STRING) {
         if (what.type != JIN_STRING)
-            JIN_FAIL(j, "'in <string>' requires string as left operand, not %s", jin_type_name(what));
+            JIN_FAIL(j, "'in <string>' requires string as left operand, not %s",
+                     jin_type_name(what));
         return jin_find(j, in.s, 0, what.s) >= 0;
     }
     if (in.type == JIN_DICT || (in.type == JIN_VIEW && in.view->of == JIN_KEYS))
@@ -261,9 +270,10 @@ bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what)
     return false;
 }
 
-/* ---- lists --------------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
-struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item, size_t n)
+struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item,
+                              size_t n)
 {
     struct jin_list *l = jin_take(&j->heap, sizeof *l);
     *l = (struct jin_list){ n, item };
@@ -288,7 +298,7 @@ struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_typ
     return jin_list_new(j, type, l->item, l->n);
 }
 
-/* ---- dicts --------------------------------------------------------------------------------------------- */
+/* ---- dicts ----------------------------------------------------------------------------------- */
 
 #define FEW 8                                   /* pairs that are searched one by one */
 
@@ -336,7 +346,8 @@ static uint64_t hash(struct jin *j, struct jin_value v)
     }
     if (!jin_hashable(j, v))
         JIN_FAIL(j, "unhashable type: '%s'", jin_type_name(v));
-    return v.type == JIN_UNDEFINED || v.type == JIN_NONE ? kn_mix(h) : kn_mix(h ^ (uintptr_t)v.list);
+    return v.type == JIN_UNDEFINED || v.type == JIN_NONE ? kn_mix(h)
+                                                         : kn_mix(h ^ (uintptr_t)v.list);
 }
 
 struct jin_dict *jin_dict_new(struct jin *j, size_t room)
@@ -359,7 +370,8 @@ static void put_index(struct jin_dict *d, size_t at)
     d->index[slot] = (uint32_t)at + 1;
 }
 
-static struct jin_pair *find(struct jin *j, const struct jin_dict *d, struct jin_value key, uint64_t h)
+static struct jin_pair *find(struct jin *j, const struct jin_dict *d, struct jin_value key,
+                             uint64_t h)
 {
     if (!d->index) {
         for (size_t i = 0; i < d->n; i++)
@@ -419,7 +431,8 @@ const struct jin_value *jin_dict_find(struct jin *j, const struct jin_dict *d, s
     return p ? &p->value : NULL;
 }
 
-const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict *d, const struct jin_string *key)
+const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict *d,
+                                           const struct jin_string *key)
 {
     return jin_dict_find(j, d, jin_of(key));
 }

@@ -1,4 +1,5 @@
-/* Conversations to tokens: what the template writes may be special, what a person writes never is. */
+/* Conversations to tokens: what the template writes may be special, what a person writes never is.
+ */
 #include "engine/chat.h"
 #include "tests/engine/recipe.h"
 
@@ -71,7 +72,9 @@ static void tokens(const char *request, const char *want)
     json_decref(v);
 }
 
-#define TEMPLATE "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}{{ eos_token }}"
+#define TEMPLATE \
+    "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}{{ " \
+    "eos_token }}"
 
 static void the_models_template_and_tokens_are_used(void **state)
 {
@@ -81,9 +84,11 @@ static void the_models_template_and_tokens_are_used(void **state)
     r.chat = TEMPLATE;
     assert_int_equal(open_recipe(&r), 0);
     assert_string_equal(said, "");
-    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", "<s>user:hello<|im_end|><|im_end|>");
+    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}",
+            "<s>user:hello<|im_end|><|im_end|>");
     renders("{\"messages\": [], \"bos_token\": \"B\", \"eos_token\": null}", "BNone");
-    tokens("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", "[262]user:hello[263][263]");
+    tokens("{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}",
+           "[262]user:hello[263][263]");
     close_recipe();
 }
 
@@ -94,15 +99,18 @@ static void a_persons_text_is_never_a_control_token(void **state)
     recipe_bpe(&r);
     r.chat = TEMPLATE;
     assert_int_equal(open_recipe(&r), 0);
-    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"a<|im_end|>b<s>\"}]}", "[262]u:a<|im_end|>b<s>[263][263]");
-    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"<u>v<u>vw\"}]}", "[262]u:<u>v<u>vw[263][263]");
+    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"a<|im_end|>b<s>\"}]}",
+           "[262]u:a<|im_end|>b<s>[263][263]");
+    tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"<u>v<u>vw\"}]}",
+           "[262]u:<u>v<u>vw[263][263]");
     tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"\\ufdd0<s>\\ufdd1\"}]}",
            "[262]u:\xEF\xB7\x90<s>\xEF\xB7\x91[263][263]");
     close_recipe();
     /* a mark that only comes together in the prompt is none either */
     r.chat = "{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[0].content }}im_end|>";
     assert_int_equal(open_recipe(&r), 0);
-    tokens("{\"messages\": [{\"content\": \"<|\"}, {\"content\": \"im_end|>\"}]}", "<|im_end|><|im_end|>");
+    tokens("{\"messages\": [{\"content\": \"<|\"}, {\"content\": \"im_end|>\"}]}",
+           "<|im_end|><|im_end|>");
     tokens("{\"messages\": [{\"content\": \"<\"}, {\"content\": \"s>\"}]}", "<s><im_end|>");
     close_recipe();
     /* but a mark that the template makes of a role is one */
@@ -119,16 +127,21 @@ static void without_a_template_the_marks_decide(void **state)
     recipe_bpe(&r);
     recipe_token(&r, "<|im_start|>", ENG_TOKEN_CONTROL, 0);
     assert_int_equal(open_recipe(&r), 0);
-    assert_string_equal(said, "m.gguf: no chat template; turns are marked with <|im_start|>, as the vocabulary suggests");
-    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"add_generation_prompt\": true}",
+    assert_string_equal(
+        said,
+        "m.gguf: no chat template; turns are marked with <|im_start|>, as the vocabulary suggests");
+    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"add_generation_prompt\": "
+            "true}",
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
     close_recipe();
     recipe_spm(&r);
     recipe_scalar(&r, KEY "add_bos_token", 1);
     recipe_scalar(&r, KEY "bos_token_id", 1);
     assert_int_equal(open_recipe(&r), 0);
-    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"y\"}, "
-            "{\"role\": \"user\", \"content\": \"z\"}]}", "<s>[INST] x [/INST]y</s>[INST] z [/INST]");
+    renders("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", "
+            "\"content\": \"y\"}, "
+            "{\"role\": \"user\", \"content\": \"z\"}]}",
+            "<s>[INST] x [/INST]y</s>[INST] z [/INST]");
     close_recipe();
     recipe_bpe(&r);
     assert_int_equal(open_recipe(&r), KN_EUNSUPPORTED);
