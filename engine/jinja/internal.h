@@ -166,7 +166,7 @@ enum jin_kind {
     JIN_N_SET,                                  /* target, expression */
     JIN_N_SET_BLOCK,                            /* target, filter, body; own */
     JIN_N_MACRO,                                /* parameters, defaults, body; name, macro, own */
-    JIN_N_CALL_BLOCK,                           /* the same; d: the call, NULL in {% generation %} */
+    JIN_N_CALL_BLOCK,                           /* the same; d: the call, NULL: generation */
     JIN_N_FILTER_BLOCK,                         /* -, filter, body; own */
     JIN_N_WITH,                                 /* targets, expressions, body; own */
     JIN_N_BREAK,
@@ -481,7 +481,6 @@ struct jin_iterator {
     struct jin_iterator *inner;
     void *state;                                /* of a generator */
     const char *type;                           /* Python's name of it */
-    bool done;
 };
 
 struct jin_iterator *jin_iterate(struct jin *j,

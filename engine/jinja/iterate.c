@@ -7,14 +7,11 @@
 
 struct jin_value jin_next(struct jin *j, struct jin_iterator *it)
 {
-    if (it->done)
-        return jin_missing();
     jin_charge(j, 1);
     if (--j->depth < 0)
         JIN_FAIL(j, "generators nested too deeply");
     struct jin_value v = it->next(j, it);
     j->depth++;
-    it->done = v.type == JIN_MISSING;
     return v;
 }
 

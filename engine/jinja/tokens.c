@@ -1,5 +1,5 @@
-/* engine/jinja/tokens.c - the parser's view of the lexer: this token, the next, and what to say when
- * it is not the one that was wanted. */
+/* engine/jinja/tokens.c - the parser's view of the lexer: this token, the next, and what
+ * to say when it is not the one that was wanted. */
 #include "engine/jinja/internal.h"
 
 #define MAX_DEPTH 600                           /* of brackets and blocks, while parsing */

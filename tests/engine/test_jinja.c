@@ -442,7 +442,8 @@ static void deep_variables_are_refused(void **state)
 static void any_allocation_may_fail(void **state)
 {
     static const char text[] =
-        "{% for m in messages %}{{ m.role | upper }}: {{ m | tojson }}{% endfor %}";
+        "{% for m in messages %}{{ m.role | upper }}: {{ m | tojson }}{% endfor %}"
+                               "{{ ('y' * 70000) | length }}";
     json_t *v = json_pack("{s:[{s:s}]}", "messages", "role", "user");
     (void)state;
     for (long at = 1;; at++) {
