@@ -37,7 +37,8 @@ USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
-LIBS_engine      = -lpcre2-8 -linih -ledit -luring -ljansson -lutf8proc
+LIBS_offload     = -luring
+LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -49,17 +50,18 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/repack.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/attention.tmpl cpu/probe \
                   cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = load store
+SRC_offload     = place ring pool reader io load policy heat trace store
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
-                  family model context forward rows attention router block
+                  family model context forward rows attention router predict block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
-                  chat terminal kv session open step stop measure interrupt json input cmd_run cmd_eval \
-                  cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk cmd_doctor
+                  chat terminal kv session plan budget open step stop measure interrupt json input cmd_run \
+                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk \
+                  cmd_plan cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

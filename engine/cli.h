@@ -24,6 +24,7 @@
     X(quantize, "write a model with its weights in other formats")               \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(doctor,   "look at this machine, and say what to fix")
 
 enum eng_command_id {
@@ -51,9 +52,12 @@ struct eng_config {
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
+    int n_parallel;
     int n_layer, n_vocab;                               /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
-    size_t host_mem, kv_mem;                            /* 0: as much as it takes */
+    size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
+    size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
+    enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize;

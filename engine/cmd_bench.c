@@ -1,20 +1,30 @@
 /* spillway bench: how fast, and how far from what the machine allows.
  *
  * For each batch size: as many sequences with prompts of their own, sampled at temperature 1 with a seed
- * each.  Prefill is timed until the last prompt is read; then passes are warmed up, then timed.  The
- * bound beside a figure is the time that its bytes take at the memory's rate or its operations at the
- * arithmetic rate, whichever is longer; both rates are measured in the same run. */
+ * each.  Prefill is timed until the last prompt is read; then passes are warmed up, until the slots for
+ * experts are full and the share of hits stands still, then timed.
+ *
+ * The bound beside a figure is the longest of three times: the bytes that an optimal cache of this size
+ * would have read, at the disk's rate; the bytes touched, at the memory's; the operations, at the
+ * processor's.  All rates are measured in the same run, outside the engine's own path, the disk's right
+ * before and after each figure, of which the better one counts. */
 #include "engine/cli.h"
+#include "engine/disk.h"
 #include "engine/engine.h"
 #include "engine/measure.h"
+#include "engine/plan.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #define MAX_BATCHES 16
+#define PROBE_BYTES ((size_t)24 << 20)          /* the disk's probe and the traces, while the model is there */
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
+#define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
+#define WINDOW      8                           /* passes over which hits are compared */
 
 struct bench {
     const struct eng_config *config;
@@ -24,6 +34,7 @@ struct bench {
     struct eng_session **session;               /* [most] */
     struct eng_event *event;                    /* [most] */
     int32_t *prompt;                            /* [n_prompt] */
+    bool streams;                               /* not all experts fit */
 };
 
 struct figure {
@@ -32,6 +43,18 @@ struct figure {
     double seconds, tokens, passes, logits;
     double bytes, macs;                         /* of all passes */
     double experts;                             /* per layer and pass */
+    double disk_Bps, least_read;                /* bytes that an optimal cache would have read */
+    struct off_stats store;                     /* while it was timed */
+    bool settled;
+};
+
+/* What a figure's figures are taken from: as it stood when the clock was started. */
+struct start {
+    struct eng_stats engine;
+    struct off_stats store;
+    struct off_trace trace;
+    double disk_Bps;
+    uint64_t ns;
 };
 
 static int parse_batches(struct bench *b)
@@ -107,7 +130,7 @@ static int run_passes(struct bench *b, int batch, int n)
 static void add_costs(const struct bench *b, struct figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
-    double expert = s->n_expert ? (double)s->expert_bytes / s->n_expert : 0;
+    double expert = s->n_expert ? (double)s->expert_file_bytes / s->n_expert : 0;
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions;
     double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits pay for it */
@@ -115,40 +138,150 @@ static void add_costs(const struct bench *b, struct figure *f, double positions)
               (s->n_head * s->d_head * 2.0) * s->n_layer * positions;
 }
 
+static void print_json(const struct bench *b, const struct figure *f, double bound_s, const char *bound_by)
+{
+    struct rusage usage;
+    const struct off_stats *s = &f->store;
+    double asked = (double)(s->hits + s->misses);
+    getrusage(RUSAGE_SELF, &usage);
+    printf("{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
+           "\"bound_by\":\"%s\",\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
+           "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"compulsory_bytes\":%.0f,"
+           "\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"hit_rate\":%.4f,"
+           "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
+           "\"slots\":%llu,\"experts\":%llu,\"drafter\":\"none\",\"gamma\":0,\"tokens_per_pass\":%.2f,"
+           "\"settled\":%s}\n",
+           f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
+           b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
+           usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, f->least_read,
+           (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
+           (unsigned long long)s->soon_hits, asked ? (double)s->hits / asked : 1,
+           (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
+           (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, f->tokens / f->passes,
+           f->settled ? "true" : "false");
+}
+
+static void print_row(const struct bench *b, const struct figure *f, double bound_s, const char *bound_by)
+{
+    const struct off_stats *s = &f->store;
+    printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s %8.1f %9.1f", f->what, f->batch, f->tokens / f->seconds,
+           f->tokens / bound_s, 100 * bound_s / f->seconds, bound_by, f->experts, f->bytes / f->seconds / 1e9);
+    if (b->streams)
+        printf(" %6.1f %% %9.2f %9.2f %6.1f %% %6.1f %%%s", 100.0 * (double)s->hits / (double)(s->hits + s->misses),
+               (double)s->read_bytes / f->seconds / 1e9, f->disk_Bps / 1e9,
+               s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
+               100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
+    printf("\n");
+}
+
 static void print_figure(const struct bench *b, const struct figure *f)
 {
     double by_dram = f->bytes / b->rates.dram_Bps, by_ops = f->macs / b->rates.mac_ps;
+    double by_disk = f->disk_Bps > 0 ? f->least_read / f->disk_Bps : 0;
     double bound_s = by_dram > by_ops ? by_dram : by_ops;
     const char *bound_by = by_dram > by_ops ? "dram" : "operations";
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
+    if (by_disk > bound_s) {
+        bound_s = by_disk;
+        bound_by = "disk";
+    }
     if (b->config->json)
-        printf("{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
-               "\"bound_by\":\"%s\",\"disk_Bps\":0,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
-               "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":0,\"compulsory_bytes\":0,"
-               "\"hit_rate\":1,\"experts_per_layer\":%.2f,\"drafter\":\"none\",\"gamma\":0,"
-               "\"tokens_per_pass\":%.2f,\"settled\":true}\n",
-               f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, b->rates.dram_Bps,
-               b->rates.mac_ps, s->dense_bytes + s->expert_bytes, usage.ru_maxrss * 1024L, f->experts,
-               f->tokens / f->passes);
+        print_json(b, f, bound_s, bound_by);
     else
-        printf("%-8s %5d %12.2f %12.2f  %4.0f %%  %-10s %8.1f %10.1f\n", f->what, f->batch,
-               f->tokens / f->seconds, f->tokens / bound_s, 100 * bound_s / f->seconds, bound_by,
-               f->experts, f->bytes / f->seconds / 1e9);
+        print_row(b, f, bound_s, bound_by);
     fflush(stdout);
 }
 
-static void measured(const struct bench *b, struct figure *f, const struct eng_stats *before, uint64_t t0,
-                     double positions)
+/* ---- the clock --------------------------------------------------------------------------------------- */
+
+/* Passes come in whole chunks and at most one more for every sequence. */
+static int start_clock(struct bench *b, struct start *s, int n_pass, int n_row)
 {
-    struct eng_stats after;
-    eng_stats_get(b->engine, &after);
-    f->seconds = (double)(kn_now_ns() - t0) / 1e9;
-    f->passes = (double)(after.n_pass - before->n_pass);
-    f->experts = (after.experts - before->experts) / f->passes;
+    const struct moe_shape *shape = moe_model_shape(eng_model(b->engine));
+    struct off_store *store = moe_model_store(eng_model(b->engine));
+    *s = (struct start){ 0 };
+    if (b->streams) {
+        int error = eng_disk_measure(b->config->model, &s->disk_Bps);
+        if (error && error != KN_EUNSUPPORTED)
+            return error;
+        int most = kn_min(shape->n_expert, n_row * shape->n_used) + 1;
+        s->trace.room = (size_t)n_pass * (size_t)shape->n_layer * (size_t)most;
+        if (!(s->trace.item = kn_calloc(s->trace.room, sizeof *s->trace.item)))
+            return kn_fail(KN_ENOMEM, "no memory to record %d passes", n_pass);
+        off_store_record(store, &s->trace);
+    }
+    if (store)
+        off_stats_get(store, &s->store);
+    eng_stats_get(b->engine, &s->engine);
+    s->ns = kn_now_ns();
+    return 0;
+}
+
+static struct off_stats since(const struct off_stats *now, const struct off_stats *then)
+{
+    return (struct off_stats){
+        .hits = now->hits - then->hits, .misses = now->misses - then->misses,
+        .read_bytes = now->read_bytes - then->read_bytes, .reads = now->reads - then->reads,
+        .soon_reads = now->soon_reads - then->soon_reads, .soon_hits = now->soon_hits - then->soon_hits,
+        .wasted_bytes = now->wasted_bytes - then->wasted_bytes, .stall_ns = now->stall_ns - then->stall_ns,
+        .repack_ns = now->repack_ns - then->repack_ns,
+        .n_slot = now->n_slot, .n_empty = now->n_empty, .n_expert = now->n_expert };
+}
+
+static int stop_clock(struct bench *b, struct start *s, struct figure *f, double positions)
+{
+    struct off_store *store = moe_model_store(eng_model(b->engine));
+    struct eng_stats engine;
+    uint64_t least = 0;
+    int error = 0;
+    f->seconds = (double)(kn_now_ns() - s->ns) / 1e9;
+    eng_stats_get(b->engine, &engine);
+    if (store) {
+        off_stats_get(store, &f->store);
+        f->store = since(&f->store, &s->store);
+    }
+    if (b->streams) {
+        off_store_record(store, NULL);
+        kn_assert(!s->trace.full);
+        error = off_store_least_read(store, &s->trace, &least);
+        if (!error && eng_disk_measure(b->config->model, &f->disk_Bps) == 0 && s->disk_Bps > f->disk_Bps)
+            f->disk_Bps = s->disk_Bps;
+    }
+    kn_free(s->trace.item);
+    f->least_read = (double)least;
+    f->passes = (double)(engine.n_pass - s->engine.n_pass);
+    f->experts = (engine.experts - s->engine.experts) / f->passes;
     add_costs(b, f, positions);
-    print_figure(b, f);
+    if (!error)
+        print_figure(b, f);
+    return error;
+}
+
+/* Until slots are full and one window of passes hits about as often as the one before.  Returns how many
+ * passes it took. */
+static int warm_up(struct bench *b, int batch, bool *settled)
+{
+    struct off_store *store = moe_model_store(eng_model(b->engine));
+    struct off_stats then, now;
+    double before = -1;
+    int passes = 0, error = 0;
+    *settled = !b->streams;
+    if (b->config->n_warmup >= 0 || !b->streams) {
+        passes = b->config->n_warmup >= 0 ? b->config->n_warmup : WARM_PASSES;
+        error = passes ? run_passes(b, batch, passes) : 0;
+        return error ? error : passes;
+    }
+    while (!*settled && passes < MOST_WARM) {
+        off_stats_get(store, &then);
+        if ((error = run_passes(b, batch, WINDOW)))
+            return error;
+        passes += WINDOW;
+        off_stats_get(store, &now);
+        struct off_stats s = since(&now, &then);
+        double hits = (double)s.hits / (double)(s.hits + s.misses);
+        *settled = s.n_empty == 0 && hits > before - 0.01 && hits < before + 0.01;
+        before = hits;
+    }
+    return passes;
 }
 
 static int bench_batch(struct bench *b, int batch)
@@ -158,23 +291,22 @@ static int bench_batch(struct bench *b, int batch)
                               .logits = batch };
     struct figure decode = { .what = "decode", .batch = batch, .tokens = (double)batch * c->n_gen,
                              .logits = (double)batch * c->n_gen };
-    int warm = c->n_warmup < 0 ? WARM_PASSES : c->n_warmup;
-    double n = c->n_prompt, m = c->n_gen, first = n + warm;
-    struct eng_stats before;
+    double n = c->n_prompt, m = c->n_gen;
+    int chunk = eng_n_chunk(b->engine), n_row = kn_min(chunk, batch * c->n_prompt);
+    struct start start;
     int error = start_all(b, batch);
-    eng_stats_get(b->engine, &before);
-    uint64_t t0 = kn_now_ns();
-    if (error || (error = run_passes(b, batch, 0)))
+    if (error || (error = start_clock(b, &start, batch * c->n_prompt / chunk + batch + 2, n_row)) ||
+        (error = run_passes(b, batch, 0)) ||
+        (error = stop_clock(b, &start, &prefill, batch * n * (n + 1) / 2)))
         return error;
-    measured(b, &prefill, &before, t0, batch * n * (n + 1) / 2);
-    if (c->n_gen && warm)
-        error = run_passes(b, batch, warm);
-    eng_stats_get(b->engine, &before);
-    t0 = kn_now_ns();
-    if (!error && c->n_gen) {
-        if ((error = run_passes(b, batch, c->n_gen)))
-            return error;
-        measured(b, &decode, &before, t0, batch * m * (first + (m + 1) / 2));
+    if (c->n_gen) {
+        bool settled;
+        int warm = warm_up(b, batch, &settled);
+        if (warm < 0 || (error = start_clock(b, &start, c->n_gen, batch)) ||
+            (error = run_passes(b, batch, c->n_gen)))
+            return warm < 0 ? warm : error;
+        decode.settled = settled;
+        error = stop_clock(b, &start, &decode, batch * m * (n + warm + (m + 1) / 2));
     }
     close_all(b, batch);
     return error;
@@ -192,6 +324,15 @@ static int measure_machine(struct bench *b)
     return error;
 }
 
+/* What is measured is what lasts: not the first seconds, when memory fills. */
+static void wait_until_filled(const struct bench *b)
+{
+    struct off_store *store = moe_model_store(eng_model(b->engine));
+    struct off_stats s = { .filling = store != NULL };
+    for (; s.filling; usleep(10000))
+        off_stats_get(store, &s);
+}
+
 static int open_bench(struct bench *b)
 {
     const struct eng_config *c = b->config;
@@ -199,23 +340,42 @@ static int open_bench(struct bench *b)
     int error = measure_machine(b);
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
-    int need = c->n_prompt + c->n_gen + kn_max(c->n_warmup, WARM_PASSES) + 2;
+    int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? MOST_WARM : c->n_warmup) + 2;
     error = eng_open(&b->engine, &(struct eng_options){
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
         .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .progress = eng_progress_counter(bar) });
+        .kv_mem = c->kv_mem, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
+        .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
         return error;
     if (need > eng_n_ctx(b->engine))
         return kn_fail(KN_EINVAL, "--prompt and --gen take %d tokens, --ctx-size is %d", need,
                        eng_n_ctx(b->engine));
+    wait_until_filled(b);
+    b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));
     b->event = kn_calloc((size_t)b->most, sizeof *b->event);
     b->prompt = kn_calloc((size_t)c->n_prompt, sizeof *b->prompt);
     if (!b->session || !b->event || !b->prompt)
         return kn_fail(KN_ENOMEM, "no memory for %d sequences", b->most);
     return 0;
+}
+
+static void print_heading(const struct bench *b)
+{
+    printf("memory %.1f GB/s, %.0f G int8 multiply-adds/s (%s, %d threads)\n", b->rates.dram_Bps / 1e9,
+           b->rates.mac_ps / 1e9, kn_isa_name(moe_model_ops(eng_model(b->engine))->isa),
+           kn_team_size(eng_team(b->engine)));
+    if (b->streams)
+        printf("%d of %d experts fit; the rest are read from disk when asked for (%s)\n",
+               eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert,
+               off_store_io(moe_model_store(eng_model(b->engine))));
+    printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "what", "batch", "tokens/s", "bound", "of it", "bound by",
+           "experts", "GB/s");
+    if (b->streams)
+        printf(" %8s %9s %9s %8s %8s", "hits", "read GB/s", "disk GB/s", "wasted", "stalled");
+    printf("\n");
 }
 
 int eng_cmd_bench(const struct eng_config *config)
@@ -225,11 +385,7 @@ int eng_cmd_bench(const struct eng_config *config)
     if (!error)
         error = open_bench(&b);
     if (!error && !config->json)
-        printf("memory %.1f GB/s, %.0f G int8 multiply-adds/s (%s, %d threads)\n"
-               "%-8s %5s %12s %12s  %6s  %-10s %8s %10s\n",
-               b.rates.dram_Bps / 1e9, b.rates.mac_ps / 1e9,
-               kn_isa_name(moe_model_ops(eng_model(b.engine))->isa), kn_team_size(eng_team(b.engine)), "what",
-               "batch", "tokens/s", "bound", "of it", "bound by", "experts", "GB/s");
+        print_heading(&b);
     for (int i = 0; i < b.n_batch && !error; i++)
         error = bench_batch(&b, b.batch[i]);
     eng_close(b.engine);

@@ -6,6 +6,7 @@
  *
  * Every id is a row of the same forward pass that serves requests; --chunk says how many go at once. */
 #include "engine/cli.h"
+#include "engine/plan.h"
 #include "engine/text.h"
 
 #include <errno.h>
@@ -27,19 +28,26 @@ struct eval {
 /* Called with the logits after token first + i of a window, in order. */
 typedef int eval_sink(void *arg, int i, const float *logits);
 
+static int load_weights(struct eval *ev, const struct eng_split *split)
+{
+    struct eng_progress *bar = NULL;
+    int error = eng_progress_open(&bar, "loading", ev->config->quiet);
+    if (error)
+        return error;
+    error = moe_model_load(ev->model, &(struct moe_load_options){
+        .team = ev->team, .expert_bytes = split->expert, .io = ev->config->io,
+        .progress = eng_progress_counter(bar) });
+    eng_progress_close(bar);
+    return error;
+}
+
 static int open_eval(struct eval *ev, int n_ctx)
 {
     const struct eng_config *c = ev->config;
-    struct eng_progress *bar = NULL;
+    struct eng_split split;
     int error = moe_file_open(&ev->file, c->model);
     if (error || (error = kn_team_open(&ev->team, c->n_thread)) ||
-        (error = eng_progress_open(&bar, "loading", c->quiet)))
-        return error;
-    error = moe_model_open(&ev->model, ev->file, &(struct moe_model_options){
-        .isa = c->isa, .team = ev->team, .host_bytes = c->host_mem,
-        .progress = eng_progress_counter(bar) });
-    eng_progress_close(bar);
-    if (error)
+        (error = moe_model_open(&ev->model, ev->file, &(struct moe_model_options){ .isa = c->isa })))
         return error;
     ev->n_ctx = n_ctx;
     ev->n_chunk = kn_min(c->n_chunk, n_ctx);
@@ -50,9 +58,14 @@ static int open_eval(struct eval *ev, int n_ctx)
         return kn_fail(KN_ENOMEM, "no memory for %d rows", n_ctx);
     for (int i = 0; i < n_ctx; i++)
         ev->slot[i] = i;
-    return moe_context_open(&ev->context, ev->model, &(struct moe_context_options){
-        .max_row = ev->n_chunk, .max_want = ev->n_chunk, .n_slot = n_ctx, .max_pos = n_ctx,
-        .kv = c->kv, .team = ev->team });
+    struct moe_context_options co = { .max_row = ev->n_chunk, .max_want = ev->n_chunk, .max_pos = n_ctx,
+                                      .kv = c->kv, .team = ev->team };
+    if ((error = eng_budget(&split, &(struct eng_use){
+             .file = ev->file, .model = ev->model, .context = co, .n_parallel = 1, .host_mem = c->host_mem,
+             .kv_mem = c->kv_mem })) || (error = load_weights(ev, &split)))
+        return error;
+    co.n_slot = split.n_kv_slot;
+    return moe_context_open(&ev->context, ev->model, &co);
 }
 
 static void close_eval(struct eval *ev)

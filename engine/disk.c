@@ -16,6 +16,7 @@
 #define READ_NS   330000000
 #define WRITE_NS  1000000000
 #define MAX_DEPTH 64
+#define USUAL_DEPTH 16
 
 struct disk {
     int fd;
@@ -65,6 +66,7 @@ int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
 
     uint64_t start = kn_now_ns();
     d.end_ns = start + READ_NS;
+    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece);    /* not what the last time has left in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
     kn_unmap(d.buffer, bytes);
@@ -74,6 +76,16 @@ int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
         return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(atomic_load(&d.error)));
     if (e == 0)
         *bytes_per_s = (double)atomic_load(&d.done) * (double)PIECE / seconds;
+    return e;
+}
+
+int eng_disk_measure(const char *path, double *bytes_per_s)
+{
+    int fd = kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
+    if (fd < 0 && errno != EINVAL)
+        return kn_fail(KN_EIO, "%s: %s", path, strerror(errno));
+    int e = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, USUAL_DEPTH, bytes_per_s);
+    kn_file_close(fd);
     return e;
 }
 

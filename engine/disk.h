@@ -8,6 +8,9 @@
  * O_DIRECT.  KN_EUNSUPPORTED, nothing said: this file cannot be read so. */
 int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s);
 
+/* The same of a file by name, at the depth where disks are fast. */
+int eng_disk_measure(const char *path, double *bytes_per_s);
+
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is
  * slow.  KN_EUNSUPPORTED, nothing said: none can be made there, or none with O_DIRECT. */
 int eng_disk_trial(const char *folder, size_t bytes, int *fd);

@@ -27,18 +27,24 @@ struct eng_options {
     int n_parallel;                             /* sessions */
     int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
     int n_chunk;                                /* rows of a pass; 0: 512 */
-    size_t host_mem;                            /* 0: what is free */
-    size_t kv_mem;                              /* 0: n_parallel * n_ctx */
+    size_t host_mem;                            /* everything the process takes; 0: what is free */
+    size_t aside;                               /* of it, what the caller will take himself */
+    size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
+    enum off_io_kind io;
+    bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     struct off_progress *progress;              /* may be NULL */
 };
 
 int  eng_open(struct eng_engine **out, const struct eng_options *opt);
+int  eng_describe(struct eng_engine **out, const struct eng_options *opt);   /* no weights: nothing runs */
 void eng_close(struct eng_engine *e);           /* closes its sessions too */
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
 struct kn_team *eng_team(const struct eng_engine *e);
+const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
+int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
 #define ENG_REQUEST_BIAS 1024
 

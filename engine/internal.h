@@ -3,6 +3,7 @@
 #define ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
+#include "engine/plan.h"
 
 /* ---- kv.c: slot numbers, in blocks.  Integers only; the memory is the context's. ----------------- */
 
@@ -39,6 +40,7 @@ struct eng_session {
 
 struct eng_engine {
     struct eng_options opt;
+    struct eng_split split;
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;

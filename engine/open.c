@@ -1,47 +1,17 @@
-/* Opening: the file, the vocabulary, the weights, and memory for every session, under one budget.
- *
- * The split: dense weights and experts take what they take; KV takes --kv-mem, or room for n_parallel
- * contexts but at most 30 % of what the weights leave; buffers take what the context says.  A budget
- * that cannot hold one context is refused with the smallest that can. */
+/* Opening: the file, the vocabulary, and a model bound but not read; then the small things, sessions and
+ * samplers; then the budget is split, or refused before a weight is read; then weights, experts' slots and
+ * the memory of a pass are taken, each as large as the split says. */
 #include "engine/internal.h"
 
-#define MIB(bytes) (((bytes) + (1 << 20) - 1) >> 20)        /* rounded up: what is asked for is enough */
+#include <stdio.h>
 
-static struct moe_context_options context_options(const struct eng_engine *e, int n_slot)
+#define HEAT_SUFFIX ".heat"
+
+static struct moe_context_options context_options(const struct eng_engine *e)
 {
     return (struct moe_context_options){
-        .max_row = e->opt.n_chunk, .max_want = e->opt.n_parallel, .n_slot = n_slot,
+        .max_row = e->opt.n_chunk, .max_want = e->opt.n_parallel, .n_slot = e->split.n_kv_slot,
         .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
-}
-
-/* How many KV slots, in whole blocks. */
-static int split_memory(struct eng_engine *e, int *n_slot)
-{
-    const struct moe_shape *shape = moe_model_shape(e->model);
-    struct moe_context_options least = context_options(e, ENG_KV_BLOCK);
-    struct kn_machine machine;
-    kn_machine_get(&machine);
-    size_t slot = moe_kv_slot_bytes(e->model, e->opt.kv);
-    size_t step = moe_context_bytes(e->model, &least);
-    size_t weights = shape->dense_bytes + shape->expert_bytes;
-    size_t total = e->opt.host_mem ? e->opt.host_mem : weights + machine.available_bytes;
-    size_t room = total > weights + step ? total - weights - step : 0;
-    size_t one = kn_align_up((size_t)e->opt.n_ctx, ENG_KV_BLOCK) * slot, share = room * 3 / 10;
-    size_t want = (size_t)e->opt.n_parallel * one;
-    if (e->opt.kv_mem)
-        want = e->opt.kv_mem;
-    else if (want > share)
-        want = share > one ? share : one;
-    if (want < one)
-        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %zu MiB of KV: raise --kv-mem to %zuM, or "
-                       "lower --ctx-size", e->opt.n_ctx, MIB(one), MIB(one));
-    if (want > room)
-        return kn_fail(KN_ELIMIT, "%zu MiB of KV do not fit beside %zu MiB of weights and %zu MiB of buffers "
-                       "in %zu MiB: lower %s, or raise --host-mem to %zuM", MIB(want), MIB(weights), MIB(step),
-                       total >> 20, e->opt.kv_mem ? "--kv-mem" : "--ctx-size", MIB(weights + step + want));
-    size_t n = want / slot / ENG_KV_BLOCK * ENG_KV_BLOCK;
-    *n_slot = n > (INT32_MAX / 2) ? INT32_MAX / 2 / ENG_KV_BLOCK * ENG_KV_BLOCK : (int)n;
-    return 0;
 }
 
 static int open_sessions(struct eng_engine *e)
@@ -91,9 +61,7 @@ static int open_model(struct eng_engine *e)
 {
     int error;
     if ((error = moe_file_open(&e->file, e->opt.model)) || (error = eng_vocab_open(&e->vocab, e->file)) ||
-        (error = moe_model_open(&e->model, e->file, &(struct moe_model_options){
-             .isa = e->opt.isa, .team = e->team, .host_bytes = e->opt.host_mem,
-             .progress = e->opt.progress })))
+        (error = moe_model_open(&e->model, e->file, &(struct moe_model_options){ .isa = e->opt.isa })))
         return error;
     const struct moe_shape *shape = moe_model_shape(e->model);
     if (eng_vocab_size(e->vocab) > shape->n_vocab)
@@ -104,7 +72,7 @@ static int open_model(struct eng_engine *e)
     return 0;
 }
 
-int eng_open(struct eng_engine **out, const struct eng_options *opt)
+int eng_describe(struct eng_engine **out, const struct eng_options *opt)
 {
     struct eng_engine *e = kn_calloc(1, sizeof *e);
     if (!e)
@@ -113,19 +81,43 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     if (!e->opt.n_chunk)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
-    int n_slot = 0, error = kn_team_open(&e->team, opt->n_thread);
-    if (error || (error = open_model(e)) || (error = split_memory(e, &n_slot)) ||
-        (error = eng_kv_open(&e->kv, n_slot / ENG_KV_BLOCK)) || (error = list_stop_tokens(e)) ||
-        (error = open_sessions(e)))
-        goto fail;
-    struct moe_context_options co = context_options(e, n_slot);
-    if ((error = moe_context_open(&e->context, e->model, &co)))
-        goto fail;
+    int error = kn_team_open(&e->team, opt->n_thread);
+    if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
+        (error = eng_budget(&e->split, &(struct eng_use){
+             .file = e->file, .model = e->model, .context = context_options(e),
+             .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
+             .aside = e->opt.aside }))) {
+        eng_close(e);
+        return error;
+    }
     *out = e;
     return 0;
-fail:
-    eng_close(e);
-    return error;
+}
+
+static int load_model(struct eng_engine *e)
+{
+    char heat[4096 + sizeof HEAT_SUFFIX];
+    bool keep = e->opt.keep_heat &&
+                snprintf(heat, sizeof heat, "%s" HEAT_SUFFIX, e->opt.model) < (int)sizeof heat;
+    return moe_model_load(e->model, &(struct moe_load_options){
+        .team = e->team, .expert_bytes = e->split.expert, .io = e->opt.io, .heat_path = keep ? heat : NULL,
+        .progress = e->opt.progress });
+}
+
+int eng_open(struct eng_engine **out, const struct eng_options *opt)
+{
+    struct eng_engine *e;
+    int error = eng_describe(&e, opt);
+    if (error)
+        return error;
+    struct moe_context_options co = context_options(e);
+    if ((error = load_model(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK)) ||
+        (error = moe_context_open(&e->context, e->model, &co))) {
+        eng_close(e);
+        return error;
+    }
+    *out = e;
+    return 0;
 }
 
 void eng_close(struct eng_engine *e)
@@ -159,4 +151,6 @@ const struct moe_model *eng_model(const struct eng_engine *e) { return e->model;
 const struct moe_file *eng_file(const struct eng_engine *e) { return e->file; }
 const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
+const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }
+int eng_n_chunk(const struct eng_engine *e) { return e->opt.n_chunk; }

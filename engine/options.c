@@ -24,8 +24,10 @@
 #define QUANTIZE (1u << ENG_quantize)
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
+#define PLAN     (1u << ENG_plan)
 #define DOCTOR   (1u << ENG_doctor)
-#define MODEL    (RUN | EVAL | BENCH)   /* those that load one */
+#define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
+#define MODEL    (LOAD | PLAN)          /* those that split memory for one */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -90,10 +92,18 @@ static const struct eng_option options[] = {
       "N", "prompt tokens in one pass" },
     { "threads", "-t", MODEL | QUANTIZE | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
+    { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
+      "N", "requests at once" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
-      "SIZE", "memory for weights; 0: as much as they take" },
+      "SIZE", "all the memory that may be taken; 0: what is free" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
-      "SIZE", "memory for keys and values; 0: as much as the context takes" },
+      "SIZE", "of it for keys and values; 0: for every request's context, as far as is sound" },
+    { "io", "", LOAD, ENG_IO, AT(io), 0, 0,
+      "NAME", "how files are read: auto, uring, pread" },
+    { "disk-rate", "", PLAN, ENG_SIZE, AT(disk_rate), 0, 0,
+      "SIZE", "bytes a second that the disk reads; 0: measured" },
+    { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
+      "SIZE", "bytes a second that memory gives; 0: measured" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE, ENG_ISA, AT(isa), 0, 0,
@@ -124,7 +134,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | BENCH | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | QUANTIZE | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -142,9 +152,9 @@ _Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c mar
 static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
     { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
-    { ENG_bench, AT(model), "-m MODEL" },     { ENG_synth, AT(shape), "--shape NAME" },
-    { ENG_synth, AT(output), "-o FILE" },     { ENG_quantize, AT(model), "MODEL" },
-    { ENG_quantize, AT(output), "-o FILE" },
+    { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
+    { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
+    { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -166,6 +176,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->sampling.bias = c->bias;
     c->n_predict = -1;
     c->n_chunk = 512;
+    c->n_parallel = 1;
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
@@ -363,17 +374,17 @@ static bool read_isa(const char *s, enum kn_isa *out)
     return false;
 }
 
-static const char *const kv_name[KN_KV_COUNT] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32" };
+static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
+static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
+                                       [OFF_IO_PREAD] = "pread", NULL };
 
-static bool read_kv(const char *s, enum kn_kv *out)
+/* The place of s in a list of names that NULL ends, or -1. */
+static int find_name(const char *s, const char *const *name)
 {
-    for (int i = 0; i < KN_KV_COUNT; i++) {
-        if (!strcmp(s, kv_name[i])) {
-            *out = (enum kn_kv)i;
-            return true;
-        }
-    }
-    return false;
+    for (int i = 0; name[i]; i++)
+        if (!strcmp(s, name[i]))
+            return i;
+    return -1;
 }
 
 int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who)
@@ -434,9 +445,18 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
         snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
         break;
     case ENG_KV:
-        if (read_kv(s, field))
+        if ((i = find_name(s, kv_name)) >= 0) {
+            *(enum kn_kv *)field = (enum kn_kv)i;
             return 0;
+        }
         snprintf(wanted, sizeof wanted, "f16 or f32");
+        break;
+    case ENG_IO:
+        if ((i = find_name(s, io_name)) >= 0) {
+            *(enum off_io_kind *)field = (enum off_io_kind)i;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "auto, uring or pread");
         break;
     }
     return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", who, wanted, s);
@@ -462,6 +482,8 @@ static void default_text(const struct eng_config *c, const struct eng_option *o,
         snprintf(out, size, " [%g]", *(const float *)field);
     if (o->kind == ENG_KV)
         snprintf(out, size, " [%s]", kv_name[*(const enum kn_kv *)field]);
+    if (o->kind == ENG_IO)
+        snprintf(out, size, " [%s]", io_name[*(const enum off_io_kind *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
         snprintf(out, size, " [%s]", *(const char *const *)field);
 }

@@ -97,8 +97,9 @@ int main(int argc, char **argv)
     struct kn_team *team = NULL;
     if (argc < 2 || r.past < 0 || kn_team_open(&team, 0) || moe_file_open(&f, argv[1]))
         return 2;
-    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .team = team };
-    int err = moe_model_open(&r.model, f, &mo);
+    int err = moe_model_open(&r.model, f, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 });
+    if (!err)
+        err = moe_model_load(r.model, &(struct moe_load_options){ .team = team });
     if (!err) {
         r.shape = moe_model_shape(r.model);
         struct moe_context_options co = {

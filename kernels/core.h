@@ -108,6 +108,7 @@ void *kn_realloc(void *p, size_t old_bytes, size_t bytes);  /* NULL leaves p as 
 char *kn_strdup(const char *s);
 void  kn_free(void *p);
 void  kn_alloc_forbid(bool forbid);                         /* this thread */
+size_t kn_alloc_bytes(void);                                /* the process's small memory, as the system has it */
 
 /* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
 void *kn_map(size_t bytes, int node);

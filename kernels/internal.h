@@ -33,4 +33,8 @@ KN_OPS_OF(avx512)
 /* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
+/* Bytes left under the memory limits that a process's cgroups set, SIZE_MAX for none; *limit: the lowest.
+ * groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */
+size_t kn_cgroup_room(const char *groups, const char *mount, size_t *limit);
+
 #endif

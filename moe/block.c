@@ -1,7 +1,7 @@
 /* The feed-forward half of a layer: experts, or one dense network.
  *
- * Experts: route, plan, ask the store for all distinct experts, and run whatever has arrived while the
- * rest is read: gate and up of all that arrived in one region, their activation, their down in another.
+ * Experts: route, plan, ask the store for all distinct experts and for what the next layer may need, and
+ * run whatever has arrived while the rest is read: gate and up of all that arrived in one region, their activation, their down in another.
  * Outputs are kept per (row, choice) and added in choice order, never in order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once; the
@@ -114,7 +114,7 @@ static void combine_row(void *arg, int row, int thread)
     c->model->ops->add(c->x + (size_t)row * n, sum, d->d_model);
 }
 
-int moe_block(struct moe_context *c, int layer)
+void moe_block(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     struct off_ticket ticket;
@@ -122,14 +122,12 @@ int moe_block(struct moe_context *c, int layer)
     moe_route(c, layer);
     moe_plan_rows(c, layer);
     c->distinct += c->plan.n_expert;
-    int n = off_fetch(c->model->store, c->plan.expert, c->plan.n_expert, OFF_NOW, &ticket);
-    if (n < 0)
-        return n;
-    while ((n = off_wait(c->model->store, &ticket, c->arrived, c->view, c->arrived_status)) > 0)
+    off_fetch(c->model->store, c->plan.expert, c->mark, c->plan.n_expert, OFF_NOW, &ticket);
+    moe_guess_end(c);
+    moe_guess_next(c, layer);
+    int n;
+    while ((n = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0)
         run_arrived(c, layer, n);
     off_release(c->model->store, &ticket);
-    if (n < 0)
-        return n;
     kn_parallel_for(c->team, c->n_row, combine_row, c);
-    return 0;
 }

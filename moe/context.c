@@ -23,7 +23,7 @@ static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, 
     out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
 }
 
-struct kinds { unsigned norm, att, act; };
+struct kinds { unsigned norm, att, act, router; };
 
 /* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
 static struct kinds kinds_of(const struct moe_model *m)
@@ -34,9 +34,23 @@ static struct kinds kinds_of(const struct moe_model *m)
         k.norm |= moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->gate) |
                   moe_act_bit(&l->up) | moe_act_bit(&l->router) | l->expert_acts;
         k.att |= moe_act_bit(&l->o);
+        k.router |= moe_act_bit(&l->router);
         k.act |= moe_act_bit(&l->down) | l->down_acts;
     }
     return k;
+}
+
+static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned kinds)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_guess *g = &c->guess;
+    int n_row = moe_guess_rows(d, c->opt.max_row);
+    g->expert = kn_arena_take(a, (size_t)d->n_expert, sizeof(int32_t));
+    g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
+    g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
+    g->logit = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
+    g->id = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(int32_t));
+    take_acts(a, &g->norm, kinds, n_row, d->d_model);
 }
 
 static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row)
@@ -51,9 +65,13 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->plan.pair = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->plan.fill = kn_arena_take(a, n_expert, sizeof(int32_t));
+    c->mark = kn_arena_take(a, n_expert, sizeof(uint8_t));
     c->arrived = kn_arena_take(a, n_expert, sizeof(int32_t));
     c->arrived_status = kn_arena_take(a, n_expert, sizeof(int));
     c->view = kn_arena_take(a, n_expert, sizeof *c->view);
+    c->hands = (struct off_hands){ .ops = c->model->ops, .team = c->opt.team,
+                                   .scratch_bytes = kn_align_up(c->model->scratch_bytes, 64) };
+    c->hands.scratch = kn_arena_take(a, (size_t)kn_team_size(c->opt.team), c->hands.scratch_bytes);
 }
 
 static void lay_out(struct moe_context *c, struct kn_arena *a)
@@ -80,8 +98,10 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->product = kn_arena_take(a, n_job, sizeof *c->product);
     c->product_first = kn_arena_take(a, n_job + 1, sizeof(int));
     c->product_panels = kn_arena_take(a, n_job, sizeof(int));
-    if (d->n_expert)
+    if (d->n_expert) {
         lay_out_plan(c, a, n_row);
+        lay_out_guess(c, a, kinds.router);
+    }
 }
 
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)

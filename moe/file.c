@@ -202,6 +202,40 @@ const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const ch
     return moe_gguf_find_tensor(f, name);
 }
 
+/* ---- identity --------------------------------------------------------------------------------- */
+
+#define N_SAMPLE 16
+
+static uint64_t fold(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const uint8_t *)data + i, bytes - i < 8 ? bytes - i : 8);
+        h = kn_mix(h + KN_GOLDEN + word);
+    }
+    return h;
+}
+
+int moe_file_id(const struct moe_file *f, uint64_t *out)
+{
+    uint64_t h = f->tensors.n, sample[64];
+    for (size_t i = 0; i < f->tensors.n; i++) {
+        const struct moe_tensor *t = &f->tensors.item[i];
+        uint64_t shape[4] = { t->offset, t->bytes, t->gguf_type, (uint64_t)t->file };
+        h = fold(fold(h, shape, sizeof shape), t->name.data, t->name.n);
+    }
+    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* of the weights: one fine-tune is not another */
+        const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
+        size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
+        int error = kn_file_read(f->fd[t->file], f->path[t->file], sample, bytes, t->offset);
+        if (error)
+            return error;
+        h = fold(h, sample, bytes);
+    }
+    *out = h;
+    return 0;
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static enum moe_type number_type(const struct moe_value *v)

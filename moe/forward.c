@@ -74,22 +74,18 @@ static void finish(struct moe_context *c)
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
 {
     const struct moe_desc *d = &c->model->desc;
-    int error = 0;
     begin(c, batch);
     kn_alloc_forbid(true);
     kn_parallel_for(c->team, c->n_row, embed_row, c);
-    for (int layer = 0; layer < d->n_layer && !error; layer++) {
+    for (int layer = 0; layer < d->n_layer; layer++) {
         moe_attention(c, layer);
         if (d->n_expert)
-            error = moe_block(c, layer);
+            moe_block(c, layer);
         else
             moe_dense_ffn(c, layer);
     }
-    if (!error)
-        finish(c);
+    finish(c);
     kn_alloc_forbid(false);
-    if (error)
-        return error;
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
                                 .experts_per_layer = c->distinct / d->n_layer };
     return 0;

@@ -93,14 +93,22 @@ struct moe_layer {
     unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
 };
 
+/* A tensor that the load is to read, and what is to point at it: a matrix or a vector. */
+struct moe_dense { const struct moe_tensor *tensor; struct kn_mat *matrix; float **vector; };
+
 struct moe_model {
     struct moe_desc desc;
     struct moe_shape shape;
     const struct kn_ops *ops;
-    struct kn_arena arena;                      /* dense weights, vectors, layers */
+    const struct moe_file *file;
     struct moe_layer *layer;                    /* [n_layer] */
     struct kn_mat embed, head;                  /* head is embed when they are tied */
-    float *out_norm, *rope_freq;
+    bool tied;
+    float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
+    size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
+    struct moe_dense *dense; int n_dense;       /* until it is loaded */
+    struct off_expert *expert;                  /* [n_expert_total] likewise */
+    struct kn_arena arena;                      /* dense weights and vectors; empty until then */
     struct off_store *store;                    /* NULL without experts */
 };
 
@@ -120,6 +128,17 @@ struct moe_acts {
     size_t stride;                              /* floats per row */
     void *code[KN_ACT_COUNT];
     size_t code_stride[KN_ACT_COUNT];
+};
+
+/* The experts that the next layer is expected to use. */
+struct moe_guess {
+    struct off_ticket ticket;                   /* n 0: none is open */
+    int32_t *expert;                            /* [n_expert] the store's numbers, surest first */
+    uint8_t *mark;                              /* [n_expert] the ticket's */
+    float *sum;                                 /* [n_expert] */
+    struct moe_acts norm;                       /* [moe_guess_rows, d_model] */
+    float *logit;                               /* [moe_guess_rows, n_expert] */
+    int32_t *id;                                /* [moe_guess_rows, n_used] */
 };
 
 struct moe_context {
@@ -144,9 +163,12 @@ struct moe_context {
     int32_t *route_id;                          /* [max_row, n_used] */
     float *route_weight;                        /* [max_row, n_used] */
     struct moe_plan plan;
+    uint8_t *mark;                              /* [n_expert] the ticket's */
     int32_t *arrived;                           /* [n_expert], and two beside it: what off_wait fills */
     struct off_view *view;
     int *arrived_status;
+    struct off_hands hands;                     /* they interleave what has landed */
+    struct moe_guess guess;
     int32_t *want_row;                          /* [max_want] */
     float *logits;                              /* [max_want, n_vocab] */
     struct kn_matmul *product;                  /* [2 * n_expert + 4] of one parallel region */
@@ -157,9 +179,13 @@ struct moe_context {
 };
 
 void moe_attention(struct moe_context *c, int layer);
-int  moe_block(struct moe_context *c, int layer);
+void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
+void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
+int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
+void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
+void moe_guess_end(struct moe_context *c);
 void moe_plan_rows(struct moe_context *c, int layer);
 
 /* rows.c: the passes over all rows, and the products, each one parallel region. */

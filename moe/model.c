@@ -1,10 +1,11 @@
 /* Weights bound to a description.
  *
  * What a layer is made of stands in one table: the tensor's name, the field that takes it, its shape in
- * the description's words, and when it must be there.  Opening a model walks the table twice: once over
- * an arena that only counts, once to place.  Matrices are then read in file order and interleaved;
- * vectors are read as float32.  A tensor that nothing asked for is refused with its name: a file with
- * parts we do not know would give wrong text, not an error. */
+ * the description's words, and when it must be there.  Opening a model walks the table, binds formats and
+ * shapes and notes what is to be read, so that sizes are known before anything is; a tensor that nothing
+ * asked for is refused with its name: a file with parts we do not know would give wrong text, not an
+ * error.  Loading takes the memory, reads dense matrices in file order to where they stay, vectors as
+ * float32, and opens the store that reads experts as they are needed. */
 #include "moe/internal.h"
 
 #include <stddef.h>
@@ -77,14 +78,10 @@ static bool is_needed(const struct moe_desc *d, enum need need)
 
 /* ---- binding ----------------------------------------------------------------------------------------- */
 
-struct vector_load { const struct moe_tensor *tensor; float *to; };
-
 struct binder {
     struct moe_model *m;
     const struct moe_file *f;
     bool *used;                                 /* [tensors] */
-    struct off_load *load;      int n_load;     /* NULL while counting */
-    struct vector_load *vector; int n_vector;
 };
 
 /* The tensor, checked to be [n_out, n_in] (times n_stack when over 0), or NULL with *error set unless
@@ -129,17 +126,19 @@ static enum kn_format format_of(const struct moe_tensor *t)
     return f;
 }
 
+static struct off_source source_of(const struct moe_tensor *t, int n_out, int n_in)
+{
+    return (struct off_source){ t->file, t->offset, format_of(t), n_out, n_in };
+}
+
+/* Every tensor is asked for once, so there is room for all of them. */
 static int bind_vector(struct binder *b, const char *name, int n, bool optional, float **out)
 {
     int error = 0;
     const struct moe_tensor *t = find(b, name, 1, n, 0, optional, &error);
-    if (!t)
-        return error;
-    *out = kn_arena_take(&b->m->arena, (size_t)n, sizeof(float));
-    if (b->vector)
-        b->vector[b->n_vector] = (struct vector_load){ t, *out };
-    b->n_vector++;
-    return 0;
+    if (t)
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .vector = out };
+    return error;
 }
 
 static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional,
@@ -147,22 +146,17 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
 {
     int error = 0;
     const struct moe_tensor *t = find(b, name, n_out, n_in, 0, optional, &error);
-    if (!t)
-        return error;
-    enum kn_format f = format_of(t);
-    void *panels = kn_arena_take(&b->m->arena, 1, kn_mat_bytes(f, n_out, n_in));
-    *out = (struct kn_mat){ f, n_out, n_in, panels };
-    if (b->load)
-        b->load[b->n_load] = (struct off_load){ { t->file, t->offset, f, n_out, n_in }, panels };
-    b->n_load++;
-    return 0;
+    if (t) {
+        *out = (struct kn_mat){ format_of(t), n_out, n_in, NULL };
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out };
+    }
+    return error;
 }
 
 static int bind_layer(struct binder *b, int layer)
 {
     const struct moe_desc *d = &b->m->desc;
-    struct moe_layer scratch = { 0 };           /* while counting there are no layers to write to */
-    struct moe_layer *l = b->m->layer ? &b->m->layer[layer] : &scratch;
+    struct moe_layer *l = &b->m->layer[layer];
     for (int i = 0; i < N_PART; i++) {
         const struct part *p = &parts[i];
         if (!is_needed(d, p->need))
@@ -185,19 +179,16 @@ static int bind_all(struct binder *b)
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
     int error;
-    struct moe_layer *layer = kn_arena_take(&m->arena, (size_t)d->n_layer, sizeof *layer);
-    m->layer = m->arena.base ? layer : NULL;
-    float *extra = NULL;
-    m->rope_freq = kn_arena_take(&m->arena, (size_t)d->n_rot / 2, sizeof(float));
     if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
         (error = bind_vector(b, "output_norm.weight", d->d_model, false, &m->out_norm)) ||
         (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)) ||
-        (error = bind_vector(b, "rope_freqs.weight", d->n_rot / 2, true, &extra)))
+        (error = bind_vector(b, "rope_freqs.weight", d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)
         if ((error = bind_layer(b, i)))
             return error;
-    if (!m->head.n_out)
+    m->tied = !m->head.n_out;
+    if (m->tied)
         m->head = m->embed;
     return 0;
 }
@@ -226,44 +217,92 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
         } else {
             skip = (uint64_t)e * (uint64_t)n_out * kn_row_bytes(format_of(t), n_in);
         }
-        expert[e].matrix[i] = (struct off_source){ t->file, t->offset + skip, format_of(t), n_out, n_in };
+        expert[e].matrix[i] = source_of(t, n_out, n_in);
+        expert[e].matrix[i].offset += skip;
+        expert[e].group = layer;
     }
     return 0;
 }
 
-/* Which kinds of activation codes a layer's experts read, so that rows are coded once for all of them. */
-static void set_expert_acts(struct moe_model *m, const struct off_expert *expert)
+/* Which kinds of activation codes a layer's experts read, so that rows are coded once for all of them;
+ * what all experts take in the file; and what a thread needs to interleave one. */
+static void sum_up_experts(struct moe_model *m)
 {
-    for (int layer = 0; layer < m->desc.n_layer; layer++)
-        for (int e = 0; e < m->desc.n_expert; e++, expert++)
-            for (int i = 0; i < OFF_MATRICES; i++) {
-                unsigned bit = 1u << kn_format_info(expert->matrix[i].format)->act;
-                if (i < OFF_MATRICES - 1)
-                    m->layer[layer].expert_acts |= bit;
-                else
-                    m->layer[layer].down_acts |= bit;
-            }
+    for (int e = 0; e < m->shape.n_expert_total; e++) {
+        const struct off_expert *x = &m->expert[e];
+        for (int i = 0; i < OFF_MATRICES; i++) {
+            size_t scratch = off_scratch_bytes(&x->matrix[i]);
+            unsigned bit = 1u << kn_format_info(x->matrix[i].format)->act;
+            if (i < OFF_MATRICES - 1)
+                m->layer[x->group].expert_acts |= bit;
+            else
+                m->layer[x->group].down_acts |= bit;
+            m->scratch_bytes = scratch > m->scratch_bytes ? scratch : m->scratch_bytes;
+            m->shape.expert_file_bytes += off_file_bytes(&x->matrix[i]);
+        }
+    }
+    m->shape.expert_bytes = off_store_bytes(m->expert, m->shape.n_expert_total);
+    m->shape.expert_least = off_store_least(m->expert, m->shape.n_expert_total);
 }
 
-static int list_experts(struct binder *b, struct off_expert **out)
+static int list_experts(struct binder *b)
 {
     const struct moe_desc *d = &b->m->desc;
-    struct off_expert *expert = kn_calloc((size_t)d->n_layer * (size_t)d->n_expert, sizeof *expert);
-    if (!expert)
+    b->m->expert = kn_calloc((size_t)d->n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
+    if (!b->m->expert)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", d->n_layer * d->n_expert);
     for (int layer = 0; layer < d->n_layer; layer++)
         for (int i = 0; i < OFF_MATRICES; i++) {
-            int error = bind_experts(b, layer, i, expert + (size_t)layer * (size_t)d->n_expert);
-            if (error) {
-                kn_free(expert);
+            int error = bind_experts(b, layer, i, b->m->expert + (size_t)layer * (size_t)d->n_expert);
+            if (error)
                 return error;
-            }
         }
-    *out = expert;
     return 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------- */
+static int refuse_unknown(const struct binder *b)
+{
+    for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
+        char name[128];
+        if (b->used[i])
+            continue;
+        moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
+                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
+    }
+    return 0;
+}
+
+/* ---- dense weights ------------------------------------------------------------------------------------- */
+
+static struct off_source source_of_dense(const struct moe_dense *p)
+{
+    return source_of(p->tensor, p->matrix->n_out, p->matrix->n_in);
+}
+
+/* Matrices first: they take whole pages, and reads want theirs to begin with one.  load: [n_dense], filled
+ * with them, or NULL over an arena that counts.  Returns how many they are. */
+static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
+{
+    int n = 0;
+    for (int i = 0; i < m->n_dense; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        if (!p->matrix)
+            continue;
+        struct off_source source = source_of_dense(p);
+        void *place = kn_arena_take(a, 1, off_place_bytes(&source));
+        if (load) {
+            p->matrix->data = off_place_panels(&source, place);
+            load[n] = (struct off_load){ source, place };
+        }
+        n++;
+    }
+    for (int i = 0; i < m->n_dense; i++)
+        if (m->dense[i].vector)
+            *m->dense[i].vector = kn_arena_take(a, m->dense[i].tensor->dim[0], sizeof(float));
+    m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
+    return n;
+}
 
 static int read_vector(const struct moe_file *f, const struct moe_tensor *t, float *to)
 {
@@ -280,6 +319,19 @@ static int read_vector(const struct moe_file *f, const struct moe_tensor *t, flo
     return error;
 }
 
+static int read_vectors(struct moe_model *m, struct off_progress *progress)
+{
+    for (int i = 0; i < m->n_dense; i++) {
+        const struct moe_dense *p = &m->dense[i];
+        int error = p->vector ? read_vector(m->file, p->tensor, *p->vector) : 0;
+        if (error)
+            return error;
+        if (p->vector && progress)
+            atomic_fetch_add(&progress->done_bytes, p->tensor->bytes);
+    }
+    return 0;
+}
+
 static int by_offset(const void *a, const void *b)
 {
     const struct off_source *x = &((const struct off_load *)a)->source;
@@ -289,118 +341,77 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static int read_dense(struct binder *b, const struct moe_model_options *opt)
+static int read_matrices(struct moe_model *m, struct off_load *load, int n,
+                         const struct moe_load_options *opt)
 {
-    for (int i = 0; i < b->n_vector; i++) {
-        int error = read_vector(b->f, b->vector[i].tensor, b->vector[i].to);
-        if (error)
-            return error;
-        if (opt->progress)
-            atomic_fetch_add(&opt->progress->done_bytes, b->vector[i].tensor->bytes);
+    struct off_hands hands = { .ops = m->ops, .team = opt->team };
+    for (int i = 0; i < n; i++) {
+        size_t bytes = off_scratch_bytes(&load[i].source);
+        hands.scratch_bytes = bytes > hands.scratch_bytes ? bytes : hands.scratch_bytes;
     }
-    qsort(b->load, (size_t)b->n_load, sizeof *b->load, by_offset);
-    return off_load(moe_file_files(b->f), b->load, b->n_load, b->m->ops, opt->team, opt->progress);
+    size_t bytes = (size_t)kn_team_size(opt->team) * hands.scratch_bytes;
+    hands.scratch = kn_map(bytes, -1);
+    if (!hands.scratch)
+        return kn_fail(KN_ENOMEM, "no memory to interleave matrices with");
+    qsort(load, (size_t)n, sizeof *load, by_offset);
+    int error = off_load(moe_file_files(m->file), opt->io, load, n, &hands, opt->progress);
+    kn_unmap(hands.scratch, bytes);
+    return error;
+}
+
+static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
+{
+    struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
+    int error = load ? kn_arena_open(&m->arena, m->shape.dense_bytes, -1)
+                     : kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    if (error)
+        goto done;
+    int n = place_dense(m, &m->arena, load);
+    if (m->tied)
+        m->head = m->embed;
+    for (int i = 0; opt->progress && i < m->n_dense; i++)
+        atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
+    if ((error = read_vectors(m, opt->progress)) == 0)
+        error = read_matrices(m, load, n, opt);
+done:
+    kn_free(load);
+    return error;
 }
 
 /* The rope's extra divisors are a vector like any other, wanted only here. */
-static int set_rotation(struct binder *b)
+static int set_rotation(struct moe_model *m)
 {
-    const char *name = "rope_freqs.weight";
-    const float *extra = NULL;
-    for (int i = 0; i < b->n_vector; i++)
-        if (moe_string_is(b->vector[i].tensor->name, name))
-            extra = b->vector[i].to;
-    for (int i = 0; extra && i < b->m->desc.n_rot / 2; i++)
+    const float *extra = m->rope_extra;
+    for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
         if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT, "%s: tensor %s: value %d is no divisor of an angle: %g",
-                           moe_file_path(b->f), name, i, (double)extra[i]);
-    return moe_rope_freq(&b->m->desc, extra, b->m->rope_freq);
+            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no divisor of an angle: "
+                           "%g", moe_file_path(m->file), i, (double)extra[i]);
+    return moe_rope_freq(&m->desc, extra, m->rope_freq);
 }
 
-static int refuse_unknown(const struct binder *b)
-{
-    for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
-        char name[128];
-        if (b->used[i])
-            continue;
-        moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
-                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
-    }
-    return 0;
-}
+/* ---- open, load and close ------------------------------------------------------------------------------ */
 
-/* ---- open and close ------------------------------------------------------------------------------------ */
-
-static void describe(struct moe_model *m, const struct off_expert *expert, bool tied)
+static void describe(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
     m->shape = (struct moe_shape){
         .n_layer = d->n_layer, .d_model = d->d_model, .n_head = d->n_head, .n_kv = d->n_kv,
         .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
         .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
-        .dense_bytes = m->arena.used,
-        .expert_bytes = expert ? off_store_bytes(expert, d->n_layer * d->n_expert) : 0,
+        .n_expert_total = d->n_layer * d->n_expert,
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
-    size_t table = tied ? 0 : kn_mat_bytes(m->embed.format, d->n_vocab, d->d_model);
-    m->shape.pass_bytes = m->shape.dense_bytes - table;         /* one row of the table is nothing */
+    struct kn_arena count = { 0 };
+    place_dense(m, &count, NULL);
+    m->shape.dense_bytes = count.used;
+    for (int i = 0; i < m->n_dense; i++)        /* of the table one row, which is nothing */
+        if (m->dense[i].matrix != &m->embed || m->tied)
+            m->shape.pass_bytes += m->dense[i].tensor->bytes;
     double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
     double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert : 3.0 * d->d_ff;
     m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv + ffn) + d->n_vocab);
-}
-
-static int check_memory(const struct moe_model *m, size_t budget, const char *path)
-{
-    size_t need = m->shape.dense_bytes + m->shape.expert_bytes;
-    struct kn_machine machine;
-    kn_machine_get(&machine);
-    size_t room = budget ? budget : machine.available_bytes;
-    if (need <= room)
-        return 0;
-    size_t mib = (need + (1 << 20) - 1) >> 20;          /* rounded up: what is asked for is enough */
-    return kn_fail(KN_ELIMIT, "%s: the weights take %zu MiB and %s %zu MiB: %s", path, mib,
-                   budget ? "--host-mem is" : "this machine has free", room >> 20,
-                   budget ? "raise it" : "free some, or use a smaller model");
-}
-
-static int bind_and_read(struct binder *b, const struct moe_model_options *opt)
-{
-    struct moe_model *m = b->m;
-    struct off_expert *expert = NULL;
-    int error = bind_all(b);                    /* counts */
-    if (!error && m->desc.n_expert)
-        error = list_experts(b, &expert);
-    if (!error)
-        error = refuse_unknown(b);
-    if (error)
-        goto done;
-    describe(m, expert, !moe_file_find_tensor(b->f, "output.weight"));
-    if ((error = check_memory(m, opt->host_bytes, moe_file_path(b->f))))
-        goto done;
-    b->load = kn_calloc((size_t)b->n_load, sizeof *b->load);
-    b->vector = kn_calloc((size_t)b->n_vector, sizeof *b->vector);
-    if (!b->load || !b->vector) {
-        error = kn_fail(KN_ENOMEM, "no memory to list the tensors");
-        goto done;
-    }
-    b->n_load = b->n_vector = 0;
-    m->head = (struct kn_mat){ 0 };
-    if ((error = kn_arena_open(&m->arena, m->arena.used, -1)) || (error = bind_all(b)))
-        goto done;
-    for (size_t i = 0; opt->progress && i < moe_file_tensor_count(b->f); i++)
-        atomic_fetch_add(&opt->progress->total_bytes, moe_file_tensor(b->f, i)->bytes);
-    if ((error = read_dense(b, opt)) || (error = set_rotation(b)))
-        goto done;
-    if (expert) {
-        set_expert_acts(m, expert);
-        error = off_store_open(&m->store, &(struct off_store_options){
-            .files = *moe_file_files(b->f), .expert = expert, .n_expert = m->desc.n_layer * m->desc.n_expert,
-            .ops = m->ops, .team = opt->team, .progress = opt->progress });
-    }
-done:
-    kn_free(expert);
-    return error;
+    if (d->n_expert)
+        sum_up_experts(m);
 }
 
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
@@ -408,15 +419,24 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
     struct moe_model *m = kn_calloc(1, sizeof *m);
     struct binder b = { .m = m, .f = f, .used = kn_calloc(moe_file_tensor_count(f) + 1, 1) };
     int error = m && b.used ? 0 : kn_fail(KN_ENOMEM, "no memory to open a model");
-    if (!error) {
-        m->ops = kn_ops(opt->isa);
-        error = moe_desc_read(&m->desc, f);
-    }
+    if (error)
+        goto done;
+    m->file = f;
+    m->ops = kn_ops(opt->isa);
+    if ((error = moe_desc_read(&m->desc, f)))
+        goto done;
+    m->layer = kn_calloc((size_t)m->desc.n_layer, sizeof *m->layer);
+    m->dense = kn_calloc(moe_file_tensor_count(f) + 1, sizeof *m->dense);
+    if (!m->layer || !m->dense)
+        error = kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    if (!error && (error = bind_all(&b)) == 0 && m->desc.n_expert)
+        error = list_experts(&b);
     if (!error)
-        error = bind_and_read(&b, opt);
+        error = refuse_unknown(&b);
+    if (!error)
+        describe(m);
+done:
     kn_free(b.used);
-    kn_free(b.load);
-    kn_free(b.vector);
     if (error)
         moe_model_close(m);
     else
@@ -424,15 +444,44 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
     return error;
 }
 
+static int open_store(struct moe_model *m, const struct moe_load_options *opt)
+{
+    uint64_t id = 0;
+    int error = opt->heat_path ? moe_file_id(m->file, &id) : 0;
+    if (error)
+        return error;
+    return off_store_open(&m->store, &(struct off_store_options){
+        .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
+        .slot_bytes = opt->expert_bytes, .io = opt->io, .heat_path = opt->heat_path, .model_id = id });
+}
+
+int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
+{
+    kn_assert(!m->arena.base);
+    int error = load_dense(m, opt);
+    if (error || (error = set_rotation(m)))
+        return error;
+    if (m->expert && (error = open_store(m, opt)))
+        return error;
+    kn_free(m->expert);                         /* the store has its own */
+    kn_free(m->dense);
+    m->expert = NULL;
+    m->dense = NULL;
+    return 0;
+}
+
 void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
     off_store_close(m->store);
-    if (m->arena.base)
-        kn_arena_close(&m->arena);
+    kn_arena_close(&m->arena);
+    kn_free(m->expert);
+    kn_free(m->dense);
+    kn_free(m->layer);
     kn_free(m);
 }
 
 const struct moe_shape *moe_model_shape(const struct moe_model *m) { return &m->shape; }
 const struct kn_ops *moe_model_ops(const struct moe_model *m) { return m->ops; }
+struct off_store *moe_model_store(const struct moe_model *m) { return m->store; }

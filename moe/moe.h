@@ -2,7 +2,8 @@
  *
  *     moe_file     a GGUF file (or its splits): metadata and where tensors lie.  Nothing is mapped; all
  *                  of the header is read into checked memory.  Enough for tokenize and inspect.
- *     moe_model    weights of one file, bound to a description of its family.  Immutable and shared.
+ *     moe_model    weights of one file, bound to a description of its family: opened, then loaded, and
+ *                  immutable and shared from then on.
  *     moe_context  KV memory, step arena and a worker team: what one thread needs to run a model.
  *                  Several contexts may run over one model at once.
  *
@@ -57,6 +58,9 @@ const struct moe_value  *moe_file_value(const struct moe_file *f, size_t i);
 const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
 const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
+
+/* A number that tells this model from others: of its tensors' names, places and some of their weights. */
+int moe_file_id(const struct moe_file *f, uint64_t *out);
 
 /* Scalars by key.  1: found, 0: absent (out untouched), negative: there but not of that kind or out of
  * range, said.  Any integer type does for an integer; the string is a view into the file's memory. */
@@ -143,24 +147,37 @@ struct moe_model;
 
 struct moe_model_options {
     enum kn_isa isa;                                    /* at most; KN_ISA_COUNT - 1 for the best */
-    struct kn_team *team;                               /* reads and repacks with it; during open only */
-    size_t host_bytes;                                  /* budget for weights; 0: no limit */
-    struct off_progress *progress;                      /* may be NULL */
+};
+
+struct moe_load_options {
+    struct kn_team *team;                               /* interleaves; during the load only */
+    size_t expert_bytes;                                /* for experts: expert_least or more; 0: for all */
+    enum off_io_kind io;
+    const char *heat_path;                              /* keeps what is learnt of experts; NULL: nothing */
+    struct off_progress *progress;                      /* of dense weights; may be NULL */
 };
 
 struct moe_shape {                                      /* what others need to know of a model */
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
     int n_expert, n_used, d_ff, d_expert;
-    size_t dense_bytes, expert_bytes;                   /* resident */
+    int n_expert_total;                                 /* of all layers */
+    size_t dense_bytes;                                 /* memory of what every pass needs */
+    size_t expert_bytes, expert_least;                  /* memory of all experts; the least that works */
+    size_t expert_file_bytes;                           /* all experts as they lie in the file */
     size_t pass_bytes;                                  /* dense weights that any pass reads */
     double row_macs;                                    /* multiply-adds of one row, attention apart */
 };
 
+/* Open binds a file, which outlives the model, to its description: no weight is read and little memory
+ * taken, and the shape and what contexts will take are known.  Load, once, reads the dense weights and
+ * opens the store of experts; a model whose load failed can only be closed. */
 int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
-void moe_model_close(struct moe_model *m);
+int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
+void moe_model_close(struct moe_model *m);              /* NULL is fine */
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
+struct off_store *moe_model_store(const struct moe_model *m);           /* NULL without experts */
 
 /* ---- contexts ---------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include "moe/internal.h"
 
 /* The largest n_used of p, by insertion: n_used is small beside n_expert. */
-static void choose(const float *p, int n_expert, int n_used, int32_t *id)
+void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
     int n = 0;
     for (int e = 0; e < n_expert; e++) {
@@ -32,7 +32,7 @@ static void route_row(void *arg, int row, int thread)
     int32_t *id = c->route_id + (size_t)row * (size_t)d->n_used;
     float *weight = c->route_weight + (size_t)row * (size_t)d->n_used, sum = 0;
     c->model->ops->softmax(p, d->n_expert);
-    choose(p, d->n_expert, d->n_used, id);
+    moe_choose(p, d->n_expert, d->n_used, id);
     for (int i = 0; i < d->n_used; i++)
         sum += p[id[i]];
     for (int i = 0; i < d->n_used; i++) {

@@ -1,9 +1,159 @@
-/* offload/internal.h - what the files of offload/ share. */
+/* offload/internal.h - what the files of offload/ share; nobody else includes it.
+ *
+ *     store.c     which expert is where, and who waits for it
+ *     policy.c    which one goes when room is needed
+ *     heat.c      what was learnt for that, from one run to the next
+ *     trace.c     what was asked for, and how little of it had to be read
+ *     load.c      dense weights: everything, once
+ *     place.c     how a matrix lies in memory while it lands and after
+ *     io.c        the I/O thread: jobs in by urgency, out when they have ended
+ *     reader.c    a job as transfers: alignment, short reads, retries, deadlines
+ *     ring.c, pool.c   transfers by io_uring, or by threads with pread where there is none */
 #ifndef OFFLOAD_INTERNAL_H
 #define OFFLOAD_INTERNAL_H
 
 #include "offload/offload.h"
 
 #define OFF_MAX_FILES 1024
+#define OFF_PAGE      ((size_t)4096)
+
+/* ---- places: place.c --------------------------------------------------------------------------------
+ *
+ * A matrix is read to where it stays.  Its bytes land at place + offset % OFF_PAGE, as O_DIRECT wants it,
+ * and are then interleaved where they lie, panel by panel through a scratch panel: file rows and panels
+ * of 16 rows take the same bytes, so a panel never reaches into rows that are still to come. */
+
+/* One thread's work; scratch is its own. */
+void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *place, void *scratch);
+
+/* The same by the whole team, when one matrix is large. */
+void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place);
+
+/* ---- transfers: ring.c, pool.c ----------------------------------------------------------------------
+ *
+ * A mover moves bytes from files to memory, as many transfers at a time as its depth says, and knows
+ * nothing else.  One thread uses it, but for wake(). */
+
+struct off_transfer {
+    int fd;
+    int file;                                   /* its index among those the mover was opened with */
+    uint8_t *to;
+    size_t bytes;
+    uint64_t offset;
+    int64_t result;                             /* bytes, or -errno */
+    struct off_transfer *next;                  /* whoever holds it */
+};
+
+struct off_mover;
+struct off_mover_ops {
+    const char *name;
+    void (*close)(struct off_mover *m);         /* nothing is under way */
+    void (*push)(struct off_mover *m, struct off_transfer *t);          /* at most depth at a time */
+    /* Waits for a transfer to end, for a wake or for the time (ns; 0: does not wait); returns those that
+     * have ended, linked, or NULL. */
+    struct off_transfer *(*pull)(struct off_mover *m, uint64_t wait_ns);
+    void (*wake)(struct off_mover *m);          /* any thread: the pull under way or the next returns */
+};
+struct off_mover { const struct off_mover_ops *ops; int depth; };       /* what every mover begins with */
+
+/* The ring says nothing when it cannot be had: it returns -errno, and what that may come from in *why.
+ * It can read fd[] and nothing else. */
+int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why);
+int off_pool_open(struct off_mover **out, int depth);
+
+/* ---- jobs: io.c -------------------------------------------------------------------------------------
+ *
+ * A job is a range of a file on its way to memory.  Those that are needed now go before those that will
+ * be needed soon, these before those that fill idle time; within a rank in the order they were posted.
+ * Only a little of the later ranks is under way at any moment, so that what is needed now never waits
+ * long. */
+
+enum off_job_state { OFF_JOB_IDLE, OFF_JOB_QUEUED, OFF_JOB_READING, OFF_JOB_DONE };
+
+struct off_job {                                /* caller's memory, left alone until it is done */
+    int file;
+    uint64_t offset;
+    size_t bytes;
+    uint8_t *to;                                /* page-aligned, room for whole pages */
+    enum off_urgency urgency;
+
+    atomic_int state;                           /* DONE (release) after status and the bytes */
+    atomic_bool late;                           /* past its deadline: may be given up, not its memory */
+    int status;                                 /* 0 or a KN_E*, which has been said */
+
+    struct off_job *next;                       /* from here on: io's and reader's */
+    size_t begun;                               /* bytes of the aligned range that were handed out */
+    int n_under_way;                            /* transfers */
+    bool plain;                                 /* some went through the page cache */
+    uint64_t deadline_ns;                       /* for the next sign of life */
+};
+
+/* ---- jobs: io.c -------------------------------------------------------------------------------------- */
+
+struct off_io;
+struct off_io_options {
+    enum off_io_kind kind;
+    int depth;                                  /* transfers at a time; 0: the usual */
+    struct off_mover *mover;                    /* tests: use this one; owned */
+};
+
+int  off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt);
+void off_io_close(struct off_io *io);           /* waits for what is under way, drops the rest */
+void off_io_post(struct off_io *io, struct off_job *job);
+bool off_io_cancel(struct off_io *io, struct off_job *job);     /* true: it was not begun, and is IDLE */
+void off_io_raise(struct off_io *io, struct off_job *job);      /* now needed NOW */
+
+/* Every end, lateness and nudge is an event.  Wait returns once there have been more than `seen`. */
+uint64_t off_io_events(struct off_io *io);
+uint64_t off_io_wait(struct off_io *io, uint64_t seen);
+void     off_io_nudge(struct off_io *io);
+
+const char *off_io_name(const struct off_io *io);       /* "io_uring", "pread" */
+
+/* ---- reading: reader.c, for io.c ----------------------------------------------------------------------
+ *
+ * Used by the I/O thread alone, but for wake(); push() with the queue locked. */
+
+struct off_reader;
+int  off_reader_open(struct off_reader **out, const struct off_files *files,
+                     const struct off_io_options *opt);
+void off_reader_close(struct off_reader *r);    /* nothing is under way */
+bool off_reader_idle(const struct off_reader *r);       /* nothing is under way */
+bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* for one more transfer */
+bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: all of it is handed out */
+struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; jobs that ended, linked */
+void off_reader_wake(struct off_reader *r);     /* any thread */
+size_t off_reader_span(const struct off_job *job);      /* bytes of the aligned range */
+const char *off_reader_name(const struct off_reader *r);
+
+/* ---- policy: policy.c ------------------------------------------------------------------------------- */
+
+/* Who goes when room is needed?  Groups are used in ascending order and round again; how likely each
+ * expert is to be used in its group's next turn is learnt from what is seen.  Pure: no clock, no I/O. */
+struct off_policy;
+int  off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert);   /* by group */
+void off_policy_close(struct off_policy *p);
+void off_policy_use(struct off_policy *p, const int32_t *expert, int n);    /* one turn of their group */
+
+/* For how many turns (of any group) a slot would be taken, for each read that this is expected to save:
+ * the one with the largest goes first. */
+float off_policy_wait(const struct off_policy *p, int32_t expert);
+
+/* Its share, 0..1, for what is kept between runs. */
+float off_policy_share(const struct off_policy *p, int32_t expert);
+void  off_policy_set_share(struct off_policy *p, int32_t expert, float share);
+
+/* ---- recordings: trace.c ------------------------------------------------------------------------------ */
+
+void off_trace_add(struct off_trace *t, const int32_t *expert, int n);
+
+/* The misses of an optimal cache of n_slot slots for the experts that count. */
+int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] */, int n_expert, int n_slot,
+                    uint64_t *misses);
+
+/* ---- what was learnt, between runs: heat.c ---------------------------------------------------------- */
+
+bool off_heat_read(const char *path, uint64_t model_id, float *share /* [n] */, int n);  /* false: none */
+void off_heat_write(const char *path, uint64_t model_id, const float *share, int n);
 
 #endif

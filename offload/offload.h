@@ -2,15 +2,18 @@
  *
  * Two things come from disk.  Dense weights are read once, when the model opens.  Experts live in a
  * store: an expert is a number, with one to three matrices; the caller says which experts it is about to
- * use and the store answers with addresses.  It knows nothing of routers, tokens or layers.
+ * use and the store answers with addresses.  It knows nothing of routers or tokens; all it is told is
+ * that experts come in groups (a layer's) which are used in turn, over and over.
  *
- *     off_store_open -> [ off_fetch -> off_wait until all are there -> use -> off_release ]* -> close
+ *     off_store_open -> [ off_fetch -> (off_wait -> use)* until all were there -> off_release ]* -> close
  *
- * Tiers: device, host memory by node, disk.  Today every expert is read into host memory when the store
- * opens; the calls are those of a store that streams, so that their users need not change.
+ * Tiers: device, host memory by node, disk.  The store has slots for as many experts as its bytes allow,
+ * two at least; the rest are read when asked for.  What is there is handed out first, so that it is
+ * computed while the rest arrives; who goes to make room is policy.c's to say.
  *
- * Files are read with O_DIRECT where the file system allows it, in large aligned pieces, by a few
- * threads of their own, while the team repacks what has arrived into the interleaved layout.
+ * One I/O thread reads, with O_DIRECT where the file system allows it, by io_uring where the system
+ * allows that.  Bytes land where they stay, as they are in the file, and the waiting caller's team
+ * interleaves them.
  *
  * fetch, wait and release may be called from several threads at once (several contexts share a model). */
 #ifndef OFFLOAD_OFFLOAD_H
@@ -37,11 +40,27 @@ struct off_files {                              /* opened by the caller, who out
 /* Bytes brought so far, for a progress bar in another thread. */
 struct off_progress { atomic_uint_fast64_t done_bytes, total_bytes; };
 
-/* Reads n matrices and interleaves each into its own memory (64-byte aligned, kn_mat_bytes()). */
-struct off_load { struct off_source source; void *panels; };
+/* How files are read. */
+enum off_io_kind { OFF_IO_AUTO, OFF_IO_URING, OFF_IO_PREAD };
 
-int off_load(const struct off_files *files, const struct off_load *loads, int n,
-             const struct kn_ops *ops, struct kn_team *team, struct off_progress *progress);
+/* Who interleaves what has landed: a team, and scratch for each of its threads. */
+struct off_hands {
+    const struct kn_ops *ops;
+    struct kn_team *team;
+    uint8_t *scratch;                           /* [team size][scratch_bytes] */
+    size_t scratch_bytes;                       /* off_scratch_bytes() of the largest matrix, or more */
+};
+
+/* A matrix is read to its place and interleaved there: off_place_bytes() at a whole page. */
+struct off_load { struct off_source source; void *place; };
+
+size_t off_file_bytes(const struct off_source *s);      /* as it lies in the file */
+size_t off_place_bytes(const struct off_source *s);     /* whole pages, enough for any offset */
+size_t off_scratch_bytes(const struct off_source *s);   /* of one thread, while it interleaves */
+void  *off_place_panels(const struct off_source *s, void *place);       /* where the matrix will be */
+
+int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
+             const struct off_hands *hands, struct off_progress *progress);
 
 /* ---- the expert store -------------------------------------------------------------------------- */
 
@@ -49,47 +68,76 @@ struct off_store;                               /* owns slots */
 
 #define OFF_MATRICES 3                          /* gate, up, down */
 
-struct off_expert { struct off_source matrix[OFF_MATRICES]; };
+struct off_expert {
+    struct off_source matrix[OFF_MATRICES];
+    int group;                                  /* groups are used in ascending order and round again */
+};
 
 struct off_store_options {
     struct off_files files;
     const struct off_expert *expert;            /* [n_expert]; copied */
     int n_expert;
-    size_t host_bytes;                          /* 0: as much as it takes */
-    const struct kn_ops *ops;
-    struct kn_team *team;                       /* used during open only */
-    struct off_progress *progress;              /* may be NULL */
+    size_t slot_bytes;                          /* for slots; at least off_store_least(), 0: for all */
+    enum off_io_kind io;
+    const char *heat_path;                      /* what is learnt is kept there; NULL: nowhere */
+    uint64_t model_id;                          /* whose it is */
 };
 
-enum off_urgency { OFF_NOW, OFF_SOON };         /* OFF_SOON may be dropped */
+/* NOW: somebody will wait.  SOON: read when nothing is needed now; may be dropped. */
+enum off_urgency { OFF_NOW, OFF_SOON, OFF_IDLE, OFF_URGENCIES };
 enum off_tier { OFF_DISK, OFF_HOST, OFF_DEVICE };
 
-/* Read-only; valid until its release. */
+/* Read-only; valid until the ticket's next wait or its release. */
 struct off_view { struct kn_mat matrix[OFF_MATRICES]; enum off_tier tier; int node; };
 
-/* What one fetch asked for.  Caller's memory; the arrays outlive the ticket. */
+/* What one fetch asked for.  Caller's memory; so is expert[], which outlives the ticket. */
 struct off_ticket {
-    const int32_t *expert;                      /* [n] distinct */
-    int n, n_given;                             /* n_given views have been handed out */
+    const int32_t *expert;                      /* [n] distinct, of one group */
+    uint8_t *mark;                              /* [n] the store's notes */
+    int n, n_given, n_missing;
+    enum off_urgency urgency;
 };
 
-struct off_stats { uint64_t hits, reads, read_bytes, stall_ns; };
+struct off_stats {
+    uint64_t hits, misses;                      /* experts asked for NOW: there already, or not */
+    uint64_t read_bytes, reads;                 /* of files, for experts */
+    uint64_t soon_reads, soon_hits;             /* read ahead, and of these asked for before they went */
+    uint64_t wasted_bytes;                      /* read ahead and gone unused */
+    uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving */
+    uint64_t n_slot, n_empty, n_expert;
+    bool filling;                               /* empty slots are being filled */
+};
+
+/* What was asked for, while it is recorded: the number of experts of a turn, then which, and so on. */
+struct off_trace { int32_t *item; size_t n, room; bool full; };         /* item: [room], the caller's */
 
 int    off_store_open(struct off_store **out, const struct off_store_options *opt);
 void   off_store_close(struct off_store *s);    /* NULL and half-open stores are fine */
-size_t off_store_bytes(const struct off_expert *expert, int n_expert);
+size_t off_store_bytes(const struct off_expert *expert, int n_expert);  /* slots for all of them */
+size_t off_store_least(const struct off_expert *expert, int n_expert);  /* the least that works */
+bool   off_store_is_whole(struct off_store *s);         /* every expert is there or on its way, to stay */
+size_t off_store_scratch(const struct off_store *s);    /* what its callers' hands need */
+const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 
-/* Starts bringing n distinct experts in; they stay until released. */
-int off_fetch(struct off_store *s, const int32_t *expert, int n, enum off_urgency urgency,
-              struct off_ticket *out);
+/* Starts bringing n distinct experts of one group in.  NOW: this is the group's turn.  mark: [n] of the
+ * caller's, untouched until the release. */
+void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
+               struct off_ticket *out);
 
-/* Waits until at least one more expert can be used, and hands out all that can, in order of arrival:
- * index[i] says which of the ticket's experts view[i] is.  Returns how many; 0 when all were given; an
- * expert that could not be read is handed out with status[i] < 0. */
-int off_wait(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view,
-             int *status);
+/* Waits until at least one more expert can be used, and hands out all that can, those first that were
+ * there: index[i] says which of the ticket's experts view[i] is.  What was handed out before is taken
+ * back.  Returns how many; 0 when all were given; an expert that could not be read is handed out with
+ * status[i] < 0. */
+int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
+             struct off_view *view, int *status);
 
-void off_release(struct off_store *s, struct off_ticket *t);
-void off_stats_get(const struct off_store *s, struct off_stats *out);
+void off_release(struct off_store *s, struct off_ticket *t);    /* also drops what has not been begun */
+
+/* Records every fetch NOW from here on, until NULL; full is set when there was no room for one.  Least: the
+ * bytes that a cache of this size would have read for it had it known the future. */
+void off_store_record(struct off_store *s, struct off_trace *t);
+int  off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes);
+
+void off_stats_get(struct off_store *s, struct off_stats *out);
 
 #endif

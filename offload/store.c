@@ -1,108 +1,265 @@
 /* The expert store: experts by number, in slots.
  *
- * Every expert has a slot of its own in one host arena, filled when the store opens, so a fetch finds all
- * it asks for and a wait hands everything out at once.  A slot holds the expert's matrices one after
- * another in the interleaved layout; where each starts is computed from the sources, not stored. */
+ * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
+ * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
+ * makes its slot bad until all who hold it have been told.  Slots of one size form a pool, so that
+ * layers in larger formats do not make all slots large; every pool gets the same share of its experts.
+ *
+ *   a ticket  notes how far each of its experts is: MISSING has no slot yet, HELD has one (and is not
+ *             given yet), GIVEN is in use, BACK is done with.  Missing experts get slots as soon as some
+ *             are free: at once, or when what was handed out comes back.  So two slots are enough.
+ *   to hold   is to keep an expert from being evicted.  What is read ahead is not held, only spared:
+ *             whoever needs room now and finds no other takes it, so that nothing can wait for ever.
+ *   filling   while slots are empty, a thread of its own asks for the likeliest experts, behind all else.
+ *
+ * One lock guards everything but the bytes: a slot's bytes are the I/O thread's while it is reading, its
+ * claimer's while it is interleaved, and constant for those who hold it after. */
 #include "offload/internal.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define MAX_POOL   8
+#define LEAST_SLOT 2
+#define N_FILL     4                            /* experts that the filler asks for at a time */
+
+enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_RAW, SLOT_CLAIMED, SLOT_READY, SLOT_BAD };
+enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
+
+struct slot {
+    uint8_t *place;
+    int32_t expert;                             /* -1: empty */
+    enum slot_state state;
+    int status;                                 /* of a bad one */
+    int n_hold;
+    enum off_urgency urgency;                   /* that it was read with */
+    bool ahead;                                 /* read SOON, and not asked for since */
+    struct off_job job[OFF_MATRICES];
+};
+
+struct victim { float wait; int32_t slot; };    /* of a choice under way */
+
+struct pool {
+    size_t slot_bytes, experts_bytes;
+    int n_expert, slot0, n_slot;
+    void *memory;
+};
 
 struct off_store {
     struct off_expert *expert;                  /* [n_expert] */
-    size_t *slot;                               /* [n_expert] offset of the slot in the arena */
-    int n_expert;
-    struct kn_arena arena;
-    atomic_uint_fast64_t hits, reads, read_bytes;
+    int32_t *slot_of;                           /* [n_expert] or -1 */
+    uint8_t *pool_of;                           /* [n_expert] */
+    uint16_t *spared;                           /* [n_expert] SOON tickets that name it */
+    int32_t *fill;                              /* [n_expert] in which order empty slots are filled */
+    int n_expert, n_pool, n_slot, n_empty, n_starved;
+    struct pool pool[MAX_POOL];
+    struct slot *slot;                          /* [n_slot] */
+    struct victim *victim;                      /* [n_slot] scratch of the choice */
+    size_t scratch_bytes;
+    struct off_policy *policy;
+    char *heat_path;                            /* or NULL */
+    uint64_t model_id;
+    struct off_io *io;
+    struct off_stats stats;
+    struct off_trace *trace;                    /* or NULL */
+    pthread_mutex_t lock;
+    pthread_t filler;
+    bool fills, filled, stop;                   /* fills: there is such a thread; filled: it is done */
 };
 
-static size_t matrix_bytes(const struct off_source *s)
-{
-    return s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in), 64) : 0;
-}
+/* ---- sizes --------------------------------------------------------------------------------------- */
 
 static size_t expert_bytes(const struct off_expert *e)
 {
     size_t bytes = 0;
     for (int i = 0; i < OFF_MATRICES; i++)
-        bytes += matrix_bytes(&e->matrix[i]);
+        bytes += e->matrix[i].n_out ? off_place_bytes(&e->matrix[i]) : 0;
     return bytes;
+}
+
+static size_t read_bytes(const struct off_expert *e)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OFF_MATRICES; i++)
+        bytes += e->matrix[i].n_out ? off_file_bytes(&e->matrix[i]) : 0;
+    return bytes;
+}
+
+/* The pool for slots of so many bytes, ascending; past MAX_POOL sizes the largest pool grows. */
+static void add_size(struct pool *pool, int *n, size_t bytes)
+{
+    int at = 0;
+    while (at < *n && pool[at].slot_bytes < bytes)
+        at++;
+    if (at < *n && pool[at].slot_bytes == bytes)
+        return;
+    if (*n == MAX_POOL) {
+        pool[at < MAX_POOL ? at : MAX_POOL - 1].slot_bytes = bytes > pool[MAX_POOL - 1].slot_bytes
+                                                                 ? bytes : pool[at].slot_bytes;
+        return;
+    }
+    memmove(&pool[at + 1], &pool[at], (size_t)(*n - at) * sizeof *pool);
+    pool[at] = (struct pool){ .slot_bytes = bytes };
+    ++*n;
+}
+
+static int find_pool(const struct pool *pool, size_t bytes)
+{
+    int at = 0;
+    while (pool[at].slot_bytes < bytes)
+        at++;
+    return at;
+}
+
+static int make_pools(const struct off_expert *expert, int n_expert, struct pool *pool)
+{
+    int n = 0;
+    for (int i = 0; i < n_expert; i++)
+        add_size(pool, &n, expert_bytes(&expert[i]));
+    for (int i = 0; i < n_expert; i++)
+        pool[find_pool(pool, expert_bytes(&expert[i]))].n_expert++;
+    for (int i = 0; i < n; i++)
+        pool[i].experts_bytes = (size_t)pool[i].n_expert * pool[i].slot_bytes;
+    return n;
 }
 
 size_t off_store_bytes(const struct off_expert *expert, int n_expert)
 {
+    struct pool pool[MAX_POOL];
     size_t bytes = 0;
-    for (int i = 0; i < n_expert; i++)
-        bytes += expert_bytes(&expert[i]);
+    for (int i = make_pools(expert, n_expert, pool); i-- > 0; )
+        bytes += pool[i].experts_bytes;
     return bytes;
 }
 
-static void fill_view(const struct off_store *s, int32_t expert, struct off_view *view)
+size_t off_store_least(const struct off_expert *expert, int n_expert)
 {
-    const uint8_t *at = s->arena.base + s->slot[expert];
-    *view = (struct off_view){ .tier = OFF_HOST };
-    for (int i = 0; i < OFF_MATRICES; i++) {
-        const struct off_source *m = &s->expert[expert].matrix[i];
-        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in, m->n_out ? at : NULL };
-        at += matrix_bytes(m);
-    }
+    struct pool pool[MAX_POOL];
+    size_t bytes = 0;
+    for (int i = make_pools(expert, n_expert, pool); i-- > 0; )
+        bytes += (size_t)kn_min(LEAST_SLOT, pool[i].n_expert) * pool[i].slot_bytes;
+    return bytes;
 }
 
-/* Reads in file order, so that a disk that seeks is read forwards: GGUF keeps all gates of a layer, then
- * all ups, then all downs. */
-static int read_all(struct off_store *s, const struct off_store_options *opt)
+/* Two slots for every pool, and of what is left a share that is the same for all. */
+static void share_slots(struct off_store *s, size_t bytes)
 {
-    struct off_load *load = kn_calloc((size_t)s->n_expert * OFF_MATRICES, sizeof *load);
-    if (!load)
-        return kn_fail(KN_ENOMEM, "no memory to list %d experts", s->n_expert);
-    int n = 0, error;
-    for (int begin = 0; begin < s->n_expert; ) {
-        int end = begin;                        /* experts of one tensor: their sources are consecutive */
-        while (end < s->n_expert && (end == begin ||
-               s->expert[end].matrix[0].offset > s->expert[end - 1].matrix[0].offset) &&
-               end - begin < 1024)
-            end++;
-        for (int i = 0; i < OFF_MATRICES; i++)
-            for (int e = begin; e < end; e++) {
-                struct off_view view;
-                fill_view(s, e, &view);
-                if (view.matrix[i].n_out)
-                    load[n++] = (struct off_load){ s->expert[e].matrix[i], (void *)view.matrix[i].data };
-            }
-        begin = end;
+    size_t least = off_store_least(s->expert, s->n_expert), all = off_store_bytes(s->expert, s->n_expert);
+    double share = bytes >= all ? 1 : (double)(bytes - least) / (double)(all - least);
+    for (int i = 0; i < s->n_pool; i++) {
+        struct pool *p = &s->pool[i];
+        int first = kn_min(LEAST_SLOT, p->n_expert);
+        p->slot0 = s->n_slot;
+        p->n_slot = first + (int)(share * (p->n_expert - first));
+        s->n_slot += p->n_slot;
     }
-    error = off_load(&opt->files, load, n, opt->ops, opt->team, opt->progress);
-    for (int i = 0; !error && i < n; i++) {
-        const struct off_source *m = &load[i].source;
-        s->read_bytes += (uint64_t)m->n_out * kn_row_bytes(m->format, m->n_in);
-        s->reads++;
+    s->n_empty = s->n_slot;
+}
+
+/* ---- open and close ------------------------------------------------------------------------------ */
+
+static int order_filling(struct off_store *s);
+static void *filler_main(void *arg);
+
+static int open_pools(struct off_store *s)
+{
+    s->slot = kn_calloc((size_t)s->n_slot, sizeof *s->slot);
+    s->victim = kn_calloc((size_t)s->n_slot, sizeof *s->victim);
+    if (!s->slot || !s->victim)
+        return kn_fail(KN_ENOMEM, "no memory to list %d slots", s->n_slot);
+    for (int i = 0; i < s->n_pool; i++) {
+        struct pool *p = &s->pool[i];
+        size_t bytes = (size_t)p->n_slot * p->slot_bytes;
+        if (!(p->memory = kn_map(bytes, -1)))
+            return kn_fail(KN_ENOMEM, "no memory for %zu MiB of experts: lower --host-mem", bytes >> 20);
+        for (int k = 0; k < p->n_slot; k++) {
+            struct slot *slot = &s->slot[p->slot0 + k];
+            slot->place = (uint8_t *)p->memory + (size_t)k * p->slot_bytes;
+            slot->expert = -1;
+        }
     }
-    kn_free(load);
-    return error;
+    return 0;
+}
+
+static int list_experts(struct off_store *s, const struct off_store_options *opt)
+{
+    size_t n = (size_t)opt->n_expert;
+    s->expert = kn_calloc(n, sizeof *s->expert);
+    s->slot_of = kn_calloc(n, sizeof *s->slot_of);
+    s->pool_of = kn_calloc(n, sizeof *s->pool_of);
+    s->spared = kn_calloc(n, sizeof *s->spared);
+    s->fill = kn_calloc(n, sizeof *s->fill);
+    if (!s->expert || !s->slot_of || !s->pool_of || !s->spared || !s->fill)
+        return kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
+    memcpy(s->expert, opt->expert, n * sizeof *s->expert);
+    s->n_expert = opt->n_expert;
+    s->n_pool = make_pools(s->expert, s->n_expert, s->pool);
+    for (int e = 0; e < s->n_expert; e++) {
+        s->slot_of[e] = -1;
+        s->pool_of[e] = (uint8_t)find_pool(s->pool, expert_bytes(&s->expert[e]));
+        for (int i = 0; i < OFF_MATRICES; i++) {
+            const struct off_source *m = &s->expert[e].matrix[i];
+            size_t scratch = m->n_out ? off_scratch_bytes(m) : 0;
+            s->scratch_bytes = scratch > s->scratch_bytes ? scratch : s->scratch_bytes;
+        }
+    }
+    return 0;
+}
+
+/* What the last run learnt of these experts, so that this one begins warm. */
+static int recall(struct off_store *s, const struct off_store_options *opt)
+{
+    s->model_id = opt->model_id;
+    s->heat_path = opt->heat_path ? kn_strdup(opt->heat_path) : NULL;
+    float *share = kn_calloc((size_t)s->n_expert, sizeof *share);
+    if (!share || (opt->heat_path && !s->heat_path)) {
+        kn_free(share);
+        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_expert);
+    }
+    if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_expert))
+        for (int32_t e = 0; e < s->n_expert; e++)
+            off_policy_set_share(s->policy, e, share[e]);
+    kn_free(share);
+    return 0;
+}
+
+static void remember(struct off_store *s)
+{
+    float *share = s->heat_path && s->stats.hits + s->stats.misses
+                 ? kn_calloc((size_t)s->n_expert, sizeof *share) : NULL;
+    if (!share)
+        return;
+    for (int32_t e = 0; e < s->n_expert; e++)
+        share[e] = off_policy_share(s->policy, e);
+    off_heat_write(s->heat_path, s->model_id, share, s->n_expert);
+    kn_free(share);
 }
 
 int off_store_open(struct off_store **out, const struct off_store_options *opt)
 {
-    size_t need = off_store_bytes(opt->expert, opt->n_expert);
-    if (opt->host_bytes && need > opt->host_bytes)
-        return kn_fail(KN_ELIMIT, "the experts take %zu MiB and the budget leaves %zu MiB: raise --host-mem",
-                       (need + (1 << 20) - 1) >> 20, opt->host_bytes >> 20);
+    size_t least = off_store_least(opt->expert, opt->n_expert);
+    size_t bytes = opt->slot_bytes ? opt->slot_bytes : SIZE_MAX;
+    if (bytes < least)
+        return kn_fail(KN_ELIMIT, "the least that experts can do with is %zu MiB, %zu MiB are left: raise "
+                       "--host-mem", (least + (1 << 20) - 1) >> 20, bytes >> 20);
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
         return kn_fail(KN_ENOMEM, "no memory for the expert store");
-    s->n_expert = opt->n_expert;
-    s->expert = kn_calloc((size_t)opt->n_expert, sizeof *s->expert);
-    s->slot = kn_calloc((size_t)opt->n_expert, sizeof *s->slot);
-    int error = s->expert && s->slot ? kn_arena_open(&s->arena, need, -1)
-                                     : kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
+    pthread_mutex_init(&s->lock, NULL);
+    int error = list_experts(s, opt);
     if (error)
         goto fail;
-    memcpy(s->expert, opt->expert, (size_t)opt->n_expert * sizeof *s->expert);
-    for (int i = 0; i < s->n_expert; i++) {
-        s->slot[i] = s->arena.used;
-        kn_arena_take(&s->arena, 1, expert_bytes(&s->expert[i]));
-    }
-    if ((error = read_all(s, opt)) != 0)
+    share_slots(s, bytes);
+    if ((error = open_pools(s)) || (error = off_policy_open(&s->policy, s->expert, s->n_expert)) ||
+        (error = recall(s, opt)) || (error = order_filling(s)) ||
+        (error = off_io_open(&s->io, &opt->files, &(struct off_io_options){ .kind = opt->io })))
         goto fail;
+    if (pthread_create(&s->filler, NULL, filler_main, s) != 0) {
+        error = kn_fail(KN_ENOMEM, "cannot start a thread to fill slots with");
+        goto fail;
+    }
+    s->fills = true;
     *out = s;
     return 0;
 fail:
@@ -114,41 +271,511 @@ void off_store_close(struct off_store *s)
 {
     if (!s)
         return;
-    kn_arena_close(&s->arena);
+    if (s->fills) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_mutex_unlock(&s->lock);
+        off_io_nudge(s->io);
+        pthread_join(s->filler, NULL);
+    }
+    remember(s);
+    off_io_close(s->io);
+    off_policy_close(s->policy);
+    kn_free(s->heat_path);
+    for (int i = 0; i < s->n_pool; i++)
+        kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_slot * s->pool[i].slot_bytes);
+    pthread_mutex_destroy(&s->lock);
+    kn_free(s->victim);
     kn_free(s->slot);
+    kn_free(s->fill);
+    kn_free(s->spared);
+    kn_free(s->pool_of);
+    kn_free(s->slot_of);
     kn_free(s->expert);
     kn_free(s);
 }
 
-int off_fetch(struct off_store *s, const int32_t *expert, int n, enum off_urgency urgency,
-              struct off_ticket *out)
+/* ---- what is where (all under the lock from here on) ------------------------------------------------ */
+
+static void view_of(const struct off_store *s, const struct slot *slot, struct off_view *view)
 {
-    (void)urgency;
-    for (int i = 0; i < n; i++)
-        kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
-    *out = (struct off_ticket){ .expert = expert, .n = n };
-    atomic_fetch_add_explicit(&s->hits, (uint64_t)n, memory_order_relaxed);
-    return 0;
+    uint8_t *place = slot->place;
+    *view = (struct off_view){ .tier = OFF_HOST };
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        const struct off_source *m = &s->expert[slot->expert].matrix[i];
+        if (!m->n_out)
+            continue;
+        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in, off_place_panels(m, place) };
+        place += off_place_bytes(m);
+    }
 }
 
-int off_wait(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
+/* A slot that has been read is raw, or bad. */
+static void settle(struct slot *slot)
+{
+    if (slot->state != SLOT_READING)
+        return;
+    int status = 0;
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        if (!slot->job[i].bytes)
+            continue;
+        if (atomic_load_explicit(&slot->job[i].state, memory_order_acquire) != OFF_JOB_DONE)
+            return;
+        if (slot->job[i].status)
+            status = slot->job[i].status;
+    }
+    slot->state = status ? SLOT_BAD : SLOT_RAW;
+    slot->status = status;
+}
+
+static bool is_late(const struct slot *slot)
+{
+    bool late = false;
+    for (int i = 0; i < OFF_MATRICES; i++)
+        late |= slot->state == SLOT_READING && slot->job[i].bytes && atomic_load(&slot->job[i].late);
+    return late;
+}
+
+static void empty_slot(struct off_store *s, struct slot *slot)
+{
+    if (slot->ahead)
+        s->stats.wasted_bytes += read_bytes(&s->expert[slot->expert]);
+    s->slot_of[slot->expert] = -1;
+    slot->expert = -1;
+    slot->state = SLOT_EMPTY;
+    slot->ahead = false;
+    s->n_empty++;
+}
+
+static void start_reading(struct off_store *s, struct slot *slot, int32_t expert, enum off_urgency urgency)
+{
+    uint8_t *place = slot->place;
+    if (slot->expert >= 0)
+        empty_slot(s, slot);
+    slot->expert = expert;
+    slot->state = SLOT_READING;
+    slot->urgency = urgency;
+    slot->ahead = urgency == OFF_SOON;
+    s->slot_of[expert] = (int32_t)(slot - s->slot);
+    s->n_empty--;
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        const struct off_source *m = &s->expert[expert].matrix[i];
+        slot->job[i] = (struct off_job){ 0 };
+        if (!m->n_out)
+            continue;
+        slot->job[i] = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
+                                         .to = place, .urgency = urgency };
+        place += off_place_bytes(m);
+        off_io_post(s->io, &slot->job[i]);
+    }
+    s->stats.reads++;
+    s->stats.read_bytes += read_bytes(&s->expert[expert]);
+    s->stats.soon_reads += urgency == OFF_SOON;
+}
+
+static void drop_hold(struct off_store *s, struct slot *slot)
+{
+    kn_assert(slot->n_hold > 0);
+    if (--slot->n_hold == 0 && slot->state == SLOT_BAD)
+        empty_slot(s, slot);
+}
+
+/* Takes back what has not been begun.  The last matrix first: jobs of one rank begin in order, so when
+ * the last has begun they all have. */
+static void cancel_reading(struct off_store *s, struct slot *slot)
+{
+    int i = OFF_MATRICES;
+    while (i-- > 0)
+        if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
+            break;
+    if (i < 0) {
+        s->stats.reads--;
+        s->stats.read_bytes -= read_bytes(&s->expert[slot->expert]);
+        s->stats.soon_reads--;
+        slot->ahead = false;
+        empty_slot(s, slot);
+        return;
+    }
+    while (++i < OFF_MATRICES)
+        if (slot->job[i].bytes)
+            off_io_post(s->io, &slot->job[i]);
+}
+
+/* ---- making room --------------------------------------------------------------------------------- */
+
+static void sift(struct victim *heap, int n, int at)
+{
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1].wait < heap[child].wait)
+            child++;
+        if (heap[at].wait <= heap[child].wait)
+            return;
+        struct victim t = heap[at];
+        heap[at] = heap[child];
+        heap[child] = t;
+    }
+}
+
+/* Up to n slots of a pool that may be taken, those that will be needed last; none that is expected
+ * before `least` turns. */
+static int find_victims(struct off_store *s, const struct pool *p, int n, float least)
+{
+    struct victim *heap = s->victim;            /* the least of those found so far on top */
+    int found = 0;
+    for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
+        struct slot *slot = &s->slot[i];
+        float wait;
+        settle(slot);
+        if (slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED)
+            continue;
+        if (slot->state == SLOT_EMPTY || slot->state == SLOT_BAD)
+            wait = 1e30f;
+        else if (s->spared[slot->expert])
+            wait = 0;
+        else
+            wait = off_policy_wait(s->policy, slot->expert);
+        if (wait < least || (found == n && wait <= heap[0].wait))
+            continue;
+        if (found < n) {
+            int at = found++;
+            for (; at > 0 && heap[(at - 1) / 2].wait > wait; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+            heap[at] = (struct victim){ wait, i };
+        } else {
+            heap[0] = (struct victim){ wait, i };
+            sift(heap, found, 0);
+        }
+    }
+    return found;
+}
+
+static void place(struct off_store *s, struct off_ticket *t, int i)
+{
+    t->n_missing--;
+    t->mark[i] = MARK_BACK;
+    if (t->urgency == OFF_NOW) {
+        s->slot[s->slot_of[t->expert[i]]].n_hold++;
+        t->mark[i] = MARK_HELD;
+    }
+}
+
+/* Slots for the ticket's missing experts, as far as there are any. */
+static void place_missing(struct off_store *s, struct off_ticket *t, float least)
+{
+    for (int i = 0; t->n_missing && i < t->n; i++)      /* another ticket may have brought one meanwhile */
+        if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
+            place(s, t, i);
+    for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
+        int want = 0;
+        for (int i = 0; i < t->n; i++)
+            want += t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool;
+        int n = want ? find_victims(s, &s->pool[pool], want, least) : 0;
+        for (int i = 0; i < t->n && n > 0; i++)
+            if (t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool) {
+                start_reading(s, &s->slot[s->victim[--n].slot], t->expert[i], t->urgency);
+                place(s, t, i);
+            }
+    }
+}
+
+/* ---- fetch, wait, release --------------------------------------------------------------------------- */
+
+/* It is asked for now: whatever was being read ahead of need is so no longer. */
+static void want_now(struct off_store *s, struct slot *slot)
+{
+    settle(slot);
+    if (slot->state == SLOT_READING) {
+        for (int i = 0; i < OFF_MATRICES; i++)
+            if (slot->job[i].bytes)
+                off_io_raise(s->io, &slot->job[i]);
+        s->stats.misses++;
+    } else {
+        s->stats.hits++;
+    }
+    s->stats.soon_hits += slot->ahead;
+    slot->ahead = false;
+    slot->n_hold++;
+}
+
+void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
+               struct off_ticket *out)
+{
+    *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
+    pthread_mutex_lock(&s->lock);
+    if (urgency == OFF_NOW)
+        off_policy_use(s->policy, expert, n);
+    if (urgency == OFF_NOW && s->trace)
+        off_trace_add(s->trace, expert, n);
+    for (int i = 0; i < n; i++) {
+        kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
+        int32_t slot = s->slot_of[expert[i]];
+        if (urgency != OFF_NOW)
+            s->spared[expert[i]]++;
+        if (slot < 0) {
+            mark[i] = MARK_MISSING;
+            out->n_missing++;
+            s->stats.misses += urgency == OFF_NOW;
+        } else if (urgency == OFF_NOW) {
+            want_now(s, &s->slot[slot]);
+            mark[i] = MARK_HELD;
+        } else {
+            mark[i] = MARK_BACK;
+        }
+    }
+    /* what is only expected must not displace what is needed before it, nor what is as likely */
+    place_missing(s, out, urgency == OFF_NOW ? -1 : 2);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void take_back(struct off_store *s, struct off_ticket *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->mark[i] == MARK_GIVEN) {
+            drop_hold(s, &s->slot[s->slot_of[t->expert[i]]]);
+            t->mark[i] = MARK_BACK;
+        }
+    if (s->n_starved)
+        off_io_nudge(s->io);
+}
+
+/* Hands out all that is ready or has failed. */
+static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
 {
     int n = 0;
-    for (; t->n_given < t->n; t->n_given++, n++) {
-        index[n] = t->n_given;
-        status[n] = 0;
-        fill_view(s, t->expert[t->n_given], &view[n]);
+    for (int i = 0; i < t->n; i++) {
+        struct slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
+        if (!slot)
+            continue;
+        settle(slot);
+        bool late = is_late(slot);
+        if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
+            continue;
+        status[n] = late ? KN_EIO : slot->state == SLOT_BAD ? slot->status : 0;
+        if (status[n]) {                        /* nothing to use: it is back at once */
+            view[n] = (struct off_view){ 0 };
+            t->mark[i] = MARK_BACK;
+            drop_hold(s, slot);
+        } else {
+            view_of(s, slot, &view[n]);
+            t->mark[i] = MARK_GIVEN;
+        }
+        index[n++] = i;
+        t->n_given++;
     }
+    return n;
+}
+
+/* What has landed for this ticket is this caller's to interleave. */
+static int claim(struct off_store *s, struct off_ticket *t, int32_t *index)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        struct slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
+        if (slot && slot->state == SLOT_RAW) {
+            slot->state = SLOT_CLAIMED;
+            index[n++] = i;
+        }
+    }
+    return n;
+}
+
+struct interleave {
+    struct off_store *s;
+    const struct off_ticket *ticket;
+    const int32_t *index;
+    const struct off_hands *hands;
+};
+
+static void interleave_item(void *arg, int item, int thread)
+{
+    const struct interleave *j = arg;
+    int32_t e = j->ticket->expert[j->index[item / OFF_MATRICES]];
+    int matrix = item % OFF_MATRICES;
+    const struct slot *slot = &j->s->slot[j->s->slot_of[e]];
+    const struct off_source *m = &j->s->expert[e].matrix[matrix];
+    if (m->n_out)
+        off_interleave(j->hands->ops, m, slot->job[matrix].to,
+                       j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
+}
+
+int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
+             struct off_view *view, int *status)
+{
+    int n = 0;
+    kn_assert(t->urgency == OFF_NOW && hands->scratch_bytes >= s->scratch_bytes);
+    pthread_mutex_lock(&s->lock);
+    take_back(s, t);
+    while (t->n_given < t->n) {
+        uint64_t seen = off_io_events(s->io);
+        place_missing(s, t, -1);
+        if ((n = give(s, t, index, view, status)) > 0)
+            break;
+        int n_claimed = claim(s, t, index);
+        bool starved = !n_claimed && t->n_missing;
+        s->n_starved += starved;
+        pthread_mutex_unlock(&s->lock);
+        uint64_t began = kn_now_ns();
+        if (n_claimed) {
+            struct interleave job = { s, t, index, hands };
+            kn_parallel_for(hands->team, n_claimed * OFF_MATRICES, interleave_item, &job);
+        } else {
+            off_io_wait(s->io, seen);
+        }
+        uint64_t ns = kn_now_ns() - began;
+        pthread_mutex_lock(&s->lock);
+        s->n_starved -= starved;
+        *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
+        for (int i = 0; i < n_claimed; i++)
+            s->slot[s->slot_of[t->expert[index[i]]]].state = SLOT_READY;
+        if (n_claimed)                          /* others may be waiting for it */
+            off_io_nudge(s->io);
+    }
+    pthread_mutex_unlock(&s->lock);
     return n;
 }
 
 void off_release(struct off_store *s, struct off_ticket *t)
 {
-    (void)s;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < t->n; i++) {
+        int32_t e = t->expert[i], at = s->slot_of[e];
+        if (t->mark[i] == MARK_HELD)            /* given up: nobody will ask for it */
+            t->mark[i] = MARK_GIVEN;
+        if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
+            continue;
+        settle(&s->slot[at]);
+        if (s->slot[at].state == SLOT_READING)
+            cancel_reading(s, &s->slot[at]);
+    }
+    take_back(s, t);
+    pthread_mutex_unlock(&s->lock);
     *t = (struct off_ticket){ 0 };
 }
 
-void off_stats_get(const struct off_store *s, struct off_stats *out)
+/* ---- filling ----------------------------------------------------------------------------------------- */
+
+struct rank { float share; int in_group; int32_t expert; };
+
+static int by_rank(const void *a, const void *b)
 {
-    *out = (struct off_stats){ .hits = s->hits, .reads = s->reads, .read_bytes = s->read_bytes };
+    const struct rank *x = a, *y = b;
+    if (x->share != y->share)
+        return x->share > y->share ? -1 : 1;
+    if (x->in_group != y->in_group)
+        return x->in_group < y->in_group ? -1 : 1;
+    return (x->expert > y->expert) - (x->expert < y->expert);
+}
+
+/* The likeliest first; among equals the groups take turns, so that all get their part of few slots. */
+static int order_filling(struct off_store *s)
+{
+    struct rank *rank = kn_calloc((size_t)s->n_expert, sizeof *rank);
+    if (!rank)
+        return kn_fail(KN_ENOMEM, "no memory to rank %d experts", s->n_expert);
+    for (int32_t e = 0, first = 0; e < s->n_expert; e++) {
+        if (s->expert[e].group != s->expert[first].group)
+            first = e;
+        rank[e] = (struct rank){ off_policy_share(s->policy, e), e - first, e };
+    }
+    qsort(rank, (size_t)s->n_expert, sizeof *rank, by_rank);
+    for (int i = 0; i < s->n_expert; i++)
+        s->fill[i] = rank[i].expert;
+    kn_free(rank);
+    return 0;
+}
+
+static struct slot *find_empty(struct off_store *s, int pool)
+{
+    const struct pool *p = &s->pool[pool];
+    for (int i = p->slot0; i < p->slot0 + p->n_slot; i++)
+        if (s->slot[i].state == SLOT_EMPTY)
+            return &s->slot[i];
+    return NULL;
+}
+
+/* Keeps a few experts on their way into empty slots.  Returns how many; 0: there is nothing left to do. */
+static int fill_slots(struct off_store *s, int *next)
+{
+    int n_under_way = 0;
+    for (int i = 0; i < s->n_slot; i++) {
+        settle(&s->slot[i]);
+        n_under_way += s->slot[i].state == SLOT_READING && s->slot[i].urgency == OFF_IDLE;
+    }
+    for (; s->n_empty > 0 && n_under_way < N_FILL && *next < s->n_expert; ++*next) {
+        int32_t e = s->fill[*next];
+        struct slot *slot = s->slot_of[e] < 0 ? find_empty(s, s->pool_of[e]) : NULL;
+        if (slot) {
+            start_reading(s, slot, e, OFF_IDLE);
+            n_under_way++;
+        }
+    }
+    return n_under_way;
+}
+
+static void *filler_main(void *arg)
+{
+    struct off_store *s = arg;
+    int next = 0;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        uint64_t seen = off_io_events(s->io);
+        if (fill_slots(s, &next) == 0)
+            break;
+        pthread_mutex_unlock(&s->lock);
+        off_io_wait(s->io, seen);
+        pthread_mutex_lock(&s->lock);
+    }
+    s->filled = true;
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- questions ---------------------------------------------------------------------------------------- */
+
+bool off_store_is_whole(struct off_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool whole = s->n_slot == s->n_expert && s->n_empty == 0;
+    pthread_mutex_unlock(&s->lock);
+    return whole;
+}
+
+size_t off_store_scratch(const struct off_store *s) { return s->scratch_bytes; }
+const char *off_store_io(const struct off_store *s) { return off_io_name(s->io); }
+
+void off_stats_get(struct off_store *s, struct off_stats *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats;
+    out->n_slot = (uint64_t)s->n_slot;
+    out->n_expert = (uint64_t)s->n_expert;
+    out->n_empty = (uint64_t)s->n_empty;
+    out->filling = !s->filled;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void off_store_record(struct off_store *s, struct off_trace *t)
+{
+    pthread_mutex_lock(&s->lock);
+    s->trace = t;
+    pthread_mutex_unlock(&s->lock);
+}
+
+int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes)
+{
+    bool *counts = kn_calloc((size_t)s->n_expert, sizeof *counts);
+    int error = counts ? 0 : kn_fail(KN_ENOMEM, "no memory to count %d experts", s->n_expert);
+    *bytes = 0;
+    for (int pool = 0; pool < s->n_pool && !error; pool++) {
+        uint64_t misses = 0, each = 0;
+        for (int e = 0; e < s->n_expert; e++) {
+            counts[e] = s->pool_of[e] == pool;
+            if (counts[e])
+                each = read_bytes(&s->expert[e]);
+        }
+        error = off_trace_least(t, counts, s->n_expert, s->pool[pool].n_slot, &misses);
+        *bytes += misses * each;
+    }
+    kn_free(counts);
+    return error;
 }

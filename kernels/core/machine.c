@@ -1,7 +1,6 @@
 /* What the machine has: instruction sets, usable processors, nodes, memory under a cgroup's limit. */
-#include "kernels/core.h"
+#include "kernels/internal.h"
 
-#include <fcntl.h>
 #include <numa.h>
 #include <sched.h>
 #include <stdio.h>
@@ -32,50 +31,97 @@ const char *kn_isa_name(enum kn_isa isa)
     return name[isa];
 }
 
-/* A small file of the kernel's: its first number, or `otherwise` ("max", absent, unreadable). */
-static size_t read_number(const char *path, size_t otherwise)
+/* ---- memory under a cgroup's limits ------------------------------------------------------------ */
+
+/* The number after `key` in a small file of the kernel's, key "" for its first; `otherwise` when there is
+ * none ("max", absent, unreadable). */
+static size_t read_number(const char *path, const char *key, size_t otherwise)
 {
-    char text[64];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return otherwise;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return otherwise;
-    text[n] = 0;
-    char *end;
-    unsigned long long v = strtoull(text, &end, 10);
-    return end == text ? otherwise : (size_t)v;
+    char line[128];
+    size_t n = strlen(key);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        char *end, *at = line + n;
+        if (strncmp(line, key, n) != 0 || (n && *at != ' '))
+            continue;
+        unsigned long long v = strtoull(at, &end, 10);
+        if (end != at)
+            otherwise = (size_t)v;
+        break;
+    }
+    if (f)
+        fclose(f);
+    return otherwise;
 }
 
-/* Room under the limits of this process's cgroup (v2) and all above it. */
-static size_t cgroup_room(size_t *limit)
+/* The two generations differ in names only. */
+struct hierarchy { const char *controller, *folder, *limit, *usage, *cache; };
+static const struct hierarchy v1 = { "memory", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                     "total_inactive_file" };
+static const struct hierarchy v2 = { "", "", "memory.max", "memory.current", "inactive_file" };
+
+/* Room under the limits of a group and of all above it.  What it uses of cache that nobody has asked for
+ * again gives way, and counts as room. */
+static void visit_groups(const struct hierarchy *h, const char *mount, char *group, size_t *limit,
+                         size_t *room)
 {
-    char line[512] = "", path[640];
+    char path[1200];
+    for (;;) {
+        int n = snprintf(path, 1100, "%s%s%s/", mount, h->folder, group);
+        if (n < 1100) {
+            strcpy(path + n, h->limit);
+            size_t most = read_number(path, "", SIZE_MAX);
+            strcpy(path + n, h->usage);
+            size_t used = read_number(path, "", 0);
+            strcpy(path + n, "memory.stat");
+            size_t cache = read_number(path, h->cache, 0);
+            used -= cache < used ? cache : used;
+            size_t left = most > used ? most - used : 0;
+            if (most < *limit)
+                *limit = most;
+            if (most != SIZE_MAX && left < *room)
+                *room = left;
+        }
+        char *slash = strrchr(group, '/');
+        if (!slash)
+            return;
+        *slash = 0;
+    }
+}
+
+/* A line is number:controllers:path; the second generation has number 0 and names no controllers. */
+static char *group_path(char *line, const char *controller)
+{
+    char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+    if (!path)
+        return NULL;
+    *path++ = 0;
+    path[strcspn(path, "\n")] = 0;
+    if (!*controller)
+        return names[1] ? NULL : path;
+    for (char *rest = names + 1, *name; (name = strsep(&rest, ",")); )
+        if (!strcmp(name, controller))
+            return path;
+    return NULL;
+}
+
+size_t kn_cgroup_room(const char *groups, const char *mount, size_t *limit)
+{
+    char line[1024], copy[1024];
     size_t room = SIZE_MAX;
     *limit = SIZE_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return room;
-    while (fgets(line, sizeof line, f) && strncmp(line, "0::", 3) != 0)
-        line[0] = 0;
-    fclose(f);
-    if (!line[0])
-        return room;
-    line[strcspn(line, "\n")] = 0;
-    for (char *group = line + 3; ; *strrchr(group, '/') = 0) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
-        size_t most = read_number(path, SIZE_MAX);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
-        size_t now = read_number(path, 0);
-        if (most < *limit)
-            *limit = most;
-        if (most != SIZE_MAX && (most > now ? most - now : 0) < room)
-            room = most > now ? most - now : 0;
-        if (!strrchr(group, '/'))
-            return room;
+    FILE *f = fopen(groups, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        const struct hierarchy *const both[] = { &v1, &v2 };
+        for (int i = 0; i < 2; i++) {
+            char *group = group_path(strcpy(copy, line), both[i]->controller);
+            if (group)
+                visit_groups(both[i], mount, group, limit, &room);
+        }
     }
+    if (f)
+        fclose(f);
+    return room;
 }
 
 static size_t available_bytes(size_t otherwise)
@@ -96,7 +142,7 @@ void kn_machine_get(struct kn_machine *out)
 {
     cpu_set_t cpus;
     int n_cpu = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    size_t limit, room = cgroup_room(&limit);
+    size_t limit, room = kn_cgroup_room("/proc/self/cgroup", "/sys/fs/cgroup", &limit);
     size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     size_t available = available_bytes(total);
     *out = (struct kn_machine){

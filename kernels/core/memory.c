@@ -1,6 +1,7 @@
 /* Memory: small allocations, large mappings, arenas; and the ban on both during a step. */
 #include "kernels/core.h"
 
+#include <malloc.h>
 #include <string.h>
 
 static _Thread_local bool forbidden;
@@ -42,6 +43,12 @@ void kn_free(void *p)
 {
     if (p)
         kn_io()->free(p);
+}
+
+size_t kn_alloc_bytes(void)
+{
+    struct mallinfo2 m = mallinfo2();
+    return m.arena + m.hblkhd;
 }
 
 void *kn_map(size_t bytes, int node)

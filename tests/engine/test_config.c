@@ -170,6 +170,18 @@ static void flags_and_aliases(void **state)
     accepts(ENG_doctor, "");
     accepts(ENG_tokenize, "-m m --decode --special");
     assert_true(config.decode && config.special);
+
+    accepts(ENG_eval, "-m m");
+    assert_int_equal(config.io, OFF_IO_AUTO);
+    accepts(ENG_eval, "-m m --io pread");
+    assert_int_equal(config.io, OFF_IO_PREAD);
+    accepts(ENG_bench, "-m m --io=uring");
+    assert_int_equal(config.io, OFF_IO_URING);
+    accepts(ENG_plan, "-m m");
+    assert_true(config.n_parallel == 1 && config.disk_rate == 0 && config.dram_rate == 0);
+    accepts(ENG_plan, "-m m -np 16 --host-mem 24G --disk-rate 3G --dram-rate 200G --json");
+    assert_true(config.n_parallel == 16 && config.json);
+    assert_true(config.disk_rate == (size_t)3 << 30 && config.dram_rate == (size_t)200 << 30);
 }
 
 static void sizes(void **state)
@@ -214,7 +226,10 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, bench, doctor" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, bench, plan, doctor" },
+        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for plan" },
+        { ENG_plan, "", "plan needs -m MODEL" },
+        { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
         { ENG_run, "-m m --temp hot", "--temp takes a number from 0 to 100, not 'hot'" },
         { ENG_run, "-m m --temp nan", "--temp takes" },
@@ -231,6 +246,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m -s -2", "-s takes" },
         { ENG_run, "-m m --isa sse", "scalar, avx2 or avx512" },
         { ENG_run, "-m m --kv int8", "f16 or f32" },
+        { ENG_run, "-m m --io mmap", "auto, uring or pread" },
         { ENG_run, "-m m --ignore-eos=maybe", "true or false" },
         { ENG_run, "-m m --logit-bias 5", "ID=NUMBER" },
         { ENG_run, "-m m --logit-bias -5=1", "ID=NUMBER" },

@@ -472,7 +472,7 @@ static void *render_often(void *arg)
         char *text;
         size_t n;
         if (eng_template_render(s->template, s->variables, NOW, NULL, &text, &n, &e) ||
-            strcmp(text, "1: \xC3\xA4 A 2\n2: \xC3\xA4 A 2\n"))
+            strcmp(text, "1: 1 A 2\n2: 1 A 2\n"))
             return arg;
         kn_free(text);
     }
@@ -481,8 +481,9 @@ static void *render_often(void *arg)
 
 static void threads_share_a_template(void **state)
 {
-    static const char text[] = "{% for i in x %}{{ i }}: {{ '\xC3\xA4' }} {{ 'a' | upper }} {{ "
-                               "'\xC3\xA4' 'b' | length }}\n{% endfor %}";
+    static const char text[] =
+        "{% for i in x %}{{ i }}: {{ '\xC3\xA4' | length }} {{ 'a' | upper }} "
+        "{{ '\xC3\xA4' 'b' | length }}\n{% endfor %}";
     struct eng_template *t;
     struct eng_template_error e;
     pthread_t thread[4];

@@ -3,6 +3,8 @@
 #include "moe/moe.h"
 #include "tests/fuzz/memory_file.h"
 
+#define MOST_BYTES ((size_t)32 << 20)
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void compute(const struct moe_model *m, struct kn_team *team)
@@ -31,10 +33,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     memory_file_set(data, n);
     if (kn_team_open(&team, 1))
         abort();
-    struct moe_model_options opt = { .isa = KN_ISA_SCALAR, .team = team,
-                                     .host_bytes = (size_t)64 << 20 };
-    if (moe_file_open(&f, "x.gguf") == 0 && moe_model_open(&m, f, &opt) == 0)
-        compute(m, team);
+    if (moe_file_open(&f, "x.gguf") == 0 &&
+        moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_SCALAR }) == 0) {
+        const struct moe_shape *s = moe_model_shape(m);
+        struct moe_load_options opt = { .team = team, .expert_bytes = s->expert_least };
+        if (s->dense_bytes < MOST_BYTES && s->expert_least < MOST_BYTES && moe_model_load(m, &opt) == 0)
+            compute(m, team);
+    }
     moe_model_close(m);
     moe_file_close(f);
     kn_team_close(team);

@@ -4,12 +4,14 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernels/core.h"
+#include "kernels/internal.h"
 
 static char last_line[1024];
 static void keep_line(enum kn_level level, const char *line)
@@ -139,6 +141,74 @@ static void the_machine_is_known(void **state)
     assert_true(kn_isa_best() < KN_ISA_COUNT);
 }
 
+/* A mount of /sys/fs/cgroup as other machines have it: files of one line each, in a folder of our own. */
+static char mount[64];
+
+static void put_file(const char *name, const char *text)
+{
+    char at[256];
+    snprintf(at, sizeof at, "%s/%s", mount, name);
+    for (char *slash = at + strlen(mount) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        mkdir(at, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(at, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static size_t room_of(const char *groups, size_t *limit)
+{
+    char at[128];
+    put_file("groups", groups);
+    snprintf(at, sizeof at, "%s/groups", mount);
+    return kn_cgroup_room(at, mount, limit);
+}
+
+static void limits_of_all_groups_count(void **state)
+{
+    (void)state;
+    size_t limit;
+    strcpy(mount, "/tmp/spillway-cgroup-XXXXXX");
+    assert_non_null(mkdtemp(mount));
+    put_file("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
+    put_file("memory/a/b/memory.usage_in_bytes", "100\n");
+    put_file("memory/a/memory.limit_in_bytes", "5000\n");
+    put_file("memory/a/memory.usage_in_bytes", "2000\n");
+    put_file("memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file_x 2\ntotal_inactive_file 700\n");
+    put_file("memory/memory.limit_in_bytes", "6000\n");
+    put_file("u/v/memory.max", "4000\n");
+    put_file("u/v/memory.current", "1500\n");
+    put_file("u/v/memory.stat", "anon 5\ninactive_file 300\n");
+    put_file("u/memory.max", "max\n");
+    put_file("full/memory.max", "100\n");
+    put_file("full/memory.current", "150\n");
+
+    static const struct { const char *groups; size_t room, limit; } tries[] = {
+        { "4:memory:/a/b\n", 3700, 5000 },              /* a parent's, less what its cache gives back */
+        { "5:cpu,memory:/a\n1:name=x:/u/v\n", 3700, 5000 },
+        { "4:memory:/\n", 6000, 6000 },
+        { "4:memory:/not/seen/here\n", 6000, 6000 },    /* a container's view: its own group is the root */
+        { "0::/u/v\n", 2800, 4000 },
+        { "0::/u\n", SIZE_MAX, SIZE_MAX },
+        { "4:memory:/a\n0::/u/v\n", 2800, 4000 },       /* both generations at once */
+        { "4:memoryless:/a\n0:x:/u/v\nnonsense\n", SIZE_MAX, SIZE_MAX },
+        { "0::/full\n", 0, 100 },
+        { "", SIZE_MAX, SIZE_MAX },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        size_t room = room_of(tries[i].groups, &limit);
+        if (room != tries[i].room || limit != tries[i].limit)
+            fail_msg("%zu: room %zu, limit %zu", i, room, limit);
+    }
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", mount);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(kn_cgroup_room("/nowhere", mount, &limit), SIZE_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +218,7 @@ int main(void)
         cmocka_unit_test(reading_survives_interruptions_and_names_what_is_missing),
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(the_machine_is_known),
+        cmocka_unit_test(limits_of_all_groups_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/moe/golden.h"
+#include "tests/moe/load.h"
 
 #define TOLERANCE 1e-4
 
@@ -57,7 +58,7 @@ static void logits_are_those_of_transformers(void **state)
     struct golden g;
     struct kn_team *team;
     struct moe_file *file;
-    struct moe_model *model;
+    struct moe_model *model = NULL;
     struct moe_context *context;
     assert_int_equal(golden_read(&g, name), 0);
     snprintf(path, sizeof path, "/tmp/spillway-golden-%d.gguf", getpid());
@@ -65,10 +66,9 @@ static void logits_are_those_of_transformers(void **state)
     assert_int_equal(kn_team_open(&team, 2), 0);
     assert_int_equal(moe_file_open(&file, path), 0);
     unlink(path);
-    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .team = team };
     struct moe_context_options co = { .max_row = 64, .max_want = 64, .n_slot = g.n_tok,
                                       .max_pos = g.n_tok, .kv = KN_KV_F32, .team = team };
-    assert_int_equal(moe_model_open(&model, file, &mo), 0);
+    assert_int_equal(load_model(&model, file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     assert_int_equal(moe_model_shape(model)->n_vocab, g.n_vocab);
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     double worst = run(&g, context, 64);

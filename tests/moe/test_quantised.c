@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "moe/internal.h"
+#include "tests/moe/load.h"
 #include "tests/moe/plain.h"
 
 #define N_TOK     16
@@ -206,15 +207,14 @@ static void close_subject(struct subject *s)
 
 static void run_engine(struct subject *s, struct kn_team *team)
 {
-    struct moe_model *model;
+    struct moe_model *model = NULL;
     struct moe_context *context;
-    struct moe_model_options mo = { .isa = KN_ISA_COUNT - 1, .team = team };
     struct moe_context_options co = { .max_row = N_TOK, .max_want = N_TOK, .n_slot = N_TOK,
                                       .max_pos = N_TOK, .kv = KN_KV_F32, .team = team };
     struct moe_row row[N_TOK];
     struct moe_result result;
     int32_t slot[N_TOK];
-    assert_int_equal(moe_model_open(&model, s->file, &mo), 0);
+    assert_int_equal(load_model(&model, s->file, KN_ISA_COUNT - 1, team, OFF_IO_AUTO), 0);
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     for (int i = 0; i < N_TOK; i++) {
         slot[i] = i;

@@ -1,5 +1,6 @@
-/* The expert store: what it hands out for an expert is that expert, whole, however many matrices
- * of whatever format it has; a budget is kept; and what fails leaves nothing behind.
+/* The expert store: what it hands out for an expert is that expert, whole, however few slots there are,
+ * whoever else asks and whatever was read ahead; a budget is kept; what cannot be read is said of that
+ * expert alone; and what fails leaves nothing behind.
  *
  * Bytes are random: nothing here reads numbers. */
 #include <setjmp.h>
@@ -15,7 +16,7 @@
 
 struct model {                                  /* experts in one file */
     struct off_expert expert[MAX_EXPERT];
-    int n_expert;
+    int n_expert, per_layer;
     uint8_t *data;
     size_t n;
     char path[64];
@@ -56,6 +57,9 @@ static struct model *open_model(int n_layer, int per_layer, int d)
                            256 * (1 + i));
             }
     m->n_expert = n_layer * per_layer;
+    m->per_layer = per_layer;
+    for (int e = 0; e < m->n_expert; e++)
+        m->expert[e].group = e / per_layer;
     snprintf(m->path, sizeof m->path, "/tmp/spillway-store-%d", getpid());
     m->name = m->path;
     FILE *f = fopen(m->path, "wb");
@@ -76,11 +80,48 @@ static void close_model(struct model *m)
     free(m);
 }
 
-static int open_store(struct off_store **s, const struct model *m, size_t budget)
+static int open_store(struct off_store **s, const struct model *m, size_t bytes)
 {
     return off_store_open(s, &(struct off_store_options){
         .files = { 1, &m->fd, &m->name }, .expert = m->expert, .n_expert = m->n_expert,
-        .host_bytes = budget, .ops = kn_ops(KN_ISA_COUNT - 1), .team = m->team });
+        .slot_bytes = bytes, .io = OFF_IO_PREAD });
+}
+
+static size_t least(const struct model *m) { return off_store_least(m->expert, m->n_expert); }
+static size_t all(const struct model *m)   { return off_store_bytes(m->expert, m->n_expert); }
+
+/* Somebody who asks: a team of its own and room for what comes. */
+struct asker {
+    struct off_store *s;
+    const struct model *m;
+    struct off_hands hands;
+    int32_t expert[MAX_EXPERT], index[MAX_EXPERT];
+    uint8_t mark[MAX_EXPERT];
+    struct off_view view[MAX_EXPERT];
+    int status[MAX_EXPERT];
+    bool seen[MAX_EXPERT];
+    int n;                                      /* of expert */
+    int n_wrong, n_failed;
+    uint64_t random;
+};
+
+static struct asker *open_asker(struct off_store *s, const struct model *m)
+{
+    struct asker *a = calloc(1, sizeof *a);
+    size_t bytes = (size_t)1 << 18;
+    a->s = s;
+    a->m = m;
+    a->hands = (struct off_hands){ kn_ops(KN_ISA_COUNT - 1), NULL, NULL, bytes };
+    assert_int_equal(kn_team_open(&a->hands.team, 2), 0);
+    a->hands.scratch = aligned_alloc(64, 2 * bytes);
+    return a;
+}
+
+static void close_asker(struct asker *a)
+{
+    kn_team_close(a->hands.team);
+    free(a->hands.scratch);
+    free(a);
 }
 
 static bool is_expert(const struct model *m, int expert, const struct off_view *v)
@@ -103,83 +144,99 @@ static bool is_expert(const struct model *m, int expert, const struct off_view *
     return same;
 }
 
-/* Fetches n experts and sees each of them once. */
-static void check_fetch(struct off_store *s, const struct model *m, const int32_t *expert, int n)
+/* Fetches the asker's list and sees each of it once, whole or with a status; most > 0: gives up when so
+ * many have come. */
+static void ask(struct asker *a, int most)
 {
     struct off_ticket t;
-    struct off_view *view = calloc((size_t)n, sizeof *view);
-    int32_t *index = calloc((size_t)n, sizeof *index);
-    int *status = calloc((size_t)n, sizeof *status), got, given = 0;
-    bool *seen = calloc((size_t)n, sizeof *seen);
-    assert_int_equal(off_fetch(s, expert, n, OFF_NOW, &t), 0);
-    while ((got = off_wait(s, &t, index, view, status)) > 0) {
+    int got, given = 0;
+    memset(a->seen, 0, sizeof a->seen);
+    off_fetch(a->s, a->expert, a->mark, a->n, OFF_NOW, &t);
+    while ((!most || given < most) &&
+           (got = off_wait(a->s, &t, &a->hands, a->index, a->view, a->status)) > 0)
         for (int i = 0; i < got; i++, given++) {
-            assert_in_range(index[i], 0, n - 1);
-            assert_false(seen[index[i]]);
-            seen[index[i]] = true;
-            assert_int_equal(status[i], 0);
-            assert_true(is_expert(m, expert[index[i]], &view[i]));
+            int at = a->index[i];
+            a->n_wrong += at < 0 || at >= a->n || a->seen[at];
+            a->seen[at] = true;
+            if (a->status[i])
+                a->n_failed++;
+            else
+                a->n_wrong += !is_expert(a->m, a->expert[at], &a->view[i]);
         }
-        assert_true(given <= n);
+    a->n_wrong += !most && given != a->n;
+    off_release(a->s, &t);
+}
+
+/* Some of a layer's experts, in any order; of each a share of 1 in `of`. */
+static void choose_some(struct asker *a, int layer, int of)
+{
+    a->n = 0;
+    for (int i = 0; i < a->m->per_layer; i++) {
+        a->random = kn_mix(a->random + KN_GOLDEN);
+        if ((int)(a->random >> 8 & 0xffff) % of)
+            continue;
+        int at = (int)((a->random >> 32) % (uint64_t)(a->n + 1));
+        a->expert[a->n++] = a->expert[at];
+        a->expert[at] = layer * a->m->per_layer + i;
     }
-    assert_int_equal(got, 0);
-    assert_int_equal(given, n);
-    off_release(s, &t);
-    free(view);
-    free(index);
-    free(status);
-    free(seen);
+}
+
+static void wait_until_filled(struct off_store *s)
+{
+    struct off_stats stats;
+    do {
+        sched_yield();
+        off_stats_get(s, &stats);
+    } while (stats.n_empty);
 }
 
 /* ---- what must hold -------------------------------------------------------------------------- */
 
-static void every_expert_is_itself(void **state)
+static void every_expert_is_itself_whatever_the_room(void **state)
 {
     (void)state;
     struct model *m = open_model(6, 7, 30);
-    struct off_store *s;
-    struct off_stats stats;
-    int32_t list[MAX_EXPERT];
-    int hits = 0;
-    assert_int_equal(open_store(&s, m, 0), 0);
-    for (int round = 0; round < 20; round++) {
-        int n = 0;
-        for (int e = 0; e < m->n_expert; e++)           /* distinct ones, not in order */
-            if (round == 0 || random_below(3) == 0) {
-                int at = random_below(n + 1);
-                list[n++] = list[at];
-                list[at] = e;
-            }
-        if (n == 0)
-            continue;
-        check_fetch(s, m, list, n);
-        hits += n;
-    }
-    off_stats_get(s, &stats);
-    assert_int_equal(stats.hits, hits);
-    size_t bytes = 0;
-    for (int e = 0; e < m->n_expert; e++)
-        for (int i = 0; i < OFF_MATRICES; i++) {
-            const struct off_source *x = &m->expert[e].matrix[i];
-            bytes += (size_t)x->n_out * kn_row_bytes(x->format, x->n_in);
+    for (int room = 0; room <= 4; room++) {
+        struct off_store *s;
+        size_t bytes = least(m) + (all(m) - least(m)) * (size_t)room / 4;
+        assert_int_equal(open_store(&s, m, bytes), 0);
+        struct asker *a = open_asker(s, m);
+        uint64_t asked = 0;
+        for (int round = 0; round < 120; round++) {
+            choose_some(a, round % 6, 1 + round % 3);
+            ask(a, 0);
+            asked += (uint64_t)a->n;
         }
-    assert_int_equal(stats.read_bytes, bytes);
-    off_store_close(s);
+        assert_int_equal(a->n_wrong + a->n_failed, 0);
+        struct off_stats stats;
+        wait_until_filled(s);
+        off_stats_get(s, &stats);
+        assert_int_equal(stats.hits + stats.misses, asked);
+        assert_true(stats.n_expert == 42 && (room < 4 ? stats.n_slot < 42 : stats.n_slot == 42));
+        assert_int_equal(off_store_is_whole(s), room == 4);
+        close_asker(a);
+        off_store_close(s);
+    }
     close_model(m);
 }
 
-/* More than the store lists in one go, each smaller than a panel. */
+/* Each smaller than a panel. */
 static void a_thousand_small_experts(void **state)
 {
     (void)state;
     struct model *m = open_model(1, MAX_EXPERT, 1);
-    struct off_store *s;
-    int32_t list[MAX_EXPERT];
-    for (int e = 0; e < m->n_expert; e++)
-        list[e] = m->n_expert - 1 - e;
-    assert_int_equal(open_store(&s, m, 0), 0);
-    check_fetch(s, m, list, m->n_expert);
-    off_store_close(s);
+    for (int room = 0; room < 2; room++) {
+        struct off_store *s;
+        assert_int_equal(open_store(&s, m, room ? 0 : least(m) * 50), 0);
+        struct asker *a = open_asker(s, m);
+        for (int e = 0; e < m->n_expert; e++)
+            a->expert[e] = m->n_expert - 1 - e;
+        a->n = m->n_expert;
+        ask(a, 0);
+        assert_int_equal(a->n_wrong + a->n_failed, 0);
+        close_asker(a);
+        off_store_close(s);
+    }
     close_model(m);
 }
 
@@ -188,17 +245,78 @@ static void a_budget_is_kept(void **state)
     (void)state;
     struct model *m = open_model(4, 3, 20);
     struct off_store *s;
-    size_t need = off_store_bytes(m->expert, m->n_expert);
     faults_reset();
-    assert_int_equal(open_store(&s, m, need - 1), KN_ELIMIT);
+    assert_int_equal(open_store(&s, m, least(m) - 1), KN_ELIMIT);
     assert_int_equal(faults.n_line, 1);
     assert_non_null(strstr(faults.line, "--host-mem"));
     assert_true(faults_clean());
-    assert_int_equal(open_store(&s, m, need), 0);
-    assert_true(faults.n_map > 0 && (size_t)faults.n_map <= need);
-    off_store_close(s);
+    for (size_t bytes = least(m); bytes <= all(m); bytes += 10000) {
+        assert_int_equal(open_store(&s, m, bytes), 0);
+        assert_true(faults.n_map > 0 && (size_t)faults.n_map <= bytes);
+        off_store_close(s);
+        assert_true(faults_clean());
+    }
     off_store_close(NULL);
-    assert_true(faults_clean());
+    faults_off();
+    close_model(m);
+}
+
+/* What is read ahead is there when it is asked for; what was not is counted as wasted when it goes. */
+static void what_is_read_ahead_is_counted(void **state)
+{
+    (void)state;
+    struct model *m = open_model(8, 6, 20);
+    struct off_store *s;
+    struct off_stats stats;
+    struct off_ticket t;
+    uint8_t mark[6];
+    int32_t soon[6];
+    assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) / 2), 0);
+    struct asker *a = open_asker(s, m);
+    wait_until_filled(s);
+    off_stats_get(s, &stats);
+    assert_int_equal(stats.soon_reads + stats.soon_hits + stats.wasted_bytes, 0);
+    for (int round = 0; round < 400; round++) {
+        int layer = round % 7;
+        for (int i = 0; i < 6; i++)
+            soon[i] = (layer + 1) * 6 + i;
+        choose_some(a, layer, 2);
+        off_fetch(s, soon, mark, 6, OFF_SOON, &t);
+        ask(a, 0);
+        choose_some(a, layer + 1, 2);
+        ask(a, 0);
+        off_release(s, &t);
+    }
+    off_stats_get(s, &stats);
+    assert_int_equal(a->n_wrong + a->n_failed, 0);
+    assert_true(stats.soon_reads > 0 && stats.soon_hits > 0 && stats.wasted_bytes > 0);
+    assert_true(stats.soon_hits < stats.soon_reads);
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
+/* One expert's bytes are beyond the end of the file: those who need it are told, and nobody else. */
+static void one_that_cannot_be_read_fails_alone(void **state)
+{
+    (void)state;
+    struct model *m = open_model(2, 5, 30);
+    struct off_store *s;
+    faults_reset();
+    m->expert[3].matrix[2].offset = kn_align_up(m->n, 4096) + 4096;
+    assert_int_equal(open_store(&s, m, least(m)), 0);
+    struct asker *a = open_asker(s, m);
+    for (int round = 0; round < 6; round++) {
+        for (int e = 0; e < 5; e++)
+            a->expert[e] = e;
+        a->n = 5;
+        ask(a, 0);
+        assert_int_equal(a->n_wrong, 0);
+        assert_int_equal(a->n_failed, round + 1);
+    }
+    assert_true(faults.n_line > 0 && strstr(faults.line, m->name));
+    close_asker(a);
+    off_store_close(s);
     faults_off();
     close_model(m);
 }
@@ -213,90 +331,91 @@ static void whatever_fails_nothing_is_left(void **state)
         { FAULT_READ, FAULT_SHORT, 0 },
     };
     struct model *m = open_model(2, 3, 20);
-    struct off_view v;
-    struct off_ticket t;
-    int32_t index;
-    int n_error = 0, status;
+    struct asker *a = open_asker(NULL, m);
+    int n_refused = 0, n_failed = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         bool struck = true;
         for (long n = 1; struck; n++) {
             struct off_store *s = NULL;
             faults_at(ways[i].kind, n, ways[i].way, ways[i].error);
-            int got = open_store(&s, m, 0);
-            struck = faults.struck;
-            for (int32_t e = 0; !got && e < m->n_expert; e++) {
-                assert_int_equal(off_fetch(s, &e, 1, OFF_NOW, &t), 0);
-                assert_int_equal(off_wait(s, &t, &index, &v, &status), 1);
-                assert_true(is_expert(m, e, &v));
-                off_release(s, &t);
+            int got = open_store(&s, m, least(m));
+            n_refused += got != 0;
+            a->s = s;
+            a->n_failed = 0;
+            for (int layer = 0; !got && layer < 2; layer++) {
+                choose_some(a, layer, 1);
+                ask(a, 0);
             }
+            n_failed += a->n_failed;
+            assert_int_equal(a->n_wrong, 0);
+            assert_true(!a->n_failed || faults.n_line);
+            struck = faults.struck;
             off_store_close(s);
-            if (faults.n_line != (got != 0) || (got && !struck) || !faults_clean())
+            if ((got && (!struck || faults.n_line != 1)) || !faults_clean())
                 fail_msg("way %zu, call %ld: %d, %d lines (%s), %s", i, n, got, faults.n_line,
                          faults.line, faults_clean() ? "clean" : "something is left");
-            n_error += got != 0;
         }
     }
-    assert_true(n_error >= 5);
+    assert_true(n_refused >= 5 && n_failed > 0);
     faults_off();
+    close_asker(a);
     close_model(m);
 }
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
-struct fetcher { struct off_store *s; const struct model *m; int first, failed; };
-
-static void *fetch_many(void *arg)
+static void *ask_often(void *arg)
 {
-    struct fetcher *f = arg;
-    for (int round = 0; round < 80; round++) {
-        int32_t e[2] = { (f->first + round) % f->m->n_expert,
-                         (f->first + round + 5) % f->m->n_expert };
-        struct off_ticket t;
-        struct off_view v[2];
-        int32_t index[2];
-        int status[2], n, given = 0;
-        f->failed += off_fetch(f->s, e, 2, OFF_NOW, &t) != 0;
-        while ((n = off_wait(f->s, &t, index, v, status)) > 0)
-            for (int i = 0; i < n; i++, given++)
-                f->failed += status[i] != 0 || !is_expert(f->m, e[index[i]], &v[i]);
-        f->failed += given != 2;
-        off_release(f->s, &t);
+    struct asker *a = arg;
+    struct off_ticket t;
+    uint8_t mark[8];
+    int32_t soon[8];
+    for (int round = 0; round < 150; round++) {
+        int layer = round % 3, next = (layer + 1) % 3;
+        for (int i = 0; i < 4; i++)
+            soon[i] = next * 8 + (i * 2 + round) % 8;
+        choose_some(a, layer, 1 + round % 2);
+        off_fetch(a->s, soon, mark, 4, OFF_SOON, &t);
+        ask(a, round % 5 == 4 ? 1 : 0);
+        off_release(a->s, &t);
     }
     return NULL;
 }
 
-static void threads_fetch_at_once(void **state)
+static void threads_ask_at_once(void **state)
 {
     (void)state;
-    struct model *m = open_model(3, 4, 10);
-    struct off_store *s;
-    struct fetcher f[3];
-    struct off_stats stats;
-    pthread_t thread[3];
-    assert_int_equal(open_store(&s, m, 0), 0);
-    for (int i = 0; i < 3; i++) {
-        f[i] = (struct fetcher){ s, m, 4 * i, 0 };
-        assert_int_equal(pthread_create(&thread[i], NULL, fetch_many, &f[i]), 0);
+    struct model *m = open_model(3, 8, 10);
+    for (int room = 0; room < 3; room++) {
+        struct off_store *s;
+        struct asker *a[3];
+        pthread_t thread[3];
+        assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) * (size_t)room / 2), 0);
+        for (int i = 0; i < 3; i++) {
+            a[i] = open_asker(s, m);
+            a[i]->random = (uint64_t)i;
+            assert_int_equal(pthread_create(&thread[i], NULL, ask_often, a[i]), 0);
+        }
+        for (int i = 0; i < 3; i++) {
+            pthread_join(thread[i], NULL);
+            assert_int_equal(a[i]->n_wrong + a[i]->n_failed, 0);
+            close_asker(a[i]);
+        }
+        off_store_close(s);
     }
-    for (int i = 0; i < 3; i++) {
-        pthread_join(thread[i], NULL);
-        assert_int_equal(f[i].failed, 0);
-    }
-    off_stats_get(s, &stats);
-    assert_int_equal(stats.hits, 3 * 80 * 2);
-    off_store_close(s);
     close_model(m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_expert_is_itself),
+        cmocka_unit_test(every_expert_is_itself_whatever_the_room),
         cmocka_unit_test(a_thousand_small_experts),
         cmocka_unit_test(a_budget_is_kept),
+        cmocka_unit_test(what_is_read_ahead_is_counted),
+        cmocka_unit_test(one_that_cannot_be_read_fails_alone),
         cmocka_unit_test(whatever_fails_nothing_is_left),
-        cmocka_unit_test(threads_fetch_at_once),
+        cmocka_unit_test(threads_ask_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,85 @@
+/* The budget for a model on this machine: what it asks for, how much there is, and who refuses.
+ *
+ * What is small is measured when it is there: file header, vocabulary, sessions.  What comes later and is
+ * not asked for by size is a round figure above what was measured: FIXED is code and libraries as far as
+ * they are touched, the kernel's part and the reading threads; a worker takes its stacks; an expert a
+ * line in the store's lists.  The header has gone through the page cache, which a cgroup counts as well. */
+#include "engine/plan.h"
+
+#include <stdio.h>
+
+#define MIB          ((size_t)1 << 20)
+#define FIXED        (16 * MIB)
+#define PER_THREAD   (MIB / 4)
+#define PER_EXPERT   1024
+#define LEAST_MARGIN (256 * MIB)                /* of what is free, to others: this, or a twentieth */
+
+static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */
+
+/* Data begins where the header ends; tensors of a file stand in any order. */
+static size_t header_bytes(const struct moe_file *f)
+{
+    size_t bytes = 0;
+    for (int file = 0; file < moe_file_files(f)->n_file; file++) {
+        uint64_t first = UINT64_MAX;
+        for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
+            const struct moe_tensor *t = moe_file_tensor(f, i);
+            if (t->file == file && t->offset < first)
+                first = t->offset;
+        }
+        bytes += first == UINT64_MAX ? 0 : first;
+    }
+    return bytes;
+}
+
+static void ask(struct eng_need *need, const struct eng_use *use)
+{
+    const struct moe_shape *s = moe_model_shape(use->model);
+    struct moe_context_options one = use->context;
+    one.n_slot = 1;
+    size_t slot = moe_kv_slot_bytes(use->model, one.kv);
+    *need = (struct eng_need){
+        .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
+                       (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),
+        .dense_bytes = s->dense_bytes, .step_bytes = moe_context_bytes(use->model, &one),
+        .kv_slot_bytes = slot, .n_ctx = one.max_pos, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
+        .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = s->n_expert_total,
+    };
+}
+
+static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
+{
+    /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
+    size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
+    const char *shrink = use->kv_mem ? "--kv-mem" : "--ctx-size";
+    char parts[256];
+    snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
+             "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),
+             mib(need->step_bytes), mib(need->fixed_bytes));
+    if (use->host_mem)
+        return kn_fail(KN_ELIMIT, "%s does not go into %zu MiB (%s): raise --host-mem to %zuM, or lower %s",
+                       moe_file_path(use->file), split->total / MIB, parts, least, shrink);
+    return kn_fail(KN_ELIMIT, "%s does not go into the %zu MiB that this machine can spare (%s): free memory, "
+                   "lower %s, or say what may be taken, at least --host-mem %zuM", moe_file_path(use->file),
+                   split->total / MIB, parts, shrink, least);
+}
+
+int eng_budget(struct eng_split *out, const struct eng_use *use)
+{
+    struct kn_machine machine;
+    struct eng_need need;
+    kn_machine_get(&machine);
+    size_t left = machine.available_bytes, margin = left / 20 > LEAST_MARGIN ? left / 20 : LEAST_MARGIN;
+    size_t total = use->host_mem ? use->host_mem : left > margin ? left - margin : 0;
+    ask(&need, use);
+    int error = eng_plan_split(out, &need, total);
+    if (error == KN_EINVAL)
+        return kn_fail(KN_ELIMIT, "one context of %d tokens takes %zu MiB of keys and values: raise --kv-mem "
+                       "to %zuM, or lower --ctx-size", need.n_ctx, mib(out->kv_least), mib(out->kv_least));
+    if (error)
+        return refuse(out, &need, use);
+    if (out->total - out->spare > left)
+        kn_say(KN_LOG_WARN, "%zu MiB are wanted and %zu MiB are free: this may swap, or be killed",
+               mib(out->total - out->spare), left / MIB);
+    return 0;
+}

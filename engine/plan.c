@@ -1,0 +1,98 @@
+/* The arithmetic of `plan`: a budget's parts, and the time that a pass takes.
+ *
+ * The split goes down the list: what every pass needs comes first and whole; KV takes what was asked for,
+ * or room for n_parallel contexts, but at most 30 % of what is left, or what experts leave over, or one
+ * context, whichever is most; experts get the rest.  Of all that is mapped page tables take one byte in
+ * 512, which count as fixed.
+ *
+ * A pass takes the disk the bytes of missing experts over its rate, while the cores take the bytes touched
+ * over the memory's rate and the multiply-adds over theirs, one after the other: a core that waits for
+ * bytes does not multiply.  The slower of the two sets the pace.  An expert is there with the share of
+ * experts that fit: an even router gives no cache a better chance than that. */
+#include "engine/internal.h"
+
+#define TABLES 512                              /* 8 bytes for a page of 4 KiB */
+
+/* What decoding reaches of the rates that the probes reach, with 1 to 16 sequences wholly in memory: 0.85
+ * to 0.90 of the sum of both times (evals/results/speed-2026-11-20.md). */
+#define OF_PROBES 0.88
+
+static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
+static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
+
+/* With page tables, and rounded up: (n + n / TABLES) is enough for n. */
+static size_t with_tables(size_t n) { return n + (n + TABLES - 1) / TABLES; }
+
+static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
+{
+    if (need->kv_mem)
+        return need->kv_mem;
+    size_t beside = room > need->expert_bytes ? room - need->expert_bytes : 0;
+    return least_of((size_t)need->n_parallel * one, most_of(one, most_of(room / 10 * 3, beside)));
+}
+
+int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total)
+{
+    size_t block = ENG_KV_BLOCK * need->kv_slot_bytes;
+    size_t one = kn_align_up((size_t)need->n_ctx, ENG_KV_BLOCK) * need->kv_slot_bytes;
+    size_t kv_least = need->kv_mem ? need->kv_mem : one, always = need->dense_bytes + need->step_bytes;
+    *out = (struct eng_split){ .total = total, .kv_least = one, .n_expert = need->n_expert };
+    out->least = need->fixed_bytes + with_tables(always + kv_least + need->expert_least);
+    if (kv_least < one)
+        return KN_EINVAL;
+    if (total < out->least)
+        return KN_ELIMIT;
+
+    size_t room = (total - need->fixed_bytes) / (TABLES + 1) * TABLES;
+    room = room > always ? room - always : 0;   /* may be a few bytes short of what `least` has rounded up */
+    room = most_of(room, kv_least + need->expert_least);
+    size_t n_block = least_of(kv_wish(need, room, one) / block, INT32_MAX / 2 / ENG_KV_BLOCK);
+    out->n_kv_slot = (int)n_block * ENG_KV_BLOCK;
+    out->kv = n_block * block;
+    out->dense = need->dense_bytes;
+    out->step = need->step_bytes;
+    out->expert = least_of(need->expert_bytes, room - out->kv);
+    if (need->n_expert)
+        out->n_resident = (int)((double)out->expert / (double)need->expert_bytes * need->n_expert);
+    out->fixed = need->fixed_bytes + (with_tables(always + out->kv + out->expert) - always - out->kv -
+                                      out->expert);
+    size_t taken = out->fixed + out->dense + out->step + out->kv + out->expert;
+    out->spare = total > taken ? total - taken : 0;
+    return 0;
+}
+
+double eng_plan_distinct(int n_expert, int n_used, int n_row)
+{
+    double none = 1;                            /* the chance that nobody chose an expert */
+    for (int i = 0; i < n_row; i++)
+        none *= 1 - (double)n_used / n_expert;
+    return n_expert * (1 - none);
+}
+
+void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
+                       const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row)
+{
+    struct eng_forecast f = { .n_row = n_row };
+    double expert = 0, positions = (double)n_row * position, used = 0;
+    if (shape->n_expert) {
+        expert = (double)shape->expert_file_bytes / shape->n_expert_total;
+        f.experts = eng_plan_distinct(shape->n_expert, shape->n_used, n_row);
+        used = f.experts * shape->n_layer;
+        f.misses = used * (1 - (double)split->n_resident / split->n_expert);
+    }
+    f.disk_bytes = f.misses * expert;
+    f.dram_bytes = (double)shape->pass_bytes + used * expert + positions * (double)kv_slot_bytes;
+    f.macs = n_row * shape->row_macs + positions * (shape->n_head * shape->d_head * 2.0) * shape->n_layer;
+
+    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / machine->disk_Bps : 0;
+    f.dram_s = f.dram_bytes / machine->dram_Bps;
+    f.mac_s = f.macs / machine->mac_ps;
+    f.pass_s = (f.dram_s + f.mac_s) / OF_PROBES;
+    f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
+    if (f.disk_s > f.pass_s) {
+        f.pass_s = f.disk_s;
+        f.bound_by = "disk";
+    }
+    f.tokens_per_s = n_row / f.pass_s;
+    *out = f;
+}

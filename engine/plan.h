@@ -1,0 +1,70 @@
+/* engine/plan.h - how a budget is split, and what speed to expect of it.  Internal to engine.
+ *
+ * Numbers in, numbers out: plan.c knows no model, no machine and no clock.  budget.c asks them. */
+#ifndef ENGINE_PLAN_H
+#define ENGINE_PLAN_H
+
+#include "moe/moe.h"
+
+/* ---- the split --------------------------------------------------------------------------------- */
+
+struct eng_need {                               /* what a model and its use ask for */
+    size_t fixed_bytes;                         /* code, vocabulary, stacks, lists */
+    size_t dense_bytes;
+    size_t step_bytes;                          /* a context without its KV */
+    size_t kv_slot_bytes;                       /* of one position */
+    int n_ctx, n_parallel;
+    size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
+    size_t expert_bytes, expert_least;          /* all of them; the least that works */
+    int n_expert;
+};
+
+/* Where the budget goes: the parts and what is spare add up to total. */
+struct eng_split {
+    size_t total, fixed, dense, step, kv, expert, spare;
+    size_t least;                               /* the smallest total that works */
+    size_t kv_least;                            /* KV of one context */
+    int n_kv_slot;                              /* positions that KV holds, in whole blocks */
+    int n_expert, n_resident;                   /* experts, and how many of them fit */
+};
+
+/* KN_ELIMIT when total is less than least, KN_EINVAL when kv_mem is less than one context takes: nothing is
+ * said, and only total, least and kv_least hold. */
+int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);
+
+/* ---- the speed --------------------------------------------------------------------------------- */
+
+struct eng_machine { double disk_Bps, dram_Bps, mac_ps; };
+
+struct eng_forecast {                           /* one decode pass over n_row sequences */
+    int n_row;
+    double experts;                             /* distinct ones per layer, if chosen evenly */
+    double misses;                              /* experts read from disk, over all layers */
+    double disk_bytes, dram_bytes, macs;
+    double disk_s, dram_s, mac_s;               /* what each tier alone would take */
+    double pass_s, tokens_per_s;                /* all of them together */
+    const char *bound_by;                       /* "disk", "dram", "operations" */
+};
+
+/* position: how long the sequences are, for the keys and values that attention reads. */
+void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
+                       const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row);
+
+/* Distinct ones of n_expert when n_row rows choose n_used each, evenly: E (1 - (1 - K/E)^t). */
+double eng_plan_distinct(int n_expert, int n_used, int n_row);
+
+/* ---- budget.c: the split for a model on this machine ------------------------------------------- */
+
+struct eng_use {
+    const struct moe_file *file;
+    const struct moe_model *model;              /* opened */
+    struct moe_context_options context;         /* but for n_slot */
+    int n_parallel;
+    size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
+    size_t aside;                               /* of host_mem, what others in the process will take */
+};
+
+/* Everything small is there already and counts as it is; everything large comes after.  Says why not. */
+int eng_budget(struct eng_split *out, const struct eng_use *use);
+
+#endif

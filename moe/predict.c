@@ -1,0 +1,93 @@
+/* Which experts the next layer will use, guessed while this one's are read.
+ *
+ * The next layer's router is run on the rows as they are now, without what this layer's experts will
+ * add: the stream changes little from layer to layer, so most of the guess is right.  It is only told to
+ * the store, which reads ahead when it has nothing better to do: a wrong guess costs time, never a bit
+ * of the result.  Where so many rows go that hardly an expert is left out, all are asked for.
+ *
+ * Cost: a norm and n_expert * d_model weights, some 1 MB of a layer's 20 at batch 1. */
+#include "moe/internal.h"
+
+#include <string.h>
+
+struct guess_job { struct moe_context *c; const struct moe_layer *next; };
+
+/* Beyond so many rows an expert is left out by one layer in some thousand. */
+int moe_guess_rows(const struct moe_desc *d, int max_row)
+{
+    return kn_min(max_row, d->n_used ? 8 * d->n_expert / d->n_used : 0);
+}
+
+static void norm_item(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct guess_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_acts *a = &c->guess.norm;
+    c->model->ops->rms_norm(c->x + (size_t)row * (size_t)d->d_model, j->next->ffn_norm, d->eps, d->d_model,
+                            a->x + (size_t)row * a->stride);
+    moe_code_row(c, a, moe_act_bit(&j->next->router), d->d_model, row);
+}
+
+static void choose_item(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct guess_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    float *p = c->guess.logit + (size_t)row * (size_t)d->n_expert;
+    c->model->ops->softmax(p, d->n_expert);
+    moe_choose(p, d->n_expert, d->n_used, c->guess.id + (size_t)row * (size_t)d->n_used);
+}
+
+/* By the probability that all rows together give an expert, the largest first. */
+static int rank(struct moe_context *c, int expert0)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_guess *g = &c->guess;
+    int n = 0;
+    memset(g->sum, 0, (size_t)d->n_expert * sizeof *g->sum);
+    for (int row = 0; row < c->n_row; row++)
+        for (int i = 0; !c->status[row] && i < d->n_used; i++) {
+            int32_t e = g->id[row * d->n_used + i];
+            g->sum[e] += g->logit[(size_t)row * (size_t)d->n_expert + (size_t)e];
+        }
+    for (int e = 0; e < d->n_expert; e++) {
+        if (!(g->sum[e] > 0))
+            continue;
+        int at = n++;
+        for (; at > 0 && g->sum[g->expert[at - 1] - expert0] < g->sum[e]; at--)
+            g->expert[at] = g->expert[at - 1];
+        g->expert[at] = expert0 + e;
+    }
+    return n;
+}
+
+void moe_guess_next(struct moe_context *c, int layer)
+{
+    const struct moe_model *m = c->model;
+    struct moe_guess *g = &c->guess;
+    if (layer + 1 == m->desc.n_layer || off_store_is_whole(m->store))
+        return;
+    const struct moe_layer *next = &m->layer[layer + 1];
+    struct guess_job job = { c, next };
+    int n = m->desc.n_expert;
+    if (c->n_row >= moe_guess_rows(&m->desc, INT32_MAX)) {
+        for (int e = 0; e < n; e++)
+            g->expert[e] = next->expert0 + e;
+    } else {
+        kn_parallel_for(c->team, c->n_row, norm_item, &job);
+        c->product[0] = moe_product(&g->norm, &next->router, g->logit, c->n_row);
+        moe_products(c, 1);
+        kn_parallel_for(c->team, c->n_row, choose_item, &job);
+        n = rank(c, next->expert0);
+    }
+    off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
+}
+
+void moe_guess_end(struct moe_context *c)
+{
+    if (c->guess.ticket.n)
+        off_release(c->model->store, &c->guess.ticket);
+}

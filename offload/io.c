@@ -1,0 +1,256 @@
+/* The I/O thread: jobs come in by urgency, go to the reader, and come out when they have ended.
+ *
+ * A job stands in its rank's queue until the last of its bytes has been handed out, and is the reader's
+ * alone from then on.  What is needed now goes first; a later rank moves only while no earlier one waits,
+ * and the reader keeps what is under way of it small.
+ *
+ *   lock     guards the queues, events, closing, asleep, and of a job in a queue: next, urgency, begun
+ *   changed  events went up                                       whoever waits for jobs waits
+ *   state    DONE is stored (release) after status and bytes; pairs with the acquire of who waits
+ *   asleep   the thread is in the reader's pull and has room: who posts wakes it, once */
+#include "offload/internal.h"
+
+#include <pthread.h>
+
+struct queue { struct off_job *first, **last; };
+
+struct off_io {
+    struct off_reader *reader;                  /* the thread's */
+    const struct off_files *files;              /* both: while it opens */
+    const struct off_io_options *options;
+    const char *name;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct queue queue[OFF_URGENCIES];
+    uint64_t events;
+    bool opened, closing, asleep;
+    int error;                                  /* of opening */
+};
+
+/* ---- queues: with the lock ----------------------------------------------------------------------- */
+
+static void append(struct off_io *io, struct off_job *job)
+{
+    struct queue *q = &io->queue[job->urgency];
+    job->next = NULL;
+    *q->last = job;
+    q->last = &job->next;
+}
+
+static bool unlink_job(struct off_io *io, struct off_job *job)
+{
+    struct queue *q = &io->queue[job->urgency];
+    for (struct off_job **at = &q->first; *at; at = &(*at)->next)
+        if (*at == job) {
+            *at = job->next;
+            if (!*at)
+                q->last = at;
+            return true;
+        }
+    return false;
+}
+
+static void finish(struct off_io *io, struct off_job *job)
+{
+    io->events++;
+    atomic_store_explicit(&job->state, OFF_JOB_DONE, memory_order_release);
+}
+
+static void wake(struct off_io *io)
+{
+    if (io->asleep)
+        off_reader_wake(io->reader);
+    io->asleep = false;
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------- */
+
+static void hand_out(struct off_io *io)
+{
+    for (int u = OFF_NOW; u < OFF_URGENCIES; u++) {
+        struct off_job *job;
+        while ((job = io->queue[u].first) != NULL && off_reader_room(io->reader, (enum off_urgency)u)) {
+            atomic_store_explicit(&job->state, OFF_JOB_READING, memory_order_relaxed);
+            if (off_reader_push(io->reader, job))
+                unlink_job(io, job);
+        }
+        if (job)
+            return;
+    }
+}
+
+/* What is under way of them still comes, and ends them. */
+static void drop_all(struct off_io *io)
+{
+    for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
+        for (struct off_job *job; (job = io->queue[u].first) != NULL; ) {
+            unlink_job(io, job);
+            job->begun = off_reader_span(job);
+            if (!job->status)
+                job->status = KN_ECANCELLED;
+            if (job->n_under_way == 0)
+                finish(io, job);
+        }
+}
+
+static void serve(struct off_io *io)
+{
+    for (;;) {
+        if (io->closing)
+            drop_all(io);
+        hand_out(io);
+        if (io->closing && off_reader_idle(io->reader))
+            return;
+        io->asleep = off_reader_room(io->reader, OFF_NOW);
+        pthread_mutex_unlock(&io->lock);
+        int n_late = 0;
+        struct off_job *ended = off_reader_pull(io->reader, &n_late);
+        pthread_mutex_lock(&io->lock);
+        io->asleep = false;
+        io->events += (uint64_t)n_late;
+        for (struct off_job *next; ended; ended = next) {
+            next = ended->next;
+            if (ended->begun < off_reader_span(ended))          /* failed before all was handed out */
+                unlink_job(io, ended);
+            finish(io, ended);
+        }
+        pthread_cond_broadcast(&io->changed);
+    }
+}
+
+/* The thread opens its reader itself, for a ring belongs to the thread that made it. */
+static void *io_main(void *arg)
+{
+    struct off_io *io = arg;
+    struct off_reader *reader = NULL;
+    int error = off_reader_open(&reader, io->files, io->options);
+    pthread_mutex_lock(&io->lock);
+    io->reader = reader;
+    io->error = error;
+    io->opened = true;
+    pthread_cond_broadcast(&io->changed);
+    if (!error)
+        serve(io);
+    pthread_cond_broadcast(&io->changed);
+    pthread_mutex_unlock(&io->lock);
+    off_reader_close(reader);
+    return NULL;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------- */
+
+int off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt)
+{
+    if (files->n_file > OFF_MAX_FILES)
+        return kn_fail(KN_ELIMIT, "a model of %d files; at most %d are read", files->n_file, OFF_MAX_FILES);
+    struct off_io *io = kn_calloc(1, sizeof *io);
+    if (!io)
+        return kn_fail(KN_ENOMEM, "no memory to read with");
+    io->files = files;
+    io->options = opt;
+    for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
+        io->queue[u].last = &io->queue[u].first;
+    pthread_mutex_init(&io->lock, NULL);
+    pthread_cond_init(&io->changed, NULL);
+    bool started = pthread_create(&io->thread, NULL, io_main, io) == 0;
+    pthread_mutex_lock(&io->lock);
+    while (started && !io->opened)
+        pthread_cond_wait(&io->changed, &io->lock);
+    int error = started ? io->error : kn_fail(KN_ENOMEM, "cannot start the thread that reads");
+    pthread_mutex_unlock(&io->lock);
+    if (error) {
+        if (started)
+            pthread_join(io->thread, NULL);
+        pthread_cond_destroy(&io->changed);
+        pthread_mutex_destroy(&io->lock);
+        kn_free(io);
+        return error;
+    }
+    io->name = off_reader_name(io->reader);
+    *out = io;
+    return 0;
+}
+
+void off_io_close(struct off_io *io)
+{
+    if (!io)
+        return;
+    pthread_mutex_lock(&io->lock);
+    io->closing = true;
+    wake(io);
+    pthread_mutex_unlock(&io->lock);
+    pthread_join(io->thread, NULL);
+    pthread_cond_destroy(&io->changed);
+    pthread_mutex_destroy(&io->lock);
+    kn_free(io);
+}
+
+const char *off_io_name(const struct off_io *io) { return io->name; }
+
+/* ---- jobs ---------------------------------------------------------------------------------------- */
+
+void off_io_post(struct off_io *io, struct off_job *job)
+{
+    kn_assert(job->bytes > 0 && (uintptr_t)job->to % OFF_PAGE == 0);
+    job->status = job->n_under_way = 0;
+    job->begun = 0;
+    job->plain = false;
+    atomic_store_explicit(&job->late, false, memory_order_relaxed);
+    pthread_mutex_lock(&io->lock);
+    atomic_store_explicit(&job->state, OFF_JOB_QUEUED, memory_order_relaxed);
+    append(io, job);
+    wake(io);
+    pthread_mutex_unlock(&io->lock);
+}
+
+bool off_io_cancel(struct off_io *io, struct off_job *job)
+{
+    pthread_mutex_lock(&io->lock);
+    bool queued = atomic_load_explicit(&job->state, memory_order_relaxed) == OFF_JOB_QUEUED;
+    if (queued) {
+        unlink_job(io, job);
+        atomic_store_explicit(&job->state, OFF_JOB_IDLE, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&io->lock);
+    return queued;
+}
+
+void off_io_raise(struct off_io *io, struct off_job *job)
+{
+    pthread_mutex_lock(&io->lock);
+    if (job->urgency != OFF_NOW && unlink_job(io, job)) {
+        job->urgency = OFF_NOW;
+        append(io, job);
+        wake(io);
+    }
+    pthread_mutex_unlock(&io->lock);
+}
+
+/* ---- events -------------------------------------------------------------------------------------- */
+
+uint64_t off_io_events(struct off_io *io)
+{
+    pthread_mutex_lock(&io->lock);
+    uint64_t events = io->events;
+    pthread_mutex_unlock(&io->lock);
+    return events;
+}
+
+uint64_t off_io_wait(struct off_io *io, uint64_t seen)
+{
+    pthread_mutex_lock(&io->lock);
+    while (io->events <= seen)
+        pthread_cond_wait(&io->changed, &io->lock);
+    uint64_t events = io->events;
+    pthread_mutex_unlock(&io->lock);
+    return events;
+}
+
+void off_io_nudge(struct off_io *io)
+{
+    pthread_mutex_lock(&io->lock);
+    io->events++;
+    pthread_cond_broadcast(&io->changed);
+    pthread_mutex_unlock(&io->lock);
+}

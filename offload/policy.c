@@ -1,0 +1,208 @@
+/* Who goes when room is needed.
+ *
+ * Groups (layers) take turns in ascending order and round again.  To keep an expert until its group's
+ * next turn takes a slot for `ahead` turns, and saves a read with the chance p that the turn uses it.  A
+ * slot is worth most where p / ahead is largest, so the expert with the largest ahead / p goes first;
+ * to keep it for several rounds is never a better bargain, for no round is shorter than what is ahead.
+ * What other caches have rules for follows: what a large batch sweeps through layer by layer goes right
+ * after it was used, when it is furthest from its next use; what nearly every turn uses stays; and one
+ * that came by chance goes with the next turn.
+ *
+ * The chance is predicted, for each turn, from how often the expert was used over three memories:
+ *
+ *     p = mean + sum over k of weight[k] * (used[k] - mean used[k])          means of its group
+ *
+ * where the weights are those that would have predicted the turns so far best (least squares, over all
+ * groups, fading).  So how much the last token, the present conversation and the long run tell about the
+ * next turn is learnt, and differences that are only noise get no weight: with one sequence the last
+ * tokens tell most; with independent choices nothing does, and p is the mean.
+ *
+ * A turn costs some 20 operations for each expert of the group.  Not for several threads at once. */
+#include "offload/internal.h"
+
+#include <string.h>
+
+#define N_MEMORY     3
+#define FIRST_CHANCE 0.1f                       /* of an expert never seen */
+#define LEAST_CHANCE 0.05f                      /* of the group's mean */
+#define FADE         0.995                      /* of what the weights are learnt from, each turn */
+#define MANY_TURNS   10000                      /* from where on their number makes no difference */
+#define KNOWN_TURNS  16                         /* that a share from an earlier run counts for */
+
+static const float memory[N_MEMORY] = { 2, 16, 256 };   /* turns looked back on */
+
+struct group { int32_t first, n_turn; };        /* experts from first up to the next group's */
+
+struct off_policy {
+    int n_expert, n_group, turn;                /* turn: the group whose turn it is */
+    struct group *group;                        /* [n_group + 1] */
+    int32_t *group_of;                          /* [n_expert] groups that there are, from 0 */
+    float *used[N_MEMORY];                      /* [n_expert] fading share of turns, by memory */
+    float *chance;                              /* [n_expert] of use in the next turn of its group */
+    float *now;                                 /* [n_expert] 1 or 0: used in the turn under way */
+    double square[N_MEMORY][N_MEMORY], product[N_MEMORY];   /* of deviations: each other, the outcome */
+    double weight[N_MEMORY];
+};
+
+int off_policy_open(struct off_policy **out, const struct off_expert *expert, int n_expert)
+{
+    size_t n = (size_t)n_expert;
+    struct off_policy *p = kn_calloc(1, sizeof *p);
+    if (!p)
+        goto fail;
+    p->n_expert = n_expert;
+    p->group = kn_calloc(n + 1, sizeof *p->group);
+    p->group_of = kn_calloc(n, sizeof *p->group_of);
+    p->chance = kn_calloc(n, sizeof *p->chance);
+    p->now = kn_calloc(n, sizeof *p->now);
+    bool room = p->group && p->group_of && p->chance && p->now;
+    for (int k = 0; k < N_MEMORY; k++)
+        room &= (p->used[k] = kn_calloc(n, sizeof *p->used[k])) != NULL;
+    if (!room)
+        goto fail;
+    for (int e = 0; e < n_expert; e++) {
+        kn_assert(e == 0 || expert[e].group >= expert[e - 1].group);
+        if (e == 0 || expert[e].group > expert[e - 1].group)
+            p->group[p->n_group++].first = e;
+        p->group_of[e] = p->n_group - 1;
+        p->chance[e] = FIRST_CHANCE;
+    }
+    p->group[p->n_group].first = n_expert;
+    p->turn = p->n_group - 1;
+    p->weight[N_MEMORY - 1] = 1;
+    *out = p;
+    return 0;
+fail:
+    off_policy_close(p);
+    return kn_fail(KN_ENOMEM, "no memory for the statistics of %d experts", n_expert);
+}
+
+void off_policy_close(struct off_policy *p)
+{
+    if (!p)
+        return;
+    kn_free(p->group);
+    kn_free(p->group_of);
+    kn_free(p->chance);
+    kn_free(p->now);
+    for (int k = 0; k < N_MEMORY; k++)
+        kn_free(p->used[k]);
+    kn_free(p);
+}
+
+static float mean(const float *x, int n)
+{
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += x[i];
+    return sum / (float)n;
+}
+
+/* Gaussian elimination; a little is added to the diagonal, for memories that have seen the same turns
+ * are equal. */
+static void solve(struct off_policy *p)
+{
+    double a[N_MEMORY][N_MEMORY + 1];
+    for (int r = 0; r < N_MEMORY; r++) {
+        memcpy(a[r], p->square[r], sizeof p->square[r]);
+        a[r][r] += 1e-3 * a[r][r] + 1e-9;
+        a[r][N_MEMORY] = p->product[r];
+    }
+    for (int k = 0; k < N_MEMORY; k++)
+        for (int r = k + 1; r < N_MEMORY; r++)
+            for (int c = N_MEMORY; c >= k; c--)
+                a[r][c] -= a[r][k] / a[k][k] * a[k][c];
+    for (int k = N_MEMORY; k-- > 0; ) {
+        p->weight[k] = a[k][N_MEMORY] / a[k][k];
+        for (int r = 0; r < k; r++)
+            a[r][N_MEMORY] -= a[r][k] * p->weight[k];
+    }
+}
+
+/* What the memories held before this turn, and what it used, make the weights. */
+static void learn_weights(struct off_policy *p, int first, int n)
+{
+    float mean_now = mean(p->now + first, n), mean_used[N_MEMORY];
+    float square[N_MEMORY][N_MEMORY] = { 0 }, product[N_MEMORY] = { 0 };
+    for (int k = 0; k < N_MEMORY; k++)
+        mean_used[k] = mean(p->used[k] + first, n);
+    for (int e = first; e < first + n; e++) {
+        float x[N_MEMORY], y = p->now[e] - mean_now;
+        for (int k = 0; k < N_MEMORY; k++) {
+            x[k] = p->used[k][e] - mean_used[k];
+            product[k] += x[k] * y;
+            for (int r = 0; r <= k; r++)
+                square[k][r] += x[k] * x[r];
+        }
+    }
+    for (int k = 0; k < N_MEMORY; k++) {
+        p->product[k] = FADE * p->product[k] + (double)product[k];
+        for (int r = 0; r <= k; r++)
+            p->square[r][k] = p->square[k][r] = FADE * p->square[k][r] + (double)square[k][r];
+    }
+    solve(p);
+}
+
+/* Averages of all turns at first, later fading. */
+static void remember(struct off_policy *p, int first, int n, int n_turn)
+{
+    for (int k = 0; k < N_MEMORY; k++) {
+        float seen = (float)n_turn + 0.5f, step = 1 / (seen < memory[k] ? seen : memory[k]);
+        for (int e = first; e < first + n; e++)
+            p->used[k][e] += step * (p->now[e] - p->used[k][e]);
+    }
+}
+
+static void predict(struct off_policy *p, int first, int n)
+{
+    float level = mean(p->used[1] + first, n), least = LEAST_CHANCE * level;
+    for (int e = first; e < first + n; e++)
+        p->chance[e] = level;
+    for (int k = 0; k < N_MEMORY; k++) {
+        float weight = (float)p->weight[k], mean_used = mean(p->used[k] + first, n);
+        for (int e = first; e < first + n; e++)
+            p->chance[e] += weight * (p->used[k][e] - mean_used);
+    }
+    for (int e = first; e < first + n; e++)
+        p->chance[e] = p->chance[e] < least ? least : p->chance[e] > 1 ? 1 : p->chance[e];
+}
+
+/* A turn that used them all (a long prompt's) says nothing about any: only whose turn it was. */
+void off_policy_use(struct off_policy *p, const int32_t *expert, int n_used)
+{
+    if (!n_used)
+        return;
+    struct group *g = &p->group[p->turn = p->group_of[expert[0]]];
+    int first = g->first, n = g[1].first - first;
+    if (n_used == n)
+        return;
+    for (int i = 0; i < n_used; i++)
+        p->now[expert[i]] = 1;
+    if (g->n_turn > 1)
+        learn_weights(p, first, n);
+    g->n_turn = kn_min(g->n_turn + 1, MANY_TURNS);
+    remember(p, first, n, g->n_turn);
+    predict(p, first, n);
+    for (int i = 0; i < n_used; i++)
+        p->now[expert[i]] = 0;
+}
+
+float off_policy_wait(const struct off_policy *p, int32_t expert)
+{
+    int ahead = p->group_of[expert] - p->turn;
+    return (float)(ahead > 0 ? ahead : ahead + p->n_group) / p->chance[expert];
+}
+
+float off_policy_share(const struct off_policy *p, int32_t expert)
+{
+    return p->used[N_MEMORY - 1][expert];
+}
+
+void off_policy_set_share(struct off_policy *p, int32_t expert, float share)
+{
+    struct group *g = &p->group[p->group_of[expert]];
+    g->n_turn = kn_max(g->n_turn, KNOWN_TURNS);
+    for (int k = 0; k < N_MEMORY; k++)
+        p->used[k][expert] = share;
+    p->chance[expert] = share > LEAST_CHANCE * FIRST_CHANCE ? share : LEAST_CHANCE * FIRST_CHANCE;
+}

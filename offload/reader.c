@@ -1,0 +1,371 @@
+/* Jobs as transfers: whole pages, short reads, what is tried again and what is not.
+ *
+ * In comes a job; its range is widened to whole pages and cut into transfers, which a mover (ring.c,
+ * pool.c) carries out.  Each that comes back is judged here, and a job is done when none of its transfers
+ * is outstanding.  The rules:
+ *
+ *   all of it, or up to the job's last byte   good: the last page may reach past the end of the file
+ *   less                  the rest again, from a page's start; if that is nothing, through the page cache
+ *   0                     the file ends too early: that is for good
+ *   EINTR, EAGAIN         again, AGAIN times at most
+ *   EINVAL, O_DIRECT      the file system does not want it: this file through the page cache from here on
+ *   any other error       again, RETRIES times; then this job fails, and nothing else does
+ *   no answer             after STALL_NS without a sign of life the job is marked late and it is said;
+ *                         its memory stays the transfer's until there is an answer
+ *
+ * What goes through the page cache is dropped from there afterwards: what the engine keeps, it keeps
+ * itself. */
+#include "offload/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TRANSFER_BYTES ((size_t)1 << 20)
+#define DEPTH          16
+#define MAX_DEPTH      256
+#define AGAIN          100
+#define RETRIES        2
+#define STALL_NS       30000000000u
+#define REPEAT_NS      60000000000u             /* the same trouble with the same file is said again after */
+
+struct transfer {
+    struct off_transfer mover;                  /* first: what the mover knows of it */
+    struct off_job *job;                        /* NULL: free */
+    enum off_urgency urgency;                   /* as which it is counted, with so many */
+    size_t bytes;
+    int n_again, n_retry;
+};
+
+struct file {
+    int direct;                                 /* O_DIRECT; -1: none */
+    bool plain;                                 /* from here on without */
+    int64_t bytes;                              /* when it was opened; -1: not known */
+    int said;                                   /* the last trouble, and when it was said */
+    uint64_t said_ns;
+};
+
+struct off_reader {
+    struct off_files files;
+    struct file *file;                          /* [n_file] */
+    struct off_mover *mover;
+    struct transfer *transfer, *free;           /* [depth] */
+    int depth, n_under_way;
+    bool said_plain;
+    size_t under_way[OFF_URGENCIES];            /* bytes */
+};
+
+/* ---- saying what is wrong ------------------------------------------------------------------------ */
+
+/* Once for each file and kind of trouble: a disk that dies takes many jobs with it. */
+static bool is_news(struct off_reader *r, int file, int trouble)
+{
+    struct file *f = &r->file[file];
+    uint64_t now = kn_now_ns();
+    if (f->said == trouble && now - f->said_ns < REPEAT_NS)
+        return false;
+    f->said = trouble;
+    f->said_ns = now;
+    return true;
+}
+
+static int fail_read(struct off_reader *r, const struct off_job *job, int error)
+{
+    if (is_news(r, job->file, error))
+        kn_fail(KN_EIO, "%s: reading %zu bytes at %llu: %s", r->files.path[job->file], job->bytes,
+                (unsigned long long)job->offset, strerror(error));
+    return KN_EIO;
+}
+
+static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t end)
+{
+    const char *path = r->files.path[job->file];
+    int64_t was = r->file[job->file].bytes, is = kn_io()->size(r->files.fd[job->file]);
+    if (!is_news(r, job->file, ENODATA))
+        return KN_ESHORT;
+    if (is >= 0 && is < was)
+        return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
+                       "put it back and start again", path, (long long)is, (long long)was);
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: "
+                   "an incomplete copy?", path, (unsigned long long)end,
+                   (unsigned long long)(job->offset + job->bytes - end));
+}
+
+static void say_plain(struct off_reader *r, int file)
+{
+    if (!r->said_plain)
+        kn_say(KN_LOG_INFO, "%s: no O_DIRECT here (a file system without it?): read through the page cache, "
+               "which is slower", r->files.path[file]);
+    r->said_plain = true;
+}
+
+/* ---- transfers ----------------------------------------------------------------------------------- */
+
+static uint64_t span_start(const struct off_job *job) { return job->offset & ~(uint64_t)(OFF_PAGE - 1); }
+
+size_t off_reader_span(const struct off_job *job)
+{
+    return kn_align_up((size_t)(job->offset - span_start(job)) + job->bytes, OFF_PAGE);
+}
+
+static void push(struct off_reader *r, struct transfer *t)
+{
+    struct off_job *job = t->job;
+    const struct file *f = &r->file[job->file];
+    bool plain = job->plain || f->plain;
+    job->plain = plain;
+    t->mover.file = job->file + (plain ? r->files.n_file : 0);
+    t->mover.fd = plain ? r->files.fd[job->file] : f->direct;
+    r->mover->ops->push(r->mover, &t->mover);
+}
+
+bool off_reader_push(struct off_reader *r, struct off_job *job)
+{
+    size_t span = off_reader_span(job);
+    if (job->status) {                          /* has failed meanwhile */
+        job->begun = span;
+        return true;
+    }
+    size_t bytes = span - job->begun < TRANSFER_BYTES ? span - job->begun : TRANSFER_BYTES;
+    struct transfer *t = r->free;
+    r->free = (struct transfer *)t->mover.next;
+    *t = (struct transfer){
+        .mover = { .to = job->to + job->begun, .bytes = bytes, .offset = span_start(job) + job->begun },
+        .job = job, .urgency = job->urgency, .bytes = bytes };
+    job->begun += bytes;
+    if (job->n_under_way++ == 0)
+        job->deadline_ns = kn_now_ns() + STALL_NS;
+    r->n_under_way++;
+    r->under_way[t->urgency] += bytes;
+    push(r, t);
+    return job->begun == span;
+}
+
+/* The part that has come is done with: from a page's start with O_DIRECT.  False: that is none of it. */
+static bool advance(struct transfer *t, bool direct, size_t n)
+{
+    if (direct)
+        n &= ~(OFF_PAGE - 1);
+    t->mover.to += n;
+    t->mover.bytes -= n;
+    t->mover.offset += n;
+    return n > 0;
+}
+
+/* True: the transfer was sent off once more. */
+static bool judge(struct off_reader *r, struct transfer *t)
+{
+    struct off_job *job = t->job;
+    bool direct = t->mover.file < r->files.n_file;
+    int64_t n = t->mover.result;
+    uint64_t end = job->offset + job->bytes;
+    if (n == (int64_t)t->mover.bytes || (n > 0 && t->mover.offset + (uint64_t)n >= end))
+        return false;
+    if (job->status)                            /* lost already */
+        return false;
+    if (n == 0) {
+        job->status = fail_short(r, job, t->mover.offset);
+        return false;
+    }
+    if (n > 0)
+        job->plain |= !advance(t, direct, (size_t)n);
+    else if (n == -EINVAL && direct) {
+        r->file[job->file].plain = true;
+        say_plain(r, job->file);
+    } else if ((n == -EINTR || n == -EAGAIN) ? t->n_again++ >= AGAIN : t->n_retry++ >= RETRIES) {
+        job->status = fail_read(r, job, (int)-n);
+        return false;
+    }
+    push(r, t);
+    return true;
+}
+
+static void release(struct off_reader *r, struct transfer *t)
+{
+    r->under_way[t->urgency] -= t->bytes;
+    r->n_under_way--;
+    t->job->n_under_way--;
+    t->job = NULL;
+    t->mover.next = (struct off_transfer *)r->free;
+    r->free = t;
+}
+
+/* Marks those late that are; returns how long the next one still has. */
+static uint64_t time_left(struct off_reader *r, int *n_late)
+{
+    uint64_t now = kn_now_ns(), left = UINT64_MAX;
+    for (int i = 0; i < r->depth; i++) {
+        struct off_job *job = r->transfer[i].job;
+        if (!job || atomic_load_explicit(&job->late, memory_order_relaxed))
+            continue;
+        if (now >= job->deadline_ns) {
+            atomic_store_explicit(&job->late, true, memory_order_release);
+            (*n_late)++;
+            if (is_news(r, job->file, ETIMEDOUT))
+                kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting",
+                       r->files.path[job->file], (unsigned)(STALL_NS / 1000000000u));
+        } else if (job->deadline_ns - now < left)
+            left = job->deadline_ns - now;
+    }
+    return left;
+}
+
+static void end_job(struct off_reader *r, struct off_job *job)
+{
+    if (job->plain)
+        (void)posix_fadvise(r->files.fd[job->file], (off_t)span_start(job), (off_t)off_reader_span(job),
+                            POSIX_FADV_DONTNEED);
+}
+
+struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
+{
+    struct off_job *ended = NULL, **last = &ended;
+    uint64_t wait_ns = time_left(r, n_late);
+    struct off_transfer *next, *t = *n_late ? NULL : r->mover->ops->pull(r->mover, wait_ns);
+    for (; t; t = next) {
+        struct transfer *own = (struct transfer *)t;
+        struct off_job *job = own->job;
+        next = t->next;
+        if (judge(r, own))
+            continue;
+        release(r, own);
+        job->deadline_ns = kn_now_ns() + STALL_NS;
+        if (job->n_under_way == 0 && (job->status || job->begun == off_reader_span(job))) {
+            end_job(r, job);
+            job->next = NULL;
+            *last = job;
+            last = &job->next;
+        }
+    }
+    return ended;
+}
+
+bool off_reader_idle(const struct off_reader *r) { return r->n_under_way == 0; }
+void off_reader_wake(struct off_reader *r) { r->mover->ops->wake(r->mover); }
+const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->name; }
+
+bool off_reader_room(const struct off_reader *r, enum off_urgency u)
+{
+    /* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it.
+     * All under way come in at about the same time, so more only keeps the first one waiting. */
+    static const size_t most[OFF_URGENCIES] = { (size_t)6 << 20, (size_t)3 << 20, (size_t)3 << 20 };
+    return r->free && r->under_way[u] < most[u];
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+static bool is_same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* What the file system asks for beyond a page cannot be given; and the path may lead elsewhere by now. */
+static bool is_usable(int direct, int fd)
+{
+    struct statx x;
+    return is_same_file(direct, fd) &&
+           (statx(direct, "", AT_EMPTY_PATH, STATX_DIOALIGN, &x) != 0 || !(x.stx_mask & STATX_DIOALIGN) ||
+            (x.stx_dio_mem_align <= OFF_PAGE && x.stx_dio_offset_align <= OFF_PAGE));
+}
+
+static void open_files(struct off_reader *r)
+{
+    for (int i = 0; i < r->files.n_file; i++) {
+        struct file *f = &r->file[i];
+        f->bytes = kn_io()->size(r->files.fd[i]);
+        f->direct = kn_io()->open(r->files.path[i], O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
+        if (f->direct >= 0 && !is_usable(f->direct, r->files.fd[i])) {
+            kn_file_close(f->direct);
+            f->direct = -1;
+        }
+        f->plain = f->direct < 0;
+        if (f->plain)
+            say_plain(r, i);
+    }
+}
+
+/* Which files the mover may read: the direct descriptors, then the others. */
+static int open_ring(struct off_reader *r, int depth, const char **why)
+{
+    int n = r->files.n_file;
+    int *fd = kn_calloc((size_t)n * 2, sizeof *fd);
+    if (!fd)
+        return -ENOMEM;
+    for (int i = 0; i < n; i++) {
+        fd[i] = r->file[i].direct;
+        fd[n + i] = r->files.fd[i];
+    }
+    int error = off_ring_open(&r->mover, depth, fd, 2 * n, why);
+    kn_free(fd);
+    return error;
+}
+
+static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;         /* it is the system's, whatever is opened */
+    const char *why = "";
+    int error = kind == OFF_IO_PREAD ? 0 : open_ring(r, depth, &why);
+    if (r->mover)
+        return 0;
+    if (kind == OFF_IO_URING)
+        return kn_fail(KN_EUNSUPPORTED, "io_uring cannot be had: %s%s; --io auto reads with threads instead",
+                       strerror(-error), why);
+    if (error && !atomic_flag_test_and_set(&said))
+        kn_say(KN_LOG_WARN, "io_uring cannot be had: %s%s; reading with %d pread threads instead, which "
+               "costs more processor time (--io pread says so without this line)", strerror(-error), why,
+               depth);
+    return off_pool_open(&r->mover, depth);
+}
+
+int off_reader_open(struct off_reader **out, const struct off_files *files,
+                    const struct off_io_options *opt)
+{
+    struct off_reader *r = kn_calloc(1, sizeof *r);
+    int depth = opt->depth ? kn_min(opt->depth, MAX_DEPTH) : DEPTH, error = KN_ENOMEM;
+    if (!r) {
+        if (opt->mover)
+            opt->mover->ops->close(opt->mover);
+        return kn_fail(KN_ENOMEM, "no memory to read with");
+    }
+    r->mover = opt->mover;
+    r->files = *files;
+    r->file = kn_calloc((size_t)files->n_file, sizeof *r->file);
+    if (!r->file) {
+        r->files.n_file = 0;
+        kn_fail(error, "no memory to read %d files with", files->n_file);
+        goto fail;
+    }
+    open_files(r);
+    if (!r->mover && (error = open_mover(r, opt->kind, depth)) != 0)
+        goto fail;
+    r->depth = r->mover->depth;
+    r->transfer = kn_calloc((size_t)r->depth, sizeof *r->transfer);
+    if (!r->transfer) {
+        error = kn_fail(KN_ENOMEM, "no memory for %d reads at a time", r->depth);
+        goto fail;
+    }
+    for (int i = 0; i < r->depth; i++) {
+        r->transfer[i].mover.next = (struct off_transfer *)r->free;
+        r->free = &r->transfer[i];
+    }
+    *out = r;
+    return 0;
+fail:
+    off_reader_close(r);
+    return error;
+}
+
+void off_reader_close(struct off_reader *r)
+{
+    if (!r)
+        return;
+    if (r->mover)
+        r->mover->ops->close(r->mover);
+    for (int i = 0; i < r->files.n_file; i++)
+        kn_file_close(r->file[i].direct);
+    kn_free(r->transfer);
+    kn_free(r->file);
+    kn_free(r);
+}

@@ -1,0 +1,200 @@
+/* Transfers by io_uring.
+ *
+ * One ring, used by the thread that opened it.  It can read, and only the files it was given: what it may do
+ * is restricted before it is enabled, so that it is no way around what a sandbox allows.  A poll for an
+ * eventfd is always inside as well, so that the thread can wait in the kernel for completions and be woken
+ * by other threads, and so never waits for something that is not there.
+ *
+ *   pushed     in the submission ring, which has room for depth of them; submitted when the thread pulls
+ *   inside     the kernel's; each gives one completion, for which there is always room
+ *
+ * Cost: one system call for all transfers that were pushed and a wait for the first that ends. */
+#include "offload/internal.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RETRY_NS 1000000                /* when the kernel takes nothing */
+#define TRIES    10
+
+struct ring {
+    struct off_mover mover;
+    struct io_uring uring;
+    int wake_fd, wake_file;             /* the eventfd, and its index */
+    bool armed;                         /* its poll is pushed or inside */
+};
+
+static void ring_push(struct off_mover *m, struct off_transfer *t)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&((struct ring *)m)->uring);
+    kn_assert(sqe);
+    io_uring_prep_read(sqe, t->file, t->to, (unsigned)t->bytes, t->offset);
+    io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+    io_uring_sqe_set_data(sqe, t);
+}
+
+static void arm(struct ring *r)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+    kn_assert(sqe);
+    io_uring_prep_poll_add(sqe, r->wake_file, POLLIN);
+    io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+    io_uring_sqe_set_data(sqe, NULL);
+    r->armed = true;
+}
+
+static struct off_transfer *collect(struct ring *r)
+{
+    struct off_transfer *ended = NULL;
+    struct io_uring_cqe *cqe;
+    unsigned head, n = 0;
+    io_uring_for_each_cqe(&r->uring, head, cqe) {
+        struct off_transfer *t = io_uring_cqe_get_data(cqe);
+        n++;
+        if (!t) {
+            uint64_t count;
+            (void)!read(r->wake_fd, &count, sizeof count);
+            r->armed = false;
+            continue;
+        }
+        t->result = cqe->res;
+        t->next = ended;
+        ended = t;
+    }
+    io_uring_cq_advance(&r->uring, n);
+    return ended;
+}
+
+/* EINTR, EAGAIN, EBUSY: what was not taken stays pushed, the kernel has not waited, and the next pull tries
+ * again; soon, but not at once. */
+static struct off_transfer *ring_pull(struct off_mover *m, uint64_t wait_ns)
+{
+    struct ring *r = (struct ring *)m;
+    struct io_uring_cqe *first;
+    struct __kernel_timespec wait = { (long long)(wait_ns / 1000000000u), (long long)(wait_ns % 1000000000u) };
+    if (!r->armed)
+        arm(r);
+    int n = io_uring_submit_and_wait_timeout(&r->uring, &first, 1, wait_ns == UINT64_MAX ? NULL : &wait, NULL);
+    struct off_transfer *ended = collect(r);
+    if (n < 0 && n != -ETIME && n != -EINTR && !ended)
+        nanosleep(&(struct timespec){ 0, RETRY_NS }, NULL);
+    return ended;
+}
+
+static void ring_wake(struct off_mover *m)
+{
+    (void)!write(((struct ring *)m)->wake_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+}
+
+static void ring_close(struct off_mover *m)
+{
+    struct ring *r = (struct ring *)m;
+    io_uring_queue_exit(&r->uring);
+    close(r->wake_fd);
+    kn_free(r);
+}
+
+static const struct off_mover_ops ring_ops = {
+    .name = "io_uring", .close = ring_close, .push = ring_push, .pull = ring_pull, .wake = ring_wake,
+};
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* Completions are worked off when we ask for them, where the kernel knows that (6.1). */
+static int init_ring(struct io_uring *u, int depth)
+{
+    static const unsigned flags[] = { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0 };
+    int error = -EINVAL;
+    for (int i = 0; i < 2 && error == -EINVAL; i++) {
+        struct io_uring_params p = { .flags = IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE | flags[i],
+                                     .cq_entries = 4 * (unsigned)(depth + 1) };
+        error = io_uring_queue_init_params((unsigned)depth + 1, u, &p);
+    }
+    if (!error && !(u->features & IORING_FEAT_EXT_ARG)) {       /* waits that end, from 5.11 */
+        io_uring_queue_exit(u);
+        error = -EINVAL;
+    }
+    return error;
+}
+
+static int restrict_ring(struct io_uring *u, const int *fd, int n_fd)
+{
+    struct io_uring_restriction only[] = {
+        { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ },
+        { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_POLL_ADD },
+        { .opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED, .sqe_flags = IOSQE_FIXED_FILE },
+        { .opcode = IORING_RESTRICTION_SQE_FLAGS_REQUIRED, .sqe_flags = IOSQE_FIXED_FILE },
+    };
+    int error = io_uring_register_files(u, fd, (unsigned)n_fd);
+    if (!error)                                 /* liburing 2.3 forgets to export its names for these two */
+        error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_RESTRICTIONS, only,
+                                  sizeof only / sizeof *only);
+    if (!error)
+        error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+    return error;
+}
+
+static const char *reason(int error)
+{
+    switch (error) {
+    case -EPERM:
+    case -EACCES:
+        return " (a container's seccomp profile, or sysctl kernel.io_uring_disabled)";
+    case -ENOSYS:
+        return " (an old kernel, or a seccomp profile)";
+    case -ENOMEM:
+        return " (little memory may be locked: see ulimit -l)";
+    case -EINVAL:
+        return " (the kernel's is too old: 5.11 or later)";
+    }
+    return "";
+}
+
+/* The first submission shows whether the ring may be entered, too: some filters allow the one and not the
+ * other. */
+static int try_ring(struct ring *r)
+{
+    int error;
+    arm(r);
+    for (int i = 0; (error = io_uring_submit(&r->uring)) == -EINTR && i < TRIES; )
+        i++;
+    return error < 0 ? error : 0;
+}
+
+int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why)
+{
+    struct ring *r = kn_calloc(1, sizeof *r);
+    int *all = kn_calloc((size_t)n_fd + 1, sizeof *all), error = -ENOMEM;
+    *why = "";
+    if (!r || !all)
+        goto no_wake;
+    r->mover = (struct off_mover){ &ring_ops, depth };
+    if ((r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+        error = -errno;
+        goto no_wake;
+    }
+    memcpy(all, fd, (size_t)n_fd * sizeof *all);
+    all[r->wake_file = n_fd] = r->wake_fd;
+    if ((error = init_ring(&r->uring, depth)) != 0)
+        goto no_ring;
+    (void)io_uring_ring_dontfork(&r->uring);
+    if ((error = restrict_ring(&r->uring, all, n_fd + 1)) != 0 || (error = try_ring(r)) != 0)
+        goto no_use;
+    kn_free(all);
+    *out = &r->mover;
+    return 0;
+no_use:
+    io_uring_queue_exit(&r->uring);
+no_ring:
+    close(r->wake_fd);
+no_wake:
+    kn_free(all);
+    kn_free(r);
+    *why = reason(error);
+    return error;
+}

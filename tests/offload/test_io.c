@@ -1,0 +1,721 @@
+/* Reading: whatever a disk answers, and in whatever order, a job ends with the file's bytes or with an error
+ * that was said; urgency decides who goes first; and the ring and the threads give the same.
+ *
+ * The rules are tested over a mover of our own, which reads real files and answers as it is told: short, late,
+ * out of order, with any errno.  Clocks are the test's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <cmocka.h>
+
+#include "offload/internal.h"
+#include "tests/faults.h"
+
+#define FILE_BYTES (((size_t)5 << 20) + 777)
+#define MAX_JOB    64
+#define TRANSFER   ((size_t)1 << 20)
+
+static struct {
+    char path[2][64];
+    const char *name[2];
+    int fd[2];
+    uint8_t *data[2];
+    struct off_files files;
+} disk;
+
+static uint64_t random_state;
+static uint64_t random_of(uint64_t *random, uint64_t n) { return kn_mix(*random += KN_GOLDEN) % n; }
+static uint64_t random_below(uint64_t n) { return random_of(&random_state, n); }
+
+static void write_file(int i)
+{
+    FILE *f = fopen(disk.path[i], "wb");
+    if (!f || fwrite(disk.data[i], 1, FILE_BYTES, f) != FILE_BYTES || fclose(f))
+        abort();
+}
+
+static int make_disk(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(disk.path[i], sizeof disk.path[i], "/tmp/spillway-io-%d-%d", getpid(), i);
+        disk.name[i] = disk.path[i];
+        disk.data[i] = malloc(FILE_BYTES);
+        for (size_t at = 0; at < FILE_BYTES; at++)
+            disk.data[i][at] = (uint8_t)kn_mix(at * 2 + (size_t)i);
+        write_file(i);
+        disk.fd[i] = open(disk.path[i], O_RDONLY);
+    }
+    disk.files = (struct off_files){ 2, disk.fd, disk.name };
+    return disk.fd[0] < 0 || disk.fd[1] < 0;
+}
+
+static int remove_disk(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        close(disk.fd[i]);
+        unlink(disk.path[i]);
+        free(disk.data[i]);
+    }
+    return 0;
+}
+
+/* ---- jobs ---------------------------------------------------------------------------------------- */
+
+static size_t room_of(const struct off_job *j)
+{
+    return kn_align_up(j->offset % OFF_PAGE + j->bytes, OFF_PAGE);
+}
+
+static struct off_job new_job(int file, uint64_t offset, size_t bytes, enum off_urgency urgency)
+{
+    struct off_job j = { .file = file, .offset = offset, .bytes = bytes, .urgency = urgency };
+    j.to = aligned_alloc(OFF_PAGE, room_of(&j) + OFF_PAGE);
+    memset(j.to, 0xa5, room_of(&j) + OFF_PAGE);
+    return j;
+}
+
+/* Small and large, at the end of the file and anywhere, at any offset and on pages. */
+static struct off_job random_job(void)
+{
+    size_t most = random_below(4) ? 20000 : (size_t)3 << 20, bytes = 1 + random_below(most);
+    uint64_t offset = random_below(4) ? random_below(FILE_BYTES - bytes + 1) : FILE_BYTES - bytes;
+    if (random_below(4) == 0)
+        offset &= ~(uint64_t)(OFF_PAGE - 1);
+    return new_job((int)random_below(2), offset, bytes, (enum off_urgency)random_below(3));
+}
+
+static void await(struct off_io *io, const struct off_job *j)
+{
+    uint64_t seen = off_io_events(io);
+    while (j->state != OFF_JOB_DONE)
+        seen = off_io_wait(io, seen);
+}
+
+/* Its bytes are there, and none behind its pages was touched. */
+static bool is_right(const struct off_job *j)
+{
+    if (memcmp(j->to + j->offset % OFF_PAGE, disk.data[j->file] + j->offset, j->bytes) != 0)
+        return false;
+    for (size_t i = 0; i < OFF_PAGE; i++)
+        if (j->to[room_of(j) + i] != 0xa5)
+            return false;
+    return j->status == 0;
+}
+
+/* ---- a mover that does as it is told --------------------------------------------------------------- */
+
+struct fake {
+    struct off_mover mover;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t random;
+    struct off_transfer *held[MAX_JOB];         /* pushed, not answered */
+    int n_held, n_free;                         /* n_free: how many may be answered; -1: all */
+    bool woken, pulling, time_runs, free_when_woken;
+    long n_push, at;                            /* the at-th push is answered with `result` .. */
+    bool lasts;                                 /* .. and all after it of the same job */
+    int64_t result;                             /* below 0: -errno; otherwise at most so many bytes */
+    int struck_file;
+    const uint8_t *struck_end;                  /* of the transfer: where its last byte goes */
+    bool struck, refused, direct_after;         /* O_DIRECT refused; and tried although it was */
+    struct { int file; uint64_t offset; } log[4096];
+};
+
+static atomic_uint_fast64_t fake_now;
+static uint64_t fake_clock(void) { return fake_now; }
+
+static void fake_push(struct off_mover *m, struct off_transfer *t)
+{
+    struct fake *f = (struct fake *)m;
+    pthread_mutex_lock(&f->lock);
+    bool direct = t->file < 2;
+    assert_true(f->n_held < m->depth);
+    assert_false(direct && ((uintptr_t)t->to % 4096 || t->bytes % 4096 || t->offset % 4096));
+    assert_int_equal(t->fd == disk.fd[t->file % 2], !direct);
+    if (f->n_push < 4096)
+        f->log[f->n_push].file = t->file, f->log[f->n_push].offset = t->offset;
+    f->held[f->n_held++] = t;
+    f->n_push++;
+    t->result = INT64_MIN;
+    if (f->at && (f->n_push == f->at || (f->lasts && f->struck && t->to + t->bytes == f->struck_end))) {
+        f->struck = true;
+        f->struck_file = t->file % 2;
+        f->struck_end = t->to + t->bytes;
+        t->result = f->result;
+    }
+    f->direct_after |= f->refused && direct && t->file == f->struck_file;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void answer(struct off_transfer *t)
+{
+    size_t most = t->bytes;
+    if (t->result != INT64_MIN && t->result < 0)
+        return;
+    if (t->result != INT64_MIN && (size_t)t->result < most)
+        most = (size_t)t->result;
+    t->result = pread(disk.fd[t->file % 2], t->to, most, (off_t)t->offset);
+}
+
+static struct off_transfer *fake_pull(struct off_mover *m, uint64_t wait_ns)
+{
+    struct fake *f = (struct fake *)m;
+    struct off_transfer *ended = NULL;
+    pthread_mutex_lock(&f->lock);
+    f->pulling = true;
+    pthread_cond_broadcast(&f->changed);
+    while (!f->woken && !f->time_runs && (f->n_held == 0 || f->n_free == 0))
+        pthread_cond_wait(&f->changed, &f->lock);
+    f->pulling = f->woken = false;
+    if (f->time_runs && wait_ns != UINT64_MAX)
+        fake_now += wait_ns;
+    f->time_runs = false;
+    for (int n = 1 + (int)random_of(&f->random, 3); n > 0 && f->n_held > 0 && f->n_free != 0; n--) {
+        int i = (int)random_of(&f->random, (uint64_t)f->n_held);
+        struct off_transfer *t = f->held[i];
+        f->held[i] = f->held[--f->n_held];
+        f->n_free -= f->n_free > 0;
+        answer(t);
+        f->refused |= t->result == -EINVAL;
+        t->next = ended;
+        ended = t;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return ended;
+}
+
+static void fake_wake(struct off_mover *m)
+{
+    struct fake *f = (struct fake *)m;
+    pthread_mutex_lock(&f->lock);
+    f->woken = true;
+    if (f->free_when_woken)
+        f->n_free = -1;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void fake_close(struct off_mover *m) { assert_int_equal(((struct fake *)m)->n_held, 0); }
+
+/* What the test changes, changed under the lock. */
+static void fake_free(struct fake *f, int n, bool time_runs)
+{
+    pthread_mutex_lock(&f->lock);
+    f->n_free = n;
+    f->time_runs = time_runs;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Until the I/O thread has done all it can and waits. */
+static void settle(struct fake *f)
+{
+    pthread_mutex_lock(&f->lock);
+    while (!f->pulling || f->woken || f->time_runs || (f->n_held > 0 && f->n_free != 0))
+        pthread_cond_wait(&f->changed, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static struct off_io *open_fake(struct fake *f, int depth, int n_free)
+{
+    static const struct off_mover_ops ops = { "fake", fake_close, fake_push, fake_pull, fake_wake };
+    struct off_io *io;
+    *f = (struct fake){ .mover = { &ops, depth }, .n_free = n_free };
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    assert_int_equal(off_io_open(&io, &disk.files, &(struct off_io_options){ .mover = &f->mover }), 0);
+    return io;
+}
+
+static struct off_io *open_kind(enum off_io_kind kind)
+{
+    struct off_io *io;
+    return off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = kind }) ? NULL : io;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------- */
+
+static void read_many(struct off_io *io, int n_round)
+{
+    struct off_job job[MAX_JOB];
+    for (int round = 0; round < n_round; round++) {
+        for (int i = 0; i < MAX_JOB; i++) {
+            job[i] = random_job();
+            off_io_post(io, &job[i]);
+        }
+        for (int i = 0; i < MAX_JOB; i++) {
+            await(io, &job[i]);
+            assert_true(is_right(&job[i]));
+            free(job[i].to);
+        }
+    }
+}
+
+static void bytes_are_the_files_in_any_order(void **state)
+{
+    (void)state;
+    static struct fake f;
+    for (int depth = 1; depth <= 33; depth += 8) {
+        random_state = (uint64_t)depth;
+        struct off_io *io = open_fake(&f, depth, -1);
+        read_many(io, 3);
+        off_io_close(io);
+    }
+}
+
+static void threads_and_ring_give_the_same(void **state)
+{
+    (void)state;
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind++) {
+        random_state = 77;
+        struct off_io *io = open_kind(kind);
+        if (!io && kind == OFF_IO_URING)
+            continue;                           /* refused here, as was said */
+        assert_true(io != NULL);
+        if (kind != OFF_IO_AUTO)
+            assert_string_equal(off_io_name(io), kind == OFF_IO_URING ? "io_uring" : "pread");
+        read_many(io, 4);
+        off_io_close(io);
+    }
+}
+
+/* ---- answers ------------------------------------------------------------------------------------- */
+
+/* The n-th answer of a few jobs is a bad one, for all n. */
+static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
+{
+    (void)state;
+    static struct fake f;
+    static const struct {
+        int64_t result;
+        bool lasts;
+        int status;                             /* of the job it strikes */
+        int n_push;                             /* tries, lasting */
+    } ways[] = {
+        { 1, false, 0, 0 },        { 4095, false, 0, 0 },   { 4096, false, 0, 0 },
+        { 777777, false, 0, 0 },   { 0, false, KN_ESHORT, 0 }, { 5000, true, 0, 0 },
+        { -EINTR, false, 0, 0 },   { -EAGAIN, false, 0, 0 }, { -EINTR, true, KN_EIO, 101 },
+        { -EAGAIN, true, KN_EIO, 101 },
+        { -EIO, false, 0, 0 },     { -ENXIO, false, 0, 0 },  { -ENOMEM, false, 0, 0 },
+        { -EIO, true, KN_EIO, 3 }, { -ENODATA, true, KN_EIO, 3 }, { -EREMOTEIO, true, KN_EIO, 3 },
+        { -EISDIR, true, KN_EIO, 3 },
+        { -EINVAL, false, 0, 0 },  { -EINVAL, true, KN_EIO, 4 },
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        bool struck = true;
+        for (long n = 1; struck; n++) {
+            struct off_job job[5];
+            long fair = 0;
+            faults_reset();
+            random_state = 5;
+            struct off_io *io = open_fake(&f, 4, -1);
+            f.at = n;
+            f.lasts = ways[w].lasts;
+            f.result = ways[w].result;
+            for (int i = 0; i < 5; i++) {
+                job[i] = i == 2 ? new_job(1, 4000, 3 * TRANSFER, OFF_NOW) : random_job();
+                fair += (long)((room_of(&job[i]) + TRANSFER - 1) / TRANSFER);
+                off_io_post(io, &job[i]);
+            }
+            int n_failed = 0, status = 0;
+            for (int i = 0; i < 5; i++) {
+                await(io, &job[i]);
+                if (job[i].status)
+                    n_failed++, status = job[i].status;
+                else if (!is_right(&job[i]))
+                    fail_msg("way %zu, answer %ld: wrong bytes", w, n);
+                free(job[i].to);
+            }
+            off_io_close(io);
+            struck = f.struck;
+            int want = struck ? ways[w].status : 0;
+            if (n_failed != (want != 0) || status != want || faults.n_line != (want != 0) ||
+                f.direct_after || !faults_clean())
+                fail_msg("way %zu, answer %ld: %d failed with %d, %d lines (%s)", w, n, n_failed, status,
+                         faults.n_line, faults.line);
+            if (struck && ways[w].n_push)
+                assert_true(f.n_push <= fair + ways[w].n_push - 1);
+            assert_true(n < 1000);
+        }
+    }
+    faults_off();
+}
+
+static void a_disk_that_stalls_is_said_and_waited_for(void **state)
+{
+    (void)state;
+    static struct fake f;
+    struct kn_io io_table = kn_io_system;
+    io_table.now_ns = fake_clock;
+    faults_reset();
+    kn_io_set(&io_table);
+    random_state = 9;
+    struct off_io *io = open_fake(&f, 8, 0);
+    struct off_job a = new_job(0, 8, 3 * TRANSFER, OFF_NOW), b = new_job(0, 88, 100, OFF_NOW);
+    off_io_post(io, &a);
+    settle(&f);
+    fake_now += 29000000000u;
+    off_io_post(io, &b);
+    settle(&f);
+    uint64_t seen = off_io_events(io);
+    fake_free(&f, 0, true);                     /* up to the first deadline: a's, but not b's */
+    assert_int_equal(off_io_wait(io, seen), seen + 1);
+    settle(&f);
+    assert_true(a.late && !b.late && a.state == OFF_JOB_READING);
+    assert_int_equal(faults.n_line, 1);
+    assert_non_null(strstr(faults.line, disk.path[0]));
+    fake_free(&f, 0, true);
+    assert_int_equal(off_io_wait(io, seen + 1), seen + 2);
+    settle(&f);
+    assert_true(b.late);
+    assert_int_equal(faults.n_line, 1);         /* the same trouble */
+    fake_free(&f, -1, false);
+    await(io, &a);
+    await(io, &b);
+    assert_true(is_right(&a) && is_right(&b));
+    off_io_close(io);
+    free(a.to);
+    free(b.to);
+    faults_off();
+}
+
+/* ---- urgency ------------------------------------------------------------------------------------- */
+
+static void what_is_needed_now_goes_first(void **state)
+{
+    (void)state;
+    static struct fake f;
+    struct off_job job[9];
+    struct off_io *io = open_fake(&f, 32, 0);
+    for (int i = 0; i < 9; i++)                 /* three of each, 4 MiB long, the least urgent first */
+        job[i] = new_job(0, (uint64_t)i * OFF_PAGE, 4 * TRANSFER, (enum off_urgency)(2 - i / 3));
+    for (int i = 0; i < 3; i++)
+        off_io_post(io, &job[i]);
+    settle(&f);
+    assert_int_equal(f.n_push, 3);              /* of each of the later ranks 3 MiB are under way */
+    for (int i = 3; i < 6; i++)
+        off_io_post(io, &job[i]);
+    settle(&f);
+    assert_int_equal(f.n_push, 6);
+    off_io_raise(io, &job[0]);                  /* partly begun: its rest goes at once */
+    settle(&f);
+    assert_int_equal(f.n_push, 7);
+    assert_int_equal(f.log[6].offset, 3 * TRANSFER);
+    off_io_raise(io, &job[0]);                  /* wholly begun: nothing to do */
+    for (int i = 6; i < 9; i++)
+        off_io_post(io, &job[i]);
+    settle(&f);
+    assert_int_equal(f.n_push, 12);             /* of what is needed now, 6 */
+    for (int i = 7; i < 12; i++)
+        assert_int_equal(f.log[i].offset, (size_t)(6 + (i - 7) / 4) * OFF_PAGE + (size_t)(i - 7) % 4 * TRANSFER);
+    assert_false(off_io_cancel(io, &job[3]));   /* begun */
+    assert_true(off_io_cancel(io, &job[4]));
+    assert_int_equal(job[4].state, OFF_JOB_IDLE);
+    assert_false(off_io_cancel(io, &job[4]));
+    fake_free(&f, -1, false);
+    for (int i = 0; i < 9; i++) {
+        if (i != 4) {
+            await(io, &job[i]);
+            assert_true(is_right(&job[i]));
+        }
+        assert_true(i != 4 || job[i].to[0] == 0xa5);
+    }
+    off_io_close(io);
+    for (int i = 0; i < 9; i++)
+        free(job[i].to);
+}
+
+/* With one transfer at a time all waits are seen: no later rank is begun while an earlier one waits. */
+static void later_ranks_wait_for_earlier_ones(void **state)
+{
+    (void)state;
+    static struct fake f;
+    struct off_job job[6];
+    struct off_io *io = open_fake(&f, 1, 0);
+    job[0] = new_job(0, 0, 100, OFF_NOW);
+    off_io_post(io, &job[0]);
+    settle(&f);
+    for (int i = 1; i < 6; i++) {
+        job[i] = new_job(0, (uint64_t)i * OFF_PAGE, 100, i == 5 ? OFF_NOW : i < 3 ? OFF_IDLE : OFF_SOON);
+        off_io_post(io, &job[i]);
+    }
+    off_io_raise(io, &job[2]);
+    fake_free(&f, -1, false);
+    static const int order[] = { 0, 5, 2, 3, 4, 1 };
+    for (int i = 0; i < 6; i++)
+        await(io, &job[i]);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(f.log[i].offset, (size_t)order[i] * OFF_PAGE);
+        free(job[i].to);
+    }
+    off_io_close(io);
+}
+
+static void a_nudge_is_an_event(void **state)
+{
+    (void)state;
+    static struct fake f;
+    struct off_io *io = open_fake(&f, 1, 0);
+    uint64_t seen = off_io_events(io);
+    off_io_nudge(io);
+    assert_int_equal(off_io_wait(io, seen), seen + 1);
+    off_io_close(io);
+}
+
+/* What is under way comes, the rest is dropped, and nothing is written once close has returned. */
+static void closing_ends_every_job(void **state)
+{
+    (void)state;
+    static struct fake f;
+    for (int kind = -1; kind <= OFF_IO_PREAD; kind++) {
+        struct off_job job[MAX_JOB];
+        random_state = 3;
+        struct off_io *io = kind < 0 ? open_fake(&f, 8, 0) : open_kind((enum off_io_kind)kind);
+        if (!io && kind == OFF_IO_URING)
+            continue;
+        int n_dropped = 0;
+        for (int i = 0; i < MAX_JOB; i++) {
+            job[i] = kind < 0 ? new_job(0, 8, TRANSFER, OFF_IDLE) : random_job();
+            off_io_post(io, &job[i]);
+        }
+        if (kind < 0) {                         /* with room for others, so that closing wakes the thread */
+            settle(&f);
+            f.free_when_woken = true;
+        }
+        off_io_close(io);
+        for (int i = 0; i < MAX_JOB; i++) {
+            assert_int_equal(job[i].state, OFF_JOB_DONE);
+            n_dropped += job[i].status == KN_ECANCELLED;
+            assert_true(job[i].status == KN_ECANCELLED || is_right(&job[i]));
+            free(job[i].to);
+        }
+        if (kind < 0)
+            assert_true(n_dropped > 0 && n_dropped < MAX_JOB);
+    }
+}
+
+/* ---- several threads ----------------------------------------------------------------------------- */
+
+struct poster { struct off_io *io; uint64_t seed; bool failed; };
+
+static void *post_many(void *arg)
+{
+    struct poster *p = arg;
+    for (uint64_t i = 0; i < 60; i++) {
+        uint64_t r = kn_mix(p->seed * 1000 + i);
+        struct off_job a = new_job((int)(r % 2), r % 4000000, 1 + r % 9000, (enum off_urgency)(r % 3));
+        struct off_job b = new_job(0, r % 100000, 2000, OFF_IDLE);
+        off_io_post(p->io, &b);
+        off_io_post(p->io, &a);
+        if (r % 5 == 0)
+            off_io_raise(p->io, &a);
+        if (!off_io_cancel(p->io, &b))
+            await(p->io, &b);
+        await(p->io, &a);
+        p->failed |= !is_right(&a) || (b.state == OFF_JOB_DONE && !is_right(&b));
+        free(a.to);
+        free(b.to);
+    }
+    return NULL;
+}
+
+static void threads_post_and_wait_at_once(void **state)
+{
+    (void)state;
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2) {
+        struct off_io *io = open_kind(kind);
+        struct poster p[4];
+        pthread_t thread[4];
+        assert_true(io != NULL);
+        for (uint64_t i = 0; i < 4; i++) {
+            p[i] = (struct poster){ io, i, false };
+            assert_int_equal(pthread_create(&thread[i], NULL, post_many, &p[i]), 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            pthread_join(thread[i], NULL);
+            assert_false(p[i].failed);
+        }
+        off_io_close(io);
+    }
+}
+
+/* ---- files and systems as they are --------------------------------------------------------------- */
+
+static int read_one(struct off_io *io, int file, uint64_t offset, size_t bytes)
+{
+    struct off_job j = new_job(file, offset, bytes, OFF_NOW);
+    off_io_post(io, &j);
+    await(io, &j);
+    if (!j.status)
+        assert_true(is_right(&j));
+    free(j.to);
+    return j.status;
+}
+
+static void a_file_cut_short_fails_what_it_lacks(void **state)
+{
+    (void)state;
+    static const size_t cuts[] = { 3 << 20, (3 << 20) + 777, 4096, 1, 0 };
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2)
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+            faults_reset();
+            struct off_io *io = open_kind(kind);
+            faults.n_line = 0;                  /* the ring's refusal, where it is refused */
+            assert_int_equal(read_one(io, 0, 4096, 4 << 20), 0);
+            assert_int_equal(truncate(disk.path[0], (off_t)cuts[i]), 0);
+            assert_int_equal(read_one(io, 0, 4096, 4 << 20), KN_ESHORT);
+            assert_int_equal(read_one(io, 0, 2 << 20, 2 << 20), KN_ESHORT);
+            assert_int_equal(faults.n_line, 1);
+            assert_non_null(strstr(faults.line, disk.path[0]));
+            assert_non_null(strstr(faults.line, "cut short"));
+            assert_int_equal(read_one(io, 1, 4096, 4 << 20), 0);        /* nothing else fails */
+            if (cuts[i] > 4096)
+                assert_int_equal(read_one(io, 0, 100, cuts[i] - 100), 0);
+            off_io_close(io);
+            assert_true(faults_clean());
+            faults_off();
+            write_file(0);
+        }
+}
+
+static void files_without_names_and_directories(void **state)
+{
+    (void)state;
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2) {
+        faults_reset();
+        char gone[80];
+        snprintf(gone, sizeof gone, "%s-gone", disk.path[0]);
+        assert_int_equal(link(disk.path[0], gone), 0);
+        int fd[3] = { open(gone, O_RDONLY), open("/", O_RDONLY), disk.fd[1] };
+        const char *name[3] = { gone, "/", disk.path[0] };      /* the third is another file by now */
+        struct off_io *io;
+        unlink(gone);
+        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name },
+                                     &(struct off_io_options){ .kind = kind }), 0);
+        faults.n_line = 0;
+        assert_int_equal(read_one(io, 0, 99, 99999), 0);
+        assert_int_equal(faults.n_line, 0);
+        assert_int_equal(read_one(io, 1, 99, 999), KN_EIO);
+        assert_int_equal(faults.n_line, 1);
+        struct off_job j = new_job(2, 8, 99999, OFF_NOW);
+        off_io_post(io, &j);
+        await(io, &j);
+        j.file = 1;                             /* whose bytes it has */
+        assert_true(is_right(&j));
+        free(j.to);
+        off_io_close(io);
+        assert_true(faults_clean());
+        close(fd[0]);
+        close(fd[1]);
+        faults_off();
+    }
+}
+
+static void opening_fails_cleanly(void **state)
+{
+    (void)state;
+    static const struct { enum fault_kind kind; int error; bool harmless; } ways[] = {
+        { FAULT_ALLOC, ENOMEM, false }, { FAULT_OPEN, EMFILE, true }, { FAULT_OPEN, EINVAL, true },
+        { FAULT_SIZE, EIO, true },
+    };
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2)
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            bool struck = true;
+            for (long n = 1; struck; n++) {
+                struct off_io *io;
+                faults_at(ways[w].kind, n, FAULT_ERROR, ways[w].error);
+                int got = off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = kind });
+                struck = faults.struck;
+                if (!got) {
+                    assert_int_equal(read_one(io, 0, 8, 99999), 0);
+                    off_io_close(io);
+                }
+                assert_true(got ? got == KN_ENOMEM && faults.n_line == 1 && !ways[w].harmless
+                                : faults.n_line <= (kind == OFF_IO_AUTO));
+                assert_true(faults_clean() && n < 100);
+            }
+        }
+    faults_off();
+}
+
+/* In a child, for a filter stays: io_uring_setup is refused with an errno, as containers do. */
+static int refused_in_child(int sys, int error)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)sys, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof code / sizeof *code, code };
+    struct off_io *io;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        return 100;
+    faults_reset();
+    if (off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = OFF_IO_URING }) !=
+            KN_EUNSUPPORTED || faults.n_line != 1 || !strstr(faults.line, strerror(error)))
+        return 1;
+    faults_reset();
+    for (int i = 0; i < 2; i++) {               /* it is said once */
+        if (!(io = open_kind(OFF_IO_AUTO)) || strcmp(off_io_name(io), "pread") != 0)
+            return 2;
+        if (read_one(io, 0, 8, 99999) || faults.n_line != 1 || !strstr(faults.line, strerror(error)))
+            return 3;
+        off_io_close(io);
+    }
+    faults_reset();
+    if (!(io = open_kind(OFF_IO_PREAD)) || faults.n_line != 0)
+        return 4;
+    off_io_close(io);
+    return faults_clean() ? 0 : 5;
+}
+
+static void a_refused_ring_is_said_and_done_without(void **state)
+{
+    (void)state;
+    static const int calls[] = { SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register };
+    static const int errors[] = { EPERM, ENOSYS, ENOMEM, EACCES, EINTR };
+    for (int c = 0; c < 3; c++)
+        for (int e = 0; e < 5; e++) {
+            int status;
+            pid_t child = fork();
+            if (child == 0)
+                _exit(refused_in_child(calls[c], errors[e]));
+            assert_int_equal(waitpid(child, &status, 0), child);
+            if (WIFEXITED(status) && WEXITSTATUS(status) == 100) {
+                print_message("skipped: no seccomp filters here\n");
+                skip();
+            }
+            if (!WIFEXITED(status) || WEXITSTATUS(status))
+                fail_msg("call %d refused with %s: child says %x", c, strerror(errors[e]), status);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_refused_ring_is_said_and_done_without),      /* before threads are started */
+        cmocka_unit_test(bytes_are_the_files_in_any_order),
+        cmocka_unit_test(threads_and_ring_give_the_same),
+        cmocka_unit_test(whatever_is_answered_bytes_are_right_or_one_job_fails),
+        cmocka_unit_test(a_disk_that_stalls_is_said_and_waited_for),
+        cmocka_unit_test(what_is_needed_now_goes_first),
+        cmocka_unit_test(later_ranks_wait_for_earlier_ones),
+        cmocka_unit_test(a_nudge_is_an_event),
+        cmocka_unit_test(closing_ends_every_job),
+        cmocka_unit_test(threads_post_and_wait_at_once),
+        cmocka_unit_test(a_file_cut_short_fails_what_it_lacks),
+        cmocka_unit_test(files_without_names_and_directories),
+        cmocka_unit_test(opening_fails_cleanly),
+    };
+    return cmocka_run_group_tests(tests, make_disk, remove_disk);
+}
