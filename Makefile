@@ -13,7 +13,7 @@ NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/b
 out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
-BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev
+BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev libjansson-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -36,7 +36,7 @@ USES_moe         = offload kernels
 USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
-LIBS_engine      = -lpcre2-8 -linih -ledit -luring
+LIBS_engine      = -lpcre2-8 -linih -ledit -luring -ljansson
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -52,6 +52,7 @@ SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill 
                   family model context forward rows attention router block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
+                  builder json_text pattern number schema determine walk mask \
                   chat terminal kv session open step stop measure cmd_run cmd_eval cmd_bench \
                   cmd_tokenize cmd_inspect cmd_synth disk cmd_doctor
 MAIN            = engine/main
