@@ -124,8 +124,8 @@ evals: build-packages $(EVALS) $(out)/spillway
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,moe)
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,moe) -o $@
+$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,engine) -o $@
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
 	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds

@@ -702,7 +702,7 @@ static const json_t *plain_choice(struct reader *r, const json_t *schema, const 
     if (json_object_size(own) > 0 || json_object_get(schema, "allOf") || !!ref + !!any + !!one != 1)
         return NULL;
     if (!ref)
-        return any ? any : one;
+        return json_array_size(any ? any : one) > 0 ? any ? any : one : NULL;
     const json_t *target = resolve(r, ref);
     return target ? keep(r, json_pack("[O]", target)) : NULL;
 }
@@ -715,7 +715,7 @@ static void write_rule(struct reader *r, const struct rule *rule)
     json_t *list = NULL;
     if (r->b->error)
         return;
-    if (choice && json_is_array(choice))
+    if (choice)
         list = (json_t *)(uintptr_t)choice;
     else if (!(list = keep(r, json_array())) || !alternatives(r, schema, 0, list))
         return;

@@ -136,8 +136,26 @@ static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
     return -1;
 }
 
+/* Most steps stay within one rule: one configuration, no operation where it leads. */
+static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32_t next)
+{
+    const struct gr_dstate *x = &g->state[next];
+    return x->n_op == 0 && !x->returns && from->n_frame == depth_of(from, from->config[0].frame);
+}
+
 bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
 {
+    if (from->n_config == 1) {
+        int32_t next = follow(g, from->config[0].state, byte);
+        if (next < 0)
+            return false;
+        if (stays(g, from, next)) {
+            gr_copy(to, from);
+            to->can_end = false;
+            to->config[0].state = next;
+            return from->n_frame + g->state[next].need <= GR_DEPTH;
+        }
+    }
     clear(to);
     for (int i = 0; i < from->n_config; i++) {
         const struct gr_config *c = &from->config[i];

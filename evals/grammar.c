@@ -177,6 +177,8 @@ int main(int argc, char **argv)
             return 2;
         int e = gr_compile(&g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END));
         double ms = (double)(kn_now_ns() - t0) / 1e6;
+        if (cases && e == KN_EINVAL && json_array_size(json_object_get(schema, "valid")))
+            printf("REFUSED: %s of %s", gr_builder_why(b), line);
         if (cases) {
             if (!e)
                 print_wrong(g, json_object_get(schema, "valid"), true, line);

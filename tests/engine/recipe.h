@@ -196,7 +196,7 @@ static const char *ids_text(const struct eng_ids *ids, char *out, size_t bytes)
     return out;
 }
 
-static void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
+static inline void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
                        const char *want)
 {
     struct eng_ids ids = {0};
