@@ -1,13 +1,15 @@
-/* engine/determine.c - turns a grammar's nodes into deterministic states, and finds each state's way out.
+/* engine/determine.c - turns a grammar's nodes into deterministic states, and finds each state's
+ * way out.
  *
- * A state is a set of nodes within one rule: those that the bytes since the rule was entered may have led
- * to.  Sets are made as they are met, and the same set is the same state.  Calls, counts and the end of
- * the rule stay as operations of a state, as they depend on the frame.
+ * A state is a set of nodes within one rule: those that the bytes since the rule was entered may
+ * have led to.  Sets are made as they are met, and the same set is the same state.  Calls, counts
+ * and the end of the rule stay as operations of a state, as they depend on the frame.
  *
- * A state's way is the first step towards the end of its rule.  States get theirs in order of how deeply
- * the way nests (Knuth's generalisation of Dijkstra's algorithm: a call costs its callee and what comes
- * after it), so the frames that a way needs are the fewest possible; ties go to fewer bytes found first.
- * A state without a way accepts nothing that could be finished, and is never entered. */
+ * A state's way is the first step towards the end of its rule.  States get theirs in order of how
+ * deeply the way nests (Knuth's generalisation of Dijkstra's algorithm: a call costs its callee and
+ * what comes after it), so the frames that a way needs are the fewest possible; ties go to fewer
+ * bytes found first. A state without a way accepts nothing that could be finished, and is never
+ * entered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +17,21 @@
 
 enum { MOST_WORK = 1 << 27, LEAST_TABLE = 1 << 10 };
 
-struct set { size_t at; uint32_t n, hash; };
+struct set {
+    size_t at;
+    uint32_t n, hash;
+};
 
 struct maker {
     struct gr_builder *b;
     struct gr_grammar *g;
-    struct set *set;                            /* [n_state] */
-    int32_t *member;                            /* [n_member] nodes of all sets, ascending in each */
-    int32_t *table;                             /* [mask + 1] sets by hash; -1: free */
-    uint32_t *seen, stamp;                      /* [n_node] */
-    int32_t *stack, *picked, *targets;          /* [n_node] scratch */
-    struct gr_op *op;                           /* [n_node] scratch: of nodes */
-    struct gr_node *active;                     /* [n_node] scratch */
+    struct set *set;                   /* [n_state] */
+    int32_t *member;                   /* [n_member] nodes of all sets, ascending in each */
+    int32_t *table;                    /* [mask + 1] sets by hash; -1: free */
+    uint32_t *seen, stamp;             /* [n_node] */
+    int32_t *stack, *picked, *targets; /* [n_node] scratch */
+    struct gr_op *op;                  /* [n_node] scratch: of nodes */
+    struct gr_node *active;            /* [n_node] scratch */
     size_t n_member, cap_member, cap_state, cap_set, cap_edge, cap_op, mask, work;
 };
 
@@ -48,7 +53,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* ---- sets -------------------------------------------------------------------------------------- */
+/* ---- sets ------------------------------------------------------------------------------------ */
 
 /* What node[n] may be without a byte, into picked, ascending. */
 static size_t close_over(struct maker *m, const int32_t *node, size_t n)
@@ -126,8 +131,8 @@ static int add_set(struct maker *m, size_t n, uint32_t hash, size_t slot)
             return fail_memory(m);
         m->member[m->n_member++] = m->picked[i];
     }
-    m->set[g->n_state] = (struct set){ m->n_member - n, (uint32_t)n, hash };
-    g->state[g->n_state] = (struct gr_dstate){ .need = GR_NEVER, .way = GR_WAY_NONE };
+    m->set[g->n_state] = (struct set){m->n_member - n, (uint32_t)n, hash};
+    g->state[g->n_state] = (struct gr_dstate){.need = GR_NEVER, .way = GR_WAY_NONE};
     m->table[slot] = (int32_t)g->n_state++;
     return 0;
 }
@@ -153,7 +158,7 @@ static int intern(struct maker *m, const int32_t *node, size_t n, int32_t *out)
     return e;
 }
 
-/* ---- edges and operations ---------------------------------------------------------------------- */
+/* ---- edges and operations -------------------------------------------------------------------- */
 
 static int add_edge(struct maker *m, int32_t state, int lo, int hi, int32_t to)
 {
@@ -166,7 +171,7 @@ static int add_edge(struct maker *m, int32_t state, int lo, int hi, int32_t to)
     }
     if (!gr_grow((void **)&g->edge, &m->cap_edge, g->n_edge, sizeof *g->edge))
         return fail_memory(m);
-    g->edge[g->n_edge++] = (struct gr_edge){ (uint8_t)lo, (uint8_t)hi, to };
+    g->edge[g->n_edge++] = (struct gr_edge){(uint8_t)lo, (uint8_t)hi, to};
     s->n_edge++;
     return 0;
 }
@@ -177,21 +182,22 @@ static int by_first_byte(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* active[n]: the ranges of a state.  Between two bytes at which one begins or ends, all lead alike. */
+/* active[n]: the ranges of a state.  Between two bytes at which one begins or ends, all lead alike.
+ */
 static int make_edges(struct maker *m, int32_t state, size_t n)
 {
-    bool cut[257] = { false };
+    bool cut[257] = {false};
     for (size_t i = 0; i < n; i++)
         cut[m->active[i].lo] = cut[m->active[i].hi + 1] = true;
     qsort(m->active, n, sizeof *m->active, by_first_byte);
-    size_t first = 0, end = 0;                  /* active[first..end) may hold the byte */
+    size_t first = 0, end = 0; /* active[first..end) may hold the byte */
     for (int lo = 0, hi; lo < 256; lo = hi + 1) {
         for (hi = lo; hi < 255 && !cut[hi + 1]; hi++)
             ;
         while (end < n && m->active[end].lo <= lo)
             end++;
         size_t n_target = 0, kept = end;
-        for (size_t i = end; i-- > first;)      /* those that go on are moved to the back */
+        for (size_t i = end; i-- > first;) /* those that go on are moved to the back */
             if (m->active[i].hi >= lo) {
                 m->targets[n_target++] = m->active[i].a;
                 m->active[--kept] = m->active[i];
@@ -222,7 +228,8 @@ static int by_what(const void *a, const void *b)
     return (x->most > y->most) - (x->most < y->most);
 }
 
-/* op[n]: the operations of a state's nodes.  Equal ones become one, which leads to all that they led to. */
+/* op[n]: the operations of a state's nodes.  Equal ones become one, which leads to all that they
+ * led to. */
 static int make_ops(struct maker *m, int32_t state, size_t n)
 {
     struct gr_grammar *g = m->g;
@@ -247,7 +254,8 @@ static int make_ops(struct maker *m, int32_t state, size_t n)
             return fail_memory(m);
         g->op[g->n_op++] = op;
         if (++g->state[state].n_op >= GR_CONFIGS) {
-            gr_fail(m->b, KN_ELIMIT, "the schema has more than %d alternatives that begin alike", GR_CONFIGS);
+            gr_fail(m->b, KN_ELIMIT, "the schema has more than %d alternatives that begin alike",
+                    GR_CONFIGS);
             return KN_ELIMIT;
         }
     }
@@ -267,21 +275,27 @@ static int expand(struct maker *m, int32_t state)
         else if (x->kind == GR_BYTES)
             m->active[n_edge++] = *x;
         else
-            m->op[n_op++] = (struct gr_op){ x->kind, x->a, x->b, x->least, x->most };
+            m->op[n_op++] = (struct gr_op){x->kind, x->a, x->b, x->least, x->most};
     }
     int e = n_edge ? make_edges(m, state, n_edge) : 0;
     return e || !n_op ? e : make_ops(m, state, n_op);
 }
 
-/* ---- ways -------------------------------------------------------------------------------------- */
+/* ---- ways ------------------------------------------------------------------------------------ */
 
-struct offer { uint32_t distance; uint16_t need; int32_t state, way; };
+struct offer {
+    uint32_t distance;
+    uint16_t need;
+    int32_t state, way;
+};
 
 struct ways {
     struct gr_grammar *g;
-    struct user { int32_t state, way; } *user;  /* [n_user] who leads to a state, by state */
-    size_t *first;                              /* [n_state + 1] in user */
-    struct offer *heap;                         /* [n_user + n_state] */
+    struct user {
+        int32_t state, way;
+    } * user;           /* [n_user] who leads to a state, by state */
+    size_t *first;      /* [n_state + 1] in user */
+    struct offer *heap; /* [n_user + n_state] */
     size_t n_heap;
 };
 
@@ -345,17 +359,20 @@ static void count_user(struct ways *w, int32_t state, int32_t way, int32_t to)
 
 static void put_user(struct ways *w, int32_t state, int32_t way, int32_t to)
 {
-    w->user[w->first[to]++] = (struct user){ state, way };
+    w->user[w->first[to]++] = (struct user){state, way};
 }
 
-static uint32_t add_distance(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
+static uint32_t add_distance(uint32_t a, uint32_t b)
+{
+    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
 
 /* What a step of u costs, once all that it needs has its way. */
 static void offer_step(struct ways *w, const struct user *u)
 {
     const struct gr_grammar *g = w->g;
     const struct gr_dstate *s = &g->state[u->state];
-    struct offer o = { .state = u->state, .way = u->way };
+    struct offer o = {.state = u->state, .way = u->way};
     if (s->need != GR_NEVER)
         return;
     if (u->way < s->n_edge) {
@@ -364,7 +381,8 @@ static void offer_step(struct ways *w, const struct user *u)
         o.distance = add_distance(to->distance, 1);
     } else {
         const struct gr_op *op = &g->op[s->op + u->way - s->n_edge];
-        const struct gr_dstate *a = &g->state[op->a], *b = op->kind == GR_CALL ? &g->state[op->b] : a;
+        const struct gr_dstate *a = &g->state[op->a],
+                               *b = op->kind == GR_CALL ? &g->state[op->b] : a;
         if (a->need == GR_NEVER || b->need == GR_NEVER)
             return;
         o.need = a->need;
@@ -383,7 +401,7 @@ static void offer_step(struct ways *w, const struct user *u)
 static int find_ways(struct maker *m)
 {
     struct gr_grammar *g = m->g;
-    struct ways w = { .g = g };
+    struct ways w = {.g = g};
     size_t n_user = g->n_edge + 2 * g->n_op;
     w.user = kn_alloc((n_user + 1) * sizeof *w.user);
     w.first = kn_calloc(g->n_state + 2, sizeof *w.first);
@@ -392,10 +410,10 @@ static int find_ways(struct maker *m)
         visit_all(&w, count_user);
         for (size_t i = 1; i < g->n_state; i++)
             w.first[i] += w.first[i - 1];
-        visit_all(&w, put_user);                /* afterwards first[s] is the end of s */
+        visit_all(&w, put_user); /* afterwards first[s] is the end of s */
         for (int32_t s = 0; s < (int32_t)g->n_state; s++)
             if (g->state[s].returns)
-                offer_push(&w, (struct offer){ .state = s, .way = GR_WAY_RETURN });
+                offer_push(&w, (struct offer){.state = s, .way = GR_WAY_RETURN});
         while (w.n_heap > 0) {
             struct offer o = offer_pop(&w);
             struct gr_dstate *s = &g->state[o.state];
@@ -415,7 +433,7 @@ static int find_ways(struct maker *m)
     return e;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static int by_count(const void *a, const void *b)
 {
@@ -478,7 +496,7 @@ int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start)
     static _Atomic uint64_t serial;
     if (b->error)
         return b->error;
-    struct maker m = { .b = b, .g = kn_calloc(1, sizeof *m.g) };
+    struct maker m = {.b = b, .g = kn_calloc(1, sizeof *m.g)};
     size_t n = b->n_node;
     m.seen = kn_calloc(n, sizeof *m.seen);
     m.stack = kn_alloc(n * sizeof *m.stack);
@@ -486,8 +504,9 @@ int gr_compile(struct gr_grammar **out, struct gr_builder *b, int32_t start)
     m.targets = kn_alloc(n * sizeof *m.targets);
     m.op = kn_alloc(n * sizeof *m.op);
     m.active = kn_alloc(n * sizeof *m.active);
-    int e = m.g && m.seen && m.stack && m.picked && m.targets && m.op && m.active ? make_states(&m, start)
-                                                                                : fail_memory(&m);
+    int e = m.g && m.seen && m.stack && m.picked && m.targets && m.op && m.active
+                ? make_states(&m, start)
+                : fail_memory(&m);
     if (!e)
         e = check_start(&m);
     kn_free(m.set);

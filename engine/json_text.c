@@ -1,24 +1,25 @@
 /* engine/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays.
  *
  * What is accepted is a part of JSON that every parser reads: UTF-8 and paired surrogates only, no
- * U+0000, numbers of at most 17 digits before and after the point.  Blanks stand where writers put them,
- * and never two in a row except to indent, so that a model cannot go on with blanks for ever. */
+ * U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks stand where writers
+ * put them, and never two in a row except to indent, so that a model cannot go on with blanks for
+ * ever. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/automaton.h"
 
-enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_DIGITS = 17, MOST_INTEGER = 18 };
+enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_WHOLE = 17, MOST_FRACTION = 20, MOST_INTEGER = 18 };
 
 static int32_t split(struct gr_builder *b, const int32_t *node, size_t n)
 {
     return gr_alternatives(b, node, n);
 }
-#define SPLIT(b, ...) \
-    split(b, (const int32_t[]){ __VA_ARGS__ }, sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t))
+#define SPLIT(b, ...)                                                                              \
+    split(b, (const int32_t[]){__VA_ARGS__}, sizeof(int32_t[]){__VA_ARGS__} / sizeof(int32_t))
 
-/* ---- blanks ------------------------------------------------------------------------------------ */
+/* ---- blanks ---------------------------------------------------------------------------------- */
 
 static int32_t indent_rule(struct gr_builder *b)
 {
@@ -41,7 +42,7 @@ int32_t gr_colon(struct gr_builder *b, int32_t next)
     return gr_text(b, ":", SPLIT(b, next, gr_text(b, " ", next)));
 }
 
-/* ---- strings ----------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
 static int32_t hex(struct gr_builder *b, int n, int32_t next)
 {
@@ -68,8 +69,8 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
     int32_t three = hex(b, 3, next), two = hex(b, 2, next), one = hex(b, 1, next);
     int32_t low = gr_text(b, "\\u", either_case(b, 'd', 'd', either_case(b, 'c', 'f', two)));
     int32_t high = hex(b, 2, low);
-    int32_t zero = SPLIT(b, gr_text(b, "00", hex_but_zero(b, next)), gr_text(b, "0", hex_but_zero(b, one)),
-                         hex_but_zero(b, two));
+    int32_t zero = SPLIT(b, gr_text(b, "00", hex_but_zero(b, next)),
+                         gr_text(b, "0", hex_but_zero(b, one)), hex_but_zero(b, two));
     int32_t after_d = SPLIT(b, gr_bytes_node(b, '0', '7', two), gr_bytes_node(b, '8', '9', high),
                             either_case(b, 'a', 'b', high));
     return SPLIT(b, gr_text(b, "0", zero), gr_bytes_node(b, '1', '9', three),
@@ -82,13 +83,14 @@ int32_t gr_string_character(struct gr_builder *b, int32_t next)
     int32_t simple[8], n = 0;
     for (const char *p = "\"\\/bfnrt"; *p; p++)
         simple[n++] = gr_bytes_node(b, *p, *p, next);
-    int32_t escape = SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
+    int32_t escape =
+        SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
     return SPLIT(b, gr_bytes_node(b, ' ', '!', next), gr_bytes_node(b, '#', '[', next),
                  gr_bytes_node(b, ']', 0x7f, next), gr_text(b, "\\", escape),
                  gr_code_points(b, 0x80, 0x10ffff, next));
 }
 
-/* ---- code points ------------------------------------------------------------------------------- */
+/* ---- code points ----------------------------------------------------------------------------- */
 
 static int utf8(uint32_t c, uint8_t *out)
 {
@@ -110,8 +112,8 @@ static int utf8(uint32_t c, uint8_t *out)
     return 4;
 }
 
-/* lo..hi have UTF-8 of the same length.  A range is cut where its tails are not all of the tails, so that
- * each piece is one range for every byte. */
+/* lo..hi have UTF-8 of the same length.  A range is cut where its tails are not all of the tails,
+ * so that each piece is one range for every byte. */
 static int32_t utf8_range(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
     uint8_t first[4], last[4];
@@ -122,7 +124,8 @@ static int32_t utf8_range(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_
         if ((lo & ~tail) == (hi & ~tail))
             break;
         if (lo & tail)
-            return gr_either(b, utf8_range(b, lo, lo | tail, next), utf8_range(b, (lo | tail) + 1, hi, next));
+            return gr_either(b, utf8_range(b, lo, lo | tail, next),
+                             utf8_range(b, (lo | tail) + 1, hi, next));
         if ((hi & tail) != tail)
             return gr_either(b, utf8_range(b, lo, (hi & ~tail) - 1, next),
                              utf8_range(b, hi & ~tail, hi, next));
@@ -154,7 +157,7 @@ static int32_t ascii(struct gr_builder *b, uint32_t c, int32_t next)
 static int32_t controls(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
     int32_t out[8], digit_node[2][16], n = 0;
-    size_t n_digit[2] = { 0 };
+    size_t n_digit[2] = {0};
     for (uint32_t c = lo > 1 ? lo : 1; c <= hi && c < 0x20; c++)
         if (short_escape[c])
             out[n++] = gr_bytes_node(b, short_escape[c], short_escape[c], next);
@@ -169,10 +172,13 @@ static int32_t controls(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t 
 
 int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
-    static const struct { uint32_t lo, hi; bool is_plain; } part[] = {
-        { 0x20, 0x21, true }, { '"', '"', false }, { 0x23, 0x5b, true }, { '\\', '\\', false },
-        { 0x5d, 0x7f, true }, { 0x80, 0x7ff, false }, { 0x800, 0xd7ff, false }, { 0xe000, 0xffff, false },
-        { 0x10000, 0x10ffff, false },
+    static const struct {
+        uint32_t lo, hi;
+        bool is_plain;
+    } part[] = {
+        {0x20, 0x21, true},     {'"', '"', false},       {0x23, 0x5b, true},
+        {'\\', '\\', false},    {0x5d, 0x7f, true},      {0x80, 0x7ff, false},
+        {0x800, 0xd7ff, false}, {0xe000, 0xffff, false}, {0x10000, 0x10ffff, false},
     };
     int32_t out[16], n = 0;
     if (lo < 0x20 && hi > 0)
@@ -207,7 +213,7 @@ static int32_t string_rule(struct gr_builder *b)
     return gr_text(b, "\"", loop);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next)
 {
@@ -222,7 +228,8 @@ int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next)
 
 static int32_t whole(struct gr_builder *b, int most, int32_t next)
 {
-    return SPLIT(b, gr_text(b, "0", next), gr_bytes_node(b, '1', '9', gr_digits(b, 0, most - 1, next)));
+    return SPLIT(b, gr_text(b, "0", next),
+                 gr_bytes_node(b, '1', '9', gr_digits(b, 0, most - 1, next)));
 }
 
 static int32_t integer_rule(struct gr_builder *b)
@@ -236,12 +243,12 @@ static int32_t number_rule(struct gr_builder *b)
     int32_t digits = gr_digits(b, 1, 2, GR_END);
     int32_t sign = SPLIT(b, digits, gr_text(b, "-", digits), gr_text(b, "+", digits));
     int32_t power = SPLIT(b, GR_END, gr_text(b, "e", sign), gr_text(b, "E", sign));
-    int32_t tail = SPLIT(b, power, gr_text(b, ".", gr_digits(b, 1, MOST_DIGITS, power)));
-    int32_t number = whole(b, MOST_DIGITS, tail);
+    int32_t tail = SPLIT(b, power, gr_text(b, ".", gr_digits(b, 1, MOST_FRACTION, power)));
+    int32_t number = whole(b, MOST_WHOLE, tail);
     return SPLIT(b, number, gr_text(b, "-", number));
 }
 
-/* ---- values that are given ---------------------------------------------------------------------- */
+/* ---- values that are given ------------------------------------------------------------------- */
 
 static int32_t real_value(struct gr_builder *b, double x, int32_t next)
 {
@@ -315,7 +322,7 @@ int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next)
     return any;
 }
 
-/* ---- objects and arrays ------------------------------------------------------------------------ */
+/* ---- objects and arrays ---------------------------------------------------------------------- */
 
 static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t next)
 {
@@ -323,11 +330,12 @@ static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t n
     return gr_quoted(b, m->name, gr_colon(b, value));
 }
 
-/* From the last member to the first, each in two places: `first`, where nothing stands before it, and
- * `later`, behind a comma. */
+/* From the last member to the first, each in two places: `first`, where nothing stands before it,
+ * and `later`, behind a comma. */
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 {
-    int32_t close = gr_space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END), later = close;
+    int32_t close = gr_space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END),
+            later = close;
     if (m->other_rule != GR_END) {
         int32_t loop = gr_forward(b);
         int32_t other = gr_call(b, m->other_name, gr_colon(b, gr_call(b, m->other_rule, loop)));
@@ -345,14 +353,17 @@ int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 }
 
 /* The items after the first n_first: counted only where something depends on it. */
-static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close, int32_t *first)
+static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close,
+                          int32_t *first)
 {
     uint32_t n = (uint32_t)items->n_first;
     uint32_t least = items->least > n ? items->least - n : 0;
-    uint32_t most = items->most == GR_NO_LIMIT ? GR_NO_LIMIT : items->most > n ? items->most - n : 0;
+    uint32_t most = items->most == GR_NO_LIMIT ? GR_NO_LIMIT
+                    : items->most > n          ? items->most - n
+                                               : 0;
     if (items->rest == GR_END || most == 0) {
         *first = GR_END;
-        return least > 0 ? gr_forward(b) : close;                   /* a forward nobody sets: no way on */
+        return least > 0 ? gr_forward(b) : close; /* a forward nobody sets: no way on */
     }
     bool counts = least > 0 || most != GR_NO_LIMIT;
     int32_t loop = gr_forward(b);
@@ -388,7 +399,7 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
     return gr_text(b, "[", first);
 }
 
-/* ---- the base ---------------------------------------------------------------------------------- */
+/* ---- the base -------------------------------------------------------------------------------- */
 
 void gr_base_rules(struct gr_builder *b)
 {
@@ -399,11 +410,12 @@ void gr_base_rules(struct gr_builder *b)
     b->base[GR_BOOLEAN] = SPLIT(b, gr_text(b, "true", GR_END), gr_text(b, "false", GR_END));
     b->base[GR_NULL] = gr_text(b, "null", GR_END);
     int32_t any = b->base[GR_ANY] = gr_forward(b);
-    b->base[GR_ANY_OBJECT] =
-        gr_object_rule(b, &(struct gr_members){ .other_name = b->base[GR_STRING], .other_rule = any });
-    b->base[GR_ANY_ARRAY] = gr_array_rule(b, &(struct gr_items){ .rest = any, .most = GR_NO_LIMIT });
-    gr_set(b, any, SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING],
-                         b->base[GR_NUMBER], b->base[GR_BOOLEAN], b->base[GR_NULL]));
+    b->base[GR_ANY_OBJECT] = gr_object_rule(
+        b, &(struct gr_members){.other_name = b->base[GR_STRING], .other_rule = any});
+    b->base[GR_ANY_ARRAY] = gr_array_rule(b, &(struct gr_items){.rest = any, .most = GR_NO_LIMIT});
+    gr_set(b, any,
+           SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING],
+                 b->base[GR_NUMBER], b->base[GR_BOOLEAN], b->base[GR_NULL]));
 }
 
 int32_t gr_json_object(struct gr_builder *b, int32_t next)

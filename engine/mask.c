@@ -1,14 +1,14 @@
 /* engine/mask.c - which tokens of a vocabulary a grammar's state takes.
  *
- * It owns a trie of the tokens' bytes in preorder, and a cache of masks.  A walk steps the state along the
- * trie and leaves out the subtree of every byte that is refused, so the mask of a state that takes few
- * tokens costs what it takes: 20 ns a byte tried.
+ * It owns a trie of the tokens' bytes in preorder, and a cache of masks.  A walk steps the state
+ * along the trie and leaves out the subtree of every byte that is refused, so the mask of a state
+ * that takes few tokens costs what it takes: 20 ns a byte tried.
  *
- * Within a string nearly all of 150,000 tokens may come, and a walk costs about 10 ms.  Those masks are
- * kept, one per configuration without its frames (that is what makes them few): the tokens that stay
- * within the rule, and the nodes of the trie at which the rule may end.  From those, and only there, the
- * walk goes on with the caller that the state really has.  What comes out is the same as by one walk; a
- * state near a limit of grammar.h, where it might not be, is walked.
+ * Within a string nearly all of 150,000 tokens may come, and a walk costs about 10 ms.  Those masks
+ * are kept, one per configuration without its frames (that is what makes them few): the tokens that
+ * stay within the rule, and the nodes of the trie at which the rule may end.  From those, and only
+ * there, the walk goes on with the caller that the state really has.  What comes out is the same as
+ * by one walk; a state near a limit of grammar.h, where it might not be, is walked.
  *
  * A control token is the byte 0xFF, which no text has, and three bytes of its id. */
 #include <pthread.h>
@@ -19,16 +19,16 @@
 #include "speculative/speculative.h"
 
 enum {
-    NARROW = 4096,                              /* nodes stepped at before a mask is worth keeping */
+    NARROW = 4096, /* nodes stepped at before a mask is worth keeping */
     MOST_EXITS = 8192,
-    N_WAY = 8,                                  /* a key may be in any of so many slots */
+    N_WAY = 8, /* a key may be in any of so many slots */
 };
 
 struct slot {
-    uint64_t serial, tick;                      /* tick 0: free */
+    uint64_t serial, tick; /* tick 0: free */
     int32_t state;
     uint32_t count;
-    uint16_t height, width, frames;             /* the most that the walk met, see usable() */
+    uint16_t height, width, frames; /* the most that the walk met, see usable() */
     int32_t n_exit;
 };
 
@@ -36,39 +36,39 @@ struct gr_tokens {
     const struct eng_vocab *vocab;
     int n_vocab, longest, n_stop;
     size_t n_node, n_word;
-    uint8_t *byte, *depth;                      /* [n_node] in preorder; depth of the root 0 */
-    int32_t *skip;                              /* [n_node] the first node after this one's subtree */
-    int32_t *first;                             /* [n_node + 1] in id: the tokens that end here */
-    int32_t *id;                                /* [n tokens] by text */
-    int32_t *stop;                              /* [n_stop] */
-    pthread_mutex_t lock;                       /* of what follows */
+    uint8_t *byte, *depth; /* [n_node] in preorder; depth of the root 0 */
+    int32_t *skip;         /* [n_node] the first node after this one's subtree */
+    int32_t *first;        /* [n_node + 1] in id: the tokens that end here */
+    int32_t *id;           /* [n tokens] by text */
+    int32_t *stop;         /* [n_stop] */
+    pthread_mutex_t lock;  /* of what follows */
     size_t n_slot;
     uint64_t tick;
-    struct slot *slot;                          /* [n_slot] */
-    uint32_t *mask;                             /* [n_slot][n_word] */
-    int32_t *exit;                              /* [n_slot][MOST_EXITS] */
+    struct slot *slot; /* [n_slot] */
+    uint32_t *mask;    /* [n_slot][n_word] */
+    int32_t *exit;     /* [n_slot][MOST_EXITS] */
 };
 
 struct gr_scratch {
-    struct gr_state at[GR_TOKEN_BYTES + 1];     /* by depth in the trie */
+    struct gr_state at[GR_TOKEN_BYTES + 1]; /* by depth in the trie */
     struct gr_state rest;
     int32_t exit[MOST_EXITS];
-    uint32_t *mask;                             /* [n_word] */
+    uint32_t *mask; /* [n_word] */
 };
 
-/* ---- the trie ---------------------------------------------------------------------------------- */
+/* ---- the trie -------------------------------------------------------------------------------- */
 
 /* The bytes that stand for a token; buf is for control tokens. */
 static struct moe_string token_bytes(const struct eng_vocab *v, int32_t id, char buf[4])
 {
-    struct moe_string none = { .data = NULL, .n = 0 };
+    struct moe_string none = {.data = NULL, .n = 0};
     switch (eng_vocab_type(v, id)) {
     case ENG_TOKEN_CONTROL:
         buf[0] = (char)GR_CONTROL_BYTE;
         buf[1] = (char)(id >> 16);
         buf[2] = (char)(id >> 8);
         buf[3] = (char)id;
-        return (struct moe_string){ .data = buf, .n = 4 };
+        return (struct moe_string){.data = buf, .n = 4};
     case ENG_TOKEN_UNKNOWN:
     case ENG_TOKEN_UNUSED:
         return none;
@@ -103,7 +103,7 @@ static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
 {
     size_t at = 1;
     char buf[2][4];
-    struct moe_string last = { .data = NULL, .n = 0 };
+    struct moe_string last = {.data = NULL, .n = 0};
     for (int i = 0; i < n; i++) {
         struct moe_string s = token_bytes(t->vocab, id[i], buf[i & 1]);
         for (size_t d = i ? common(last, s) : 0; d < s.n; d++, at++) {
@@ -158,13 +158,15 @@ static int build_trie(struct gr_tokens *t)
 /* Every byte that JSON text may need as a token of its own, so that any state leads on. */
 static int check_bytes(const struct gr_tokens *t)
 {
-    bool has[256] = { false };
+    bool has[256] = {false};
     for (size_t i = 1; i < t->n_node; i = (size_t)t->skip[i])
         has[t->byte[i]] = t->first[i + 1] > t->first[i];
     for (int c = 0x20; c < 0xf5; c++)
         if (!has[c] && c != 0x7f && c != 0xc0 && c != 0xc1)
-            return kn_fail(KN_EUNSUPPORTED, "the vocabulary has no token for byte 0x%02x alone, so text "
-                           "cannot be held to a grammar", c);
+            return kn_fail(KN_EUNSUPPORTED,
+                           "the vocabulary has no token for byte 0x%02x alone, so text "
+                           "cannot be held to a grammar",
+                           c);
     return 0;
 }
 
@@ -178,7 +180,8 @@ int gr_tokens_open(struct gr_tokens **out, const struct eng_vocab *v, size_t cac
     t->n_vocab = eng_vocab_size(v);
     t->n_word = spec_mask_words(t->n_vocab);
     pthread_mutex_init(&t->lock, NULL);
-    size_t slot_bytes = sizeof *t->slot + t->n_word * sizeof *t->mask + MOST_EXITS * sizeof *t->exit;
+    size_t slot_bytes =
+        sizeof *t->slot + t->n_word * sizeof *t->mask + MOST_EXITS * sizeof *t->exit;
     t->n_slot = cache_bytes / slot_bytes / N_WAY * N_WAY;
     t->n_slot = t->n_slot < N_WAY ? N_WAY : t->n_slot;
     t->slot = kn_calloc(t->n_slot, sizeof *t->slot);
@@ -241,13 +244,16 @@ void gr_scratch_close(struct gr_scratch *x)
     kn_free(x);
 }
 
-/* ---- walks ------------------------------------------------------------------------------------- */
+/* ---- walks ----------------------------------------------------------------------------------- */
 
 /* What a walk is asked to note; NULL: not asked. */
-struct notes { struct slot *slot; int32_t *exit; };
+struct notes {
+    struct slot *slot;
+    int32_t *exit;
+};
 
-static void note(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, size_t node,
-                 struct notes *n)
+static void note(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s,
+                 size_t node, struct notes *n)
 {
     struct slot *slot = n->slot;
     slot->width = (uint16_t)kn_max(slot->width, s->n_config);
@@ -258,15 +264,16 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
         slot->height = (uint16_t)kn_max(slot->height, depth + g->state[c->state].need);
     }
     for (int i = 0; i < s->n_frame; i++)
-        slot->height = (uint16_t)kn_max(slot->height, s->frame[i].depth - 1 + g->state[s->frame[i].state].need);
+        slot->height = (uint16_t)kn_max(slot->height,
+                                        s->frame[i].depth - 1 + g->state[s->frame[i].state].need);
     if (s->can_end && (size_t)t->skip[node] > node + 1 && slot->n_exit++ < MOST_EXITS)
         n->exit[slot->n_exit - 1] = (int32_t)node;
 }
 
-/* Steps the state at x->at[depth of top] through the subtree of node top, and sets the bits of all tokens
- * that it reaches.  Returns the steps made; ends early when they are more than `most`. */
-static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x, size_t top,
-                   size_t most, struct notes *notes, uint32_t *mask)
+/* Steps the state at x->at[depth of top] through the subtree of node top, and sets the bits of all
+ * tokens that it reaches.  Returns the steps made; ends early when they are more than `most`. */
+static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x,
+                   size_t top, size_t most, struct notes *notes, uint32_t *mask)
 {
     size_t n_step = 0, end = (size_t)t->skip[top];
     for (size_t i = top + 1; i < end && n_step <= most; n_step++) {
@@ -284,13 +291,13 @@ static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct
     return n_step;
 }
 
-/* ---- the cache --------------------------------------------------------------------------------- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 /* The count that stands for this one: no token is long enough to tell them apart. */
 static uint32_t plain_count(const struct gr_tokens *t, const struct gr_grammar *g, uint32_t count)
 {
     size_t lo = 0, hi = g->n_mark;
-    while (lo < hi) {                           /* mark[lo]: the first above count */
+    while (lo < hi) { /* mark[lo]: the first above count */
         size_t mid = (lo + hi) / 2;
         if (g->mark[mid] > count)
             hi = mid;
@@ -302,16 +309,19 @@ static uint32_t plain_count(const struct gr_tokens *t, const struct gr_grammar *
     return lo > 0 ? g->mark[lo - 1] : 0;
 }
 
-static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_config *c)
+static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g,
+                          const struct gr_config *c)
 {
-    return (struct slot){ .serial = c->state < g->n_base ? 0 : g->serial, .state = c->state,
-                          .count = plain_count(t, g, c->count) };
+    return (struct slot){.serial = c->state < g->n_base ? 0 : g->serial,
+                         .state = c->state,
+                         .count = plain_count(t, g, c->count)};
 }
 
 /* The slot with this key, or NULL and the one to use for it.  Under the lock. */
 static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struct slot **use)
 {
-    uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^ ((uint64_t)(uint32_t)key->state << 32 | key->count));
+    uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^
+                        ((uint64_t)(uint32_t)key->state << 32 | key->count));
     struct slot *way = &t->slot[h % (t->n_slot / N_WAY) * N_WAY], *oldest = way;
     for (int i = 0; i < N_WAY; i++) {
         if (way[i].tick && way[i].serial == key->serial && way[i].state == key->state &&
@@ -337,8 +347,9 @@ static bool usable(const struct slot *slot, const struct gr_state *s, const stru
 enum found { FOUND, NOT_FOUND, NOT_USABLE };
 
 /* Adds what is kept of configuration i to the mask; its exits go to x->exit. */
-static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
-                            struct gr_scratch *x, uint32_t *mask, int32_t *n_exit)
+static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g,
+                            const struct gr_state *s, int i, struct gr_scratch *x, uint32_t *mask,
+                            int32_t *n_exit)
 {
     const struct slot key = key_of(t, g, &s->config[i]);
     struct slot *use;
@@ -365,11 +376,11 @@ static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const str
 {
     struct slot made = key_of(t, g, c), *use;
     struct gr_state *s = &x->at[0];
-    struct notes notes = { &made, x->exit };
+    struct notes notes = {&made, x->exit};
     s->n_config = 1;
     s->n_frame = 0;
     s->can_end = false;
-    s->config[0] = (struct gr_config){ made.state, made.count, -1 };
+    s->config[0] = (struct gr_config){made.state, made.count, -1};
     memset(x->mask, 0, t->n_word * sizeof *x->mask);
     walk(t, g, x, 0, SIZE_MAX, &notes, x->mask);
 
@@ -379,14 +390,16 @@ static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const str
         made.tick = ++t->tick;
         *use = made;
         memcpy(&t->mask[at * t->n_word], x->mask, t->n_word * sizeof *x->mask);
-        memcpy(&t->exit[at * MOST_EXITS], x->exit, (size_t)kn_min(made.n_exit, MOST_EXITS) * sizeof *x->exit);
+        memcpy(&t->exit[at * MOST_EXITS], x->exit,
+               (size_t)kn_min(made.n_exit, MOST_EXITS) * sizeof *x->exit);
     }
     pthread_mutex_unlock(&t->lock);
 }
 
 /* Goes on from where the rule of configuration i may end, with its caller. */
-static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s, int i,
-                       struct gr_scratch *x, int32_t n_exit, uint32_t *mask)
+static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g,
+                       const struct gr_state *s, int i, struct gr_scratch *x, int32_t n_exit,
+                       uint32_t *mask)
 {
     if (n_exit == 0)
         return;
@@ -398,7 +411,7 @@ static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g, co
     }
 }
 
-/* ---- masks ------------------------------------------------------------------------------------- */
+/* ---- masks ----------------------------------------------------------------------------------- */
 
 static void set_stops(const struct gr_tokens *t, const struct gr_state *s, uint32_t *mask)
 {
@@ -407,18 +420,18 @@ static void set_stops(const struct gr_tokens *t, const struct gr_state *s, uint3
         mask[t->stop[i] >> 5] |= UINT32_C(1) << (t->stop[i] & 31);
 }
 
-static void walk_all(const struct gr_tokens *t, const struct gr_grammar *g, const struct gr_state *s,
-                     struct gr_scratch *x, uint32_t *mask)
+static void walk_all(const struct gr_tokens *t, const struct gr_grammar *g,
+                     const struct gr_state *s, struct gr_scratch *x, uint32_t *mask)
 {
     set_stops(t, s, mask);
     gr_copy(&x->at[0], s);
     walk(t, g, x, 0, SIZE_MAX, NULL, mask);
 }
 
-void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t, struct gr_scratch *x,
-             uint32_t *mask)
+void gr_mask(const struct gr_grammar *g, const struct gr_state *s, struct gr_tokens *t,
+             struct gr_scratch *x, uint32_t *mask)
 {
-    bool kept[GR_CONFIGS] = { false };
+    bool kept[GR_CONFIGS] = {false};
     struct gr_state *others = &x->at[0];
     int32_t n_exit = 0;
     set_stops(t, s, mask);

@@ -1,23 +1,23 @@
 /* engine/number.c - numbers within bounds, as text.
  *
- * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal, in at
- * most 17 digits before and about as many after the point and without an exponent; rounding keeps order,
- * so what reads as text >= bound also is one as a double.  A bound that is itself excluded becomes the
- * next decimal of 15 digits, which no double shares with it. */
+ * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal,
+ * in at most 17 digits before and some 20 after the point and without an exponent; rounding keeps
+ * order, so what reads as text >= bound also is one as a double.  A bound that is itself excluded
+ * becomes the next decimal of 15 digits, which no double shares with it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/automaton.h"
 
-#define MOST_WHOLE   UINT64_C(99999999999999999)    /* 17 digits */
-#define MOST_INTEGER INT64_C(999999999999999999)    /* 18 */
+#define MOST_WHOLE UINT64_C(99999999999999999)   /* 17 digits */
+#define MOST_INTEGER INT64_C(999999999999999999) /* 18 */
 
-#define LEAST_BOUND  1e-40
+#define LEAST_BOUND 1e-40
 
-enum { MOST_FRACTION = 17, MOST_BOUND_FRACTION = 60 };
+enum { MOST_FRACTION = 20, MOST_BOUND_FRACTION = 60 };
 
-/* ---- runs of digits ---------------------------------------------------------------------------- */
+/* ---- runs of digits -------------------------------------------------------------------------- */
 
 static int32_t any_digits(struct gr_builder *b, size_t n, int32_t next)
 {
@@ -30,23 +30,27 @@ static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
 }
 
 /* n digits that are not below those of p, or not above. */
-static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below, int32_t next)
+static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below,
+                             int32_t next)
 {
     if (n == 0)
         return next;
     int32_t same = gr_bytes_node(b, *p, *p, digits_beyond(b, p + 1, n - 1, below, next));
     int32_t rest = any_digits(b, n - 1, next);
-    return gr_either(b, same, below ? digit_between(b, '0', *p - 1, rest) : digit_between(b, *p + 1, '9', rest));
+    return gr_either(
+        b, same, below ? digit_between(b, '0', *p - 1, rest) : digit_between(b, *p + 1, '9', rest));
 }
 
-static int32_t digits_between(struct gr_builder *b, const char *lo, const char *hi, size_t n, int32_t next)
+static int32_t digits_between(struct gr_builder *b, const char *lo, const char *hi, size_t n,
+                              int32_t next)
 {
     if (n == 0)
         return next;
     if (*lo == *hi)
         return gr_bytes_node(b, *lo, *lo, digits_between(b, lo + 1, hi + 1, n - 1, next));
-    int32_t edges = gr_either(b, gr_bytes_node(b, *lo, *lo, digits_beyond(b, lo + 1, n - 1, false, next)),
-                              gr_bytes_node(b, *hi, *hi, digits_beyond(b, hi + 1, n - 1, true, next)));
+    int32_t edges =
+        gr_either(b, gr_bytes_node(b, *lo, *lo, digits_beyond(b, lo + 1, n - 1, false, next)),
+                  gr_bytes_node(b, *hi, *hi, digits_beyond(b, hi + 1, n - 1, true, next)));
     return gr_either(b, edges, digit_between(b, *lo + 1, *hi - 1, any_digits(b, n - 1, next)));
 }
 
@@ -67,7 +71,7 @@ static int32_t whole_between(struct gr_builder *b, uint64_t lo, uint64_t hi, int
     return node;
 }
 
-/* ---- integers ---------------------------------------------------------------------------------- */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 /* The least integer that is not below the bound, or the largest not above. */
 static int64_t integer_bound(const json_t *bound, bool excluded, bool up)
@@ -101,7 +105,8 @@ int32_t gr_integer_rule(struct gr_builder *b, const struct gr_range *r)
     if (lo > hi)
         return node;
     if (hi >= 0)
-        node = gr_either(b, node, whole_between(b, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, GR_END));
+        node =
+            gr_either(b, node, whole_between(b, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, GR_END));
     if (lo < 0) {
         int32_t minus = whole_between(b, hi < 0 ? (uint64_t)-hi : 1, (uint64_t)-lo, GR_END);
         node = gr_either(b, node, gr_text(b, "-", minus));
@@ -109,20 +114,20 @@ int32_t gr_integer_rule(struct gr_builder *b, const struct gr_range *r)
     return node;
 }
 
-/* ---- decimals ---------------------------------------------------------------------------------- */
+/* ---- decimals -------------------------------------------------------------------------------- */
 
 /* whole + 0.fraction; no zeros at the fraction's end. */
 struct decimal {
     uint64_t whole;
-    bool too_large;                             /* more than MOST_WHOLE; nothing else counts */
+    bool too_large; /* more than MOST_WHOLE; nothing else counts */
     size_t n;
-    char fraction[MOST_BOUND_FRACTION];         /* [n] digits */
+    char fraction[MOST_BOUND_FRACTION]; /* [n] digits */
 };
 
 /* digit[n] with the point behind the first, times ten to the power. */
 static struct decimal decimal_of(const char *digit, int n, int power)
 {
-    struct decimal x = { 0 };
+    struct decimal x = {0};
     for (int place = power; place >= 0; place--) {
         int i = power - place;
         x.whole = x.whole * 10 + (uint64_t)(i < n ? digit[i] - '0' : 0);
@@ -190,7 +195,7 @@ static struct decimal decimal_next(double x, bool up)
         return decimal_printed(text);
     digit[0] = text[0];
     memcpy(digit + 1, text + 2, N - 1);
-    if (!digits_step(digit, N, up)) {           /* 9.99 + 0.01 */
+    if (!digits_step(digit, N, up)) { /* 9.99 + 0.01 */
         memmove(digit + 1, digit, N - 1);
         digit[0] = '1';
         power++;
@@ -203,17 +208,17 @@ static struct decimal decimal_bound(const json_t *bound, bool excluded, bool up)
     double x = json_number_value(bound);
     x = x < 0 ? -x : x;
     if (up && x > 0 && x < LEAST_BOUND)
-        x = LEAST_BOUND;                        /* its digits would be cut off, which is not up */
+        x = LEAST_BOUND; /* its digits would be cut off, which is not up */
     if (excluded)
         return decimal_next(x, up);
     if (!json_is_integer(bound))
         return decimal_shortest(x);
     int64_t i = json_integer_value(bound);
     uint64_t whole = i < 0 ? (uint64_t)0 - (uint64_t)i : (uint64_t)i;
-    return (struct decimal){ .whole = whole, .too_large = whole > MOST_WHOLE };
+    return (struct decimal){.whole = whole, .too_large = whole > MOST_WHOLE};
 }
 
-/* ---- fractions --------------------------------------------------------------------------------- */
+/* ---- fractions ------------------------------------------------------------------------------- */
 
 static int32_t tail(struct gr_builder *b) { return gr_digits(b, 0, MOST_FRACTION, GR_END); }
 
@@ -244,12 +249,14 @@ static int32_t not_above(struct gr_builder *b, const struct decimal *hi, size_t 
 {
     if (i >= hi->n)
         return zeros(b);
-    int32_t digits = gr_either(b, gr_bytes_node(b, hi->fraction[i], hi->fraction[i], not_above(b, hi, i + 1)),
-                               digit_between(b, '0', hi->fraction[i] - 1, tail(b)));
+    int32_t digits =
+        gr_either(b, gr_bytes_node(b, hi->fraction[i], hi->fraction[i], not_above(b, hi, i + 1)),
+                  digit_between(b, '0', hi->fraction[i] - 1, tail(b)));
     return gr_either(b, GR_END, digits);
 }
 
-static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi, size_t i)
+static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi,
+                           size_t i)
 {
     if (i >= lo->n)
         return not_above(b, hi, i);
@@ -263,14 +270,16 @@ static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const
     return gr_either(b, edges, digit_between(b, l + 1, h - 1, tail(b)));
 }
 
-/* A point and digits, where place 0 of `digits` may also be the end of the number; or nothing, if `none`. */
+/* A point and digits, where place 0 of `digits` may also be the end of the number; or nothing, if
+ * `none`. */
 static int32_t fraction(struct gr_builder *b, int32_t digits, bool none)
 {
     int32_t point = gr_text(b, ".", digits);
     return none ? gr_either(b, GR_END, point) : point;
 }
 
-/* Digits that begin with at least one: what not_above and zeros leave open, a bare point may not. */
+/* Digits that begin with at least one: what not_above and zeros leave open, a bare point may not.
+ */
 static int32_t first_digit_not_above(struct gr_builder *b, const struct decimal *hi)
 {
     if (hi->n == 0)
@@ -279,7 +288,7 @@ static int32_t first_digit_not_above(struct gr_builder *b, const struct decimal 
                      digit_between(b, '0', hi->fraction[0] - 1, tail(b)));
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static int32_t exactly(struct gr_builder *b, uint64_t whole, int32_t next)
 {
@@ -290,17 +299,20 @@ static int32_t exactly(struct gr_builder *b, uint64_t whole, int32_t next)
 
 static int32_t at_least(struct gr_builder *b, const struct decimal *lo)
 {
-    return exactly(b, lo->whole, lo->n == 0 ? any_fraction(b) : fraction(b, not_below(b, lo, 0), false));
+    return exactly(b, lo->whole,
+                   lo->n == 0 ? any_fraction(b) : fraction(b, not_below(b, lo, 0), false));
 }
 
 /* Numbers of lo..hi, without a sign. */
-static int32_t decimals_between(struct gr_builder *b, const struct decimal *lo, const struct decimal *hi)
+static int32_t decimals_between(struct gr_builder *b, const struct decimal *lo,
+                                const struct decimal *hi)
 {
     if (lo->too_large)
         return gr_forward(b);
     if (hi->too_large) {
-        int32_t more = lo->whole < MOST_WHOLE ? whole_between(b, lo->whole + 1, MOST_WHOLE, any_fraction(b))
-                                              : gr_forward(b);
+        int32_t more = lo->whole < MOST_WHOLE
+                           ? whole_between(b, lo->whole + 1, MOST_WHOLE, any_fraction(b))
+                           : gr_forward(b);
         return gr_either(b, at_least(b, lo), more);
     }
     if (lo->whole > hi->whole)
@@ -320,17 +332,20 @@ int32_t gr_number_rule(struct gr_builder *b, const struct gr_range *r)
 {
     if (!r->least && !r->most)
         return b->base[GR_NUMBER];
-    const struct decimal zero = { 0 }, endless = { .too_large = true };
-    double lo = r->least ? json_number_value(r->least) : -1, hi = r->most ? json_number_value(r->most) : 1;
+    const struct decimal zero = {0}, endless = {.too_large = true};
+    double lo = r->least ? json_number_value(r->least) : -1,
+           hi = r->most ? json_number_value(r->most) : 1;
     int32_t node = gr_forward(b);
     if (hi > 0 || (hi == 0 && !r->below_most)) {
-        struct decimal from = lo < 0 || !r->least ? zero : decimal_bound(r->least, r->above_least, true);
+        struct decimal from =
+            lo < 0 || !r->least ? zero : decimal_bound(r->least, r->above_least, true);
         struct decimal to = r->most ? decimal_bound(r->most, r->below_most, false) : endless;
         node = gr_either(b, node, decimals_between(b, &from, &to));
     }
     if (lo < 0) {
         struct decimal from = hi > 0 || (hi == 0 && !r->below_most)
-                                  ? zero : decimal_bound(r->most, r->below_most, true);
+                                  ? zero
+                                  : decimal_bound(r->most, r->below_most, true);
         struct decimal to = r->least ? decimal_bound(r->least, r->above_least, false) : endless;
         node = gr_either(b, node, gr_text(b, "-", decimals_between(b, &from, &to)));
     }

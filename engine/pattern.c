@@ -1,19 +1,21 @@
-/* engine/pattern.c - strings that are held to patterns and lengths, and names that are none of some.
+/* engine/pattern.c - strings that are held to patterns and lengths, and names that are none of
+ * some.
  *
- * A pattern is a regular expression as JSON Schema writes them, without what looks around or back.  It is
- * parsed into a network over code points (Thompson's), and all patterns of a string, with the number of its
- * characters, are followed at once by sets, so that no pattern takes more than its states allow.  Each set
- * becomes a node; determine.c then drops those from which no end can be reached.
+ * A pattern is a regular expression as JSON Schema writes them, without what looks around or back.
+ * It is parsed into a network over code points (Thompson's), and all patterns of a string, with the
+ * number of its characters, are followed at once by sets, so that no pattern takes more than its
+ * states allow.  Each set becomes a node; determine.c then drops those from which no end can be
+ * reached.
  *
- * \d \w \s are those of ASCII; . is anything but the four line ends.  A pattern may match anywhere unless
- * it is anchored. */
+ * \d \w \s are those of ASCII; . is anything but the four line ends.  A pattern may match anywhere
+ * unless it is anchored. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/automaton.h"
 
 enum {
-    MOST_PARTS = 1 << 13,                       /* parts of all patterns of a string */
+    MOST_PARTS = 1 << 13, /* parts of all patterns of a string */
     MOST_RANGES = 1 << 12,
     MOST_SETS = 1 << 14,
     MOST_CUTS = 1 << 10,
@@ -26,30 +28,36 @@ enum {
 
 enum part_kind { PART_CLASS, PART_SPLIT, PART_BEGIN, PART_END, PART_MATCH };
 
-struct part { uint8_t kind; int32_t a, b; int32_t range, n_range; };    /* a: then; b: or, of a split */
-struct range { uint32_t lo, hi; };
+struct part {
+    uint8_t kind;
+    int32_t a, b;
+    int32_t range, n_range;
+}; /* a: then; b: or, of a split */
+struct range {
+    uint32_t lo, hi;
+};
 
 enum tree_kind { TREE_CLASS, TREE_BEGIN, TREE_END, TREE_SEQUENCE, TREE_ALTERNATIVES, TREE_REPEAT };
 
-struct tree {                                   /* children from the last to the first; 0: none */
+struct tree { /* children from the last to the first; 0: none */
     uint8_t kind;
     int32_t child, sibling;
-    int32_t range, n_range;                     /* of a class */
-    int least, most;                            /* of a repetition; most -1: no limit */
+    int32_t range, n_range; /* of a class */
+    int least, most;        /* of a repetition; most -1: no limit */
 };
 
 struct parser {
     struct gr_builder *b;
     const char *at, *whole;
-    struct tree *tree;                          /* [MOST_PARTS] of one pattern; 0 is no tree */
-    struct part *part;                          /* [MOST_PARTS] */
-    struct range *range;                        /* [MOST_RANGES] */
+    struct tree *tree;   /* [MOST_PARTS] of one pattern; 0 is no tree */
+    struct part *part;   /* [MOST_PARTS] */
+    struct range *range; /* [MOST_RANGES] */
     int32_t n_tree, n_part, n_range;
     int nesting, work;
     bool failed;
 };
 
-/* ---- parsing: text to a tree ------------------------------------------------------------------- */
+/* ---- parsing: text to a tree ----------------------------------------------------------------- */
 
 static int32_t refuse(struct parser *p, int code, const char *what)
 {
@@ -63,7 +71,7 @@ static int32_t tree(struct parser *p, enum tree_kind kind)
 {
     if (p->n_tree == MOST_PARTS)
         return refuse(p, KN_ELIMIT, "is too large");
-    p->tree[p->n_tree] = (struct tree){ .kind = (uint8_t)kind };
+    p->tree[p->n_tree] = (struct tree){.kind = (uint8_t)kind};
     return p->n_tree++;
 }
 
@@ -80,7 +88,7 @@ static void add_range(struct parser *p, uint32_t lo, uint32_t hi)
     if (p->n_range == MOST_RANGES)
         refuse(p, KN_ELIMIT, "is too large");
     else
-        p->range[p->n_range++] = (struct range){ lo, hi };
+        p->range[p->n_range++] = (struct range){lo, hi};
 }
 
 static int by_lo(const void *a, const void *b)
@@ -97,10 +105,10 @@ static void negate(struct parser *p, int32_t first)
     uint32_t next = 0;
     qsort(r, (size_t)n, sizeof *r, by_lo);
     int32_t out = 0;
-    for (int32_t i = 0; i < n; i++) {           /* a gap is found no sooner than its right end is read */
+    for (int32_t i = 0; i < n; i++) { /* a gap is found no sooner than its right end is read */
         struct range x = r[i];
         if (x.lo > next)
-            r[out++] = (struct range){ next, x.lo - 1 };
+            r[out++] = (struct range){next, x.lo - 1};
         next = x.hi + 1 > next ? x.hi + 1 : next;
     }
     p->n_range = first + out;
@@ -112,10 +120,12 @@ static void add_named(struct parser *p, char name)
 {
     int32_t first = p->n_range;
     switch (name) {
-    case 'd': case 'D':
+    case 'd':
+    case 'D':
         add_range(p, '0', '9');
         break;
-    case 'w': case 'W':
+    case 'w':
+    case 'W':
         add_range(p, '0', '9');
         add_range(p, 'A', 'Z');
         add_range(p, '_', '_');
@@ -139,9 +149,12 @@ static uint32_t next_code(struct parser *p)
         return (uint32_t)refuse(p, KN_EINVAL, "is not UTF-8");
     p->at += n;
     switch (n) {
-    case 1: return s[0];
-    case 2: return (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu);
-    case 3: return (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
+    case 1:
+        return s[0];
+    case 2:
+        return (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu);
+    case 3:
+        return (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
     default:
         return (s[0] & 0x07u) << 18 | (s[1] & 0x3fu) << 12 | (s[2] & 0x3fu) << 6 | (s[3] & 0x3fu);
     }
@@ -282,7 +295,10 @@ static int32_t parse_atom(struct parser *p)
     case '$':
         p->at++;
         return tree(p, TREE_END);
-    case '*': case '+': case '?': case '{':
+    case '*':
+    case '+':
+    case '?':
+    case '{':
         return refuse(p, KN_EINVAL, "has nothing to repeat");
     case '\\':
         p->at++;
@@ -332,7 +348,7 @@ static void parse_repetition(struct parser *p, int *least, int *most)
     } else {
         return;
     }
-    p->at += !p->failed && *p->at == '?';       /* lazy: the same language */
+    p->at += !p->failed && *p->at == '?'; /* lazy: the same language */
 }
 
 static int32_t parse_sequence(struct parser *p)
@@ -365,13 +381,13 @@ static int32_t parse_alternatives(struct parser *p)
     return all;
 }
 
-/* ---- the network: each function returns where its part begins ----------------------------------- */
+/* ---- the network: each function returns where its part begins -------------------------------- */
 
 static int32_t part(struct parser *p, enum part_kind kind, int32_t a, int32_t b)
 {
     if (p->n_part == MOST_PARTS)
         return refuse(p, KN_ELIMIT, "is too large");
-    p->part[p->n_part] = (struct part){ .kind = (uint8_t)kind, .a = a, .b = b };
+    p->part[p->n_part] = (struct part){.kind = (uint8_t)kind, .a = a, .b = b};
     return p->n_part++;
 }
 
@@ -438,37 +454,38 @@ static int32_t parse_pattern(struct parser *p, const char *text)
     int32_t any = p->n_range;
     add_range(p, 0, LAST_CODE);
     int32_t skip = part(p, PART_CLASS, 0, 0), loop = part(p, PART_SPLIT, start, skip);
-    p->part[skip] = (struct part){ .kind = PART_CLASS, .a = loop, .range = any, .n_range = 1 };
+    p->part[skip] = (struct part){.kind = PART_CLASS, .a = loop, .range = any, .n_range = 1};
     return loop;
 }
 
-/* ---- sets: all patterns and the length at once --------------------------------------------------- */
+/* ---- sets: all patterns and the length at once ----------------------------------------------- */
 
-struct set {                                    /* what may come next, and whether the string may end */
-    size_t at;                                  /* in member */
+struct set {   /* what may come next, and whether the string may end */
+    size_t at; /* in member */
     int32_t n;
-    uint32_t length;                            /* at most the largest bound that matters */
+    uint32_t length; /* at most the largest bound that matters */
     bool accepts;
-    int32_t node;                               /* of the builder */
+    int32_t node; /* of the builder */
 };
 
 struct sets {
     struct parser *p;
     const struct gr_string *s;
-    int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1];        /* pattern i's parts are first[i] on */
-    struct set *set;                            /* [n] */
-    int32_t *member;                            /* [n_member] classes and matches, ascending, of each pattern */
-    uint32_t *cut;                              /* [n_cut] code points at which a class begins or ends */
-    uint32_t *seen, stamp;                      /* [n_part] */
-    int32_t *stack, *picked;                    /* [2 n_part], [n_part] */
-    int32_t *target, *last_target, *made;       /* [n_part] what a code point leads to, and the set made of it */
-    int32_t table[2 * MOST_SETS];               /* sets by hash; -1: free */
+    int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i's parts are first[i] on */
+    struct set *set;                                        /* [n] */
+    int32_t *member;         /* [n_member] classes and matches, ascending, of each pattern */
+    uint32_t *cut;           /* [n_cut] code points at which a class begins or ends */
+    uint32_t *seen, stamp;   /* [n_part] */
+    int32_t *stack, *picked; /* [2 n_part], [n_part] */
+    int32_t *target, *last_target,
+        *made;                    /* [n_part] what a code point leads to, and the set made of it */
+    int32_t table[2 * MOST_SETS]; /* sets by hash; -1: free */
     size_t n, cap, n_member, cap_member, n_cut, work;
     uint32_t cap_length;
 };
 
-/* What the n_stack parts on the stack may be without a character, at either end or not: classes and the
- * match, into picked. */
+/* What the n_stack parts on the stack may be without a character, at either end or not: classes and
+ * the match, into picked. */
 static size_t close_over(struct sets *x, size_t n_stack, bool at_start, bool at_end, bool *matches)
 {
     size_t n = 0;
@@ -509,7 +526,8 @@ static size_t push_targets(struct sets *x, size_t i, const int32_t *target, size
 }
 
 /* Makes a set of target[n] in x->made, pattern by pattern.  A pattern that has matched stays so. */
-static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start, bool *accepts)
+static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start,
+                       bool *accepts)
 {
     size_t n_made = 0;
     *accepts = true;
@@ -519,7 +537,7 @@ static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_
         size_t n_picked = close_over(x, push_targets(x, i, target, n), at_start, false, &matched);
         *accepts = *accepts && at_end;
         if (matched) {
-            x->made[n_made++] = x->first[i];    /* its match */
+            x->made[n_made++] = x->first[i]; /* its match */
             continue;
         }
         qsort(x->picked, n_picked, sizeof *x->picked, by_number);
@@ -530,7 +548,8 @@ static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_
 }
 
 /* The set of target[n] after `length` characters, or -1. */
-static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t length, bool at_start)
+static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t length,
+                      bool at_start)
 {
     bool accepts;
     size_t n_made = make_set(x, target, n, at_start, &accepts);
@@ -547,7 +566,7 @@ static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t 
     }
     if (x->n == MOST_SETS || x->work > MOST_WORK)
         return refuse(x->p, KN_ELIMIT, "with its lengths needs too many states"), -1;
-    struct set made = { x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b) };
+    struct set made = {x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b)};
     if (!gr_grow((void **)&x->set, &x->cap, x->n, sizeof *x->set))
         return refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
     for (size_t i = 0; i < n_made; i++) {
@@ -584,8 +603,8 @@ static size_t targets(struct sets *x, const struct set *s, uint32_t code)
     return n;
 }
 
-/* A set's node: a quote where the string may end, and one range for each run of code points that lead to
- * the same set. */
+/* A set's node: a quote where the string may end, and one range for each run of code points that
+ * lead to the same set. */
 static void expand(struct sets *x, size_t at)
 {
     struct gr_builder *b = x->p->b;
@@ -598,17 +617,20 @@ static void expand(struct sets *x, size_t at)
     bool full = x->s->most != GR_NO_LIMIT && length >= x->s->most;
     for (size_t i = 0; i <= x->n_cut && !x->p->failed && !full; i++) {
         size_t n = i < x->n_cut ? targets(x, &x->set[at], x->cut[i]) : 0;
-        if (i < x->n_cut && n == n_last && !memcmp(x->target, x->last_target, n * sizeof *x->target))
+        if (i < x->n_cut && n == n_last &&
+            !memcmp(x->target, x->last_target, n * sizeof *x->target))
             continue;
         if (last >= 0)
-            node = gr_either(b, node, gr_code_points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE,
-                                                     x->set[last].node));
+            node = gr_either(b, node,
+                             gr_code_points(b, from, i < x->n_cut ? x->cut[i] - 1 : LAST_CODE,
+                                            x->set[last].node));
         if (i == x->n_cut)
             break;
         memcpy(x->last_target, x->target, n * sizeof *x->target);
         n_last = n;
         from = x->cut[i];
-        last = n ? intern(x, x->target, n, length < x->cap_length ? length + 1 : length, false) : -1;
+        last =
+            n ? intern(x, x->target, n, length < x->cap_length ? length + 1 : length, false) : -1;
     }
     if (!b->error)
         gr_set(b, x->set[at].node, node);
@@ -662,7 +684,8 @@ static int32_t patterns_rule(struct parser *p, const struct gr_string *s)
     x->target = kn_alloc(n * sizeof *x->target);
     x->last_target = kn_alloc(n * sizeof *x->last_target);
     x->made = kn_alloc(n * sizeof *x->made);
-    if (!p->failed && x->cut && x->seen && x->stack && x->picked && x->target && x->last_target && x->made)
+    if (!p->failed && x->cut && x->seen && x->stack && x->picked && x->target && x->last_target &&
+        x->made)
         rule = follow_all(x);
     else
         gr_fail(p->b, KN_ENOMEM, "no memory for a pattern");
@@ -679,7 +702,7 @@ static int32_t patterns_rule(struct parser *p, const struct gr_string *s)
     return rule;
 }
 
-/* ---- rules ------------------------------------------------------------------------------------- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static int32_t counted_rule(struct gr_builder *b, const struct gr_string *s)
 {
@@ -697,7 +720,7 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
         return counted_rule(b, s);
     if (s->n_pattern > MOST_PATTERNS)
         return gr_fail(b, KN_ELIMIT, "a string is held to more than %d patterns", MOST_PATTERNS);
-    struct parser p = { .b = b };
+    struct parser p = {.b = b};
     int32_t rule = GR_END;
     p.tree = kn_alloc(MOST_PARTS * sizeof *p.tree);
     p.part = kn_alloc(MOST_PARTS * sizeof *p.part);
@@ -712,29 +735,30 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
     return rule;
 }
 
-/* ---- names ------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
-    const struct gr_member *x = *(const struct gr_member *const *)a, *y = *(const struct gr_member *const *)b;
+    const struct gr_member *x = *(const struct gr_member *const *)a,
+                           *y = *(const struct gr_member *const *)b;
     return strcmp(x->name, y->name);
 }
 
-/* Where a string may go on that is so far the beginning of name[from..to).  Names are in order, so those
- * with the same next byte stand together.  Behind the names' own characters each is spelt in one way; where
- * a name goes on with a character above U+007F, no other such character is taken: that loses names that
- * nobody misses, and saves telling UTF-8 apart. */
+/* Where a string may go on that is so far the beginning of name[from..to).  Names are in order, so
+ * those with the same next byte stand together.  Behind the names' own characters each is spelt in
+ * one way; where a name goes on with a character above U+007F, no other such character is taken:
+ * that loses names that nobody misses, and saves telling UTF-8 apart. */
 struct naming {
     struct gr_builder *b;
     const struct gr_member **name;
-    int32_t free, control, high;                /* free itself; behind a control; behind U+0080 and above */
+    int32_t free, control, high; /* free itself; behind a control; behind U+0080 and above */
 };
 
 static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t depth, int nesting)
 {
     struct gr_builder *b = x->b;
     int32_t node = gr_forward(b);
-    bool taken[0x80] = { false }, high = false, control = false;
+    bool taken[0x80] = {false}, high = false, control = false;
     bool ends = from < to && !x->name[from]->name[depth];
     if (nesting > 256)
         return gr_fail(b, KN_ELIMIT, "a property's name has more than 256 bytes");
@@ -747,7 +771,8 @@ static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t 
         if (c >= 0x80)
             continue;
         taken[c] = true;
-        node = gr_either(b, node, gr_code_points(b, c, c, name_node(x, i, end, depth + 1, nesting + 1)));
+        node = gr_either(b, node,
+                         gr_code_points(b, c, c, name_node(x, i, end, depth + 1, nesting + 1)));
     }
     for (uint32_t lo = 0x20, hi; lo < 0x80; lo = hi + 1) {
         for (hi = lo; hi < 0x7f && taken[hi + 1] == taken[lo]; hi++)
@@ -766,7 +791,7 @@ int32_t gr_other_names(struct gr_builder *b, const struct gr_member *m, size_t n
 {
     if (n == 0)
         return b->base[GR_STRING];
-    struct naming x = { .b = b, .name = kn_alloc(n * sizeof *x.name), .free = gr_forward(b) };
+    struct naming x = {.b = b, .name = kn_alloc(n * sizeof *x.name), .free = gr_forward(b)};
     if (!x.name)
         return gr_fail(b, KN_ENOMEM, "no memory for %zu names", n);
     for (size_t i = 0; i < n; i++)

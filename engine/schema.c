@@ -1,39 +1,51 @@
 /* engine/schema.c - a JSON schema as rules of a grammar.
  *
- * A schema is first made simple: $ref, allOf, anyOf and oneOf are worked out until what is left is a list of
- * alternatives with plain keywords only; each of those is then one rule part per type.  Schemas are told
- * apart by address, so one that refers to itself is one rule that calls itself.
+ * A schema is first made simple: $ref, allOf, anyOf and oneOf are worked out until what is left is
+ * a list of alternatives with plain keywords only; each of those is then one rule part per type.
+ * Schemas are told apart by address, so one that refers to itself is one rule that calls itself.
  *
- * Accepted is never more than the schema allows, except that oneOf is read as anyOf, and often less:
- *   - members stand in the order of "properties", those that are required by no property after them, and
- *     others last; others only if "additionalProperties" says so or there are no "properties" at all;
+ * Accepted is never more than the schema allows, except that oneOf is read as anyOf, and often
+ * less:
+ *   - members stand in the order of "properties", those that are required by no property after
+ * them, and others last; others only if "additionalProperties" says so or there are no "properties"
+ * at all;
  *   - items beyond "prefixItems" only if "items" says so;
  *   - a format is one way to write it, and a format that is not in the table is an annotation;
- *   - numbers within bounds have no exponent; see json_text.c and number.c for what a number may be.
- * What would change the accepted values and is not supported is refused by name. */
+ *   - numbers within bounds have no exponent; see json_text.c and number.c for what a number may
+ * be. What would change the accepted values and is not supported is refused by name. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/automaton.h"
 
 enum {
-    TYPE_NULL = 1, TYPE_BOOLEAN = 2, TYPE_INTEGER = 4, TYPE_NUMBER = 8, TYPE_STRING = 16, TYPE_ARRAY = 32,
-    TYPE_OBJECT = 64, TYPE_ALL = 127,
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4,
+    TYPE_NUMBER = 8,
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ALL = 127,
 };
 
-static const struct { const char *name; int bit; } types[] = {
-    { "null", TYPE_NULL },     { "boolean", TYPE_BOOLEAN }, { "integer", TYPE_INTEGER },
-    { "number", TYPE_NUMBER }, { "string", TYPE_STRING },   { "array", TYPE_ARRAY },
-    { "object", TYPE_OBJECT },
+static const struct {
+    const char *name;
+    int bit;
+} types[] = {
+    {"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER},
+    {"number", TYPE_NUMBER}, {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+    {"object", TYPE_OBJECT},
 };
 enum { N_TYPE = sizeof types / sizeof *types, MOST_LITERALS = 64 };
 
 #define DATE_OF(year, month, day) "(" year ")-" month "-" day
 #define YEAR "\\d{3}[1-9]|\\d{2}[1-9]0|\\d[1-9]00|[1-9]000"
 #define LEAP "\\d\\d0[48]|\\d\\d[2468][048]|\\d\\d[13579][26]|0[48]00|[2468][048]00|[13579][26]00"
-#define DATE "(" DATE_OF(YEAR, "(01|03|05|07|08|10|12)", "(0[1-9]|[12]\\d|3[01])") \
-             "|" DATE_OF(YEAR, "(04|06|09|11)", "(0[1-9]|[12]\\d|30)") \
-             "|" DATE_OF(YEAR, "02", "(0[1-9]|1\\d|2[0-8])") "|" DATE_OF(LEAP, "02", "29") ")"
+#define IN_31 DATE_OF(YEAR, "(01|03|05|07|08|10|12)", "(0[1-9]|[12]\\d|3[01])")
+#define IN_30 DATE_OF(YEAR, "(04|06|09|11)", "(0[1-9]|[12]\\d|30)")
+#define IN_28 DATE_OF(YEAR, "02", "(0[1-9]|1\\d|2[0-8])")
+#define DATE "(" IN_31 "|" IN_30 "|" IN_28 "|" DATE_OF(LEAP, "02", "29") ")"
 #define TIME "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
 #define BYTE "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -42,39 +54,61 @@ enum { N_TYPE = sizeof types / sizeof *types, MOST_LITERALS = 64 };
 #define DAYS "(\\d{1,4}Y(\\d{1,4}M(\\d{1,4}D)?)?|\\d{1,4}M(\\d{1,4}D)?|\\d{1,4}D)"
 #define PATH "[A-Za-z0-9._~!$&'()*+,;=:@-]"
 
-static const struct { const char *name, *pattern; } formats[] = {
-    { "date", "^" DATE "$" },
-    { "time", "^" TIME "$" },
-    { "date-time", "^" DATE "T" TIME "$" },
-    { "duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$" },
-    { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$" },
-    { "hostname", "^" LABEL "(\\." LABEL ")*$" },
-    { "ipv4", "^" BYTE "(\\." BYTE "){3}$" },
-    { "ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$" },
-    { "uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$" },
-    { "uri", "^[a-z][a-z0-9+.-]*://" LABEL "(\\." LABEL ")*(:[1-9]\\d{0,4})?(/" PATH "*)*"
-             "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$" },
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"duration", "^P(\\d{1,4}W|" DAYS "(T" HOURS ")?|T" HOURS ")$"},
+    {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL ")+$"},
+    {"hostname", "^" LABEL "(\\." LABEL ")*$"},
+    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+    {"ipv6", "^(" HEX "{1,4}:){7}" HEX "{1,4}$"},
+    {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
+    {"uri", "^[a-z][a-z0-9+.-]*://" LABEL "(\\." LABEL ")*(:[1-9]\\d{0,4})?(/" PATH "*)*"
+            "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$"},
 };
 
 /* Each of these changes what is accepted; `idle` is the value with which it does not. */
-static const struct { const char *name, *idle; } refused[] = {
-    { "not", NULL }, { "if", NULL }, { "then", "{}" }, { "else", "{}" }, { "dependentRequired", "{}" },
-    { "dependentSchemas", "{}" }, { "dependencies", "{}" }, { "patternProperties", "{}" },
-    { "propertyNames", "{}" }, { "minProperties", "0" }, { "maxProperties", NULL }, { "contains", NULL },
-    { "minContains", NULL }, { "maxContains", NULL }, { "uniqueItems", "false" }, { "multipleOf", "1" },
-    { "unevaluatedItems", "true" }, { "unevaluatedProperties", "true" }, { "$dynamicRef", NULL },
-    { "$recursiveRef", NULL }, { "additionalItems", "true" },
+static const struct {
+    const char *name, *idle;
+} refused[] = {
+    {"not", NULL},
+    {"if", NULL},
+    {"then", "{}"},
+    {"else", "{}"},
+    {"dependentRequired", "{}"},
+    {"dependentSchemas", "{}"},
+    {"dependencies", "{}"},
+    {"patternProperties", "{}"},
+    {"propertyNames", "{}"},
+    {"minProperties", "0"},
+    {"maxProperties", NULL},
+    {"contains", NULL},
+    {"minContains", NULL},
+    {"maxContains", NULL},
+    {"uniqueItems", "false"},
+    {"multipleOf", "1"},
+    {"unevaluatedItems", "true"},
+    {"unevaluatedProperties", "true"},
+    {"$dynamicRef", NULL},
+    {"$recursiveRef", NULL},
+    {"additionalItems", "true"},
 };
 
-struct rule { const json_t *schema; int32_t node; };
+struct rule {
+    const json_t *schema;
+    int32_t node;
+};
 
 struct reader {
     struct gr_builder *b;
     const json_t *root;
-    json_t *made;                               /* an array of what was made here, to be given back */
-    struct rule *rule;                          /* [n_rule] in the order met; those before `done` are written */
+    json_t *made;      /* an array of what was made here, to be given back */
+    struct rule *rule; /* [n_rule] in the order met; those before `done` are written */
     size_t n_rule, cap_rule, done;
-    int32_t *table;                             /* [2 * GR_MOST_RULES] rules by address; -1: free */
+    int32_t *table; /* [2 * GR_MOST_RULES] rules by address; -1: free */
     int n_merge;
 };
 
@@ -84,9 +118,12 @@ static bool fail(struct reader *r, int code, const char *fmt, const char *name)
     return false;
 }
 
-static bool fail_memory(struct reader *r) { return fail(r, KN_ENOMEM, "no memory for the schema%s", ""); }
+static bool fail_memory(struct reader *r)
+{
+    return fail(r, KN_ENOMEM, "no memory for the schema%s", "");
+}
 
-/* ---- rules ------------------------------------------------------------------------------------- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 /* The rule for a schema, which is written later if it is new. */
 static int32_t rule_of(struct reader *r, const json_t *schema)
@@ -99,7 +136,7 @@ static int32_t rule_of(struct reader *r, const json_t *schema)
         return gr_fail(r->b, KN_ELIMIT, "the schema has more than %d schemas in it", GR_MOST_RULES);
     if (!gr_grow((void **)&r->rule, &r->cap_rule, r->n_rule, sizeof *r->rule))
         return gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
-    r->rule[r->n_rule] = (struct rule){ schema, gr_forward(r->b) };
+    r->rule[r->n_rule] = (struct rule){schema, gr_forward(r->b)};
     r->table[i] = (int32_t)r->n_rule;
     return r->rule[r->n_rule++].node;
 }
@@ -115,7 +152,7 @@ static json_t *keep(struct reader *r, json_t *made)
 
 static json_t *hold(const json_t *borrowed) { return json_incref((json_t *)(uintptr_t)borrowed); }
 
-/* ---- references -------------------------------------------------------------------------------- */
+/* ---- references ------------------------------------------------------------------------------ */
 
 static int hex_value(char c)
 {
@@ -149,7 +186,8 @@ static const json_t *resolve(struct reader *r, const json_t *ref)
     const json_t *at = r->root;
     char step[512];
     if (!text || *p++ != '#') {
-        fail(r, KN_EUNSUPPORTED, "$ref '%.60s': only references within the schema (#/...) are supported",
+        fail(r, KN_EUNSUPPORTED,
+             "$ref '%.60s': only references within the schema (#/...) are supported",
              text ? text : "");
         return NULL;
     }
@@ -157,7 +195,8 @@ static const json_t *resolve(struct reader *r, const json_t *ref)
         p = pointer_step(p + 1, step, sizeof step);
         if (!p)
             break;
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(step, NULL, 10)) : json_object_get(at, step);
+        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(step, NULL, 10))
+                               : json_object_get(at, step);
     }
     if (!at || !p || *p) {
         fail(r, KN_EINVAL, "$ref '%.60s' leads nowhere", text);
@@ -166,7 +205,7 @@ static const json_t *resolve(struct reader *r, const json_t *ref)
     return at;
 }
 
-/* ---- plain keywords: one schema on its own ------------------------------------------------------ */
+/* ---- plain keywords: one schema on its own --------------------------------------------------- */
 
 static int type_bit(const json_t *name)
 {
@@ -198,10 +237,12 @@ static bool check_refused(struct reader *r, const json_t *schema)
         if (!value)
             continue;
         json_t *idle = refused[i].idle ? json_loads(refused[i].idle, JSON_DECODE_ANY, NULL) : NULL;
-        bool same = idle && (json_equal(idle, value) || (json_is_object(idle) && json_is_true(value)));
+        bool same =
+            idle && (json_equal(idle, value) || (json_is_object(idle) && json_is_true(value)));
         json_decref(idle);
         if (!same)
-            return fail(r, KN_EUNSUPPORTED, "the schema's \"%s\" is not supported", refused[i].name);
+            return fail(r, KN_EUNSUPPORTED, "the schema's \"%s\" is not supported",
+                        refused[i].name);
     }
     return true;
 }
@@ -211,14 +252,18 @@ enum shape { A_NUMBER, A_LENGTH, A_SCHEMA, A_LIST, A_SET, STRINGS };
 static bool has_shape(const json_t *v, enum shape shape)
 {
     switch (shape) {
-    case A_NUMBER: return json_is_number(v);
+    case A_NUMBER:
+        return json_is_number(v);
     case A_LENGTH:
         return (json_is_integer(v) && json_integer_value(v) >= 0) ||
                (json_is_real(v) && json_real_value(v) >= 0 && json_real_value(v) < 1e15 &&
                 (double)(int64_t)json_real_value(v) == json_real_value(v));
-    case A_SCHEMA: return json_is_object(v) || json_is_boolean(v);
-    case A_SET: return json_is_object(v);
-    case A_LIST: return json_is_array(v);
+    case A_SCHEMA:
+        return json_is_object(v) || json_is_boolean(v);
+    case A_SET:
+        return json_is_object(v);
+    case A_LIST:
+        return json_is_array(v);
     default:
         for (size_t i = 0; i < json_array_size(v); i++)
             if (!json_is_string(json_array_get(v, i)))
@@ -227,11 +272,24 @@ static bool has_shape(const json_t *v, enum shape shape)
     }
 }
 
-static const struct { const char *name; enum shape shape; } plain[] = {
-    { "minimum", A_NUMBER }, { "maximum", A_NUMBER }, { "exclusiveMinimum", A_NUMBER },
-    { "exclusiveMaximum", A_NUMBER }, { "minLength", A_LENGTH }, { "maxLength", A_LENGTH },
-    { "minItems", A_LENGTH }, { "maxItems", A_LENGTH }, { "items", A_SCHEMA }, { "prefixItems", A_LIST },
-    { "properties", A_SET }, { "required", STRINGS }, { "additionalProperties", A_SCHEMA }, { "enum", A_LIST },
+static const struct {
+    const char *name;
+    enum shape shape;
+} plain[] = {
+    {"minimum", A_NUMBER},
+    {"maximum", A_NUMBER},
+    {"exclusiveMinimum", A_NUMBER},
+    {"exclusiveMaximum", A_NUMBER},
+    {"minLength", A_LENGTH},
+    {"maxLength", A_LENGTH},
+    {"minItems", A_LENGTH},
+    {"maxItems", A_LENGTH},
+    {"items", A_SCHEMA},
+    {"prefixItems", A_LIST},
+    {"properties", A_SET},
+    {"required", STRINGS},
+    {"additionalProperties", A_SCHEMA},
+    {"enum", A_LIST},
 };
 
 /* Draft 4's exclusiveMinimum: true says that minimum is excluded. */
@@ -250,7 +308,7 @@ static bool put_plain(struct reader *r, const json_t *schema, json_t *out)
             }
             continue;
         }
-        if (!strcmp(name, "items") && json_is_array(v))         /* before 2020: prefixItems */
+        if (!strcmp(name, "items") && json_is_array(v)) /* before 2020: prefixItems */
             name = "prefixItems";
         else if (!has_shape(v, plain[i].shape))
             return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", name);
@@ -267,8 +325,10 @@ static bool put_type(struct reader *r, const json_t *schema, json_t *out)
         return true;
     int bits = type_bits(type);
     if (!bits)
-        return fail(r, KN_EINVAL, "the schema's \"type\" is none of null, boolean, integer, number, string, "
-                    "array, object%s", "");
+        return fail(r, KN_EINVAL,
+                    "the schema's \"type\" is none of null, boolean, integer, number, string, "
+                    "array, object%s",
+                    "");
     if (json_is_true(json_object_get(schema, "nullable")))
         bits |= TYPE_NULL;
     return json_object_set_new(out, "type", json_integer(bits)) == 0 || fail_memory(r);
@@ -277,13 +337,14 @@ static bool put_type(struct reader *r, const json_t *schema, json_t *out)
 /* Patterns and formats are one list. */
 static bool put_patterns(struct reader *r, const json_t *schema, json_t *out)
 {
-    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    const json_t *pattern = json_object_get(schema, "pattern"),
+                 *format = json_object_get(schema, "format");
     json_t *list = json_array();
     if (!list || json_object_set_new(out, "pattern", list))
         return fail_memory(r);
     if ((pattern && !json_is_string(pattern)) || (format && !json_is_string(format)))
-        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", json_is_string(pattern) ||
-                    !pattern ? "format" : "pattern");
+        return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type",
+                    json_is_string(pattern) || !pattern ? "format" : "pattern");
     if (pattern && json_array_append_new(list, hold(pattern)))
         return fail_memory(r);
     for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
@@ -299,8 +360,8 @@ static bool put_patterns(struct reader *r, const json_t *schema, json_t *out)
 static json_t *own_keywords(struct reader *r, const json_t *schema)
 {
     json_t *out = keep(r, json_object());
-    if (!out || !check_refused(r, schema) || !put_plain(r, schema, out) || !put_type(r, schema, out) ||
-        !put_patterns(r, schema, out))
+    if (!out || !check_refused(r, schema) || !put_plain(r, schema, out) ||
+        !put_type(r, schema, out) || !put_patterns(r, schema, out))
         return NULL;
     const json_t *value = json_object_get(schema, "const");
     if (value && json_object_set_new(out, "enum", json_pack("[O]", value))) {
@@ -310,7 +371,7 @@ static json_t *own_keywords(struct reader *r, const json_t *schema)
     return out;
 }
 
-/* ---- merging: two simple schemas into one that asks for both ------------------------------------ */
+/* ---- merging: two simple schemas into one that asks for both --------------------------------- */
 
 static json_t *both(struct reader *r, const json_t *a, const json_t *b)
 {
@@ -322,23 +383,29 @@ static json_t *both(struct reader *r, const json_t *a, const json_t *b)
 /* A member that the other schema does not name is one of its others. */
 static const json_t *with_others(struct reader *r, const json_t *member, const json_t *others)
 {
-    return !others || json_is_true(others) ? member : json_is_false(others) ? others : both(r, member, others);
+    return !others || json_is_true(others) ? member
+           : json_is_false(others)         ? others
+                                           : both(r, member, others);
 }
 
 static bool merge_members(struct reader *r, const json_t *a, const json_t *b, json_t *out)
 {
     const json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
-    const json_t *oa = json_object_get(a, "additionalProperties"), *ob = json_object_get(b, "additionalProperties");
+    const json_t *oa = json_object_get(a, "additionalProperties"),
+                 *ob = json_object_get(b, "additionalProperties");
     const char *name;
     json_t *v, *all = json_object();
     if (!all || json_object_set_new(out, "properties", all))
         return fail_memory(r);
-    json_object_foreach((json_t *)(uintptr_t)pa, name, v) {
-        const json_t *other = json_object_get(pb, name), *one = other ? both(r, v, other) : with_others(r, v, ob);
+    json_object_foreach((json_t *)(uintptr_t)pa, name, v)
+    {
+        const json_t *other = json_object_get(pb, name),
+                     *one = other ? both(r, v, other) : with_others(r, v, ob);
         if (!one || json_object_set_new(all, name, hold(one)))
             return fail_memory(r);
     }
-    json_object_foreach((json_t *)(uintptr_t)pb, name, v) {
+    json_object_foreach((json_t *)(uintptr_t)pb, name, v)
+    {
         const json_t *one = json_object_get(pa, name) ? NULL : with_others(r, v, oa);
         if (one && json_object_set_new(all, name, hold(one)))
             return fail_memory(r);
@@ -346,8 +413,8 @@ static bool merge_members(struct reader *r, const json_t *a, const json_t *b, js
     if (!pa && !pb)
         json_object_del(out, "properties");
     if (oa || ob) {
-        const json_t *others = json_is_false(oa) || json_is_false(ob) ? json_is_false(oa) ? oa : ob
-                                                                      : both(r, oa, ob);
+        const json_t *others =
+            json_is_false(oa) || json_is_false(ob) ? json_is_false(oa) ? oa : ob : both(r, oa, ob);
         if (!others || json_object_set_new(out, "additionalProperties", hold(others)))
             return fail_memory(r);
     }
@@ -379,7 +446,8 @@ static json_t *all_values(const json_t *a, const json_t *b)
 
 static int common_types(int a, int b)
 {
-    int whole = ((a & TYPE_NUMBER) && (b & TYPE_INTEGER)) || ((b & TYPE_NUMBER) && (a & TYPE_INTEGER));
+    int whole =
+        ((a & TYPE_NUMBER) && (b & TYPE_INTEGER)) || ((b & TYPE_NUMBER) && (a & TYPE_INTEGER));
     return (a & b) | (whole ? TYPE_INTEGER : 0);
 }
 
@@ -395,7 +463,8 @@ static json_t *merge_keyword(struct reader *r, const char *name, const json_t *x
     if (!strcmp(name, "items"))
         return json_incref(both(r, x, y));
     if (!strcmp(name, "prefixItems")) {
-        gr_fail(r->b, KN_EUNSUPPORTED, "\"prefixItems\" in two schemas of an allOf is not supported");
+        gr_fail(r->b, KN_EUNSUPPORTED,
+                "\"prefixItems\" in two schemas of an allOf is not supported");
         return NULL;
     }
     bool larger = json_number_value(x) > json_number_value(y);
@@ -410,9 +479,11 @@ static json_t *merge(struct reader *r, const json_t *a, const json_t *b)
     if (json_object_size(a) == 0 || json_object_size(b) == 0)
         return (json_t *)(uintptr_t)(json_object_size(a) == 0 ? b : a);
     r->n_merge += 1 + (int)(json_object_size(json_object_get(a, "properties")) +
-                            json_object_size(json_object_get(b, "properties"))) / 16;
+                            json_object_size(json_object_get(b, "properties"))) /
+                          16;
     if (r->n_merge > GR_MOST_MERGES) {
-        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf multiply to more than %d schemas", GR_MOST_MERGES);
+        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf multiply to more than %d schemas",
+                GR_MOST_MERGES);
         return NULL;
     }
     out = keep(r, json_copy((json_t *)(uintptr_t)a));
@@ -420,10 +491,12 @@ static json_t *merge(struct reader *r, const json_t *a, const json_t *b)
         return NULL;
     if ((json_object_get(a, "items") && json_object_get(b, "prefixItems")) ||
         (json_object_get(b, "items") && json_object_get(a, "prefixItems"))) {
-        gr_fail(r->b, KN_EUNSUPPORTED, "\"prefixItems\" beside \"items\" of another schema is not supported");
+        gr_fail(r->b, KN_EUNSUPPORTED,
+                "\"prefixItems\" beside \"items\" of another schema is not supported");
         return NULL;
     }
-    json_object_foreach((json_t *)(uintptr_t)b, name, v) {
+    json_object_foreach((json_t *)(uintptr_t)b, name, v)
+    {
         const json_t *own = json_object_get(a, name);
         if (!strcmp(name, "properties") || !strcmp(name, "additionalProperties"))
             continue;
@@ -435,7 +508,7 @@ static json_t *merge(struct reader *r, const json_t *a, const json_t *b)
     return merge_members(r, a, b, out) ? out : NULL;
 }
 
-/* ---- alternatives ------------------------------------------------------------------------------ */
+/* ---- alternatives ---------------------------------------------------------------------------- */
 
 static bool alternatives(struct reader *r, const json_t *schema, int depth, json_t *out);
 
@@ -455,7 +528,8 @@ static bool cross(struct reader *r, json_t **list, const json_t *more)
     return all != NULL;
 }
 
-static bool cross_any(struct reader *r, json_t **list, const json_t *any, const char *name, int depth)
+static bool cross_any(struct reader *r, json_t **list, const json_t *any, const char *name,
+                      int depth)
 {
     if (!any)
         return true;
@@ -489,7 +563,9 @@ static bool alternatives(struct reader *r, const json_t *schema, int depth, json
         return fail(r, KN_EINVAL, "a schema is neither an object nor a boolean%s", "");
     r->n_merge += depth > 0;
     if (depth > GR_MOST_REFS || r->n_merge > GR_MOST_MERGES)
-        return fail(r, KN_ELIMIT, "the schema's references, anyOf and allOf go too deep or round in circles%s", "");
+        return fail(r, KN_ELIMIT,
+                    "the schema's references, anyOf and allOf go too deep or round in circles%s",
+                    "");
     json_t *own = json_is_object(schema) ? own_keywords(r, schema) : keep(r, json_object());
     json_t *list = own ? keep(r, json_pack("[O]", own)) : NULL;
     const json_t *ref = json_object_get(schema, "$ref");
@@ -508,9 +584,10 @@ static bool alternatives(struct reader *r, const json_t *schema, int depth, json
     return json_array_extend(out, list) == 0 || fail_memory(r);
 }
 
-/* ---- simple schemas to rules -------------------------------------------------------------------- */
+/* ---- simple schemas to rules ----------------------------------------------------------------- */
 
-static bool length_of(struct reader *r, const json_t *s, const char *name, uint32_t none, uint32_t *out)
+static bool length_of(struct reader *r, const json_t *s, const char *name, uint32_t none,
+                      uint32_t *out)
 {
     const json_t *v = json_object_get(s, name);
     *out = none;
@@ -527,8 +604,9 @@ static int32_t string_part(struct reader *r, const json_t *s)
 {
     const json_t *list = json_object_get(s, "pattern");
     const char *pattern[32];
-    struct gr_string x = { .pattern = pattern, .n_pattern = json_array_size(list) };
-    if (!length_of(r, s, "minLength", 0, &x.least) || !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
+    struct gr_string x = {.pattern = pattern, .n_pattern = json_array_size(list)};
+    if (!length_of(r, s, "minLength", 0, &x.least) ||
+        !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
         return GR_END;
     if (x.n_pattern > sizeof pattern / sizeof *pattern)
         return gr_fail(r->b, KN_ELIMIT, "a string is held to more than 32 patterns");
@@ -541,8 +619,10 @@ static int32_t string_part(struct reader *r, const json_t *s)
 
 static int32_t number_part(struct reader *r, const json_t *s, bool integer)
 {
-    struct gr_range x = { .least = json_object_get(s, "minimum"), .most = json_object_get(s, "maximum") };
-    const json_t *above = json_object_get(s, "exclusiveMinimum"), *below = json_object_get(s, "exclusiveMaximum");
+    struct gr_range x = {.least = json_object_get(s, "minimum"),
+                         .most = json_object_get(s, "maximum")};
+    const json_t *above = json_object_get(s, "exclusiveMinimum"),
+                 *below = json_object_get(s, "exclusiveMaximum");
     if (above && (!x.least || json_number_value(above) >= json_number_value(x.least))) {
         x.least = above;
         x.above_least = true;
@@ -558,14 +638,15 @@ static int32_t array_part(struct reader *r, const json_t *s)
 {
     const json_t *first = json_object_get(s, "prefixItems"), *rest = json_object_get(s, "items");
     const size_t n = json_array_size(first);
-    struct gr_items x = { .n_first = n };
+    struct gr_items x = {.n_first = n};
     int32_t part = GR_END, *rule = kn_alloc((n + 1) * sizeof *rule);
     if (!rule)
         return gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
     for (size_t i = 0; i < n; i++)
         rule[i] = rule_of(r, json_array_get(first, i));
     x.first = rule;
-    if (length_of(r, s, "minItems", 0, &x.least) && length_of(r, s, "maxItems", GR_NO_LIMIT, &x.most)) {
+    if (length_of(r, s, "minItems", 0, &x.least) &&
+        length_of(r, s, "maxItems", GR_NO_LIMIT, &x.most)) {
         if (rest && !json_is_false(rest))
             x.rest = json_is_true(rest) ? r->b->base[GR_ANY] : rule_of(r, rest);
         else if (!rest && (n == 0 || x.least > n))
@@ -576,34 +657,38 @@ static int32_t array_part(struct reader *r, const json_t *s)
     return part;
 }
 
-/* The values of a schema that is an enum or a const and little else: they go where they are needed, so that
- * objects told apart by such a member are told apart by their text. */
+/* The values of a schema that is an enum or a const and little else: they go where they are needed,
+ * so that objects told apart by such a member are told apart by their text. */
 static const json_t *literals(struct reader *r, const json_t *schema)
 {
-    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *v;
+    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"),
+                 *v;
     const char *name;
     if (value && !list)
         list = keep(r, json_pack("[O]", value));
     if (!list || json_array_size(list) > MOST_LITERALS)
         return NULL;
-    json_object_foreach((json_t *)(uintptr_t)schema, name, v)
-        if (strcmp(name, "enum") && strcmp(name, "const") && strcmp(name, "title") && strcmp(name, "description"))
-            return NULL;
+    json_object_foreach((json_t *)(uintptr_t)schema, name,
+                        v) if (strcmp(name, "enum") && strcmp(name, "const") &&
+                               strcmp(name, "title") && strcmp(name, "description")) return NULL;
     return value && json_object_get(schema, "enum") ? NULL : list;
 }
 
-static void put_member(struct reader *r, struct gr_member *m, const char *name, const json_t *schema)
+static void put_member(struct reader *r, struct gr_member *m, const char *name,
+                       const json_t *schema)
 {
-    *m = (struct gr_member){ .name = name, .literal = literals(r, schema) };
+    *m = (struct gr_member){.name = name, .literal = literals(r, schema)};
     if (!m->literal)
         m->rule = rule_of(r, schema);
 }
 
 static int32_t object_part(struct reader *r, const json_t *s)
 {
-    const json_t *properties = json_object_get(s, "properties"), *required = json_object_get(s, "required");
+    const json_t *properties = json_object_get(s, "properties"),
+                 *required = json_object_get(s, "required");
     const json_t *others = json_object_get(s, "additionalProperties");
-    struct gr_member *m = kn_calloc(json_object_size(properties) + json_array_size(required) + 1, sizeof *m);
+    struct gr_member *m =
+        kn_calloc(json_object_size(properties) + json_array_size(required) + 1, sizeof *m);
     const char *name;
     json_t *v;
     int32_t other = !others && properties ? GR_END : r->b->base[GR_ANY];
@@ -617,24 +702,30 @@ static int32_t object_part(struct reader *r, const json_t *s)
     json_t *seen = json_object();
     for (size_t i = 0; seen && i < json_array_size(required); i++)
         json_object_set_new(seen, json_string_value(json_array_get(required, i)), json_true());
-    json_object_foreach((json_t *)(uintptr_t)properties, name, v) {
+    json_object_foreach((json_t *)(uintptr_t)properties, name, v)
+    {
         put_member(r, &m[n], name, v);
         m[n++].required = json_object_get(seen, name) != NULL;
     }
-    json_object_foreach(seen, name, v) {
+    json_object_foreach(seen, name, v)
+    {
         if (json_object_get(properties, name))
             continue;
-        int32_t rule = json_is_false(others) ? gr_forward(r->b) : other == GR_END ? r->b->base[GR_ANY] : other;
+        int32_t rule = json_is_false(others) ? gr_forward(r->b)
+                       : other == GR_END     ? r->b->base[GR_ANY]
+                                             : other;
         const char *kept = name;
-        for (size_t i = 0; i < json_array_size(required); i++)      /* seen goes, the request's text stays */
+        for (size_t i = 0; i < json_array_size(required);
+             i++) /* seen goes, the request's text stays */
             if (!strcmp(json_string_value(json_array_get(required, i)), name))
                 kept = json_string_value(json_array_get(required, i));
-        m[n++] = (struct gr_member){ .name = kept, .rule = rule, .required = true };
+        m[n++] = (struct gr_member){.name = kept, .rule = rule, .required = true};
     }
-    struct gr_members x = { .member = m, .n = n, .other_rule = other };
+    struct gr_members x = {.member = m, .n = n, .other_rule = other};
     if (other != GR_END)
         x.other_name = gr_other_names(r->b, m, n);
-    int32_t part = seen ? gr_object_rule(r->b, &x) : gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
+    int32_t part =
+        seen ? gr_object_rule(r->b, &x) : gr_fail(r->b, KN_ENOMEM, "no memory for the schema");
     json_decref(seen);
     kn_free(m);
     return part;
@@ -643,15 +734,23 @@ static int32_t object_part(struct reader *r, const json_t *s)
 static int value_bits(const json_t *v)
 {
     switch (json_typeof(v)) {
-    case JSON_OBJECT: return TYPE_OBJECT;
-    case JSON_ARRAY: return TYPE_ARRAY;
-    case JSON_STRING: return TYPE_STRING;
-    case JSON_INTEGER: return TYPE_INTEGER | TYPE_NUMBER;
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_INTEGER:
+        return TYPE_INTEGER | TYPE_NUMBER;
     case JSON_REAL:
         return TYPE_NUMBER | (json_real_value(v) < 1e15 && json_real_value(v) > -1e15 &&
-                              (double)(int64_t)json_real_value(v) == json_real_value(v) ? TYPE_INTEGER : 0);
-    case JSON_NULL: return TYPE_NULL;
-    default: return TYPE_BOOLEAN;
+                                      (double)(int64_t)json_real_value(v) == json_real_value(v)
+                                  ? TYPE_INTEGER
+                                  : 0);
+    case JSON_NULL:
+        return TYPE_NULL;
+    default:
+        return TYPE_BOOLEAN;
     }
 }
 
@@ -660,11 +759,16 @@ static int32_t enum_part(struct reader *r, const json_t *s, int bits)
     const json_t *list = json_object_get(s, "enum");
     const char *name;
     json_t *v, *fit = keep(r, json_array());
-    json_object_foreach((json_t *)(uintptr_t)s, name, v)
-        if (strcmp(name, "enum") && strcmp(name, "type"))
-            return gr_fail(r->b, KN_EUNSUPPORTED, "the schema's \"%s\" beside an enum is not supported", name);
+    json_object_foreach(
+        (json_t *)(uintptr_t)s, name,
+        v) if (strcmp(name, "enum") &&
+               strcmp(name,
+                      "type")) return gr_fail(r->b, KN_EUNSUPPORTED,
+                                              "the schema's \"%s\" beside an enum is not supported",
+                                              name);
     for (size_t i = 0; fit && i < json_array_size(list); i++)
-        if (value_bits(json_array_get(list, i)) & bits && json_array_append(fit, json_array_get(list, i)))
+        if (value_bits(json_array_get(list, i)) & bits &&
+            json_array_append(fit, json_array_get(list, i)))
             fail_memory(r);
     return fit ? gr_json_values(r->b, fit, GR_END) : GR_END;
 }
@@ -726,14 +830,15 @@ static void write_rule(struct reader *r, const struct rule *rule)
         return;
     }
     for (size_t i = 0; i < n; i++)
-        node[i] = choice ? rule_of(r, json_array_get(list, i)) : simple_rule(r, json_array_get(list, i));
+        node[i] =
+            choice ? rule_of(r, json_array_get(list, i)) : simple_rule(r, json_array_get(list, i));
     gr_set(r->b, rule->node, gr_alternatives(r->b, node, n));
     kn_free(node);
 }
 
 int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next)
 {
-    struct reader r = { .b = b, .root = schema, .made = json_array() };
+    struct reader r = {.b = b, .root = schema, .made = json_array()};
     r.table = kn_alloc(2 * GR_MOST_RULES * sizeof *r.table);
     int32_t rule = GR_END;
     if (b->error == 0 && r.made && r.table) {

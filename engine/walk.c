@@ -1,9 +1,9 @@
 /* engine/walk.c - steps a text's state through a grammar, byte by byte, and finishes texts.
  *
- * In: a state and a byte.  Out: the next state, made from scratch: each configuration takes its edge,
- * then every operation of where that led (calls, counts, returns) adds more, and the frames that are
- * still used are copied.  A configuration is entered only when its way to the end, within its frame and
- * all below, fits GR_DEPTH; so whatever is dropped, what is left can finish. */
+ * In: a state and a byte.  Out: the next state, made from scratch: each configuration takes its
+ * edge, then every operation of where that led (calls, counts, returns) adds more, and the frames
+ * that are still used are copied.  A configuration is entered only when its way to the end, within
+ * its frame and all below, fits GR_DEPTH; so whatever is dropped, what is left can finish. */
 #include <string.h>
 
 #include "engine/automaton.h"
@@ -17,18 +17,22 @@ void gr_copy(struct gr_state *to, const struct gr_state *from)
     memcpy(to->frame, from->frame, from->n_frame * sizeof *from->frame);
 }
 
-static int depth_of(const struct gr_state *s, int frame) { return frame < 0 ? 0 : s->frame[frame].depth; }
+static int depth_of(const struct gr_state *s, int frame)
+{
+    return frame < 0 ? 0 : s->frame[frame].depth;
+}
 
 /* The frame that holds exactly this, made if need be; -2 when there is no room. */
 static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int parent)
 {
     for (int i = s->n_frame - 1; i >= 0; i--)
-        if (s->frame[i].state == state && s->frame[i].count == count && s->frame[i].parent == parent)
+        if (s->frame[i].state == state && s->frame[i].count == count &&
+            s->frame[i].parent == parent)
             return i;
     if (s->n_frame == GR_FRAMES)
         return -2;
-    s->frame[s->n_frame] = (struct gr_frame){ state, count, (int16_t)parent,
-                                              (uint16_t)(depth_of(s, parent) + 1) };
+    s->frame[s->n_frame] =
+        (struct gr_frame){state, count, (int16_t)parent, (uint16_t)(depth_of(s, parent) + 1)};
     return s->n_frame++;
 }
 
@@ -45,10 +49,13 @@ static int carry(const struct gr_state *from, int f, struct gr_state *to)
     return at;
 }
 
-/* ---- entering ---------------------------------------------------------------------------------- */
+/* ---- entering -------------------------------------------------------------------------------- */
 
 /* Configurations whose operations are still to be looked at. */
-struct entering { struct gr_config config[2 * GR_CONFIGS]; int n; };
+struct entering {
+    struct gr_config config[2 * GR_CONFIGS];
+    int n;
+};
 
 static bool is_there(const struct gr_config *c, int n, const struct gr_config *x)
 {
@@ -58,10 +65,10 @@ static bool is_there(const struct gr_config *c, int n, const struct gr_config *x
     return false;
 }
 
-static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e, int32_t state,
-                 uint32_t count, int frame)
+static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e,
+                 int32_t state, uint32_t count, int frame)
 {
-    const struct gr_config x = { state, count, (int16_t)frame };
+    const struct gr_config x = {state, count, (int16_t)frame};
     if (frame < -1 || depth_of(s, frame) + g->state[state].need > GR_DEPTH)
         return;
     if (e->n < 2 * GR_CONFIGS && !is_there(e->config, e->n, &x))
@@ -91,7 +98,8 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
 }
 
 /* Adds a configuration and all that it may be without a byte. */
-static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count, int frame)
+static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count,
+                  int frame)
 {
     struct entering e;
     e.n = 0;
@@ -108,7 +116,8 @@ static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state,
         if (c.frame < 0)
             s->can_end = true;
         else
-            want(g, s, &e, s->frame[c.frame].state, s->frame[c.frame].count, s->frame[c.frame].parent);
+            want(g, s, &e, s->frame[c.frame].state, s->frame[c.frame].count,
+                 s->frame[c.frame].parent);
     }
 }
 
@@ -124,7 +133,7 @@ void gr_start(const struct gr_grammar *g, struct gr_state *s)
     enter(g, s, g->start, 0, -1);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
 {
@@ -143,7 +152,8 @@ static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32
     return x->n_op == 0 && !x->returns && from->n_frame == depth_of(from, from->config[0].frame);
 }
 
-bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte, struct gr_state *to)
+bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte,
+             struct gr_state *to)
 {
     if (from->n_config == 1) {
         int32_t next = follow(g, from->config[0].state, byte);
@@ -169,7 +179,8 @@ bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t by
     return to->n_config > 0 || to->can_end;
 }
 
-void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i, struct gr_state *to)
+void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i,
+                 struct gr_state *to)
 {
     const struct gr_frame *f = &from->frame[from->config[i].frame];
     clear(to);
@@ -202,14 +213,17 @@ bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s)
     return s->can_end && !leads_on(g, s);
 }
 
-/* ---- finishing --------------------------------------------------------------------------------- */
+/* ---- finishing ------------------------------------------------------------------------------- */
 
 /* One configuration on its own, with its frames as a stack. */
 struct finisher {
     const struct gr_grammar *g;
     int32_t state;
     uint32_t count;
-    struct { int32_t state; uint32_t count; } below[GR_DEPTH];      /* [n] */
+    struct {
+        int32_t state;
+        uint32_t count;
+    } below[GR_DEPTH]; /* [n] */
     int n;
     char *out;
     size_t n_out, most;
@@ -265,7 +279,8 @@ static bool finish_step(struct finisher *f)
     return true;
 }
 
-static uint64_t way_left(const struct gr_grammar *g, const struct gr_state *s, const struct gr_config *c)
+static uint64_t way_left(const struct gr_grammar *g, const struct gr_state *s,
+                         const struct gr_config *c)
 {
     uint64_t n = g->state[c->state].distance;
     for (int f = c->frame; f >= 0; f = s->frame[f].parent)
@@ -281,7 +296,8 @@ size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out
     for (int i = 1; i < s->n_config; i++)
         if (way_left(g, s, &s->config[i]) < way_left(g, s, best))
             best = &s->config[i];
-    struct finisher f = { .g = g, .state = best->state, .count = best->count, .out = out, .most = most };
+    struct finisher f = {
+        .g = g, .state = best->state, .count = best->count, .out = out, .most = most};
     f.n = depth_of(s, best->frame);
     for (int i = best->frame, k = f.n; i >= 0; i = s->frame[i].parent) {
         f.below[--k].state = s->frame[i].state;

@@ -1,12 +1,14 @@
 /* What holding text to a grammar costs: compiling a schema, and a mask for each token of a text.
  *
  *     grammar MODEL.gguf SCHEMAS [N]      CSV: one line per schema, over N random walks of tokens
- *     grammar - SCHEMAS N SEED            N random texts per schema, one per line after "# " and its number
- *     grammar = CASES                     the instances of each line's "valid" and "invalid" told wrongly
+ *     grammar - SCHEMAS N SEED            N random texts per schema, one per line after "# " and
+ * its number grammar = CASES                     the instances of each line's "valid" and "invalid"
+ * told wrongly
  *
- * SCHEMAS is a file with one JSON schema per line.  A walk takes any allowed token, stop tokens when there
- * is one with probability 1/2, and is finished by gr_finish after at most 400.  "first" is the first walk,
- * whose masks are made; the others find them made.  The texts are for a validator (evals/grammar.py). */
+ * SCHEMAS is a file with one JSON schema per line.  A walk takes any allowed token, stop tokens
+ * when there is one with probability 1/2, and is finished by gr_finish after at most 400.  "first"
+ * is the first walk, whose masks are made; the others find them made.  The texts are for a
+ * validator (evals/grammar.py). */
 #include "engine/grammar.h"
 #include "speculative/speculative.h"
 
@@ -19,7 +21,9 @@ enum { MOST_TOKENS = 400, MOST_BYTES = 1 << 20 };
 static uint64_t random_state;
 static uint64_t random_bits(void) { return kn_mix(random_state += KN_GOLDEN); }
 
-struct cost { uint64_t n, sum_ns, most_ns; };
+struct cost {
+    uint64_t n, sum_ns, most_ns;
+};
 
 static void count(struct cost *c, uint64_t ns)
 {
@@ -28,7 +32,7 @@ static void count(struct cost *c, uint64_t ns)
     c->most_ns = c->most_ns > ns ? c->most_ns : ns;
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Any byte that may come, all as likely as each other. */
 static bool random_step(const struct gr_grammar *g, struct gr_state *s, char *out)
@@ -64,13 +68,14 @@ static void print_walks(const struct gr_grammar *g, int n_walk)
         size_t n = walk_bytes(g, text);
         if (n >= MOST_BYTES)
             continue;
-        for (size_t k = 0; k < n; k++)          /* blanks between tokens only: no string holds a raw newline */
+        for (size_t k = 0; k < n;
+             k++) /* blanks between tokens only: no string holds a raw newline */
             putchar(text[k] == '\n' ? ' ' : text[k]);
         putchar('\n');
     }
 }
 
-/* ---- instances --------------------------------------------------------------------------------- */
+/* ---- instances ------------------------------------------------------------------------------- */
 
 static bool takes(const struct gr_grammar *g, const char *text)
 {
@@ -82,7 +87,8 @@ static bool takes(const struct gr_grammar *g, const char *text)
     return gr_can_end(&s);
 }
 
-static void print_wrong(const struct gr_grammar *g, const json_t *texts, bool want, const char *line)
+static void print_wrong(const struct gr_grammar *g, const json_t *texts, bool want,
+                        const char *line)
 {
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const char *text = json_string_value(json_array_get(texts, i));
@@ -91,21 +97,23 @@ static void print_wrong(const struct gr_grammar *g, const json_t *texts, bool wa
     }
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------ */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 static int32_t pick(const uint32_t *mask, int n_vocab, const struct eng_vocab *v, bool can_end)
 {
     int32_t from = (int32_t)(random_bits() % (uint64_t)n_vocab);
     for (int32_t i = 0; i < n_vocab; i++) {
         int32_t id = (from + i) % n_vocab;
-        if ((mask[id >> 5] >> (id & 31) & 1) && (!eng_vocab_is_stop(v, id) || (can_end && random_bits() % 2)))
+        if ((mask[id >> 5] >> (id & 31) & 1) &&
+            (!eng_vocab_is_stop(v, id) || (can_end && random_bits() % 2)))
             return id;
     }
     return ENG_NO_TOKEN;
 }
 
 static void walk_tokens(const struct gr_grammar *g, const struct eng_vocab *v, struct gr_tokens *t,
-                        struct gr_scratch *x, uint32_t *mask, struct cost *mask_cost, struct cost *step_cost)
+                        struct gr_scratch *x, uint32_t *mask, struct cost *mask_cost,
+                        struct cost *step_cost)
 {
     static struct gr_state s;
     gr_start(g, &s);
@@ -122,11 +130,12 @@ static void walk_tokens(const struct gr_grammar *g, const struct eng_vocab *v, s
     }
 }
 
-static void measure(const struct gr_grammar *g, int line, double compile_ms, const struct eng_vocab *v,
-                    struct gr_tokens *t, struct gr_scratch *x, uint32_t *mask, int n_walk)
+static void measure(const struct gr_grammar *g, int line, double compile_ms,
+                    const struct eng_vocab *v, struct gr_tokens *t, struct gr_scratch *x,
+                    uint32_t *mask, int n_walk)
 {
-    struct cost first = { 0 }, later = { 0 }, step = { 0 };
-    for (int i = 0; i < n_walk; i++) {          /* the same walks, twice */
+    struct cost first = {0}, later = {0}, step = {0};
+    for (int i = 0; i < n_walk; i++) { /* the same walks, twice */
         random_state = (uint64_t)i;
         walk_tokens(g, v, t, x, mask, &first, &step);
     }
@@ -160,9 +169,11 @@ int main(int argc, char **argv)
         t0 = kn_now_ns();
         if (gr_tokens_open(&t, v, (size_t)64 << 20) || gr_scratch_open(&x, t))
             return 2;
-        fprintf(stderr, "%d tokens, opened in %.1f ms\n", eng_vocab_size(v), (double)(kn_now_ns() - t0) / 1e6);
+        fprintf(stderr, "%d tokens, opened in %.1f ms\n", eng_vocab_size(v),
+                (double)(kn_now_ns() - t0) / 1e6);
         mask = calloc(spec_mask_words(eng_vocab_size(v)), sizeof *mask);
-        printf("schema,compile_ms,bytes,masks,first_us,first_most_us,later_us,later_most_us,step_us\n");
+        printf("schema,compile_ms,bytes,masks,first_us,first_most_us,later_us,later_most_us,step_"
+               "us\n");
     }
     char *line = NULL;
     size_t cap = 0;
@@ -175,7 +186,8 @@ int main(int argc, char **argv)
         t0 = kn_now_ns();
         if (!schema || gr_builder_open(&b))
             return 2;
-        int e = gr_compile(&g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END));
+        int e = gr_compile(
+            &g, b, gr_schema(b, cases ? json_object_get(schema, "schema") : schema, GR_END));
         double ms = (double)(kn_now_ns() - t0) / 1e6;
         if (cases && e == KN_EINVAL && json_array_size(json_object_get(schema, "valid")))
             printf("REFUSED: %s of %s", gr_builder_why(b), line);
