@@ -555,6 +555,53 @@ static void masks_of_a_real_vocabulary(void **state)
     eng_vocab_close(v);
 }
 
+/* Free text within free text: a state that many tokens may follow, in which "[[" goes two frames up. */
+static void kept_masks_end_at_the_depth_limit(void **state)
+{
+    (void)state;
+    struct moe_file *file;
+    struct eng_vocab *v;
+    struct gr_tokens *t;
+    struct gr_builder *b;
+    struct gr_grammar *g;
+    struct gr_scratch *x;
+    struct gr_state s, next;
+    int n_refused = 0;
+    assert_int_equal(moe_file_open(&file, "tests/engine/data/gpt-2.gguf"), 0);
+    assert_int_equal(eng_vocab_open(&v, file), 0);
+    moe_file_close(file);
+    assert_int_equal(gr_tokens_open(&t, v, 1), 0);
+    assert_int_equal(gr_scratch_open(&x, t), 0);
+    assert_int_equal(gr_builder_open(&b), 0);
+    int32_t rule = gr_forward(b), back = gr_forward(b);
+    struct gr_trigger trigger[] = {{"[", 1, ENG_NO_TOKEN, gr_call(b, rule, back)},
+                                   {"]", 1, ENG_NO_TOKEN, GR_END}};
+    gr_set(b, rule, gr_free_until(b, trigger, 2, false));
+    gr_set(b, back, rule);
+    assert_int_equal(gr_compile(&g, b, rule), 0);
+    gr_builder_close(b);
+    uint32_t *mask = calloc(spec_mask_words(eng_vocab_size(v)), sizeof *mask);
+    gr_start(g, &s);
+    for (int depth = 1; gr_advance(g, &s, '['); depth++) {
+        if (depth > 2 && depth < GR_DEPTH - 3)
+            continue;
+        gr_mask(g, &s, t, x, mask);
+        for (int32_t id = 0; id < eng_vocab_size(v); id++) {
+            gr_copy(&next, &s);
+            bool may = gr_advance_token(g, &next, t, id);
+            n_refused += !may && !eng_vocab_is_stop(v, id);
+            if (may != bit(mask, id))
+                fail_msg("depth %d: token %d is %s", depth, id, may ? "not set" : "set");
+        }
+    }
+    assert_in_range(n_refused, 1, 1000); /* "[[" at the end */
+    free(mask);
+    gr_close(g);
+    gr_scratch_close(x);
+    gr_tokens_close(t);
+    eng_vocab_close(v);
+}
+
 static void no_byte_no_grammar(void **state)
 {
     (void)state;
@@ -616,6 +663,7 @@ int main(void)
         cmocka_unit_test(tools_by_triggers),
         cmocka_unit_test(masks_hold_what_may_come),
         cmocka_unit_test(masks_of_a_real_vocabulary),
+        cmocka_unit_test(kept_masks_end_at_the_depth_limit),
         cmocka_unit_test(no_byte_no_grammar),
         cmocka_unit_test(nothing_stays_when_memory_ends),
     };
