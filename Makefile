@@ -59,6 +59,8 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
+                  grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
+                  grammar/determine grammar/walk grammar/mask \
                   chat terminal kv session plan budget open step stop measure interrupt json input cmd_run \
                   cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk \
                   cmd_plan cmd_doctor
@@ -131,12 +133,8 @@ evals: build-packages $(EVALS) $(out)/spillway
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZED_folder = $(if $(filter fuzz_template,$(1)),engine,moe)
-define fuzz_rule
-$(out)/tests/fuzz/$(1): $(out)/tests/fuzz/$(1).o $(call closure,$(call FUZZED_folder,$(1)))
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $$^ $(call libs,$(call FUZZED_folder,$(1))) -o $$@
-endef
-$(foreach f,$(notdir $(FUZZERS)),$(eval $(call fuzz_rule,$(f))))
+$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,engine) -o $@
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
 	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds
