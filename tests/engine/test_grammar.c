@@ -6,7 +6,7 @@
  * that validator). */
 #include <pthread.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 #include "speculative/speculative.h"
 #include "tests/engine/recipe.h"
 #include "tests/faults.h"

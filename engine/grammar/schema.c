@@ -1,4 +1,4 @@
-/* engine/schema.c - a JSON schema as rules of a grammar.
+/* engine/grammar/schema.c - a JSON schema as rules of a grammar.
  *
  * A schema is first made simple: $ref, allOf, anyOf and oneOf are worked out until what is left is
  * a list of alternatives with plain keywords only; each of those is then one rule part per type.
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 enum {
     TYPE_NULL = 1,

@@ -1,4 +1,4 @@
-/* engine/number.c - numbers within bounds, as text.
+/* engine/grammar/number.c - numbers within bounds, as text.
  *
  * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal,
  * in at most 17 digits before and some 20 after the point and without an exponent; rounding keeps
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 #define MOST_WHOLE UINT64_C(99999999999999999)   /* 17 digits */
 #define MOST_INTEGER INT64_C(999999999999999999) /* 18 */

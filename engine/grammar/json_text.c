@@ -1,4 +1,4 @@
-/* engine/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays.
+/* engine/grammar/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays.
  *
  * What is accepted is a part of JSON that every parser reads: UTF-8 and paired surrogates only, no
  * U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks stand where writers
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 enum { MOST_INDENT = 32, MOST_TABS = 8, MOST_WHOLE = 17, MOST_FRACTION = 20, MOST_INTEGER = 18 };
 

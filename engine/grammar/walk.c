@@ -1,4 +1,4 @@
-/* engine/walk.c - steps a text's state through a grammar, byte by byte, and finishes texts.
+/* engine/grammar/walk.c - steps a text's state through a grammar, byte by byte, and finishes texts.
  *
  * In: a state and a byte.  Out: the next state, made from scratch: each configuration takes its
  * edge, then every operation of where that led (calls, counts, returns) adds more, and the frames
@@ -6,7 +6,7 @@
  * its frame and all below, fits GR_DEPTH; so whatever is dropped, what is left can finish. */
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 void gr_copy(struct gr_state *to, const struct gr_state *from)
 {

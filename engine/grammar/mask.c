@@ -1,4 +1,4 @@
-/* engine/mask.c - which tokens of a vocabulary a grammar's state takes.
+/* engine/grammar/mask.c - which tokens of a vocabulary a grammar's state takes.
  *
  * It owns a trie of the tokens' bytes in preorder, and a cache of masks.  A walk steps the state
  * along the trie and leaves out the subtree of every byte that is refused, so the mask of a state
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 #include "speculative/speculative.h"
 
 enum {

@@ -1,4 +1,4 @@
-/* engine/determine.c - turns a grammar's nodes into deterministic states, and finds each state's
+/* engine/grammar/determine.c - turns a grammar's nodes into deterministic states, and finds each state's
  * way out.
  *
  * A state is a set of nodes within one rule: those that the bytes since the rule was entered may
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 enum { MOST_WORK = 1 << 27, LEAST_TABLE = 1 << 10 };
 

@@ -1,4 +1,4 @@
-/* engine/grammar.h - which bytes, and so which tokens, may come next.  Internal to engine.
+/* engine/grammar/grammar.h - which bytes, and so which tokens, may come next.  Internal to engine.
  *
  *     gr_builder_open -> nodes from the last to the first -> gr_compile -> gr_builder_close
  *     gr_start -> [ gr_mask, spec_sample, gr_advance_token ]*            one gr_state per row

@@ -1,4 +1,4 @@
-/* engine/builder.c - holds a grammar's nodes while it is written, and makes the plain ones.
+/* engine/grammar/builder.c - holds a grammar's nodes while it is written, and makes the plain ones.
  *
  * In: calls from the last node to the first.  Out: an array of nodes for determine.c.  The first
  * failure is kept with its line; everything after it does nothing, so that nobody has to look after
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 int32_t gr_fail(struct gr_builder *b, int code, const char *fmt, ...)
 {

@@ -1,4 +1,4 @@
-/* engine/automaton.h - what a grammar is made of.  For the files behind grammar.h only.
+/* engine/grammar/automaton.h - what a grammar is made of.  For the files behind grammar.h only.
  *
  *     schema.c, json_text.c, pattern.c, number.c      make nodes
  *     builder.c                                       holds them
@@ -8,7 +8,7 @@
 #ifndef ENGINE_AUTOMATON_H
 #define ENGINE_AUTOMATON_H
 
-#include "engine/grammar.h"
+#include "engine/grammar/grammar.h"
 
 /* Limits, so that no schema takes long or much: compiling the largest takes about a second and 200
  * MB. */

@@ -1,4 +1,4 @@
-/* engine/pattern.c - strings that are held to patterns and lengths, and names that are none of
+/* engine/grammar/pattern.c - strings that are held to patterns and lengths, and names that are none of
  * some.
  *
  * A pattern is a regular expression as JSON Schema writes them, without what looks around or back.
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/automaton.h"
+#include "engine/grammar/automaton.h"
 
 enum {
     MOST_PARTS = 1 << 13, /* parts of all patterns of a string */
