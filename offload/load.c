@@ -33,9 +33,8 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
                                    .to = loads[i].place };
         off_io_post(io, &job[i]);
     }
-    for (int i = 0; i < n && !error; i++) {
-        error = await(io, &job[i]);
-        if (error)
+    for (int i = 0; i < n; i++) {
+        if ((error = await(io, &job[i])) != 0)
             break;
         off_interleave_team(hands, &loads[i].source, loads[i].place);
         if (progress)
