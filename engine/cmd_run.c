@@ -62,7 +62,11 @@ static void close_run(struct run *r)
 
 /* ---- one answer ------------------------------------------------------------------------------ */
 
-struct timing { uint64_t start_ns, first_ns, end_ns; int n_prompt, n_token; };
+struct timing {
+    uint64_t start_ns, first_ns, end_ns;
+    int n_prompt, n_token;
+    struct off_stats store;                     /* as it was at the start */
+};
 
 /* To the terminal, and to the answer that the next turn's prompt holds. */
 static int say(struct run *r, size_t n)
@@ -109,6 +113,8 @@ static int answer(struct run *r, struct timing *t)
                      ENG_DECODE_CONTINUE | (c->special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     *t = (struct timing){ .start_ns = kn_now_ns(),
                           .n_prompt = request.n_token - eng_session_cached(r->session) };
+    if (moe_model_store(eng_model(r->engine)))
+        off_stats_get(moe_model_store(eng_model(r->engine)), &t->store);
     while (eng_session_runs(r->session) && !eng_terminal_stopped()) {
         int n = eng_step(r->engine, r->event);
         if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
@@ -136,6 +142,21 @@ static int answer(struct run *r, struct timing *t)
     return error;
 }
 
+/* Only where some were read meanwhile. */
+static void report_experts(const struct run *r, const struct timing *t)
+{
+    struct off_store *store = moe_model_store(eng_model(r->engine));
+    struct off_stats now;
+    if (!store)
+        return;
+    off_stats_get(store, &now);
+    double hits = (double)(now.hits - t->store.hits), misses = (double)(now.misses - t->store.misses);
+    double bytes = (double)(now.read_bytes - t->store.read_bytes);
+    if (misses > 0)
+        kn_say(KN_LOG_INFO, "experts: %.0f %% of %.0f uses found in memory, %.1f MB read; room for %d of %d",
+               100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
+}
+
 static void report(const struct run *r, const struct timing *t)
 {
     if (r->config->quiet || !t->first_ns)
@@ -145,6 +166,7 @@ static void report(const struct run *r, const struct timing *t)
     kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s",
            t->n_prompt, prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
            rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
+    report_experts(r, t);
 }
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
