@@ -489,13 +489,14 @@ static void later_ranks_do_not_fill_what_an_earlier_one_leaves(void **state)
     static struct fake f;
     int now = most_of(OFF_NOW);
     struct off_io *io = open_fake(&f, MAX_HELD, 0);
-    struct off_job *a = post_jobs(io, now + 1, TRANSFER, OFF_NOW);
-    settle(&f);
+    struct off_job *a = post_jobs(io, now + 2, TRANSFER, OFF_NOW);
     struct off_job *b = post_jobs(io, 1, TRANSFER, OFF_SOON);
     settle(&f);
-    assert_int_equal(f.n_push, now);
+    fake_free(&f, 1, false);
+    settle(&f);
+    assert_int_equal(f.n_push, now + 1);
     fake_free(&f, -1, false);
-    end_jobs(io, a, now + 1);
+    end_jobs(io, a, now + 2);
     end_jobs(io, b, 1);
     off_io_close(io);
 }
