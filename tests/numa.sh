@@ -1,7 +1,7 @@
 #!/bin/sh
 # Two NUMA nodes, in a virtual machine: do pages and threads lie where they should, and are the bytes those
 # of a machine with one?  For each layout of nodes it boots the program with a model in an initramfs,
-# compares logits with this machine's, and counts the pages of a running `bench` by /proc/PID/numa_maps.
+# compares logits with this machine's, and counts the pages of a running `eval` by /proc/PID/numa_maps.
 # Usage: tests/numa.sh SPILLWAY MODEL.gguf       KERNEL: a vmlinuz   BUSYBOX: a static busybox
 # Needs qemu-system-x86_64; slow where KVM does not work.  Exit 77 when something is missing.
 spillway=$1 model=$2
@@ -49,12 +49,17 @@ logits() {
 logits default; logits three-threads "--threads 3"; logits seven-threads "--threads 7"; logits one-thread "--threads 1"
 least=$(/spillway eval -m /model.gguf --ids 1 --logits /tmp/l --host-mem 1M 2>&1 | sed -n 's/.*raise --host-mem to \([0-9]*\)M.*/\1/p')
 logits little-memory "--host-mem ${least}M"
-/spillway bench -m /model.gguf --quiet --batch 1 --prompt 8 --gen 3000 --warmup 0 >/tmp/bench 2>&1 &
-pid=$! before=none same=0
-while [ $same -lt 3 ] && [ -d /proc/$pid ]; do  # until no more pages come
+i=0
+while [ $i -lt 3000 ]; do echo "$i bottles hang on the wall, one falls, how many are left?"; i=$((i + 1)); done >/tmp/text
+/spillway eval -m /model.gguf --quiet --text /tmp/text >/dev/null 2>&1 &
+pid=$! before=none now=
+model=$(($(stat -c %s /model.gguf) / 1024))
+while [ -d /proc/$pid ]; do                     # until all weights are there, and no more pages come
     sleep 1
-    now=$(grep -o 'N[0-9]*=[0-9]*' /proc/$pid/numa_maps)
-    [ "$now" = "$before" ] && same=$((same + 1)) || same=0
+    now=$(awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^kernelpagesize_kB=/) size = substr($i, 19)
+                 for (i = 1; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { sub(/.*=/, "", $i); n += $i * size } }
+               END { print n + 0 }' /proc/$pid/numa_maps)
+    [ "$now" = "$before" ] && [ "$now" -gt "$model" ] && break
     before=$now
 done
 awk '{ near = ""; for (i = 1; i <= NF; i++) {
@@ -86,15 +91,15 @@ boot() {
     timeout 600 qemu-system-x86_64 $cpu $plain \
         -kernel "$kernel" -initrd "$dir/initramfs" -append "console=ttyS0 quiet panic=-1 rdinit=/init ids=$ids $words" \
         "$@" </dev/null >"$dir/out" 2>"$dir/err"
-    tr -d '\r' <"$dir/out" | sed -n "s/^FACT /$name: /p"
-    if ! tr -d '\r' <"$dir/out" | awk -v want="$want" -v nodes="$nodes" '
-        $1 != "FACT" { next }
-        $2 == "bytes" { n_bytes++; if ($4 != want) { print "wrong bytes: " $3; bad = 1 } }
-        $2 == "pages" { n_pages++; if ($5 > 0.01 * $4) { print "pages are not on node " $3; bad = 1 } }
-        $2 == "end" { end = 1 }
+    tr -d '\r' <"$dir/out" | sed -n 's/.*FACT //p' >"$dir/facts"
+    sed "s/^/$name: /" "$dir/facts"
+    if ! awk -v want="$want" -v nodes="$nodes" '
+        $1 == "bytes" { n_bytes++; if ($3 != want) { print "wrong bytes: " $2; bad = 1 } }
+        $1 == "pages" { n_pages++; if ($4 > 0.01 * $3) { print "pages are not on node " $2; bad = 1 } }
+        $1 == "end" { end = 1 }
         END { if (n_bytes != 5 || !end) { print "it did not come to its end"; bad = 1 }
               if (n_pages + 0 != (nodes > 1 ? nodes : 0) && nodes > 0) { print "pages on " n_pages + 0 " nodes"; bad = 1 }
-              exit bad }'; then
+              exit bad }' "$dir/facts"; then
         echo "$name: FAILED"
         tail -n 5 "$dir/out" "$dir/err"
         failed=1

@@ -13,6 +13,7 @@
 
 #include "moe/moe.h"
 #include "tests/moe/load.h"
+#include "tests/nodes.h"
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define LENGTH    24                            /* tokens: enough for a race to show */
@@ -197,6 +198,11 @@ static int open_model(void **state, const char *shape, enum kn_format format)
 static int open_q4_k(void **state) { return open_model(state, "tiny", KN_Q4_K); }
 static int open_q6_k(void **state) { return open_model(state, "tiny", KN_Q6_K); }
 static int open_f16_odd(void **state) { return open_model(state, "tiny-odd", KN_F16); }
+static int open_two_nodes(void **state)
+{
+    nodes_set(2);
+    return open_model(state, "tiny", KN_Q4_K);
+}
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
 
 static int close_model(void **state)
@@ -205,6 +211,7 @@ static int close_model(void **state)
     for (int isa = 0; isa < KN_ISA_COUNT; isa++)
         moe_model_close(m->model[isa]);
     moe_file_close(m->file);
+    nodes_set(1);
     free(m->baseline);
     free(m);
     return 0;
@@ -254,6 +261,7 @@ int main(void)
 #define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
     const struct CMUnitTest tests[] = {
         TEST(open_q4_k), TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense),
+        TEST(open_two_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
