@@ -13,7 +13,8 @@ NVCC   ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/b
 out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
-BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev
+BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
+                 libjansson-dev libutf8proc-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -37,7 +38,7 @@ USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring
-LIBS_engine      = -lpcre2-8 -linih -ledit
+LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -54,8 +55,15 @@ SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill 
                   family model context forward rows attention router predict block
 SRC_speculative = sample
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  chat terminal kv session plan budget open step stop measure interrupt json cmd_run \
-                  cmd_eval cmd_bench cmd_tokenize cmd_inspect cmd_quantize cmd_synth disk cmd_plan cmd_doctor
+                  jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
+                  jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
+                  jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
+                  jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
+                  grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
+                  grammar/determine grammar/walk grammar/mask \
+                  chat terminal kv session plan budget open step stop measure interrupt json input cmd_run \
+                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk \
+                  cmd_plan cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
@@ -125,8 +133,8 @@ evals: build-packages $(EVALS) $(out)/spillway
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,moe)
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,moe) -o $@
+$(out)/tests/fuzz/fuzz_%: $(out)/tests/fuzz/fuzz_%.o $(call closure,engine)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(call libs,engine) -o $@
 $(out)/tests/fuzz/seeds: $(out)/tests/fuzz/seeds.o $(call closure,moe)
 	$(CC) $(CFLAGS) $^ $(call libs,moe) -o $@
 fuzzers: $(FUZZERS) $(out)/tests/fuzz/seeds

@@ -1,16 +1,29 @@
-/* engine/chat.h - a conversation's turns as tokens.  Internal to engine. */
+/* engine/chat.h - conversations as a model's prompts.  Internal to engine.
+ *
+ * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}; every other member is
+ * a variable of the template too.  bos_token and eos_token are the model's unless the request has
+ * them. */
 #ifndef ENGINE_CHAT_H
 #define ENGINE_CHAT_H
 
+#include "engine/jinja/jinja.h"
 #include "engine/text.h"
 
-/* Can this vocabulary mark turns?  Says what is missing. */
-int eng_chat_check(const struct eng_vocab *v, const char *path);
+struct eng_chat;                                /* immutable: any number of threads may use it */
 
-/* Appends a person's message and the beginning of the answer; the first turn gets BOS if the model asks. */
-int eng_chat_turn(const struct eng_vocab *v, const char *text, struct eng_ids *ids);
+/* The template of the model's file, or one of ours by the marks of its vocabulary, and says which.
+ * v has to outlive it; path is for messages. */
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
+                  const char *path);
+void eng_chat_close(struct eng_chat *c);
 
-/* Appends what closes the answer, unless the model has written it. */
-int eng_chat_end(const struct eng_vocab *v, struct eng_ids *ids);
+/* The prompt as text, exactly; *text is to be freed with kn_free. */
+int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
+                    struct eng_template_error *error);
+
+/* The prompt as tokens, appended.  What the template itself writes may be special tokens; the texts
+ * of the request never become control tokens, whatever they hold. */
+int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
+                    struct eng_template_error *error);
 
 #endif

@@ -19,6 +19,7 @@
     X(run,      "answer a prompt; without one, chat on the terminal")            \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
+    X(render,   "a conversation on stdin to the text of a prompt")               \
     X(inspect,  "what a model file holds")                                       \
     X(quantize, "write a model with its weights in other formats")               \
     X(synth,    "write a model of a real shape with random weights")             \
@@ -46,7 +47,7 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
@@ -74,6 +75,12 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
 
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);
+
+/* ---- input ------------------------------------------------------------------------------------- */
+
+/* All there is, to be freed with kn_free, on failure too. */
+int eng_read_all(int fd, const char *name, char **text, size_t *n);
+int eng_read_file(const char *path, char **text, size_t *n);
 
 /* ---- progress ---------------------------------------------------------------------------------- */
 

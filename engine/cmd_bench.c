@@ -11,6 +11,7 @@
 #include "engine/cli.h"
 #include "engine/disk.h"
 #include "engine/engine.h"
+#include "engine/internal.h"
 #include "engine/measure.h"
 #include "engine/plan.h"
 
@@ -352,6 +353,11 @@ static int open_bench(struct bench *b)
     if (need > eng_n_ctx(b->engine))
         return kn_fail(KN_EINVAL, "--prompt and --gen take %d tokens, --ctx-size is %d", need,
                        eng_n_ctx(b->engine));
+    int n_kv = (int)kn_align_up((size_t)need, ENG_KV_BLOCK);
+    if (eng_memory(b->engine)->n_kv_slot / n_kv < b->most)
+        return kn_fail(KN_EINVAL, "%d sequences of %d tokens take more keys and values than the %d positions "
+                       "that fit: raise --host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
+                       eng_memory(b->engine)->n_kv_slot);
     wait_until_filled(b);
     b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));

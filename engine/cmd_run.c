@@ -1,13 +1,12 @@
 /* spillway run: one prompt, or a chat on the terminal.
  *
- * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer goes to
- * stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the model's turns
- * and every turn goes on from the KV of the last. */
+ * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer
+ * goes to stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the
+ * model's turns and every turn goes on from the KV of the last. */
 #include "engine/cli.h"
 #include "engine/chat.h"
 #include "engine/engine.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,7 +17,11 @@ struct run {
     struct eng_event *event;
     char *piece, *shown;                        /* text of one token; what may be shown of it */
     struct eng_ids ids;                         /* the whole sequence */
-    uint32_t n_retry;                           /* another answer to the same message: other noise */
+    struct eng_chat *chat;
+    json_t *messages;                           /* of the chat; ends with an answer between turns */
+    char *said;                                 /* [n_said] the answer's text */
+    size_t n_said, said_room;
+    uint32_t n_retry; /* another answer to the same message: other noise */
 };
 
 static int open_run(struct run *r)
@@ -46,6 +49,9 @@ static int open_run(struct run *r)
 
 static void close_run(struct run *r)
 {
+    eng_chat_close(r->chat);
+    json_decref(r->messages);
+    kn_free(r->said);
     eng_session_close(r->session);
     eng_close(r->engine);
     eng_ids_free(&r->ids);
@@ -54,15 +60,35 @@ static void close_run(struct run *r)
     kn_free(r->shown);
 }
 
-/* ---- one answer -------------------------------------------------------------------------------------- */
+/* ---- one answer ------------------------------------------------------------------------------ */
 
-struct timing { uint64_t start_ns, first_ns, end_ns; int n_prompt, n_token; };
+struct timing {
+    uint64_t start_ns, first_ns, end_ns;
+    int n_prompt, n_token;
+    struct off_stats store;                     /* as it was at the start */
+};
 
-static void show(struct run *r, struct eng_stop *stop, const char *bytes, size_t n)
+/* To the terminal, and to the answer that the next turn's prompt holds. */
+static int say(struct run *r, size_t n)
 {
-    n = eng_stop_feed(stop, bytes, n, r->shown);
     fwrite(r->shown, 1, n, stdout);
     fflush(stdout);
+    if (n > r->said_room - r->n_said) {
+        size_t room = 2 * (r->n_said + n);
+        char *grown = kn_realloc(r->said, r->said_room, room);
+        if (!grown)
+            return kn_fail(KN_ENOMEM, "no memory for %zu bytes of an answer", room);
+        r->said = grown;
+        r->said_room = room;
+    }
+    memcpy(r->said + r->n_said, r->shown, n);
+    r->n_said += n;
+    return 0;
+}
+
+static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t n)
+{
+    return say(r, eng_stop_feed(stop, bytes, n, r->shown));
 }
 
 /* Generates from r->ids, which gets the answer's tokens as well. */
@@ -71,11 +97,15 @@ static int answer(struct run *r, struct timing *t)
     const struct eng_config *c = r->config;
     struct eng_decoder decoder;
     struct eng_stop stop;
-    struct eng_request request = { .token = r->ids.id, .n_token = (int)r->ids.n, .n_predict = c->n_predict,
-                                   .ignore_eos = c->ignore_eos, .sampling = c->sampling };
+    struct eng_request request = { .token = r->ids.id,
+                                   .n_token = (int)r->ids.n,
+                                   .n_predict = c->n_predict,
+                                   .ignore_eos = c->ignore_eos,
+                                   .sampling = c->sampling };
     request.sampling.choice += r->n_retry;
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);
+    r->n_said = 0;
     int error = eng_stop_init(&stop, c->stop, c->n_stop);
     if (error || (error = eng_session_start(r->session, &request)))
         return error;
@@ -83,11 +113,14 @@ static int answer(struct run *r, struct timing *t)
                      ENG_DECODE_CONTINUE | (c->special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     *t = (struct timing){ .start_ns = kn_now_ns(),
                           .n_prompt = request.n_token - eng_session_cached(r->session) };
+    if (moe_model_store(eng_model(r->engine)))
+        off_stats_get(moe_model_store(eng_model(r->engine)), &t->store);
     while (eng_session_runs(r->session) && !eng_terminal_stopped()) {
         int n = eng_step(r->engine, r->event);
         if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
             return n < 0 ? n : r->event->status;
-        if (n == 0 || r->event->token == ENG_NO_TOKEN)   /* only the prompt was read; nothing to add */
+        if (n == 0 ||
+            r->event->token == ENG_NO_TOKEN) /* only the prompt was read; nothing to add */
             continue;
         t->n_token++;
         if (!t->first_ns)
@@ -95,15 +128,33 @@ static int answer(struct run *r, struct timing *t)
         if ((error = eng_ids_push(&r->ids, r->event->token)))
             return error;
         if (r->event->finish != ENG_STOP)       /* what ends an answer is no part of it */
-            show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
+            error = show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
+        if (error)
+            return error;
         if (stop.hit)
             eng_session_stop(r->session);
     }
     eng_session_stop(r->session);
-    show(r, &stop, r->piece, eng_decoder_finish(&decoder, r->piece));
-    fwrite(r->shown, 1, eng_stop_finish(&stop, r->shown), stdout);
+    error = show(r, &stop, r->piece, eng_decoder_finish(&decoder, r->piece));
+    if (!error)
+        error = say(r, eng_stop_finish(&stop, r->shown));
     t->end_ns = kn_now_ns();
-    return 0;
+    return error;
+}
+
+/* Only where some were read meanwhile. */
+static void report_experts(const struct run *r, const struct timing *t)
+{
+    struct off_store *store = moe_model_store(eng_model(r->engine));
+    struct off_stats now;
+    if (!store)
+        return;
+    off_stats_get(store, &now);
+    double hits = (double)(now.hits - t->store.hits), misses = (double)(now.misses - t->store.misses);
+    double bytes = (double)(now.read_bytes - t->store.read_bytes);
+    if (misses > 0)
+        kn_say(KN_LOG_INFO, "experts: %.0f %% of %.0f uses found in memory, %.1f MB read; room for %d of %d",
+               100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
 }
 
 static void report(const struct run *r, const struct timing *t)
@@ -112,33 +163,13 @@ static void report(const struct run *r, const struct timing *t)
         return;
     double prompt_s = (double)(t->first_ns - t->start_ns) / 1e9;
     double rest_s = (double)(t->end_ns - t->first_ns) / 1e9;
-    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s", t->n_prompt,
-           prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
+    kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s",
+           t->n_prompt, prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
            rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
+    report_experts(r, t);
 }
 
-/* ---- a prompt -------------------------------------------------------------------------------------- */
-
-static int read_all(int fd, const char *name, char **text, size_t *n)
-{
-    size_t cap = 1 << 16;
-    *n = 0;
-    if (!(*text = kn_alloc(cap)))
-        return kn_fail(KN_ENOMEM, "%s: no memory", name);
-    for (;;) {
-        ssize_t got = read(fd, *text + *n, cap - *n);
-        if (got <= 0)
-            return got == 0 ? 0 : kn_fail(KN_EIO, "%s: cannot be read", name);
-        *n += (size_t)got;
-        if (*n < cap)
-            continue;
-        char *grown = kn_realloc(*text, cap, 2 * cap);
-        if (!grown)
-            return kn_fail(KN_ENOMEM, "%s: no memory for %zu bytes", name, 2 * cap);
-        *text = grown;
-        cap *= 2;
-    }
-}
+/* ---- a prompt -------------------------------------------------------------------------------- */
 
 static int prompt_text(const struct eng_config *c, char **text, size_t *n)
 {
@@ -146,14 +177,8 @@ static int prompt_text(const struct eng_config *c, char **text, size_t *n)
         *n = strlen(c->prompt);
         return (*text = kn_strdup(c->prompt)) ? 0 : kn_fail(KN_ENOMEM, "no memory for the prompt");
     }
-    if (!c->input)
-        return read_all(STDIN_FILENO, "stdin", text, n);
-    int fd, error = kn_file_open(&fd, c->input, O_RDONLY);
-    if (error)
-        return error;
-    error = read_all(fd, c->input, text, n);
-    kn_file_close(fd);
-    return error;
+    return c->input ? eng_read_file(c->input, text, n)
+                    : eng_read_all(STDIN_FILENO, "stdin", text, n);
 }
 
 static int run_prompt(struct run *r)
@@ -164,7 +189,8 @@ static int run_prompt(struct run *r)
     int error = prompt_text(r->config, &text, &n);
     if (!error)
         error = eng_tokenize(eng_vocab(r->engine), text, n,
-                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0), &r->ids);
+                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0),
+                             &r->ids);
     kn_free(text);
     if (!error && r->ids.n == 0)
         error = kn_fail(KN_EINVAL, "the prompt is empty");
@@ -175,30 +201,54 @@ static int run_prompt(struct run *r)
     return 0;
 }
 
-/* ---- a chat ------------------------------------------------------------------------------------------ */
+/* ---- a chat ---------------------------------------------------------------------------------- */
 
 static void print_info(const struct run *r)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(r->engine));
-    kn_say(KN_LOG_INFO, "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens",
-           s->arch, s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
+    kn_say(KN_LOG_INFO,
+           "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens", s->arch,
+           s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
 }
 
-/* The message as a turn, then the answer; a message that fails leaves the conversation as it was. */
-static int take_turn(struct run *r, const char *text)
+static int add_message(struct run *r, const char *role, const char *text, size_t n)
 {
-    size_t before = r->ids.n;
+    json_t *m = json_pack("{s:s, s:o}", "role", role, "content", json_stringn_nocheck(text, n));
+    return m && !json_array_append_new(r->messages, m)
+               ? 0
+               : kn_fail(KN_ENOMEM, "no memory for a message");
+}
+
+/* The prompt of all messages so far; of its tokens those that the last turn left in the KV are not
+ * read again. */
+static int prompt_of_chat(struct run *r)
+{
+    struct eng_template_error e = { 0 };
+    json_t *request = json_pack("{s:O, s:b}", "messages", r->messages, "add_generation_prompt", 1);
+    r->ids.n = 0;
+    int error = request ? eng_chat_tokens(r->chat, request, &r->ids, &e)
+                        : kn_fail(KN_ENOMEM, "no memory for the prompt");
+    if (error && request)
+        kn_fail(error, "the chat template, line %d: %s", e.line, e.text);
+    json_decref(request);
+    return error;
+}
+
+/* Answers the messages; if that fails the last one, which asks, is taken back. */
+static int take_turn(struct run *r)
+{
     struct timing t;
-    int error = eng_chat_turn(eng_vocab(r->engine), text, &r->ids);
+    int error = prompt_of_chat(r);
     if (!error)
         error = answer(r, &t);
-    if (error) {
-        r->ids.n = before;
-        return error;
+    if (!error) {
+        putchar('\n');
+        report(r, &t);
+        error = add_message(r, "assistant", r->said, r->n_said);
     }
-    putchar('\n');
-    report(r, &t);
-    return eng_chat_end(eng_vocab(r->engine), &r->ids);
+    if (error)
+        json_array_remove(r->messages, json_array_size(r->messages) - 1);
+    return error;
 }
 
 static int run_chat(struct run *r)
@@ -206,35 +256,35 @@ static int run_chat(struct run *r)
     struct eng_terminal *terminal;
     enum eng_input kind;
     const char *text;
-    char *last = NULL;
-    size_t last_begin = 0;
-    int error = eng_chat_check(eng_vocab(r->engine), r->config->model);
+    int error =
+        eng_chat_open(&r->chat, eng_file(r->engine), eng_vocab(r->engine), r->config->model);
     if (error || (error = eng_terminal_open(&terminal)))
         return error;
+    if (!(r->messages = json_array()))
+        error = kn_fail(KN_ENOMEM, "no memory for messages");
     if (eng_terminal_is_tty(terminal))
         fputs("/help lists the commands\n", stderr);
-    while ((error = eng_terminal_read(terminal, &kind, &text)) == 0 && kind != ENG_INPUT_QUIT) {
+    while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 &&
+           kind != ENG_INPUT_QUIT) {
+        size_t n = json_array_size(r->messages);
         if (kind == ENG_INPUT_HELP)
             fputs(eng_terminal_help, stderr);
         else if (kind == ENG_INPUT_INFO)
             print_info(r);
         else if (kind == ENG_INPUT_CLEAR)
-            r->ids.n = 0;
+            json_array_clear(r->messages);
         if (kind == ENG_INPUT_TEXT) {
-            kn_free(last);
-            last = kn_strdup(text);
-            last_begin = r->ids.n;
             r->n_retry = 0;
-        } else if (kind == ENG_INPUT_RETRY && last) {
-            r->ids.n = last_begin;
+            error = add_message(r, "user", text, strlen(text));
+        } else if (kind == ENG_INPUT_RETRY && n) {
             r->n_retry++;
+            json_array_remove(r->messages, n - 1);
         } else {
             continue;
         }
-        if (last)
-            (void)take_turn(r, last);           /* it has said what was wrong; the chat goes on */
+        if (!error)
+            (void)take_turn(r);                 /* it has said what was wrong; the chat goes on */
     }
-    kn_free(last);
     eng_terminal_close(terminal);
     return error;
 }

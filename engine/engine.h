@@ -38,6 +38,7 @@ struct eng_options {
 int  eng_open(struct eng_engine **out, const struct eng_options *opt);
 int  eng_describe(struct eng_engine **out, const struct eng_options *opt);   /* no weights: nothing runs */
 void eng_close(struct eng_engine *e);           /* closes its sessions too */
+const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
 struct kn_team *eng_team(const struct eng_engine *e);

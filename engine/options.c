@@ -19,6 +19,7 @@
 #define RUN      (1u << ENG_run)
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
+#define RENDER   (1u << ENG_render)
 #define INSPECT  (1u << ENG_inspect)
 #define QUANTIZE (1u << ENG_quantize)
 #define SYNTH    (1u << ENG_synth)
@@ -32,7 +33,7 @@
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m", MODEL | TOKENIZE | INSPECT | QUANTIZE | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+    { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | DOCTOR, ENG_TEXT, AT(model), 0, 0,
       "FILE", "model file, .gguf, or the first of its splits" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this and exit" },
@@ -46,6 +47,8 @@ static const struct eng_option options[] = {
       "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
     { "text", "", EVAL, ENG_TEXT, AT(text), 0, 0,
       "FILE", "perplexity of this text" },
+    { "template", "--chat-template-file", RENDER, ENG_TEXT, AT(template), 0, 0,
+      "FILE", "a chat template, in place of the model's" },
     { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
       NULL, "ids to text" },
     { "special", "", RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,

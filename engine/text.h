@@ -72,6 +72,11 @@ void eng_ids_free(struct eng_ids *ids);
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
                  struct eng_ids *ids);
 
+/* The same, but that no special token spans any of these places of the text. */
+struct eng_fences { const size_t *at; size_t n; };      /* [n] byte offsets, ascending */
+int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
+                        const struct eng_fences *fences, struct eng_ids *ids);
+
 /* ---- ids to text
    ------------------------------------------------------------------------------- */
 

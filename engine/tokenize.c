@@ -123,11 +123,20 @@ static int plain(struct work *w, const char *p, size_t n)
     return w->v->kind == ENG_VOCAB_BYTES ? plain_bytes(w, p, n) : plain_pieces(w, p, n);
 }
 
-static int tokenize(struct work *w, const char *text, size_t n, unsigned flags)
+/* Lies one of the fences between begin and end?  *next is the first that does not lie before begin. */
+static bool is_fenced(const struct eng_fences *fences, size_t *next, size_t begin, size_t end)
+{
+    while (*next < fences->n && fences->at[*next] <= begin)
+        ++*next;
+    return *next < fences->n && fences->at[*next] < end;
+}
+
+static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
+                    const struct eng_fences *fences)
 {
     const struct eng_vocab *v = w->v;
     const bool parse = flags & ENG_TEXT_PARSE_SPECIAL;
-    size_t from = 0, at = 0; /* plain text since, looking at */
+    size_t from = 0, at = 0, fence = 0; /* plain text since, looking at */
     int err = 0;
 
     if (flags & ENG_TEXT_ADD_BOS && v->add_bos)
@@ -137,7 +146,7 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags)
                                ? special_at(v, text + at, n - at, parse)
                                : ENG_NO_TOKEN;
 
-        if (id == ENG_NO_TOKEN) {
+        if (id == ENG_NO_TOKEN || is_fenced(fences, &fence, at, at + v->text[id].n)) {
             at++;
             continue;
         }
@@ -153,8 +162,8 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags)
     return err;
 }
 
-int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
-                 struct eng_ids *ids)
+int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
+                        const struct eng_fences *fences, struct eng_ids *ids)
 {
     struct work w = {.v = v, .ids = ids};
     const size_t n_before = ids->n;
@@ -163,11 +172,19 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, un
     if (v->kind == ENG_VOCAB_BYTES)
         err = eng_split_open(&w.split, v->pre);
     if (!err)
-        err = tokenize(&w, text, n_bytes, flags);
+        err = tokenize(&w, text.data, text.n, flags, fences);
     if (err)
         ids->n = n_before;
     eng_split_close(w.split);
     eng_merge_free(&w.merge);
     kn_free(w.spaced);
     return err;
+}
+
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
+                 struct eng_ids *ids)
+{
+    static const struct eng_fences none;
+
+    return eng_tokenize_fenced(v, (struct moe_string){.data = text, .n = n_bytes}, flags, &none, ids);
 }

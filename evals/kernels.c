@@ -204,7 +204,7 @@ static bool skipped(const char *only, enum kn_isa isa)
 static void products(struct kn_team *const team[2], struct bench *b, const char *isa_only,
                      int rows_only)
 {
-    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 96 };
+    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 };
     int n_mat = (int)(WEIGHT_BYTES / b->mat_bytes);
 
     fill_weights(b->m.w.format, b->weights, (size_t)n_mat * b->mat_bytes);

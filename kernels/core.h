@@ -161,6 +161,10 @@ int  kn_machine_stay(int node);                             /* for good: this th
 
 struct kn_team;                                             /* owns the workers */
 
+/* The calling thread does little, and what it does must be done at once: the scheduler is asked to let it in
+ * before threads that compute.  Needs no privilege; where the kernel cannot (before 6.12), nothing changes. */
+void kn_thread_hurry(void);
+
 int  kn_team_open(struct kn_team **out, int n_thread);      /* 0: one per usable CPU */
 void kn_team_close(struct kn_team *t);
 int  kn_team_size(const struct kn_team *t);

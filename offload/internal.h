@@ -120,6 +120,7 @@ int  off_reader_open(struct off_reader **out, const struct off_files *files,
 void off_reader_close(struct off_reader *r);    /* nothing is under way */
 bool off_reader_idle(const struct off_reader *r);       /* nothing is under way */
 bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* for one more transfer */
+extern const size_t off_reader_most[OFF_URGENCIES];     /* bytes under way of each rank, and one transfer */
 bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: all of it is handed out */
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; jobs that ended, linked */
 void off_reader_wake(struct off_reader *r);     /* any thread */

@@ -124,6 +124,7 @@ static void *io_main(void *arg)
 {
     struct off_io *io = arg;
     struct off_reader *reader = NULL;
+    kn_thread_hurry();
     int error = off_reader_open(&reader, io->files, io->options);
     pthread_mutex_lock(&io->lock);
     io->reader = reader;

@@ -53,7 +53,7 @@ void *off_place_panels(const struct off_source *s, void *place)
     return (uint8_t *)place + head_of(s) / LINE * LINE;
 }
 
-/* Panels panel0..panel1-1.  kept, unless NULL: what the last d bytes of their rows were. */
+/* Panels panel0..panel1-1.  kept, unless NULL: the last d bytes of their rows, which may be gone by then. */
 static void interleave_run(const struct kn_ops *ops, const struct off_source *s, uint8_t *place,
                            int panel0, int panel1, const uint8_t *kept, uint8_t *scratch)
 {
@@ -62,9 +62,10 @@ static void interleave_run(const struct kn_ops *ops, const struct off_source *s,
     for (int i = panel0; i < panel1; i++) {
         int n_row = kn_min(KN_PANEL, s->n_out - i * KN_PANEL);
         size_t bytes = (size_t)n_row * kn_row_bytes(s->format, s->n_in);
-        memcpy(scratch, rows + (size_t)i * panel, bytes);
-        if (kept && i == panel1 - 1)
-            memcpy(scratch + bytes - d, kept, d);
+        size_t aside = kept && i == panel1 - 1 ? d : 0;
+        memcpy(scratch, rows + (size_t)i * panel, bytes - aside);
+        if (aside)
+            memcpy(scratch + bytes - aside, kept, aside);
         ops->repack(s->format, scratch, n_row, s->n_in, panels + (size_t)i * panel, 0, 1);
     }
 }

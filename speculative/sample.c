@@ -213,6 +213,13 @@ static void add_bias(struct spec_sampler *s, const struct spec_params *p)
     }
 }
 
+static void apply_mask(struct spec_sampler *s, const uint32_t *mask /* [spec_mask_words] */)
+{
+    for (int i = 0; i < s->n_vocab; i++)
+        if (!(mask[i >> 5] >> (i & 31) & 1))
+            s->z[i] = -INFINITY;
+}
+
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
 /* The argmax of z / T + g so far. */
@@ -361,10 +368,12 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
 
     penalise(s, p, history, n_history);
     add_bias(s, p);
+    if (p->mask)
+        apply_mask(s, p->mask);
     first = largest(s->z, s->n_vocab);
     if (!(s->z[first] > -INFINITY))
         return kn_fail(KN_EINVAL, "no token can follow at position %lld: each logit is NaN, -inf or "
-                       "forbidden by a bias", (long long)position);
+                       "forbidden by a bias or a mask", (long long)position);
 
     struct winner w = { .token = first };
     if (p->temperature > 0) {

@@ -5,7 +5,7 @@
  *      later step, is never chosen; a row of nothing else is an error;
  *   1. penalties, once for each token that the last repeat_last of the history hold, count times:
  *      z = z > 0 ? z / repetition : z * repetition, then z -= count * frequency, then z -= presence;
- *      then z += add for each bias, in the order given;
+ *      then z += add for each bias, in the order given; then z = -INFINITY where the mask's bit is 0;
  *   2. temperature 0: the largest z, lowest id on a tie;
  *   3. else the support: z sorted by value descending, id ascending.  top-k keeps the first k; top-p
  *      the shortest head whose weights reach p's, where the weight of a probability x is the whole number
@@ -32,7 +32,10 @@ struct spec_params {
     uint32_t choice;                                /* n-th choice of one request */
     const struct spec_bias *bias;
     int n_bias;
+    const uint32_t *mask;                           /* [spec_mask_words] bit 0 of word 0: token 0; NULL: all */
 };
+
+static inline size_t spec_mask_words(int n_vocab) { return ((size_t)n_vocab + 31) / 32; }
 
 void spec_params_default(struct spec_params *p);
 

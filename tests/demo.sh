@@ -1,17 +1,36 @@
 #!/bin/sh
-# The demo: makes a small synthetic model, looks at it, loads it and generates, then measures it.
+# The demo: a small trained model in a budget that leaves most of its experts on disk answers three prompts,
+# says the same with one thread and with all, and is measured.
 # Usage: demo.sh SPILLWAY
 set -e
 spillway=$1
-model=${TMPDIR:-/tmp}/spillway-demo-$$.gguf
-trap 'rm -f "$model"' EXIT
-echo "== a mixture-of-experts model with random weights (its text means nothing)"
-"$spillway" synth --shape tiny --format q4_k --seed 1 -o "$model"
-"$spillway" inspect "$model"
-echo "== the same prompt and seed with one thread and with all: the same text"
-one=$("$spillway" run -m "$model" -p "The river rises" -n 48 --seed 7 --threads 1 --quiet)
-all=$("$spillway" run -m "$model" -p "The river rises" -n 48 --seed 7)
-printf '%s\n' "$all"
-[ "$one" = "$all" ] || { echo "the two differ: please report this"; exit 1; }
-echo "== speed, with this machine's bound beside it"
-"$spillway" bench -m "$model" --batch 1,4,16 --prompt 64 --gen 32
+model=evals/train/models/demo-target-q8_0.gguf
+budget="--host-mem 30M --ctx-size 512 --chunk 64"
+[ -r "$model" ] || { echo "$model is missing: this runs in a checkout of the sources" >&2; exit 1; }
+ask() {
+    prompt="<|im_start|>user
+$1<|im_end|>
+<|im_start|>assistant
+"
+    shift
+    "$spillway" run -m "$model" $budget --special -p "$prompt" "$@"
+}
+echo "== how 30 MiB are split for a model of 24: most of its experts stay on disk"
+"$spillway" plan -m "$model" $budget
+echo
+echo "== three prompts (the model is tiny: it has the manner of its text, not the sense)"
+for prompt in "Tom has 3 boxes with 12 apples each. He gives away 7 apples. How many apples are left?" \
+              "A train runs 60 miles an hour for 4 hours. How far does it go?" \
+              "Write a Python function that returns the sum of a list."; do
+    printf '\n> %s\n' "$prompt"
+    ask "$prompt" -n 96 --temp 0
+done
+echo
+echo "== the same prompt and seed with one thread and all experts in memory, and as above: the same text"
+all=$(budget="" ask "How many eggs are in 3 dozen?" -n 64 --temp 1 --seed 7 --threads 1 --quiet)
+few=$(ask "How many eggs are in 3 dozen?" -n 64 --temp 1 --seed 7 --quiet)
+printf '%s\n' "$few"
+[ "$all" = "$few" ] || { echo "the two differ: please report this"; exit 1; }
+echo
+echo "== speed, with this machine's bound beside it (measuring takes some memory of its own)"
+"$spillway" bench -m "$model" --host-mem 60M --chunk 64 --batch 1,4 --prompt 48 --gen 48

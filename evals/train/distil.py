@@ -2,10 +2,9 @@
 
     distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT.pt) [--marks FOLDER]
 
-The loss is the cross-entropy of the target's 64 likeliest successors under the draft, over the assistant's
-words.  With --marks (boost.py) tokens that an earlier draft gets right count for little: the result is a
-second draft that covers what the first one misses."""
-
+The loss is the cross-entropy of the target's 64 likeliest successors under the draft, all others counting
+as one, over the assistant's words.  With --marks (boost.py) tokens that an earlier draft gets right count
+for little: the result is a second draft that covers what the first one misses."""
 
 import numpy as np
 import torch
@@ -35,8 +34,10 @@ class Batch:
 
 
 def soft_loss(logits, top, p):
-    """Cross-entropy per row of what the target puts on its likeliest successors."""
-    return -(p * torch.log_softmax(logits.float(), -1).gather(-1, top)).sum(-1)
+    """Cross-entropy per row of the target's likeliest successors and, as one more, of all others."""
+    log_q = torch.log_softmax(logits.float(), -1).gather(-1, top)
+    rest, rest_q = (1 - p.sum(-1)).clamp(min=0), (1 - log_q.exp().sum(-1)).clamp(min=1e-6)
+    return -(p * log_q).sum(-1) - rest * rest_q.log()
 
 
 def in_turn(groups, seed):

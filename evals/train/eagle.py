@@ -8,7 +8,6 @@ the head forgives its own mistakes.  --unroll passes are trained one after the o
 of the one before as in drafting (what later work calls training-time test), pass j with weight 0.8^j;
 1 is the paper's own training."""
 
-
 import numpy as np
 import torch
 import torch.nn.functional as F

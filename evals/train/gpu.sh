@@ -54,7 +54,7 @@ drafters() {
 measure() {                              # NAME=FILE...
     joined
     run measure "$model" "$out/acceptance.csv" draft="$out/draft.pt" boost="$out/boost.pt" both=draft+boost \
-        eagle="$out/eagle.pt" --count $prompts --prompts "$@"
+        eagle="$out/eagle.pt" --texts "$scratch/texts" --count $prompts --prompts "$@"
 }
 
 case $piece in

@@ -1,6 +1,6 @@
 """Tokens per target pass of drafters, as a reference for the engine and as the models' report.
 
-    measure.py TARGET OUT.csv NAME=DRAFTER... [--prompts NAME=FILE...] [--count N] [--new N]
+    measure.py TARGET OUT.csv [NAME=DRAFTER...] --prompts NAME=FILE... --texts FOLDER [--count N] [--new N]
 
 TARGET and DRAFTER are GGUF files or checkpoints; NAME=A+B merges the chains of two drafters into one tree
 (a round gains the longer match).  Prompt files: gsm8k's (question), HumanEval's (prompt), MT-Bench's
@@ -17,13 +17,14 @@ of the target's own.  Intervals: 95 %, bootstrap over prompts."""
 import csv
 import gzip
 import json
+import os
 
 import numpy as np
 import torch
 
 from bpe import Coder, EOT
 from corpus import ask
-from files import DEVICE, arguments, load
+from files import DEVICE, arguments, documents, load
 from model import Eagle
 from sample import write
 
@@ -40,31 +41,41 @@ def questions(path, count):
     return [out[i] for i in sorted(np.random.default_rng(11).permutation(len(out))[:count])]
 
 
-class Noise:
-    """Gumbel noise [n_max][n_vocab] of one prompt, a function of its number alone."""
-
-    def __init__(self, number, n_max, n_vocab):
-        g = torch.Generator(DEVICE).manual_seed(1000 + number)
-        self.table = -torch.empty(n_max, n_vocab, device=DEVICE).exponential_(generator=g).log()
+def noise(number, n, n_vocab):
+    """Gumbel noise [n][n_vocab] of one prompt: row i is a function of the prompt's number and of i."""
+    g = torch.Generator(DEVICE).manual_seed(1000 + number)
+    rows = [torch.empty(n_vocab, device=DEVICE).exponential_(generator=g) for _ in range(n)]
+    return -torch.stack(rows).log()
 
 
 def texts(target, prompts, n_new, hot, batch=32):
-    """(start, tokens, noise) of each prompt; noise [n][n_vocab] as added, or 0."""
+    """Each prompt and what the target says to it."""
     order, out = np.argsort([len(p) for p in prompts], kind="stable"), [None] * len(prompts)
     for at in range(0, len(order), batch):
         some = order[at:at + batch]
         n_max = len(prompts[some[-1]]) + n_new
-        tables = [Noise(int(i), n_max, target.s.n_vocab).table if hot else None for i in some]
+        tables = [noise(int(i), n_max, target.s.n_vocab) for i in some] if hot else []
         draw = (lambda p, _: torch.stack([t[p] for t in tables])) if hot else (lambda *_: 0)
-        for i, row, t in zip(some, write(target, [prompts[i] for i in some], n_max, draw), tables):
-            row = row[:len(prompts[i]) + n_new]
-            out[i] = len(prompts[i]), row, t[:len(row)] if hot else 0
+        for i, row in zip(some, write(target, [prompts[i] for i in some], n_max, draw)):
+            out[i] = row[:len(prompts[i]) + n_new]
     return out
 
 
+def kept(path, prompts, make):
+    """Documents of a .ids file, one for each prompt; made and written first where there is none."""
+    if not os.path.exists(path):
+        np.concatenate([np.append(d, EOT) for d in make()]).astype(np.int32).tofile(path)
+    docs = documents(path)
+    if [*map(len, prompts)] != [len(p) for p, d in zip(prompts, docs) if np.array_equal(p, d[:len(p)])]:
+        raise SystemExit(f"{path} answers other prompts: remove it")
+    return docs
+
+
 @torch.inference_mode()
-def matches(drafter, target, start, row, noise):
-    """[depth][position - start]: a draft of that depth would have been right there; depth 0 is the first."""
+def matches(drafter, target, start, row, added):
+    """[depth][position - start]: a draft would have been right there; depth 0 is a round's first.
+
+    added: the noise of every position [n][n_vocab], or None."""
     ids = torch.from_numpy(row.astype(np.int64)).to(DEVICE)
     if isinstance(drafter, Eagle):
         guesses = drafter.unroll(target.features(ids[None, :-1]), ids[None, 1:], max(GAMMAS))
@@ -72,8 +83,8 @@ def matches(drafter, target, start, row, noise):
         first = 2
     else:
         logits, first = [drafter(ids[None])[0, :-1]], 1         # row i is about token i + 1
-    noise = noise[first:] if torch.is_tensor(noise) else 0
-    right = [((z.float() + noise).argmax(-1) == ids[first:])[start - first:].cpu().numpy() for z in logits]
+    more = 0 if added is None else added[first:]
+    right = [((z.float() + more).argmax(-1) == ids[first:])[start - first:].cpu().numpy() for z in logits]
     return right * (max(GAMMAS) // len(right))
 
 
@@ -103,19 +114,20 @@ def main():
     p = arguments(__doc__)
     p.add_argument("target")
     p.add_argument("out")
-    p.add_argument("drafters", nargs="+")
+    p.add_argument("drafters", nargs="*")
     p.add_argument("--prompts", nargs="+", required=True)
     p.add_argument("--count", type=int, default=100, help="prompts of each file")
     p.add_argument("--new", type=int, default=128, help="tokens per answer")
     p.add_argument("--longest", type=int, default=320, help="prompts with more tokens are left out")
     p.add_argument("--vocab", help="where TARGET is no GGUF")
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--keep", help="folder for the texts as .ids files, for usage.py")
+    p.add_argument("--texts", required=True, help="folder for what the target says; used again when there")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     target, coder, rng = load(a.target), Coder(a.vocab or a.target), np.random.default_rng(2)
     names = dict(d.split("=", 1) for d in a.drafters)
     nets = {n: load(path, target) for n, path in names.items() if "+" not in path}
+    os.makedirs(a.texts, exist_ok=True)
     with open(a.out, "w", newline="") as f:
         table = csv.writer(f)
         table.writerow(COLUMNS)
@@ -123,11 +135,14 @@ def main():
             prompts = [np.array(coder.encode(ask(q)), np.int32) for q in questions(path, a.count)]
             prompts = [p for p in prompts if len(p) <= a.longest]
             for hot in (0, 1):
-                made = [t for t in texts(target, prompts, a.new, hot) if len(t[1]) > t[0] + 1]
-                if a.keep:
-                    np.concatenate([np.append(r, EOT) for _, r, _ in made]).astype(np.int32).tofile(
-                        f"{a.keep}/{what}-{hot}.ids")
-                right = {n: [matches(net, target, *t) for t in made] for n, net in nets.items()}
+                rows = kept(f"{a.texts}/{what}-{hot}.ids", prompts,
+                            lambda: texts(target, prompts, a.new, hot))
+                made = [(i, len(p), r) for i, (p, r) in enumerate(zip(prompts, rows)) if len(r) > len(p) + 1]
+                right = {n: [] for n in nets}
+                for i, start, row in made:
+                    added = noise(i, len(row), target.s.n_vocab) if hot else None
+                    for n, net in nets.items():
+                        right[n].append(matches(net, target, start, row, added))
                 for name, path in names.items():
                     parts = [right[n] for n in (path.split("+") if "+" in path else [name])]
                     hits = np.concatenate([m[0][1:] for m in parts[0]])

@@ -14,24 +14,10 @@ import torch.nn.functional as F
 
 import loop
 from files import DEVICE, arguments, documents, load, read_shape
-from lessons import batches, padded
+from perplexity import losses
 from model import Model
 
 ROW = 256
-
-
-@torch.inference_mode()
-def held_out(model, docs, n_tok=8192):
-    """Mean loss per token over documents of at most ROW tokens, each from its beginning."""
-    docs = sorted((d[:ROW] for d in docs), key=len)
-    total = count = 0
-    for b in batches([*map(len, docs)], n_tok):
-        ids = padded(docs[b])
-        loss = F.cross_entropy(model(ids[:, :-1]).float().transpose(1, 2), ids[:, 1:], reduction="none")
-        true = torch.arange(1, ids.shape[1], device=ids.device) < torch.tensor(
-            [[len(d)] for d in docs[b]], device=ids.device)
-        total, count = total + loss[true].sum().item(), count + int(true.sum())
-    return total / count
 
 
 def main():
@@ -58,7 +44,8 @@ def main():
         return words + .01 * balance, {"words": words.detach(), "balance": balance}
     loop.fit(model, loss_of, a)
     if a.held:
-        loss = held_out(model.eval(), documents(a.held))
+        docs = sorted(documents(a.held, ROW), key=len)
+        loss = np.concatenate([*losses(model.eval(), docs)]).mean()
         print(f"held out: loss {loss:.4f}, perplexity {math.exp(loss):.2f}")
 
 

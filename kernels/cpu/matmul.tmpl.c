@@ -144,8 +144,9 @@ typedef vi line_fn(const void *block, int k, int part);
 typedef vf finish_fn(const struct codes *c, int part, vi isum, vi msum, vf dx, vf acc);
 
 /* isum of one part for n rows, which pass over a run of lines that stays in registers, or over one
- * line where folding takes registers too.  The test of `i` also keeps the compiler from carrying one
- * run's registers into the next, which costs a fifth of the speed. */
+ * line where folding takes registers too.  Each of the tiles asks for its share of what is next;
+ * that test also keeps the compiler from carrying one run's registers into the next, which costs a
+ * fifth of the speed. */
 KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, int largest,
                             int bytes, line_fn *unpack, const struct kn_x256 *const *x, vi *isum)
 {
@@ -153,12 +154,13 @@ KN_INLINE void scaled_codes(const struct tile *t, int part, int n, int n_sub, in
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
     const int hold = largest <= KN_SMALL ? HOLD(run) : 1;
     const int n_ahead = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS), side = abreast(n);
+    const int ahead0 = 64 * t->i / t->of, ahead1 = 64 * (t->i + 1) / t->of;
     const uint8_t *ahead = c->ahead + part * (bytes / KN_PARTS);
 
     UNROLL for (int line = 0; line < 64; line += run) {
         vi dot[WIDE_TILE], q[HOLD(16)], scale = c->scale[part][line / n_line];
 
-        if (t->i == 0) {
+        if (line >= ahead0 && line < ahead1) {
             UNROLL for (int i = 0; i < n_ahead; i++) {
                 const uint8_t *next = ahead + 64 * (line / run * n_ahead + i);
                 prefetch(next);
@@ -310,7 +312,9 @@ KN_INLINE vf finish_q6_k(const struct codes *c, int part, vi isum, vi msum, vf d
                    shared_##format##_tiles, scales_##format, line_##format);                      \
     }
 
-/* One tile unpacks the codes on its way; several share them unpacked. */
+/* A tile that is alone unpacks the codes on its way, if small; others share them unpacked.  Several
+ * are small, for two sizes of large ones (20 KiB of code each) would drive each other from the
+ * instruction cache at every block. */
 KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *direct,
                           tile_fn *const *shared, void (*scales)(const void *, struct codes *),
                           line_fn *line)
@@ -331,10 +335,7 @@ KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *dir
             }
         }
         t.at = (size_t)b * sizeof(struct kn_x256);
-        if (j->n > TILE)
-            each_tile(t, acc, shared, WIDE_TILE);
-        else
-            each_tile(t, acc, direct, TILE);
+        each_tile(t, acc, j->n > TILE ? shared : direct, j->n > WIDE_TILE ? TILE : WIDE_TILE);
     }
     store_sums(j, acc);
 }

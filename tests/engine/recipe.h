@@ -21,7 +21,7 @@
 enum { MAX_TOKEN = 400, MAX_MERGE = 64, MAX_SCALAR = 16 };
 
 struct recipe {
-    const char *model, *pre;            /* NULL: not in the file */
+    const char *model, *pre, *chat;     /* NULL: not in the file */
     struct moe_string token[MAX_TOKEN], merge[MAX_MERGE];
     int32_t type[MAX_TOKEN];
     float score[MAX_TOKEN];
@@ -89,7 +89,7 @@ static void recipe_bpe(struct recipe *r)
 }
 
 /* <unk> 0, <s> 1, </s> 2, the bytes from 3, then pieces from 259. */
-static void recipe_spm(struct recipe *r)
+static inline void recipe_spm(struct recipe *r)
 {
     static char bytes[256][7];
     static const struct { const char *text; float score; } pieces[] = {
@@ -143,6 +143,8 @@ static void recipe_write(const struct recipe *r, const char *path)
         moe_writer_string(w, KEY "model", r->model, strlen(r->model));
     if (r->pre)
         moe_writer_string(w, KEY "pre", r->pre, strlen(r->pre));
+    if (r->chat)
+        moe_writer_string(w, "tokenizer.chat_template", r->chat, strlen(r->chat));
     put_array(w, r, KEY "tokens", MOE_STRING, r->token, r->n_token);
     put_array(w, r, KEY "token_type", MOE_I32, r->type, r->n_type);
     put_array(w, r, KEY "scores", MOE_F32, r->score, r->n_score);
@@ -161,7 +163,7 @@ static void recipe_write(const struct recipe *r, const char *path)
     moe_writer_close(w);
 }
 
-static int vocab_from(struct eng_vocab **out, const char *path)
+static inline int vocab_from(struct eng_vocab **out, const char *path)
 {
     struct moe_file *file;
     int err = moe_file_open(&file, path);
@@ -173,7 +175,7 @@ static int vocab_from(struct eng_vocab **out, const char *path)
     return err;
 }
 
-static int recipe_open(const struct recipe *r, struct eng_vocab **out)
+static inline int recipe_open(const struct recipe *r, struct eng_vocab **out)
 {
     char path[64];
     int err;
@@ -196,7 +198,7 @@ static const char *ids_text(const struct eng_ids *ids, char *out, size_t bytes)
     return out;
 }
 
-static void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
+static inline void expect_ids(const struct eng_vocab *v, const char *text, unsigned flags,
                        const char *want)
 {
     struct eng_ids ids = {0};

@@ -10,8 +10,12 @@ for fuzzer in "$folder"/fuzz_*; do
     name=${fuzzer##*/fuzz_}
     grown=$folder/grown/$name
     mkdir -p "$grown"
+    also=
+    [ "$name" != template ] || also=tests/engine/data/templates
+    few=                                        # a schema takes some ms to compile
+    [ "$name $*" != "schema -runs=20000" ] || few=-runs=2000
     if "$fuzzer" -seed=1 -max_len=65536 -rss_limit_mb=2048 -timeout=20 -artifact_prefix="$folder/$name-" \
-        "$@" "$grown" $(ls -d "$folder/seed/$name" "tests/fuzz/corpus/$name" 2>/dev/null) \
+        "$@" $few "$grown" $(ls -d "$folder/seed/$name" "tests/fuzz/corpus/$name" $also 2>/dev/null) \
         >"$fuzzer.log" 2>&1; then
         echo "passed: fuzz_$name ($(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$fuzzer.log") runs)"
     else

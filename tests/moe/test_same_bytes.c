@@ -1,5 +1,6 @@
 /* The same bytes: a sequence's logits, bit for bit, decoded alone or inside batches of random company, read
- * in chunks of any size, as a branch of a token tree, with any number of threads and any instruction set.
+ * in chunks of any size, as a branch of a token tree, with any number of threads and any instruction set,
+ * with room for all experts, for some or for two, and however they are read.
  *
  * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
  * it by memcmp.  Models are synthetic: Q4_K experts with Q8_0 attention, Q6_K, F16 with odd shapes, dense. */
@@ -22,11 +23,12 @@
 #endif
 #define MAX_ROW   512
 #define N_COMPANY 31
+#define N_ROOM    3                             /* from the least that works to all but one part in four */
 #define N_SLOT    (32 * 640)
 
 struct model {
     struct moe_file *file;
-    struct moe_model *model[KN_ISA_COUNT];
+    struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less room */
     int n_vocab;
     float *baseline;                            /* [LENGTH][n_vocab] */
     int32_t token[LENGTH];
@@ -53,14 +55,14 @@ struct run {
     int owner[MAX_ROW];                         /* position in the target, or -1 */
 };
 
-static struct run *open_run(const struct model *m, enum kn_isa isa, int n_thread)
+static struct run *open_run(const struct model *m, int which, int n_thread)
 {
     struct run *r = calloc(1, sizeof *r);
     r->m = m;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
     struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
                                      .max_pos = 640, .kv = KN_KV_F16, .team = r->team };
-    assert_int_equal(moe_context_open(&r->context, m->model[isa], &o), 0);
+    assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
     for (r->n_free = N_SLOT; r->n_free > 1; r->n_free--) {      /* slots are names, in no order */
@@ -114,18 +116,18 @@ static void check_pass(struct run *r, int n_row)
     }
 }
 
-static void run_chunks(const struct model *m, enum kn_isa isa, int n_thread, int chunk)
+static void run_chunks(const struct model *m, int which, int n_thread, int chunk)
 {
-    struct run *r = open_run(m, isa, n_thread);
+    struct run *r = open_run(m, which, n_thread);
     while (r->target.n_done < LENGTH)
         check_pass(r, add_rows(r, &r->target, kn_min(chunk, LENGTH - r->target.n_done), 0, true));
     close_run(r);
 }
 
 /* Each pass: the target's next few rows somewhere among one to nine rows each of random company. */
-static void run_company(const struct model *m, enum kn_isa isa, int n_thread, int n_company)
+static void run_company(const struct model *m, int which, int n_thread, int n_company)
 {
-    struct run *r = open_run(m, isa, n_thread);
+    struct run *r = open_run(m, which, n_thread);
     while (r->target.n_done < LENGTH) {
         int n_row = 0, before = random_below(n_company + 1);
         for (int c = 0; c <= n_company; c++) {
@@ -142,9 +144,9 @@ static void run_company(const struct model *m, enum kn_isa isa, int n_thread, in
 
 /* A prefix, then all the rest as one branch of a tree whose other nodes are wrong guesses: at every depth a
  * sibling of the true token at the same position, with a child of its own. */
-static void run_tree(const struct model *m, enum kn_isa isa, int n_thread, int prefix, int depth)
+static void run_tree(const struct model *m, int which, int n_thread, int prefix, int depth)
 {
-    struct run *r = open_run(m, isa, n_thread);
+    struct run *r = open_run(m, which, n_thread);
     int32_t tail[LENGTH], wrong[LENGTH][LENGTH];
     check_pass(r, add_rows(r, &r->target, prefix, 0, true));
     int n_row = 0;
@@ -168,6 +170,20 @@ static void run_tree(const struct model *m, enum kn_isa isa, int n_thread, int p
 
 /* ---- models ------------------------------------------------------------------------------------------- */
 
+/* Room for few experts, one more step each time; every other one reads without the ring. */
+static int open_room(struct model *m, int room, struct kn_team *team)
+{
+    struct moe_model *model;
+    int error = moe_model_open(&model, m->file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 });
+    if (error)
+        return error;
+    const struct moe_shape *s = moe_model_shape(model);
+    m->model[KN_ISA_COUNT + room] = model;
+    return moe_model_load(model, &(struct moe_load_options){
+        .team = team, .io = room % 2 ? OFF_IO_PREAD : OFF_IO_AUTO,
+        .expert_bytes = s->expert_least + (s->expert_bytes - s->expert_least) * (size_t)room / (N_ROOM - 1) * 3 / 4 });
+}
+
 static int open_model(void **state, const char *shape, enum kn_format format)
 {
     struct model *m = calloc(1, sizeof *m);
@@ -183,6 +199,8 @@ static int open_model(void **state, const char *shape, enum kn_format format)
         error = moe_file_open(&m->file, path);
     for (int isa = 0; isa < KN_ISA_COUNT && !error; isa++)
         error = load_model(&m->model[isa], m->file, (enum kn_isa)isa, team, OFF_IO_AUTO);
+    for (int room = 0; room < N_ROOM && !error && moe_model_shape(m->model[0])->n_expert; room++)
+        error = open_room(m, room, team);
     unlink(path);
     kn_team_close(team);
     if (error)
@@ -208,8 +226,8 @@ static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_
 static int close_model(void **state)
 {
     struct model *m = *state;
-    for (int isa = 0; isa < KN_ISA_COUNT; isa++)
-        moe_model_close(m->model[isa]);
+    for (int i = 0; i < KN_ISA_COUNT + N_ROOM; i++)
+        moe_model_close(m->model[i]);
     moe_file_close(m->file);
     nodes_set(1);
     free(m->baseline);
@@ -253,6 +271,15 @@ static void bytes_are_the_same(void **state)
         run_company(m, isa, 2, N_COMPANY);
         run_tree(m, isa, 2, 1, LENGTH / 4);
         run_tree(m, isa, 3, LENGTH * 3 / 4 - 2, LENGTH / 4);
+    }
+    for (int room = KN_ISA_COUNT; room < KN_ISA_COUNT + N_ROOM && m->model[room]; room++) {
+        struct off_stats stats;
+        run_chunks(m, room, 2, 7);
+        run_company(m, room, 3, 5);
+        run_tree(m, room, 2, LENGTH / 2, LENGTH / 4);
+        off_stats_get(moe_model_store(m->model[room]), &stats);
+        assert_true(stats.misses > 0 && stats.n_slot < stats.n_expert);
+        assert_true(room < KN_ISA_COUNT + N_ROOM - 1 || stats.soon_reads > 0);
     }
 }
 

@@ -20,6 +20,7 @@
 
 #define FILE_BYTES (((size_t)5 << 20) + 777)
 #define MAX_JOB    64
+#define MAX_HELD   256
 #define TRANSFER   ((size_t)1 << 20)
 
 static struct {
@@ -31,7 +32,8 @@ static struct {
 } disk;
 
 static uint64_t random_state;
-static uint64_t random_below(uint64_t n) { return kn_mix(random_state += KN_GOLDEN) % n; }
+static uint64_t random_of(uint64_t *random, uint64_t n) { return kn_mix(*random += KN_GOLDEN) % n; }
+static uint64_t random_below(uint64_t n) { return random_of(&random_state, n); }
 
 static void write_file(int i)
 {
@@ -116,9 +118,10 @@ struct fake {
     struct off_mover mover;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct off_transfer *held[MAX_JOB];         /* pushed, not answered */
+    uint64_t random;
+    struct off_transfer *held[MAX_HELD];         /* pushed, not answered */
     int n_held, n_free;                         /* n_free: how many may be answered; -1: all */
-    bool woken, pulling, time_runs, free_when_woken;
+    bool woken, pulling, time_runs, free_when_woken, in_order;
     long n_push, at;                            /* the at-th push is answered with `result` .. */
     bool lasts;                                 /* .. and all after it of the same job */
     int64_t result;                             /* below 0: -errno; otherwise at most so many bytes */
@@ -177,10 +180,11 @@ static struct off_transfer *fake_pull(struct off_mover *m, uint64_t wait_ns)
     if (f->time_runs && wait_ns != UINT64_MAX)
         fake_now += wait_ns;
     f->time_runs = false;
-    for (int n = 1 + (int)random_below(3); n > 0 && f->n_held > 0 && f->n_free != 0; n--) {
-        int i = (int)random_below((uint64_t)f->n_held);
+    for (int n = 1 + (int)random_of(&f->random, 3); n > 0 && f->n_held > 0 && f->n_free != 0; n--) {
+        int i = f->in_order ? 0 : (int)random_of(&f->random, (uint64_t)f->n_held);
         struct off_transfer *t = f->held[i];
-        f->held[i] = f->held[--f->n_held];
+        f->n_held--;
+        memmove(f->held + i, f->held + i + 1, (size_t)(f->n_held - i) * sizeof *f->held);
         f->n_free -= f->n_free > 0;
         answer(t);
         f->refused |= t->result == -EINVAL;
@@ -348,6 +352,36 @@ static void whatever_is_answered_bytes_are_right_or_one_job_fails(void **state)
     faults_off();
 }
 
+static void a_job_that_fails_is_not_read_on(void **state)
+{
+    (void)state;
+    static struct fake f;
+    for (int depth = 1; depth <= 2; depth++) {
+        faults_reset();
+        struct off_io *io = open_fake(&f, depth, 0);
+        struct off_job j = new_job(0, 0, 4 * TRANSFER, OFF_NOW);
+        f.in_order = true;
+        f.at = 1;
+        f.result = 0;
+        off_io_post(io, &j);
+        settle(&f);
+        fake_free(&f, 1, false);
+        settle(&f);
+        assert_int_equal(j.state, depth == 1 ? OFF_JOB_DONE : OFF_JOB_READING);
+        fake_free(&f, -1, false);
+        await(io, &j);
+        assert_int_equal(j.status, KN_ESHORT);
+        assert_int_equal(f.n_push, depth);
+        assert_int_equal(faults.n_line, 1);
+        off_io_post(io, &j);                    /* its memory is ours again */
+        await(io, &j);
+        assert_true(is_right(&j));
+        off_io_close(io);
+        free(j.to);
+        faults_off();
+    }
+}
+
 static void a_disk_that_stalls_is_said_and_waited_for(void **state)
 {
     (void)state;
@@ -369,6 +403,7 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     assert_int_equal(off_io_wait(io, seen), seen + 1);
     settle(&f);
     assert_true(a.late && !b.late && a.state == OFF_JOB_READING);
+    assert_int_equal(fake_now, 30000000000u);
     assert_int_equal(faults.n_line, 1);
     assert_non_null(strstr(faults.line, disk.path[0]));
     fake_free(&f, 0, true);
@@ -388,48 +423,103 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
 
 /* ---- urgency ------------------------------------------------------------------------------------- */
 
+/* Of each rank only so much is under way. */
+static int most_of(enum off_urgency u) { return (int)(off_reader_most[u] / TRANSFER); }
+
+static struct off_job *post_jobs(struct off_io *io, int n, size_t bytes, enum off_urgency urgency)
+{
+    struct off_job *job = calloc((size_t)n, sizeof *job);
+    for (int i = 0; i < n; i++) {
+        job[i] = new_job((int)urgency % 2, (uint64_t)(i % 100) * OFF_PAGE, bytes, urgency);
+        off_io_post(io, &job[i]);
+    }
+    return job;
+}
+
+static void end_jobs(struct off_io *io, struct off_job *job, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (job[i].state != OFF_JOB_IDLE) {
+            await(io, &job[i]);
+            assert_true(is_right(&job[i]));
+        }
+        free(job[i].to);
+    }
+    free(job);
+}
+
 static void what_is_needed_now_goes_first(void **state)
 {
     (void)state;
     static struct fake f;
-    struct off_job job[9];
-    struct off_io *io = open_fake(&f, 32, 0);
-    for (int i = 0; i < 9; i++)                 /* three of each, 4 MiB long, the least urgent first */
-        job[i] = new_job(0, (uint64_t)i * OFF_PAGE, 4 * TRANSFER, (enum off_urgency)(2 - i / 3));
-    for (int i = 0; i < 3; i++)
-        off_io_post(io, &job[i]);
+    int idle = most_of(OFF_IDLE), soon = most_of(OFF_SOON), now = most_of(OFF_NOW), n = idle + soon;
+    struct off_io *io = open_fake(&f, MAX_HELD, 0);
+    struct off_job *a = post_jobs(io, idle + 2, TRANSFER, OFF_IDLE);
     settle(&f);
-    assert_int_equal(f.n_push, 3);              /* of each of the later ranks 3 MiB are under way */
-    for (int i = 3; i < 6; i++)
-        off_io_post(io, &job[i]);
+    assert_int_equal(f.n_push, idle);
+    struct off_job *b = post_jobs(io, soon + 2, TRANSFER, OFF_SOON);
     settle(&f);
-    assert_int_equal(f.n_push, 6);
-    off_io_raise(io, &job[0]);                  /* partly begun: its rest goes at once */
+    assert_int_equal(f.n_push, n);
+    off_io_raise(io, &b[soon + 1]);
+    off_io_raise(io, &b[0]);                    /* begun: nothing to do */
     settle(&f);
-    assert_int_equal(f.n_push, 7);
-    assert_int_equal(f.log[6].offset, 3 * TRANSFER);
-    off_io_raise(io, &job[0]);                  /* wholly begun: nothing to do */
-    for (int i = 6; i < 9; i++)
-        off_io_post(io, &job[i]);
+    assert_int_equal(f.n_push, n + 1);
+    assert_int_equal(f.log[n].offset, b[soon + 1].offset);
+    struct off_job *c = post_jobs(io, now + 1, TRANSFER, OFF_NOW);
     settle(&f);
-    assert_int_equal(f.n_push, 12);             /* of what is needed now, 6 */
-    for (int i = 7; i < 12; i++)
-        assert_int_equal(f.log[i].offset, (size_t)(6 + (i - 7) / 4) * OFF_PAGE + (size_t)(i - 7) % 4 * TRANSFER);
-    assert_false(off_io_cancel(io, &job[3]));   /* begun */
-    assert_true(off_io_cancel(io, &job[4]));
-    assert_int_equal(job[4].state, OFF_JOB_IDLE);
-    assert_false(off_io_cancel(io, &job[4]));
+    assert_int_equal(f.n_push, n + now);
+    for (int i = 1; i < now; i++)
+        assert_int_equal(f.log[n + i].offset, c[i - 1].offset);
+    assert_false(off_io_cancel(io, &a[0]));     /* begun */
+    assert_true(off_io_cancel(io, &a[idle]));
+    assert_int_equal(a[idle].state, OFF_JOB_IDLE);
+    assert_false(off_io_cancel(io, &a[idle]));
     fake_free(&f, -1, false);
-    for (int i = 0; i < 9; i++) {
-        if (i != 4) {
-            await(io, &job[i]);
-            assert_true(is_right(&job[i]));
-        }
-        assert_true(i != 4 || job[i].to[0] == 0xa5);
-    }
+    assert_int_equal(a[idle].to[0], 0xa5);
+    end_jobs(io, a, idle + 2);
+    end_jobs(io, b, soon + 2);
+    end_jobs(io, c, now + 1);
     off_io_close(io);
-    for (int i = 0; i < 9; i++)
-        free(job[i].to);
+}
+
+/* Though there is room for them. */
+static void later_ranks_do_not_fill_what_an_earlier_one_leaves(void **state)
+{
+    (void)state;
+    static struct fake f;
+    int now = most_of(OFF_NOW);
+    struct off_io *io = open_fake(&f, MAX_HELD, 0);
+    struct off_job *a = post_jobs(io, now + 2, TRANSFER, OFF_NOW);
+    struct off_job *b = post_jobs(io, 1, TRANSFER, OFF_SOON);
+    settle(&f);
+    fake_free(&f, 1, false);
+    settle(&f);
+    assert_int_equal(f.n_push, now + 1);
+    fake_free(&f, -1, false);
+    end_jobs(io, a, now + 2);
+    end_jobs(io, b, 1);
+    off_io_close(io);
+}
+
+/* What is left of one that was begun goes at once when it is raised, though its rank has no room. */
+static void a_job_half_begun_is_raised(void **state)
+{
+    (void)state;
+    static struct fake f;
+    int soon = most_of(OFF_SOON);
+    struct off_io *io = open_fake(&f, MAX_HELD, 0);
+    struct off_job *a = post_jobs(io, soon - 1, TRANSFER, OFF_SOON);
+    struct off_job *b = post_jobs(io, 1, 2 * TRANSFER, OFF_SOON);
+    settle(&f);
+    assert_int_equal(f.n_push, soon);
+    off_io_raise(io, b);
+    settle(&f);
+    assert_int_equal(f.n_push, soon + 1);
+    assert_int_equal(f.log[soon].offset, TRANSFER);
+    fake_free(&f, -1, false);
+    end_jobs(io, a, soon - 1);
+    end_jobs(io, b, 1);
+    off_io_close(io);
 }
 
 /* With one transfer at a time all waits are seen: no later rank is begun while an earlier one waits. */
@@ -604,6 +694,7 @@ static void files_without_names_and_directories(void **state)
         assert_int_equal(faults.n_line, 0);
         assert_int_equal(read_one(io, 1, 99, 999), KN_EIO);
         assert_int_equal(faults.n_line, 1);
+        assert_non_null(strstr(faults.line, strerror(EISDIR)));
         struct off_job j = new_job(2, 8, 99999, OFF_NOW);
         off_io_post(io, &j);
         await(io, &j);
@@ -705,8 +796,11 @@ int main(void)
         cmocka_unit_test(bytes_are_the_files_in_any_order),
         cmocka_unit_test(threads_and_ring_give_the_same),
         cmocka_unit_test(whatever_is_answered_bytes_are_right_or_one_job_fails),
+        cmocka_unit_test(a_job_that_fails_is_not_read_on),
         cmocka_unit_test(a_disk_that_stalls_is_said_and_waited_for),
         cmocka_unit_test(what_is_needed_now_goes_first),
+        cmocka_unit_test(later_ranks_do_not_fill_what_an_earlier_one_leaves),
+        cmocka_unit_test(a_job_half_begun_is_raised),
         cmocka_unit_test(later_ranks_wait_for_earlier_ones),
         cmocka_unit_test(a_nudge_is_an_event),
         cmocka_unit_test(closing_ends_every_job),

@@ -218,8 +218,10 @@ static void large_matrices_are_cut_and_joined(void **state)
         assert_true(faults_clean());
     }
     faults_off();
-    assert_int_equal(load(s, team, NULL), 0);           /* and as this file system has it */
-    assert_true(is_right(s));
+    for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2) {
+        assert_int_equal(load_by(s, team, kind, NULL), 0);      /* and as this file system has it */
+        assert_true(is_right(s));
+    }
     kn_team_close(team);
     free_set(s);
 }

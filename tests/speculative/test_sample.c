@@ -75,6 +75,9 @@ static void process(float *z, int n_vocab, const struct spec_params *p, const in
     }
     for (int i = 0; i < p->n_bias; i++)
         z[p->bias[i].token] = defined(z[p->bias[i].token] + p->bias[i].add);
+    for (int i = 0; i < n_vocab && p->mask; i++)
+        if (!(p->mask[i / 32] & UINT32_C(1) << i % 32))
+            z[i] = -INFINITY;
 }
 
 /* The support in sorted order: its length, 0 when there is none. */
@@ -198,6 +201,10 @@ static void equals_definition(void **state)
 
         random_logits(logits, n_vocab);
         random_params(&p, bias, n_vocab);
+        uint32_t mask[(MOST_VOCAB + 31) / 32];
+        for (size_t i = 0; i < spec_mask_words(n_vocab); i++)
+            mask[i] = (uint32_t)(random_bits() & random_bits());
+        p.mask = random_below(2) ? mask : NULL;
         for (int i = 0; i < n_history; i++)
             history[i] = random_below(n_vocab + 2) - 1;             /* two of them are no tokens */
         memcpy(kept, logits, sizeof kept);
@@ -497,6 +504,43 @@ static void refuses(void **state)
     kn_log_set(NULL, KN_LOG_INFO);
 }
 
+/* A single token allowed is chosen whatever its logit; its logprob is the plain softmax's. */
+static void mask_leaves_only_its_tokens(void **state)
+{
+    (void)state;
+    enum { N = 70 };
+    float logits[N];
+    uint32_t mask[3] = { 0 };
+    struct spec_sampler *s = open_sampler(N);
+    struct spec_params p;
+    struct spec_choice free_choice, c;
+    spec_params_default(&p);
+    random_state = 9;
+    assert_int_equal(spec_mask_words(N), 3);
+    for (int32_t token = 0; token < N; token++) {
+        struct spec_bias bias = { token, -50 };
+        for (int i = 0; i < N; i++)
+            logits[i] = random_float(-9, 9);
+        p.temperature = (float)(token % 2);
+        p.mask = NULL;
+        p.bias = &bias;
+        assert_int_equal(spec_sample(s, &p, logits, NULL, 0, token, &free_choice), 0);
+        mask[token / 32] = UINT32_C(1) << token % 32;
+        p.mask = mask;
+        p.n_bias = 1;
+        assert_int_equal(spec_sample(s, &p, logits, NULL, 0, token, &c), 0);
+        assert_int_equal(c.token, token);
+        if (free_choice.token == token)
+            assert_true(free_choice.logprob == c.logprob);
+        mask[token / 32] = 0;
+        p.n_bias = 0;
+        kn_log_set(unheard, KN_LOG_ERROR);
+        assert_int_equal(spec_sample(s, &p, logits, NULL, 0, token, &c), KN_EINVAL);
+        kn_log_set(NULL, KN_LOG_INFO);
+    }
+    spec_sampler_close(s);
+}
+
 /* Open with the n-th allocation failing, for all n. */
 static int allocations_left;
 
@@ -541,6 +585,7 @@ int main(void)
         cmocka_unit_test(cuts_by_hand),
         cmocka_unit_test(logprob_is_of_the_plain_softmax),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(mask_leaves_only_its_tokens),
         cmocka_unit_test(survives_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

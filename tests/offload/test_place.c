@@ -1,0 +1,104 @@
+/* Places: interleaved where it lies, by one thread or by a team, a matrix is what repacking its rows
+ * elsewhere gives; for every format, shape and offset, and nothing outside the place is touched.
+ *
+ * Bytes are random: nothing here reads numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "offload/internal.h"
+
+#define GUARD 4096
+
+static void check_place(const struct off_source *s, const struct kn_ops *ops, struct kn_team *team)
+{
+    size_t file = off_file_bytes(s), place = off_place_bytes(s), head = s->offset % OFF_PAGE;
+    size_t bytes = kn_mat_bytes(s->format, s->n_out, s->n_in), scratch = off_scratch_bytes(s);
+    uint8_t *at = aligned_alloc(4096, place + GUARD), *rows = malloc(file), *want = malloc(bytes);
+    uint8_t *hand = aligned_alloc(64, kn_align_up(scratch * (size_t)(team ? kn_team_size(team) : 1), 64) + 64);
+    assert_int_equal(place % OFF_PAGE, 0);
+    assert_true(kn_align_up(head + file, OFF_PAGE) <= place);           /* where it lands */
+    for (size_t i = 0; i < file; i++)
+        rows[i] = (uint8_t)kn_mix(i + s->offset);
+    kn_ops(KN_ISA_SCALAR)->repack(s->format, rows, s->n_out, s->n_in, want, 0,
+                                  kn_ceil_div(s->n_out, KN_PANEL));
+    memset(at, 0xa5, place + GUARD);
+    memcpy(at + head, rows, file);
+    memset(hand + scratch, 0x5a, 8);
+    if (team)
+        off_interleave_team(&(struct off_hands){ ops, team, hand, scratch }, s, at);
+    else
+        off_interleave(ops, s, at, hand);
+    const uint8_t *got = off_place_panels(s, at);
+    if ((uintptr_t)got % 64 || got < at || got + bytes > at + place || memcmp(got, want, bytes) != 0)
+        fail_msg("format %d, %d x %d at %llu: not its panels", s->format, s->n_out, s->n_in,
+                 (unsigned long long)s->offset);
+    for (size_t i = 0; i < GUARD; i++)
+        assert_int_equal(at[place + i], 0xa5);
+    for (int i = 0; !team && i < 8; i++)
+        assert_int_equal(hand[scratch + (size_t)i], 0x5a);
+    free(at);
+    free(rows);
+    free(want);
+    free(hand);
+}
+
+/* Rows of one, a few and many blocks; a panel less and a panel more; every offset in a page that is a
+ * multiple of 8, and some that are not. */
+static void small_matrices_at_every_offset(void **state)
+{
+    (void)state;
+    static const int n_out[] = { 1, 15, 16, 17, 33, 48 };
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        for (size_t i = 0; i < sizeof n_out / sizeof *n_out; i++)
+            for (uint64_t offset = 0; offset < OFF_PAGE; offset += offset < 128 ? 1 : 8) {
+                int n_block = 1 + (int)(offset / 8 % 3);
+                struct off_source s = { 0, 7 * OFF_PAGE + offset, (enum kn_format)f, n_out[i],
+                                        n_block * kn_format_info((enum kn_format)f)->block_values };
+                check_place(&s, kn_ops(KN_ISA_COUNT - 1), NULL);
+                if (offset < 128)
+                    check_place(&s, kn_ops(KN_ISA_SCALAR), NULL);
+            }
+}
+
+/* Large enough to be shared: runs of panels, and what lies on their seams. */
+static void large_matrices_by_a_team(void **state)
+{
+    (void)state;
+    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512 };
+    for (int n_thread = 1; n_thread <= 3; n_thread++) {
+        struct kn_team *team;
+        assert_int_equal(kn_team_open(&team, n_thread), 0);
+        for (int f = 0; f < KN_FORMAT_COUNT; f++)
+            for (int i = 0; i < 12; i++) {
+                static const uint64_t offset[] = { 0, 8, 16, 24, 32, 40, 48, 56, 63, 1, 4088, 4032 };
+                struct off_source s = { 0, offset[i], (enum kn_format)f, 1, n_in[f] };
+                s.n_out = (int)((1 << 20) / kn_row_bytes(s.format, s.n_in)) + i;
+                check_place(&s, kn_ops(KN_ISA_COUNT - 1), team);
+            }
+        /* panels shorter than a line are not shared: what lies on a seam would be several of them */
+        check_place(&(struct off_source){ 0, 56, KN_F16, 500000, 1 }, kn_ops(KN_ISA_COUNT - 1), team);
+        kn_team_close(team);
+    }
+}
+
+static void a_matrix_that_is_not_there_takes_nothing(void **state)
+{
+    (void)state;
+    struct off_source none = { 0 };
+    assert_int_equal(off_file_bytes(&none), 0);
+    assert_int_equal(off_place_bytes(&none), 0);
+    assert_int_equal(off_scratch_bytes(&none), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_matrices_at_every_offset),
+        cmocka_unit_test(large_matrices_by_a_team),
+        cmocka_unit_test(a_matrix_that_is_not_there_takes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
