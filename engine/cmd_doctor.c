@@ -140,13 +140,19 @@ static void check_cpus(struct report *r, const struct kn_machine *m)
 
 static void check_nodes(struct report *r, const struct kn_machine *m)
 {
-    char text[128];
+    char text[128], list[64] = "0";
     long long balancing = 0;
     bool moves = m->n_node > 1 && read_number("/proc/sys/kernel/numa_balancing", &balancing) && balancing;
-    snprintf(text, sizeof text, "%d NUMA node%s%s", m->n_node, m->n_node > 1 ? "s" : "",
-             moves ? ", and the kernel moves pages between them" : "");
-    say(r, (struct finding){ "numa", moves ? NOTE : GOOD, text, "n", m->n_node,
-        moves ? "sudo sysctl kernel.numa_balancing=0" : NULL });
+    read_line("/sys/devices/system/node/has_memory", list, sizeof list);
+    bool refused = m->node[0] < 0 && list[strcspn(list, ",-")];
+    if (refused)
+        snprintf(text, sizeof text, "there is memory on nodes %s, but not to be placed", list);
+    else
+        snprintf(text, sizeof text, "%d NUMA node%s%s", m->n_node, m->n_node > 1 ? "s" : "",
+                 moves ? ", and the kernel moves pages between them" : "");
+    say(r, (struct finding){ "numa", moves || refused ? NOTE : GOOD, text, "n", m->n_node,
+        moves ? "sudo sysctl kernel.numa_balancing=0" :
+        refused ? "a seccomp filter or a cpuset forbids it: docker run --cap-add SYS_NICE" : NULL });
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -192,6 +198,22 @@ static void check_memlock(struct report *r)
     say(r, (struct finding){ "memlock", little ? NOTE : GOOD, text, "bytes", (double)limit.rlim_cur,
         little ? "ulimit -l 1048576; for a service LimitMEMLOCK=1G; for a user a line 'memlock' in "
                  "/etc/security/limits.conf" : NULL });
+}
+
+/* Each node alone: a slow one has fewer or slower modules than the rest. */
+static void check_node_rates(struct report *r)
+{
+    struct kn_machine m;
+    struct eng_rates rates;
+    char text[128];
+    kn_machine_get(&m);
+    for (int k = 0; m.n_node > 1 && k < m.n_node; k++) {
+        if (eng_measure_node(&rates, kn_ops(KN_ISA_COUNT - 1), k) != 0)
+            return;
+        snprintf(text, sizeof text, "%.1f GB/s from node %d by its own processors", rates.dram_Bps * 1e-9,
+                 m.node[k]);
+        say(r, (struct finding){ "dram node", GOOD, text, .unit = "Bps", .number = rates.dram_Bps });
+    }
 }
 
 static void check_rates(struct report *r, const struct eng_config *config)
@@ -330,6 +352,7 @@ int eng_cmd_doctor(const struct eng_config *config)
     check_io_uring(&r);
     check_devices(&r);
     check_rates(&r, config);
+    check_node_rates(&r);
     check_disk(&r, config->model);
     return r.n_bad > 0 ? 1 : 0;
 }

@@ -4,6 +4,8 @@
  * what the hardware gives, and a bound should err on the high side. */
 #include "engine/measure.h"
 
+#include <pthread.h>
+
 #define AREA_BYTES ((size_t)512 << 20)
 #define PIECE      ((size_t)1 << 20)
 #define N_PASS     4
@@ -42,6 +44,7 @@ int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team 
     uint8_t *area = kn_map(AREA_BYTES, -1);
     if (!area)
         return kn_fail(KN_ENOMEM, "no memory to measure with");
+    kn_team_bind(team, area, AREA_BYTES / PIECE, PIECE);
     for (size_t i = 0; i < AREA_BYTES; i += 4096)
         area[i] = 1;                            /* or every page would be the one zero page */
     struct probe p = { ops, area };
@@ -49,4 +52,30 @@ int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team 
     out->mac_ps = (double)MACS * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
     kn_unmap(area, AREA_BYTES);
     return 0;
+}
+
+/* ---- one node ------------------------------------------------------------------------------------------ */
+
+struct errand { struct eng_rates *out; const struct kn_ops *ops; int node, error; };
+
+static void *measure_there(void *arg)
+{
+    struct errand *e = arg;
+    struct kn_team *team;
+    if ((e->error = kn_machine_stay(e->node)) || (e->error = kn_team_open(&team, 0)))
+        return NULL;
+    e->error = eng_measure(e->out, e->ops, team);
+    kn_team_close(team);
+    return NULL;
+}
+
+/* In a thread of its own, which has no other node to return to. */
+int eng_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
+{
+    pthread_t thread;
+    struct errand e = { out, ops, node, 0 };
+    if (pthread_create(&thread, NULL, measure_there, &e) != 0)
+        return kn_fail(KN_ENOMEM, "cannot start a thread to measure with");
+    pthread_join(thread, NULL);
+    return e.error;
 }

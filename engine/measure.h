@@ -9,4 +9,7 @@ struct eng_rates { double dram_Bps, mac_ps; };
 /* Best of a few passes over 512 MiB, more than caches hold, by all threads; about half a second. */
 int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team);
 
+/* The same for one of the machine's nodes: its processors, its memory. */
+int eng_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node);
+
 #endif

@@ -11,7 +11,10 @@
  *           the calling thread, an allocation is a broken invariant and traps.
  * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() gives each a run of
  *           neighbouring items and lets those who are done help the others, so nothing computed may
- *           depend on who ran an item. */
+ *           depend on who ran an item.
+ * Nodes.    Memory is near to some processors and far from others.  Nodes are counted from 0, only those
+ *           that have memory and processors of ours; a team's threads are in their order.  Most machines
+ *           have one, and all of this is then as if it were not there. */
 #ifndef KERNELS_CORE_H
 #define KERNELS_CORE_H
 
@@ -85,6 +88,8 @@ struct kn_io {
     void    (*free)(void *p);
     void   *(*map)(size_t bytes, int node);                 /* zeroed, page-aligned; node -1: any */
     void    (*unmap)(void *p, size_t bytes);
+    void    (*bind)(void *p, size_t bytes, int node);       /* untouched whole pages: a wish, never fails */
+    void    (*cpu_nodes)(int *node, int n_cpu);             /* of each CPU the nearest with memory, or all -1 */
     int     (*open)(const char *path, int flags, int mode);
     int     (*close)(int fd);
     int64_t (*size)(int fd);                                /* regular files and block devices */
@@ -113,6 +118,7 @@ size_t kn_alloc_bytes(void);                                /* the process's sma
 /* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
 void *kn_map(size_t bytes, int node);
 void  kn_unmap(void *p, size_t bytes);
+void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin there, if still untouched */
 
 /* An arena is one mapping handed out from the front; it is reset, never freed piecewise.  The size is
  * found by running the same code over an arena without memory: base NULL counts and hands out NULL. */
@@ -141,12 +147,15 @@ enum kn_isa { KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512, KN_ISA_COUNT };
 enum kn_isa kn_isa_best(void);                              /* what this processor can run */
 const char *kn_isa_name(enum kn_isa isa);
 
+#define KN_NODES 16                                         /* what lies beyond counts as the last */
+
 struct kn_machine {
     int    n_cpu;                                           /* that this process may use */
-    int    n_node;
+    int    n_node, node[KN_NODES];                          /* node[i]: i for kn_map; -1 where there is but one */
     size_t memory_bytes, available_bytes;                   /* a cgroup's limit counts */
 };
 void kn_machine_get(struct kn_machine *out);
+int  kn_machine_stay(int node);                             /* for good: this thread and those that it starts */
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
@@ -164,5 +173,17 @@ int  kn_team_size(const struct kn_team *t);
  * thread is 0 for the caller, below kn_team_size(): an index for scratch, never for results. */
 typedef void kn_task(void *arg, int item, int thread);
 void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg);
+
+/* The same for items that lie on nodes: those from cut[k] to cut[k + 1] on node k, whose threads run them
+ * and help each other before they help elsewhere. */
+void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn, void *arg);
+
+int  kn_team_nodes(const struct kn_team *t);
+int  kn_team_node(const struct kn_team *t, int thread);
+
+/* kn_parallel_for() over n items gives node k those from kn_team_cut(t, n, k) to the next node's; bind puts
+ * the pages of n things of so many bytes where their items will run, if they are still untouched. */
+int  kn_team_cut(const struct kn_team *t, int n, int node);
+void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes);
 
 #endif

@@ -6,6 +6,8 @@
 #ifndef KERNELS_INTERNAL_H
 #define KERNELS_INTERNAL_H
 
+#include <sched.h>
+
 #include "kernels/kernels.h"
 
 #define KN_OPS_OF(isa)                                                                            \
@@ -32,6 +34,14 @@ KN_OPS_OF(avx512)
 
 /* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
+
+/* The CPUs that this process may use, node by node. */
+struct kn_cpus {
+    int n_node, node[KN_NODES];                 /* as in struct kn_machine */
+    int first[KN_NODES + 1];                    /* into cpu */
+    int cpu[CPU_SETSIZE];                       /* of one node ascending */
+};
+void kn_cpus_get(struct kn_cpus *out);          /* one at least; -1: nobody knows which */
 
 /* Bytes left under the memory limits that a process's cgroups set, SIZE_MAX for none; *limit: the lowest.
  * groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */

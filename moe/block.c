@@ -49,14 +49,15 @@ void moe_dense_ffn(struct moe_context *c, int layer)
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
-/* Product i of matrix w for the rows that chose the plan's expert e. */
-static struct kn_matmul expert_product(const struct moe_context *c, int e, const struct kn_mat *w,
-                                       const struct moe_acts *in, const int32_t *x_row, float *y)
+/* The product of an expert's i-th matrix with the rows that chose it; e: its place in the plan. */
+static struct moe_product expert_product(const struct moe_context *c, int e, const struct off_view *view, int i,
+                                         const struct moe_acts *in, const int32_t *x_row, float *y)
 {
     const struct moe_plan *p = &c->plan;
-    struct kn_matmul m = moe_product(in, w, y, p->first[e + 1] - p->first[e]);
-    m.x_row = x_row + p->first[e];
-    m.y_row = p->pair + p->first[e];
+    struct moe_product m = moe_product(in, &view->matrix[i], y, p->first[e + 1] - p->first[e]);
+    m.node = view->node;
+    m.mul.x_row = x_row + p->first[e];
+    m.mul.y_row = p->pair + p->first[e];
     return m;
 }
 
@@ -80,8 +81,8 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         }
         c->view[n_run] = c->view[i];
         c->arrived[n_run++] = e;
-        c->product[2 * n_run - 2] = expert_product(c, e, &c->view[i].matrix[0], &c->norm, p->row, c->gate);
-        c->product[2 * n_run - 1] = expert_product(c, e, &c->view[i].matrix[1], &c->norm, p->row, c->up);
+        c->product[2 * n_run - 2] = expert_product(c, e, &c->view[i], 0, &c->norm, p->row, c->gate);
+        c->product[2 * n_run - 1] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
     }
     moe_products(c, 2 * n_run);
     for (int i = 0; i < n_run; i++) {           /* consecutive experts of the plan are one run of pairs */
@@ -92,7 +93,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         kn_parallel_for(c->team, p->first[c->arrived[i] + 1] - begin, activate_item, &job);
     }
     for (int i = 0; i < n_run; i++)
-        c->product[i] = expert_product(c, c->arrived[i], &c->view[i].matrix[2], &c->act, p->pair, c->y);
+        c->product[i] = expert_product(c, c->arrived[i], &c->view[i], 2, &c->act, p->pair, c->y);
     moe_products(c, n_run);
 }
 

@@ -96,8 +96,7 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
     c->product = kn_arena_take(a, n_job, sizeof *c->product);
-    c->product_first = kn_arena_take(a, n_job + 1, sizeof(int));
-    c->product_panels = kn_arena_take(a, n_job, sizeof(int));
+    c->piece = kn_arena_take(a, moe_piece_room(c->opt.team, n_job), sizeof *c->piece);
     if (d->n_expert) {
         lay_out_plan(c, a, n_row);
         lay_out_guess(c, a, kinds.router);

@@ -130,6 +130,13 @@ struct moe_acts {
     size_t code_stride[KN_ACT_COUNT];
 };
 
+/* A matrix times rows, and the node that the matrix lies on; -1: its panels lie over all, as a team binds
+ * them. */
+struct moe_product { struct kn_matmul mul; int node; };
+
+/* Panels of one product on one node, a few to a work item. */
+struct moe_piece { int product, panel0, panel1, per_item, item0; };
+
 /* The experts that the next layer is expected to use. */
 struct moe_guess {
     struct off_ticket ticket;                   /* n 0: none is open */
@@ -171,9 +178,8 @@ struct moe_context {
     struct moe_guess guess;
     int32_t *want_row;                          /* [max_want] */
     float *logits;                              /* [max_want, n_vocab] */
-    struct kn_matmul *product;                  /* [2 * n_expert + 4] of one parallel region */
-    int *product_first;                         /* [.. + 1] first work item of each */
-    int *product_panels;                        /* panels per item */
+    struct moe_product *product;                /* [2 * n_expert + 4] of one parallel region */
+    struct moe_piece *piece;                    /* [moe_piece_room()] what they are cut into */
     double distinct;                            /* experts touched, summed over layers */
     float attend_scale;                         /* 1 / sqrt(d_head) */
 };
@@ -195,7 +201,8 @@ void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, in
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
 void moe_rows_add(struct moe_context *c, const float *y /* [n_row, d_model] */);    /* x += y */
 void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
-struct kn_matmul moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
+size_t moe_piece_room(const struct kn_team *t, size_t n_product);
+struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
 
 static inline unsigned moe_act_bit(const struct kn_mat *w)
 {

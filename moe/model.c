@@ -359,6 +359,16 @@ static int read_matrices(struct moe_model *m, struct off_load *load, int n,
     return error;
 }
 
+/* Each node's threads have a part of every matrix near to them: the panels that moe_products() gives them. */
+static void spread_matrices(const struct off_load *load, int n, const struct kn_team *team)
+{
+    for (int i = 0; i < n; i++) {
+        const struct off_source *s = &load[i].source;
+        kn_team_bind(team, off_place_panels(s, load[i].place), kn_ceil_div(s->n_out, KN_PANEL),
+                     KN_PANEL * kn_row_bytes(s->format, s->n_in));
+    }
+}
+
 static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
 {
     struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
@@ -367,6 +377,7 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
     if (error)
         goto done;
     int n = place_dense(m, &m->arena, load);
+    spread_matrices(load, n, opt->team);
     if (m->tied)
         m->head = m->embed;
     for (int i = 0; opt->progress && i < m->n_dense; i++)

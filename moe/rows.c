@@ -1,8 +1,8 @@
 /* Passes over rows, and products: the two kinds of parallel region that a forward pass is made of.
  *
  * Row passes (norm, code) take a row per item.  Products take a few panels per item, over all matrices
- * of the region together, so that eight small experts are one region of even pieces.  What a row or a
- * panel yields never depends on the pieces. */
+ * of the region together, so that eight small experts are one region of even items; each node's threads
+ * have the items whose weights are near to them.  What a row or a panel yields never depends on it. */
 #include "moe/internal.h"
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
@@ -60,67 +60,100 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
 
 /* ---- products ---------------------------------------------------------------------------------------- */
 
-struct kn_matmul moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row)
+struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row)
 {
     enum kn_act kind = kn_format_info(w->format)->act;
-    return (struct kn_matmul){ .w = *w, .x = in->code[kind], .x_stride = in->code_stride[kind],
-                               .y = y, .y_stride = (size_t)w->n_out, .n_row = n_row };
+    return (struct moe_product){
+        .mul = { .w = *w, .x = in->code[kind], .x_stride = in->code_stride[kind], .y = y,
+                 .y_stride = (size_t)w->n_out, .n_row = n_row }, .node = -1 };
 }
 
 struct product_job {
     const struct kn_ops *ops;
-    const struct kn_matmul *product;
-    const int *first, *panels;
-    int n;
+    const struct moe_product *product;
+    const struct moe_piece *piece;
+    int n_piece;
 };
 
 static void product_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct product_job *j = arg;
-    int low = 0, high = j->n;                   /* the last product whose first item is not past item */
+    int low = 0, high = j->n_piece;             /* the last piece whose first item is not past item */
     while (high - low > 1) {
         int mid = (low + high) / 2;
-        if (j->first[mid] <= item)
+        if (j->piece[mid].item0 <= item)
             low = mid;
         else
             high = mid;
     }
-    const struct kn_matmul *p = &j->product[low];
-    int panel0 = (item - j->first[low]) * j->panels[low];
-    int panel1 = kn_min(panel0 + j->panels[low], kn_ceil_div(p->w.n_out, KN_PANEL));
-    j->ops->matmul(p, panel0, panel1);
+    const struct moe_piece *p = &j->piece[low];
+    int panel0 = p->panel0 + (item - p->item0) * p->per_item;
+    j->ops->matmul(&j->product[p->product].mul, panel0, kn_min(panel0 + p->per_item, p->panel1));
 }
 
-/* A piece costs its weight bytes while few rows use them, and operations after that: about 4 rows of
+static int n_panel(const struct moe_product *p) { return kn_ceil_div(p->mul.w.n_out, KN_PANEL); }
+
+/* A panel costs its weight bytes while few rows use them, and operations after that: about 4 rows of
  * Q4_K take as long as the bytes do. */
-static size_t panel_cost(const struct kn_matmul *p)
+static size_t panel_cost(const struct moe_product *p)
 {
-    size_t bytes = KN_PANEL * kn_row_bytes(p->w.format, p->w.n_in);
-    return bytes * (size_t)kn_max(4, p->n_row) / 4;
+    size_t bytes = KN_PANEL * kn_row_bytes(p->mul.w.format, p->mul.w.n_in);
+    return bytes * (size_t)kn_max(4, p->mul.n_row) / 4;
 }
 
-/* Pieces of about 1/32 of a thread's share, but not under 16 KiB of weights: a claim costs 50 ns. */
-#define PIECES_PER_THREAD 32
-#define PIECE_BYTES_MIN   ((size_t)16 << 10)
+/* Items of about 1/32 of a thread's share, but not under 16 KiB of weights: a claim costs 50 ns. */
+#define ITEMS_PER_THREAD 32
+#define ITEM_BYTES_MIN   ((size_t)16 << 10)
 
-void moe_products(struct moe_context *c, int n)
+static size_t item_cost(const struct moe_context *c, int n)
 {
     size_t total = 0;
     for (int i = 0; i < n; i++)
-        total += panel_cost(&c->product[i]) * (size_t)kn_ceil_div(c->product[i].w.n_out, KN_PANEL);
-    size_t piece = total / (size_t)(kn_team_size(c->team) * PIECES_PER_THREAD);
-    if (piece < PIECE_BYTES_MIN)
-        piece = PIECE_BYTES_MIN;
-    int n_item = 0;
-    for (int i = 0; i < n; i++) {
-        int n_panel = kn_ceil_div(c->product[i].w.n_out, KN_PANEL);
-        size_t per = piece / panel_cost(&c->product[i]);
-        c->product_panels[i] = per < 1 ? 1 : per > (size_t)n_panel ? n_panel : (int)per;
-        c->product_first[i] = n_item;
-        n_item += c->product[i].n_row ? kn_ceil_div(n_panel, c->product_panels[i]) : 0;
+        total += panel_cost(&c->product[i]) * (size_t)n_panel(&c->product[i]);
+    size_t cost = total / (size_t)(kn_team_size(c->team) * ITEMS_PER_THREAD);
+    return cost < ITEM_BYTES_MIN ? ITEM_BYTES_MIN : cost;
+}
+
+/* What lies over all nodes makes a piece on each; a region has up to 4 such products. */
+size_t moe_piece_room(const struct kn_team *t, size_t n_product)
+{
+    return n_product + 4 * (size_t)(kn_team_nodes(t) - 1);
+}
+
+/* The part of a product that lies on a node, if there is one. */
+static bool cut_piece(const struct moe_context *c, int i, int node, struct moe_piece *out)
+{
+    const struct moe_product *p = &c->product[i];
+    int n = n_panel(p);
+    *out = (struct moe_piece){ .product = i, .panel1 = n };
+    if (p->node < 0) {
+        out->panel0 = kn_team_cut(c->team, n, node);
+        out->panel1 = kn_team_cut(c->team, n, node + 1);
+    } else if (kn_min(p->node, kn_team_nodes(c->team) - 1) != node) {
+        return false;
     }
-    c->product_first[n] = n_item;
-    struct product_job job = { c->model->ops, c->product, c->product_first, c->product_panels, n };
-    kn_parallel_for(c->team, n_item, product_item, &job);
+    return p->mul.n_row > 0 && out->panel0 < out->panel1;
+}
+
+void moe_products(struct moe_context *c, int n)
+{
+    size_t cost = item_cost(c, n);
+    int n_piece = 0, n_item = 0, cut[KN_NODES + 1];
+    for (int node = 0; node <= KN_NODES; node++) {
+        cut[node] = n_item;
+        for (int i = 0; node < kn_team_nodes(c->team) && i < n; i++) {
+            struct moe_piece p;
+            if (!cut_piece(c, i, node, &p))
+                continue;
+            size_t per = cost / panel_cost(&c->product[i]);
+            int n_own = p.panel1 - p.panel0;
+            p.per_item = per < 1 ? 1 : per > (size_t)n_own ? n_own : (int)per;
+            p.item0 = n_item;
+            n_item += kn_ceil_div(n_own, p.per_item);
+            c->piece[n_piece++] = p;
+        }
+    }
+    struct product_job job = { c->model->ops, c->product, c->piece, n_piece };
+    kn_parallel_on(c->team, cut, product_item, &job);
 }

@@ -2,8 +2,11 @@
  *
  * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
  * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
- * makes its slot bad until all who hold it have been told.  Slots of one size form a pool, so that
- * layers in larger formats do not make all slots large; every pool gets the same share of its experts.
+ * makes its slot bad until all who hold it have been told.  Slots of one size on one node form a pool, so
+ * that layers in larger formats do not make all slots large; every pool gets the same share of its experts.
+ *
+ * Nodes take turns at the experts of a group, so that whatever a group uses is near to as many processors
+ * as can be.  An expert is always on the same node and on no other.
  *
  *   a ticket  notes how far each of its experts is: MISSING has no slot yet, HELD has one (and is not
  *             given yet), GIVEN is in use, BACK is done with.  Missing experts get slots as soon as some
@@ -20,7 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_POOL   8
+#define MAX_SIZE   8
+#define MAX_POOL   (MAX_SIZE * KN_NODES)
 #define LEAST_SLOT 2
 #define N_FILL     4                            /* experts that the filler asks for at a time */
 
@@ -42,14 +46,15 @@ struct victim { float wait; int32_t slot; };    /* of a choice under way */
 
 struct pool {
     size_t slot_bytes, experts_bytes;
-    int n_expert, slot0, n_slot;
-    void *memory;
+    int node, n_expert, slot0, n_slot;
+    void *memory;                               /* NULL without slots */
 };
 
 struct off_store {
     struct off_expert *expert;                  /* [n_expert] */
     int32_t *slot_of;                           /* [n_expert] or -1 */
     uint8_t *pool_of;                           /* [n_expert] */
+    struct kn_machine machine;                  /* its nodes */
     uint16_t *spared;                           /* [n_expert] SOON tickets that name it */
     int32_t *fill;                              /* [n_expert] in which order empty slots are filled */
     int n_expert, n_pool, n_slot, n_empty, n_starved;
@@ -86,49 +91,62 @@ static size_t read_bytes(const struct off_expert *e)
     return bytes;
 }
 
-/* The pool for slots of so many bytes, ascending; past MAX_POOL sizes the largest pool grows. */
-static void add_size(struct pool *pool, int *n, size_t bytes)
+/* Sizes of slots, ascending; past MAX_SIZE of them the largest grows. */
+static void add_size(size_t *size, int *n, size_t bytes)
 {
     int at = 0;
-    while (at < *n && pool[at].slot_bytes < bytes)
+    while (at < *n && size[at] < bytes)
         at++;
-    if (at < *n && pool[at].slot_bytes == bytes)
+    if (at < *n && size[at] == bytes)
         return;
-    if (*n == MAX_POOL) {
-        pool[at < MAX_POOL ? at : MAX_POOL - 1].slot_bytes = bytes > pool[MAX_POOL - 1].slot_bytes
-                                                                 ? bytes : pool[at].slot_bytes;
+    if (*n == MAX_SIZE) {
+        if (at == MAX_SIZE)
+            size[MAX_SIZE - 1] = bytes;
         return;
     }
-    memmove(&pool[at + 1], &pool[at], (size_t)(*n - at) * sizeof *pool);
-    pool[at] = (struct pool){ .slot_bytes = bytes };
+    memmove(&size[at + 1], &size[at], (size_t)(*n - at) * sizeof *size);
+    size[at] = bytes;
     ++*n;
 }
 
-static int find_pool(const struct pool *pool, size_t bytes)
+/* Pools by size and node, and each expert's; pool_of: [n_expert] or NULL. */
+static int make_pools(const struct off_expert *expert, int n_expert, int n_node, struct pool *pool,
+                      uint8_t *pool_of)
 {
-    int at = 0;
-    while (pool[at].slot_bytes < bytes)
-        at++;
-    return at;
+    size_t size[MAX_SIZE];
+    int n = 0;
+    for (int e = 0; e < n_expert; e++)
+        add_size(size, &n, expert_bytes(&expert[e]));
+    for (int i = 0; i < n * n_node; i++)
+        pool[i] = (struct pool){ .slot_bytes = size[i / n_node], .node = i % n_node };
+    for (int e = 0, first = 0; e < n_expert; e++) {
+        int at = 0;
+        while (size[at] < expert_bytes(&expert[e]))
+            at++;
+        if (expert[e].group != expert[first].group)
+            first = e;
+        at = at * n_node + (e - first) % n_node;
+        pool[at].n_expert++;
+        pool[at].experts_bytes += pool[at].slot_bytes;
+        if (pool_of)
+            pool_of[e] = (uint8_t)at;
+    }
+    return n * n_node;
 }
 
-static int make_pools(const struct off_expert *expert, int n_expert, struct pool *pool)
+static size_t least_bytes(const struct pool *pool, int n)
 {
-    int n = 0;
-    for (int i = 0; i < n_expert; i++)
-        add_size(pool, &n, expert_bytes(&expert[i]));
-    for (int i = 0; i < n_expert; i++)
-        pool[find_pool(pool, expert_bytes(&expert[i]))].n_expert++;
-    for (int i = 0; i < n; i++)
-        pool[i].experts_bytes = (size_t)pool[i].n_expert * pool[i].slot_bytes;
-    return n;
+    size_t bytes = 0;
+    while (n-- > 0)
+        bytes += (size_t)kn_min(LEAST_SLOT, pool[n].n_expert) * pool[n].slot_bytes;
+    return bytes;
 }
 
 size_t off_store_bytes(const struct off_expert *expert, int n_expert)
 {
-    struct pool pool[MAX_POOL];
+    struct pool pool[MAX_SIZE];                 /* however many nodes there are */
     size_t bytes = 0;
-    for (int i = make_pools(expert, n_expert, pool); i-- > 0; )
+    for (int i = make_pools(expert, n_expert, 1, pool, NULL); i-- > 0; )
         bytes += pool[i].experts_bytes;
     return bytes;
 }
@@ -136,16 +154,15 @@ size_t off_store_bytes(const struct off_expert *expert, int n_expert)
 size_t off_store_least(const struct off_expert *expert, int n_expert)
 {
     struct pool pool[MAX_POOL];
-    size_t bytes = 0;
-    for (int i = make_pools(expert, n_expert, pool); i-- > 0; )
-        bytes += (size_t)kn_min(LEAST_SLOT, pool[i].n_expert) * pool[i].slot_bytes;
-    return bytes;
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    return least_bytes(pool, make_pools(expert, n_expert, machine.n_node, pool, NULL));
 }
 
 /* Two slots for every pool, and of what is left a share that is the same for all. */
 static void share_slots(struct off_store *s, size_t bytes)
 {
-    size_t least = off_store_least(s->expert, s->n_expert), all = off_store_bytes(s->expert, s->n_expert);
+    size_t least = least_bytes(s->pool, s->n_pool), all = off_store_bytes(s->expert, s->n_expert);
     double share = bytes >= all ? 1 : (double)(bytes - least) / (double)(all - least);
     for (int i = 0; i < s->n_pool; i++) {
         struct pool *p = &s->pool[i];
@@ -171,7 +188,7 @@ static int open_pools(struct off_store *s)
     for (int i = 0; i < s->n_pool; i++) {
         struct pool *p = &s->pool[i];
         size_t bytes = (size_t)p->n_slot * p->slot_bytes;
-        if (!(p->memory = kn_map(bytes, -1)))
+        if (bytes && !(p->memory = kn_map(bytes, s->machine.node[p->node])))
             return kn_fail(KN_ENOMEM, "no memory for %zu MiB of experts: lower --host-mem", bytes >> 20);
         for (int k = 0; k < p->n_slot; k++) {
             struct slot *slot = &s->slot[p->slot0 + k];
@@ -194,10 +211,10 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
     memcpy(s->expert, opt->expert, n * sizeof *s->expert);
     s->n_expert = opt->n_expert;
-    s->n_pool = make_pools(s->expert, s->n_expert, s->pool);
+    kn_machine_get(&s->machine);
+    s->n_pool = make_pools(s->expert, s->n_expert, s->machine.n_node, s->pool, s->pool_of);
     for (int e = 0; e < s->n_expert; e++) {
         s->slot_of[e] = -1;
-        s->pool_of[e] = (uint8_t)find_pool(s->pool, expert_bytes(&s->expert[e]));
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &s->expert[e].matrix[i];
             size_t scratch = m->n_out ? off_scratch_bytes(m) : 0;
@@ -300,7 +317,7 @@ void off_store_close(struct off_store *s)
 static void view_of(const struct off_store *s, const struct slot *slot, struct off_view *view)
 {
     uint8_t *place = slot->place;
-    *view = (struct off_view){ .tier = OFF_HOST };
+    *view = (struct off_view){ .tier = OFF_HOST, .node = s->pool[s->pool_of[slot->expert]].node };
     for (int i = 0; i < OFF_MATRICES; i++) {
         const struct off_source *m = &s->expert[slot->expert].matrix[i];
         if (!m->n_out)
@@ -565,15 +582,18 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
     return n;
 }
 
-/* What has landed for this ticket is this caller's to interleave. */
-static int claim(struct off_store *s, struct off_ticket *t, int32_t *index)
+/* What has landed for this ticket is this caller's to interleave, node by node; cut: of their matrices. */
+static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
 {
     int n = 0;
-    for (int i = 0; i < t->n; i++) {
-        struct slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
-        if (slot && slot->state == SLOT_RAW) {
-            slot->state = SLOT_CLAIMED;
-            index[n++] = i;
+    for (int node = 0; node <= KN_NODES; node++) {
+        cut[node] = n * OFF_MATRICES;
+        for (int i = 0; node < s->machine.n_node && i < t->n; i++) {
+            struct slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
+            if (slot && slot->state == SLOT_RAW && s->pool[s->pool_of[t->expert[i]]].node == node) {
+                slot->state = SLOT_CLAIMED;
+                index[n++] = i;
+            }
         }
     }
     return n;
@@ -601,7 +621,7 @@ static void interleave_item(void *arg, int item, int thread)
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
              struct off_view *view, int *status)
 {
-    int n = 0;
+    int n = 0, cut[KN_NODES + 1];
     kn_assert(t->urgency == OFF_NOW && hands->scratch_bytes >= s->scratch_bytes);
     pthread_mutex_lock(&s->lock);
     take_back(s, t);
@@ -610,14 +630,14 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         place_missing(s, t, -1);
         if ((n = give(s, t, index, view, status)) > 0)
             break;
-        int n_claimed = claim(s, t, index);
+        int n_claimed = claim(s, t, index, cut);
         bool starved = !n_claimed && t->n_missing;
         s->n_starved += starved;
         pthread_mutex_unlock(&s->lock);
         uint64_t began = kn_now_ns();
         if (n_claimed) {
             struct interleave job = { s, t, index, hands };
-            kn_parallel_for(hands->team, n_claimed * OFF_MATRICES, interleave_item, &job);
+            kn_parallel_on(hands->team, cut, interleave_item, &job);
         } else {
             off_io_wait(s->io, seen);
         }

@@ -1,11 +1,12 @@
 /* The seam's system side, and files on top of it.
  *
- * kn_io_system is what runs outside tests: malloc, mmap with huge pages and a node binding, and the
- * system calls.  The file calls below it know EINTR and short transfers, and say what failed where. */
+ * kn_io_system is what runs outside tests: malloc, mmap with huge pages, nodes as libnuma knows them, and
+ * the system calls.  The file calls below it know EINTR and short transfers, and say what failed where. */
 #include "kernels/core.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <numa.h>
 #include <numaif.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,36 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* mmap aligned to a huge page when it is worth one; binding to a node is a wish, not a condition. */
+/* A node that is full gives way to the next one: slower memory is better than none. */
+static void system_bind(void *p, size_t bytes, int node)
+{
+    unsigned long mask[16] = { 0 };
+    if (node < 0 || node >= (int)(sizeof mask * 8))
+        return;
+    mask[node / 64] = 1ul << node % 64;
+    (void)mbind(p, bytes, MPOL_PREFERRED, mask, sizeof mask * 8 + 1, 0);
+}
+
+/* A node may have no memory, or none that a cpuset lets us take: its CPUs go to the nearest that has. */
+static void system_cpu_nodes(int *node, int n_cpu)
+{
+    int with[64], n = 0;
+    struct bitmask *may = numa_available() < 0 ? NULL : numa_get_mems_allowed();
+    for (int i = 0; may && i <= numa_max_node() && n < 64; i++)
+        if (numa_bitmask_isbitset(may, (unsigned)i) && numa_node_size64(i, NULL) > 0)
+            with[n++] = i;
+    if (may)
+        numa_bitmask_free(may);
+    for (int cpu = 0; cpu < n_cpu; cpu++) {
+        int own = n > 1 ? numa_node_of_cpu(cpu) : -1, best = 0;
+        for (int i = 1; i < n && own >= 0; i++)
+            if (numa_distance(own, with[i]) < numa_distance(own, with[best]))
+                best = i;
+        node[cpu] = n > 1 ? with[best] : -1;
+    }
+}
+
+/* mmap aligned to a huge page when it is worth one. */
 static void *system_map(size_t bytes, int node)
 {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
@@ -37,10 +67,7 @@ static void *system_map(size_t bytes, int node)
         p = start;
         madvise(p, bytes, MADV_HUGEPAGE);
     }
-    if (node >= 0 && node < 64) {
-        unsigned long mask = 1ul << node;
-        (void)mbind(p, bytes, MPOL_PREFERRED, &mask, 65, 0);
-    }
+    system_bind(p, bytes, node);
     return p;
 }
 
@@ -73,6 +100,7 @@ static uint64_t system_now_ns(void)
 
 const struct kn_io kn_io_system = {
     .alloc = malloc, .free = free, .map = system_map, .unmap = system_unmap,
+    .bind = system_bind, .cpu_nodes = system_cpu_nodes,
     .open = system_open, .close = close, .size = system_size,
     .pread = system_pread, .pwrite = system_pwrite, .sync = fsync,
     .rename = rename, .unlink = unlink, .now_ns = system_now_ns,

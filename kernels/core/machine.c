@@ -1,8 +1,8 @@
 /* What the machine has: instruction sets, usable processors, nodes, memory under a cgroup's limit. */
 #include "kernels/internal.h"
 
-#include <numa.h>
-#include <sched.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,17 +138,58 @@ static size_t available_bytes(size_t otherwise)
     return otherwise;
 }
 
+/* ---- processors, and the nodes that they are near to --------------------------------------------- */
+
+void kn_cpus_get(struct kn_cpus *out)
+{
+    int node_of[CPU_SETSIZE], n = 0;
+    cpu_set_t may;
+    *out = (struct kn_cpus){ .n_node = 1, .node = { -1 }, .first = { 0, 1 }, .cpu = { -1 } };
+    if (sched_getaffinity(0, sizeof may, &may) != 0)
+        return;
+    kn_io()->cpu_nodes(node_of, CPU_SETSIZE);
+    for (int k = 0, last = INT_MIN; n < CPU_COUNT(&may); k++) {
+        int next = INT_MAX;                     /* nodes in ascending order, as far as there is room */
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET(cpu, &may) && node_of[cpu] > last && node_of[cpu] < next)
+                next = node_of[cpu];
+        out->node[k] = last = next;
+        out->first[k] = n;
+        out->n_node = k + 1;
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET(cpu, &may) && (k == KN_NODES - 1 ? node_of[cpu] >= next : node_of[cpu] == next))
+                out->cpu[n++] = cpu;
+        out->first[k + 1] = n;
+    }
+}
+
+int kn_machine_stay(int node)
+{
+    struct kn_cpus cpus;
+    cpu_set_t set;
+    kn_cpus_get(&cpus);
+    kn_assert(node >= 0 && node < cpus.n_node);
+    CPU_ZERO(&set);
+    for (int i = cpus.first[node]; i < cpus.first[node + 1]; i++)
+        if (cpus.cpu[i] >= 0)
+            CPU_SET(cpus.cpu[i], &set);
+    if (cpus.n_node > 1 && sched_setaffinity(0, sizeof set, &set) != 0)
+        return kn_fail(KN_ENODEV, "cannot keep to the processors of node %d: %s", node, strerror(errno));
+    return 0;
+}
+
 void kn_machine_get(struct kn_machine *out)
 {
-    cpu_set_t cpus;
-    int n_cpu = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+    struct kn_cpus cpus;
+    kn_cpus_get(&cpus);
     size_t limit, room = kn_cgroup_room("/proc/self/cgroup", "/sys/fs/cgroup", &limit);
     size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     size_t available = available_bytes(total);
     *out = (struct kn_machine){
-        .n_cpu = kn_max(n_cpu, 1),
-        .n_node = numa_available() < 0 ? 1 : numa_max_node() + 1,
+        .n_cpu = cpus.first[cpus.n_node],
+        .n_node = cpus.n_node,
         .memory_bytes = limit < total ? limit : total,
         .available_bytes = room < available ? room : available,
     };
+    memcpy(out->node, cpus.node, sizeof out->node);
 }

@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 #include <string.h>
+#include <unistd.h>
 
 static _Thread_local bool forbidden;
 
@@ -61,6 +62,14 @@ void kn_unmap(void *p, size_t bytes)
 {
     if (p)
         kn_io()->unmap(p, bytes ? bytes : 1);
+}
+
+void kn_map_bind(void *p, size_t bytes, int node)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = kn_align_up((uintptr_t)p, page), end = kn_align_up((uintptr_t)p + bytes, page);
+    if (node >= 0 && end > begin)
+        kn_io()->bind((void *)begin, end - begin, node);
 }
 
 int kn_arena_open(struct kn_arena *a, size_t bytes, int node)

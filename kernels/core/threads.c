@@ -1,8 +1,8 @@
 /* The worker team.
  *
  * A job is (fn, arg, n).  Its items are cut into one run for each thread, who claims its own run's items
- * in order and then helps the others with theirs: neighbours in memory stay with one core, whose
- * prefetching pays across items, and no one waits for long at the end.  Workers spin for a little while
+ * in order and then helps the others with theirs, those of its node first: neighbours in memory stay with
+ * one core, whose prefetching pays across items, and no one waits for long at the end.  Workers spin for a little while
  * between jobs, because a forward pass has some hundred of them a millisecond or less apart, and then
  * sleep on a futex, so that an idle server costs nothing.
  *
@@ -11,11 +11,10 @@
  *   running   workers still inside the job; the last one's decrement (release) pairs with the caller's
  *             acquire load, which makes their results visible to him
  *   sleepers  how many may be in futex_wait; seq_cst with serial, so that no wake-up is lost */
-#include "kernels/core.h"
+#include "kernels/internal.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -33,7 +32,9 @@
 struct worker {
     struct kn_team *team;
     pthread_t thread;
-    int index, cpu;
+    int index;
+    bool pinned;
+    cpu_set_t cpus;
 };
 
 struct run {
@@ -43,6 +44,8 @@ struct run {
 
 struct kn_team {
     int n_thread, n_started;
+    int n_node, node[KN_NODES];         /* node[k]: k for kn_map */
+    int first[KN_NODES + 1];            /* first thread of each node; one without threads is possible */
     size_t bytes;
     struct worker *worker;              /* [n_thread - 1] */
     kn_task *fn;                        /* the job: written before serial is */
@@ -78,8 +81,11 @@ void kn_thread_hurry(void)
 
 static void work(struct kn_team *t, int thread)
 {
+    int k = kn_team_node(t, thread), first = t->first[k], end = t->first[k + 1];
+    int n_near = end - first, n_far = t->n_thread - n_near;
     for (int i = 0; i < t->n_thread; i++) {
-        struct run *r = &t->run[(thread + i) % t->n_thread];
+        int at = thread - first + i;
+        struct run *r = &t->run[i < n_near ? first + at % n_near : (end + at % n_far) % t->n_thread];
         int item;
         while ((item = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed)) < r->end)
             t->fn(t->arg, item, thread);
@@ -113,12 +119,8 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct kn_team *t = w->team;
-    if (w->cpu >= 0) {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(w->cpu, &one);
-        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-    }
+    if (w->pinned)
+        pthread_setaffinity_np(pthread_self(), sizeof w->cpus, &w->cpus);
     for (unsigned seen = 0; ; ) {
         seen = await_job(t, seen);
         if (t->quit)
@@ -135,20 +137,23 @@ static void publish(struct kn_team *t)
         futex(&t->serial, FUTEX_WAKE, INT32_MAX);
 }
 
-void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg)
+static int part(int n, int i, int of) { return (int)((int64_t)n * i / of); }
+
+/* Items item0..item1-1 are runs of threads thread0..thread1-1. */
+static void deal(struct kn_team *t, int thread0, int thread1, int item0, int item1)
 {
-    if (n <= 1 || t->n_thread == 1) {
-        for (int i = 0; i < n; i++)
-            fn(arg, i, 0);
-        return;
+    int n = item1 - item0, n_thread = thread1 - thread0;
+    for (int i = 0; i < n_thread; i++) {
+        atomic_store_explicit(&t->run[thread0 + i].next, item0 + part(n, i, n_thread), memory_order_relaxed);
+        t->run[thread0 + i].end = item0 + part(n, i + 1, n_thread);
     }
+}
+
+/* Runs have been dealt. */
+static void run_job(struct kn_team *t, kn_task *fn, void *arg)
+{
     t->fn = fn;
     t->arg = arg;
-    for (int i = 0; i < t->n_thread; i++) {
-        int first = (int)((int64_t)n * i / t->n_thread);
-        atomic_store_explicit(&t->run[i].next, first, memory_order_relaxed);
-        t->run[i].end = (int)((int64_t)n * (i + 1) / t->n_thread);
-    }
     atomic_store_explicit(&t->running, t->n_thread - 1, memory_order_relaxed);
     publish(t);
     work(t, 0);
@@ -159,24 +164,97 @@ void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg)
     }
 }
 
-/* The i-th processor that this process may use, or -1. */
-static int nth_cpu(int i)
+/* Not worth waking anyone, or nobody there to wake. */
+static bool run_alone(struct kn_team *t, int n, kn_task *fn, void *arg)
 {
-    cpu_set_t cpus;
-    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
-        return -1;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &cpus) && i-- == 0)
-            return cpu;
-    return -1;
+    if (n > 1 && t->n_thread > 1)
+        return false;
+    for (int i = 0; i < n; i++)
+        fn(arg, i, 0);
+    return true;
+}
+
+void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg)
+{
+    if (run_alone(t, n, fn, arg))
+        return;
+    deal(t, 0, t->n_thread, 0, n);
+    run_job(t, fn, arg);
+}
+
+void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn, void *arg)
+{
+    int n = cut[KN_NODES], item = 0;
+    if (run_alone(t, n, fn, arg))
+        return;
+    for (int k = 0; k < t->n_node; k++) {       /* what lies where nobody is goes to the next, or the last */
+        if (t->first[k] == t->first[k + 1])
+            continue;
+        int end = t->first[k + 1] == t->n_thread ? n : cut[k + 1];
+        deal(t, t->first[k], t->first[k + 1], item, end);
+        item = end;
+    }
+    run_job(t, fn, arg);
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------- */
+
+int kn_team_nodes(const struct kn_team *t) { return t->n_node; }
+
+int kn_team_node(const struct kn_team *t, int thread)
+{
+    int k = 0;
+    while (t->first[k + 1] <= thread)
+        k++;
+    return k;
+}
+
+int kn_team_cut(const struct kn_team *t, int n, int node) { return part(n, t->first[node], t->n_thread); }
+
+void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes)
+{
+    for (int k = 0; k < t->n_node; k++) {
+        int begin = kn_team_cut(t, n, k), end = kn_team_cut(t, n, k + 1);
+        kn_map_bind((uint8_t *)p + (size_t)begin * bytes, (size_t)(end - begin) * bytes, t->node[k]);
+    }
+}
+
+/* ---- open and close ------------------------------------------------------------------------------------ */
+
+/* Every node has the threads that its share of the processors asks for, rounded so that the caller is on
+ * the first. */
+static void spread(struct kn_team *t, const struct kn_cpus *cpus)
+{
+    int n_cpu = cpus->first[cpus->n_node];
+    t->n_node = cpus->n_node;
+    memcpy(t->node, cpus->node, sizeof t->node);
+    for (int k = 0; k <= t->n_node; k++)
+        t->first[k] = (int)(((int64_t)t->n_thread * cpus->first[k] + n_cpu - 1) / n_cpu);
+}
+
+/* A worker keeps to a processor when there is one for each, else to its node's. */
+static void pin(struct worker *w, const struct kn_cpus *cpus)
+{
+    const struct kn_team *t = w->team;
+    int k = kn_team_node(t, w->index), n_cpu = cpus->first[cpus->n_node];
+    int begin = cpus->first[k], end = cpus->first[k + 1];
+    if (t->n_thread <= n_cpu) {
+        begin += w->index - t->first[k];
+        end = begin + 1;
+    }
+    CPU_ZERO(&w->cpus);
+    for (int i = begin; i < end; i++)
+        if (cpus->cpu[i] >= 0)
+            CPU_SET(cpus->cpu[i], &w->cpus);
+    w->pinned = CPU_COUNT(&w->cpus) > 0 && (t->n_thread <= n_cpu || t->n_node > 1);
 }
 
 int kn_team_open(struct kn_team **out, int n_thread)
 {
-    struct kn_machine machine;
-    kn_machine_get(&machine);
+    struct kn_cpus cpus;
+    kn_cpus_get(&cpus);
     if (n_thread <= 0)
-        n_thread = machine.n_cpu;
+        n_thread = cpus.first[cpus.n_node];
     /* mapped, for the counters sit on cache lines of their own */
     size_t bytes = sizeof(struct kn_team) + (size_t)n_thread * sizeof(struct run);
     struct kn_team *t = kn_map(bytes, -1);
@@ -184,6 +262,7 @@ int kn_team_open(struct kn_team **out, int n_thread)
         return kn_fail(KN_ENOMEM, "no memory for %d threads", n_thread);
     t->n_thread = n_thread;
     t->bytes = bytes;
+    spread(t, &cpus);
     t->worker = kn_calloc((size_t)n_thread, sizeof *t->worker);
     if (!t->worker) {
         kn_team_close(t);
@@ -191,9 +270,8 @@ int kn_team_open(struct kn_team **out, int n_thread)
     }
     for (int i = 0; i < n_thread - 1; i++) {
         struct worker *w = &t->worker[i];
-        /* pinned only when there is a processor for each; the caller's thread stays where it is */
-        int cpu = n_thread <= machine.n_cpu ? nth_cpu(i + 1) : -1;
-        *w = (struct worker){ .team = t, .index = i + 1, .cpu = cpu };
+        *w = (struct worker){ .team = t, .index = i + 1 };
+        pin(w, &cpus);                  /* the caller's thread stays where it is: no worker takes its place */
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
             kn_team_close(t);
             return kn_fail(KN_ENOMEM, "cannot start thread %d of %d: lower --threads", i + 2, n_thread);

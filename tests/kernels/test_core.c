@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "kernels/internal.h"
+#include "tests/nodes.h"
 
 static char last_line[1024];
 static void keep_line(enum kn_level level, const char *line)
@@ -141,6 +142,179 @@ static void the_machine_is_known(void **state)
     assert_true(kn_isa_best() < KN_ISA_COUNT);
 }
 
+/* ---- nodes --------------------------------------------------------------------------------------- */
+
+static void nodes_are_those_of_our_processors(void **state)
+{
+    (void)state;
+    struct kn_machine m;
+    struct kn_cpus cpus;
+    cpu_set_t all;
+    sched_getaffinity(0, sizeof all, &all);
+    nodes_set(2);
+    kn_machine_get(&m);
+    kn_cpus_get(&cpus);
+    assert_int_equal(m.n_node, kn_min(2, m.n_cpu));
+    assert_int_equal(m.n_cpu, CPU_COUNT(&all));
+    for (int k = 0; k < m.n_node; k++)
+        for (int i = cpus.first[k]; i < cpus.first[k + 1]; i++) {
+            assert_true(CPU_ISSET(cpus.cpu[i], &all));
+            assert_int_equal(m.node[k], NODES_NAME(cpus.cpu[i] % 2));
+            assert_true(i == cpus.first[k] || cpus.cpu[i] > cpus.cpu[i - 1]);
+        }
+    assert_int_equal(cpus.first[m.n_node], m.n_cpu);
+    nodes_set(CPU_SETSIZE);                             /* every processor a node of its own */
+    kn_cpus_get(&cpus);
+    assert_int_equal(cpus.n_node, kn_min(CPU_COUNT(&all), KN_NODES));
+    assert_int_equal(cpus.first[cpus.n_node], CPU_COUNT(&all));
+    nodes_set(1);
+}
+
+/* Each of n threads takes one item and waits for the others: nobody can help, so everyone has his own. */
+struct meeting { atomic_int begun, thread[64]; int n; };
+static void meet(void *arg, int item, int thread)
+{
+    struct meeting *m = arg;
+    atomic_store(&m->thread[item], thread);
+    atomic_fetch_add(&m->begun, 1);
+    while (atomic_load(&m->begun) < m->n)
+        sched_yield();
+}
+
+static void items_go_to_the_threads_of_their_node(void **state)
+{
+    (void)state;
+    nodes_set(2);
+    for (int n_thread = 1; n_thread <= 7; n_thread++) {
+        struct kn_team *team;
+        assert_int_equal(kn_team_open(&team, n_thread), 0);
+        int n_node = kn_team_nodes(team), cut[KN_NODES + 1];
+        struct meeting m = { .n = n_thread };
+        for (int i = 1; i < n_thread; i++)
+            assert_true(kn_team_node(team, i) >= kn_team_node(team, i - 1));
+        assert_int_equal(kn_team_node(team, 0), 0);
+        assert_int_equal(kn_team_node(team, n_thread - 1), kn_min(n_thread, n_node) - 1);
+        for (int k = 0; k <= KN_NODES; k++)
+            cut[k] = kn_team_cut(team, n_thread, kn_min(k, n_node));
+        kn_parallel_on(team, cut, meet, &m);
+        for (int i = 0; i < n_thread; i++)
+            assert_int_equal(atomic_load(&m.thread[i]), i);
+        memset(&m, 0, sizeof m);
+        m.n = n_thread;
+        kn_parallel_for(team, n_thread, meet, &m);
+        for (int i = 0; i < n_thread; i++)
+            assert_int_equal(atomic_load(&m.thread[i]), i);
+        kn_team_close(team);
+    }
+    nodes_set(1);
+}
+
+/* Two threads on each of two nodes, two items each.  Threads 0 and 2 stay in their first item until all have
+ * begun, so that 1 and 3 must take their second ones: those of their own node. */
+static void wait_for_help(void *arg, int item, int thread)
+{
+    struct meeting *m = arg;
+    atomic_store(&m->thread[item], thread);
+    int begun = atomic_fetch_add(&m->begun, 1) + 1;
+    bool stays = item % 4 < 2;                          /* of thread 0 or 2, whoever runs it */
+    while ((stays && begun < 8) || begun < 4) {
+        sched_yield();
+        begun = atomic_load(&m->begun);
+    }
+}
+
+static void help_goes_to_the_own_node_first(void **state)
+{
+    (void)state;
+    struct kn_team *team;
+    nodes_set(2);
+    assert_int_equal(kn_team_open(&team, 4), 0);
+    if (kn_team_nodes(team) == 2)                       /* there are two processors */
+        for (int round = 0; round < 200; round++) {
+            struct meeting m = { 0 };
+            int cut[KN_NODES + 1] = { 0, 4 };
+            for (int k = 2; k <= KN_NODES; k++)
+                cut[k] = 8;
+            kn_parallel_on(team, cut, wait_for_help, &m);
+            for (int i = 0; i < 8; i++)
+                assert_int_equal(atomic_load(&m.thread[i]) / 2, i / 4);
+        }
+    kn_team_close(team);
+    nodes_set(1);
+}
+
+/* However items lie and threads are, each runs once; a team without threads on some node is one. */
+static void items_anywhere_run_once(void **state)
+{
+    (void)state;
+    static const int cuts[][3] = { { 0, 0, 40 }, { 0, 40, 40 }, { 0, 1, 2 }, { 0, 0, 0 }, { 0, 7, 40 }, { 0, 0, 1 } };
+    nodes_set(2);
+    for (int n_thread = 1; n_thread <= 5; n_thread++) {
+        struct kn_team *team;
+        assert_int_equal(kn_team_open(&team, n_thread), 0);
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+            static struct tally t;
+            int cut[KN_NODES + 1];
+            for (int k = 0; k <= KN_NODES; k++)         /* nodes that the team has never heard of are possible */
+                cut[k] = k < 2 ? cuts[i][k] : k < 4 ? cuts[i][2] : cuts[i][2] + 3;
+            memset(&t, 0, sizeof t);
+            kn_parallel_on(team, cut, count_item, &t);
+            for (int item = 0; item < 50; item++)
+                assert_int_equal(atomic_load(&t.count[item]), item < cut[KN_NODES]);
+        }
+        kn_team_close(team);
+    }
+    nodes_set(1);
+}
+
+static void pages_are_bound_where_their_items_run(void **state)
+{
+    (void)state;
+    struct kn_team *team;
+    size_t bytes = 100 * 3000;
+    nodes_set(2);
+    assert_int_equal(kn_team_open(&team, 2), 0);
+    uint8_t *p = kn_map(bytes, -1);
+    assert_int_equal(nodes_of(p, bytes), -1);
+    kn_team_bind(team, p + 64, 99, 3000);
+    if (kn_team_nodes(team) == 2) {
+        size_t half = 64 + 49 * 3000;
+        assert_int_equal(kn_team_cut(team, 99, 1), 49);
+        assert_int_equal(nodes_of(p, 4096), -1);        /* begins before the first item */
+        assert_int_equal(nodes_of(p + 4096, half - 4096), NODES_NAME(0));
+        assert_int_equal(nodes_of(p + kn_align_up(half, 4096), 99 * 3000 - 49 * 3000 - 4096), NODES_NAME(1));
+    }
+    kn_unmap(p, bytes);
+    kn_team_close(team);
+    nodes_set(1);
+}
+
+static int stayed_at;
+static void *stay(void *arg)
+{
+    struct kn_machine m;
+    stayed_at = kn_machine_stay(*(int *)arg);
+    kn_machine_get(&m);
+    if (m.n_node == 1 && stayed_at == 0)
+        stayed_at = m.node[0];
+    return NULL;
+}
+
+static void a_thread_can_keep_to_a_node(void **state)
+{
+    (void)state;
+    struct kn_machine m;
+    pthread_t thread;
+    nodes_set(2);
+    kn_machine_get(&m);
+    for (int k = 0; m.n_node == 2 && k < 2; k++) {
+        assert_int_equal(pthread_create(&thread, NULL, stay, &k), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(stayed_at, m.node[k]);
+    }
+    nodes_set(1);
+}
+
 /* A mount of /sys/fs/cgroup as other machines have it: files of one line each, in a folder of our own. */
 static char mount[64];
 
@@ -218,6 +392,12 @@ int main(void)
         cmocka_unit_test(reading_survives_interruptions_and_names_what_is_missing),
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(the_machine_is_known),
+        cmocka_unit_test(nodes_are_those_of_our_processors),
+        cmocka_unit_test(items_go_to_the_threads_of_their_node),
+        cmocka_unit_test(help_goes_to_the_own_node_first),
+        cmocka_unit_test(items_anywhere_run_once),
+        cmocka_unit_test(pages_are_bound_where_their_items_run),
+        cmocka_unit_test(a_thread_can_keep_to_a_node),
         cmocka_unit_test(limits_of_all_groups_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include "tests/faults.h"
 #include "tests/moe/change.h"
 #include "tests/moe/load.h"
+#include "tests/nodes.h"
 
 #define N_VOCAB 300
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -396,6 +397,40 @@ static void sizes_are_known_before_anything_is_read(void **state)
     }
 }
 
+/* Each node's threads have their panels of every dense matrix near to them. */
+static void dense_weights_lie_over_the_nodes(void **state)
+{
+    (void)state;
+    float one[N_VOCAB], two[N_VOCAB];
+    struct opened o;
+    struct kn_machine machine;
+    int n_page = 0;
+    assert_int_equal(open_and_run(&o, source_path[TINY], one), 0);
+    close_all(&o);
+    nodes_set(2);
+    kn_machine_get(&machine);
+    assert_int_equal(open_and_run(&o, source_path[TINY], two), 0);
+    const struct moe_layer *l = &o.model->layer[0];
+    const struct kn_mat *const all[] = { &l->q, &l->k, &l->v, &l->o, &l->router, &o.model->embed, &o.model->head };
+    for (size_t i = 0; i < sizeof all / sizeof *all && machine.n_node == 2; i++) {
+        int n_panel = kn_ceil_div(all[i]->n_out, KN_PANEL), cut = kn_team_cut(o.team, n_panel, 1);
+        size_t panel = KN_PANEL * kn_row_bytes(all[i]->format, all[i]->n_in);
+        const uint8_t *begin = all[i]->data, *middle = begin + (size_t)cut * panel;
+        const uint8_t *end = begin + (size_t)n_panel * panel;
+        begin = (const uint8_t *)kn_align_up((uintptr_t)begin, 4096);
+        if (middle > begin)
+            assert_int_equal(nodes_of(begin, (size_t)(middle - begin)), machine.node[0]);
+        middle = (const uint8_t *)kn_align_up((uintptr_t)middle, 4096);
+        if (end > middle)
+            assert_int_equal(nodes_of(middle, (size_t)(end - middle)), machine.node[1]);
+        n_page += begin < middle && middle < end ? (int)(end - begin) / 4096 : 0;
+    }
+    assert_true(n_page > 30 || machine.n_node == 1);
+    close_all(&o);
+    nodes_set(1);
+    assert_memory_equal(one, two, sizeof one);
+}
+
 /* Experts that are read again and again give the same bytes as experts that stay. */
 static void two_experts_of_memory_are_enough(void **state)
 {
@@ -652,6 +687,7 @@ int main(void)
         cmocka_unit_test(whatever_fails_the_logits_are_the_same_or_it_is_said),
         cmocka_unit_test(progress_ends_where_it_said),
         cmocka_unit_test(sizes_are_known_before_anything_is_read),
+        cmocka_unit_test(dense_weights_lie_over_the_nodes),
         cmocka_unit_test(two_experts_of_memory_are_enough),
         cmocka_unit_test(a_pass_that_allocates_dies),
         cmocka_unit_test(a_pass_allocates_nothing),

@@ -50,8 +50,7 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     c->plan.pair = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->plan.fill = kn_arena_take(a, n, sizeof(int32_t));
     c->product = kn_arena_take(a, 4, sizeof *c->product);
-    c->product_first = kn_arena_take(a, 5, sizeof(int));
-    c->product_panels = kn_arena_take(a, 4, sizeof(int));
+    c->piece = kn_arena_take(a, moe_piece_room(c->team, 4), sizeof *c->piece);
 }
 
 static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scale)

@@ -14,6 +14,7 @@
 
 #include "moe/moe.h"
 #include "tests/moe/load.h"
+#include "tests/nodes.h"
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define LENGTH    24                            /* tokens: enough for a race to show */
@@ -215,6 +216,11 @@ static int open_model(void **state, const char *shape, enum kn_format format)
 static int open_q4_k(void **state) { return open_model(state, "tiny", KN_Q4_K); }
 static int open_q6_k(void **state) { return open_model(state, "tiny", KN_Q6_K); }
 static int open_f16_odd(void **state) { return open_model(state, "tiny-odd", KN_F16); }
+static int open_two_nodes(void **state)
+{
+    nodes_set(2);
+    return open_model(state, "tiny", KN_Q4_K);
+}
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
 
 static int close_model(void **state)
@@ -223,6 +229,7 @@ static int close_model(void **state)
     for (int i = 0; i < KN_ISA_COUNT + N_ROOM; i++)
         moe_model_close(m->model[i]);
     moe_file_close(m->file);
+    nodes_set(1);
     free(m->baseline);
     free(m);
     return 0;
@@ -281,6 +288,7 @@ int main(void)
 #define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
     const struct CMUnitTest tests[] = {
         TEST(open_q4_k), TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense),
+        TEST(open_two_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

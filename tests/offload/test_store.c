@@ -11,6 +11,7 @@
 
 #include "offload/offload.h"
 #include "tests/faults.h"
+#include "tests/nodes.h"
 
 #define MAX_EXPERT 1200
 
@@ -144,6 +145,20 @@ static bool is_expert(const struct model *m, int expert, const struct off_view *
     return same;
 }
 
+/* Nodes take turns at a group's experts; all of one lies on its node. */
+static bool is_near(const struct model *m, int expert, const struct off_view *v)
+{
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    bool near = v->node == expert % m->per_layer % machine.n_node;
+    for (int i = 0; i < OFF_MATRICES && near && machine.n_node > 1; i++) {
+        const struct kn_mat *w = &v->matrix[i];
+        near = !w->n_out || nodes_of(w->data, kn_mat_bytes(w->format, w->n_out, w->n_in)) ==
+                                machine.node[v->node];
+    }
+    return near;
+}
+
 /* Fetches the asker's list and sees each of it once, whole or with a status; most > 0: gives up when so
  * many have come. */
 static void ask(struct asker *a, int most)
@@ -161,7 +176,8 @@ static void ask(struct asker *a, int most)
             if (a->status[i])
                 a->n_failed++;
             else
-                a->n_wrong += !is_expert(a->m, a->expert[at], &a->view[i]);
+                a->n_wrong += !is_expert(a->m, a->expert[at], &a->view[i]) ||
+                              !is_near(a->m, a->expert[at], &a->view[i]);
         }
     a->n_wrong += !most && given != a->n;
     off_release(a->s, &t);
@@ -221,6 +237,38 @@ static void every_expert_is_itself_whatever_the_room(void **state)
 }
 
 /* Each smaller than a panel. */
+static void every_expert_is_on_its_node(void **state)
+{
+    nodes_set(2);
+    every_expert_is_itself_whatever_the_room(state);
+    nodes_set(1);
+}
+
+/* Slots of all nodes together take no more than there is, nor is any node without its two. */
+static void nodes_share_the_budget(void **state)
+{
+    (void)state;
+    struct kn_machine machine;
+    struct model *m = open_model(4, 5, 20);
+    size_t least_of_one = least(m), all_of_one = all(m);
+    nodes_set(2);
+    kn_machine_get(&machine);
+    assert_int_equal(all(m), all_of_one);
+    assert_true(machine.n_node == 1 ? least(m) == least_of_one : least(m) == 2 * least_of_one);
+    for (size_t bytes = least(m); bytes <= all(m) + 10000; bytes += 10000) {
+        struct off_store *s;
+        size_t taken = 0;
+        nodes.n = 0;
+        assert_int_equal(open_store(&s, m, bytes), 0);
+        for (int i = 0; i < nodes.n; i++)
+            taken += (size_t)(nodes.range[i].end - nodes.range[i].begin);
+        assert_true(taken >= least(m) && taken <= bytes);
+        off_store_close(s);
+    }
+    nodes_set(1);
+    close_model(m);
+}
+
 static void a_thousand_small_experts(void **state)
 {
     (void)state;
@@ -410,6 +458,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_expert_is_itself_whatever_the_room),
+        cmocka_unit_test(every_expert_is_on_its_node),
+        cmocka_unit_test(nodes_share_the_budget),
         cmocka_unit_test(a_thousand_small_experts),
         cmocka_unit_test(a_budget_is_kept),
         cmocka_unit_test(what_is_read_ahead_is_counted),

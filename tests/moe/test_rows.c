@@ -1,0 +1,161 @@
+/* Products: every panel of every product once, and on a machine of two nodes by threads that are near to it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "moe/internal.h"
+#include "tests/nodes.h"
+
+#define MAX_PRODUCT 40
+#define N_IN        256                         /* a panel of F32 is 16 KiB, the least of an item */
+
+static struct {
+    pthread_t thread[8];                        /* of the team */
+    atomic_int n_begun;                         /* each call waits until there are so many */
+    int n_wait;
+    atomic_int done[MAX_PRODUCT][64];           /* panel: how often, and the thread that did it last */
+    atomic_int by[MAX_PRODUCT][64];
+    const struct kn_matmul *first[8];           /* what each thread began with */
+    int first_panel[8];
+} seen;
+
+static void say_who(void *arg, int item, int thread)
+{
+    (void)item;
+    seen.thread[thread] = pthread_self();
+    atomic_int *begun = arg;
+    atomic_fetch_add(begun, 1);
+    while (atomic_load(begun) < seen.n_wait)
+        sched_yield();
+}
+
+/* The matrix's address says which product it is. */
+static char names[MAX_PRODUCT];
+
+static void noted_matmul(const struct kn_matmul *m, int panel0, int panel1)
+{
+    int product = (int)((const char *)m->w.data - names), who = 0;
+    while (!pthread_equal(seen.thread[who], pthread_self()))
+        who++;
+    if (!seen.first[who]) {
+        seen.first[who] = m;
+        seen.first_panel[who] = panel0;
+    }
+    for (int i = panel0; i < panel1; i++) {
+        atomic_fetch_add(&seen.done[product][i], 1);
+        atomic_store(&seen.by[product][i], who);
+    }
+    atomic_fetch_add(&seen.n_begun, 1);
+    while (atomic_load(&seen.n_begun) < seen.n_wait)
+        sched_yield();
+}
+
+struct rig { struct kn_ops ops; struct moe_model model; struct moe_context c; };
+
+static struct rig *open_rig(int n_thread)
+{
+    struct rig *r = calloc(1, sizeof *r);
+    atomic_int begun = 0;
+    r->ops.matmul = noted_matmul;
+    r->model.ops = &r->ops;
+    r->c.model = &r->model;
+    assert_int_equal(kn_team_open(&r->c.team, n_thread), 0);
+    r->c.product = calloc(MAX_PRODUCT, sizeof *r->c.product);
+    r->c.piece = malloc(moe_piece_room(r->c.team, MAX_PRODUCT) * sizeof *r->c.piece);
+    memset(&seen, 0, sizeof seen);
+    seen.n_wait = n_thread;
+    kn_parallel_for(r->c.team, n_thread, say_who, &begun);
+    return r;
+}
+
+static void close_rig(struct rig *r)
+{
+    kn_team_close(r->c.team);
+    free(r->c.product);
+    free(r->c.piece);
+    free(r);
+}
+
+static void add(struct rig *r, int i, int n_panel, int n_row, int node)
+{
+    r->c.product[i] = (struct moe_product){
+        .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .n_row = n_row }, .node = node };
+}
+
+static void run(struct rig *r, int n, int n_wait)
+{
+    seen.n_begun = 0;
+    seen.n_wait = n_wait;
+    memset(seen.done, 0, sizeof seen.done);
+    memset(seen.first, 0, sizeof seen.first);
+    moe_products(&r->c, n);
+}
+
+static void every_panel_once(void **state)
+{
+    (void)state;
+    for (int n_node = 1; n_node <= 2; n_node++)
+        for (int n_thread = 1; n_thread <= 5; n_thread++) {
+            nodes_set(n_node);
+            struct rig *r = open_rig(n_thread);
+            for (int round = 0; round < 300; round++) {
+                int n = 1 + round % MAX_PRODUCT, spread = 0;
+                for (int i = 0; i < n; i++) {
+                    uint64_t x = kn_mix((uint64_t)(round * MAX_PRODUCT + i));
+                    int node = (int)(x >> 8 & 3) - 1;   /* one that the team does not know, too */
+                    spread += node < 0;
+                    add(r, i, 1 + (int)(x >> 16) % 20, (int)(x >> 24) % 6, spread > 4 && node < 0 ? 0 : node);
+                }
+                run(r, n, 0);
+                for (int i = 0; i < n; i++)
+                    for (int p = 0; p < 64; p++)
+                        assert_int_equal(seen.done[i][p], r->c.product[i].mul.n_row > 0 &&
+                                         p < kn_ceil_div(r->c.product[i].mul.w.n_out, KN_PANEL));
+            }
+            close_rig(r);
+        }
+    nodes_set(1);
+}
+
+/* As many items as threads, and nobody is done before all have begun: everyone has his own, no one helps. */
+static void panels_go_to_threads_near_them(void **state)
+{
+    (void)state;
+    nodes_set(2);
+    struct rig *r = open_rig(4);
+    if (kn_team_nodes(r->c.team) == 2) {
+        for (int i = 0; i < 4; i++)             /* as experts of one layer come */
+            add(r, i, 1, 1, i % 2);
+        run(r, 4, 4);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(kn_team_node(r->c.team, seen.by[i][0]), i % 2);
+        add(r, 0, 2, 1, -1);                    /* two matrices, each over both nodes */
+        add(r, 1, 2, 1, -1);
+        run(r, 2, 4);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(kn_team_node(r->c.team, seen.by[i / 2][i % 2]), i % 2);
+    }
+    close_rig(r);
+    r = open_rig(2);
+    if (kn_team_nodes(r->c.team) == 2) {        /* one node has more to do: the other begins with its own */
+        add(r, 0, 3, 1, 1);
+        add(r, 1, 1, 1, 0);
+        run(r, 2, 2);
+        assert_ptr_equal(seen.first[1], &r->c.product[0].mul);
+        assert_int_equal(seen.first_panel[1], 0);
+    }
+    close_rig(r);
+    nodes_set(1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_panel_once),
+        cmocka_unit_test(panels_go_to_threads_near_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
