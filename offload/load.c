@@ -7,14 +7,6 @@
  * disk binds). */
 #include "offload/internal.h"
 
-static int await(struct off_io *io, const struct off_job *job)
-{
-    uint64_t seen = off_io_events(io);
-    while (atomic_load_explicit(&job->state, memory_order_acquire) != OFF_JOB_DONE)
-        seen = off_io_wait(io, seen);
-    return job->status;
-}
-
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
              const struct off_hands *hands, struct off_progress *progress)
 {
@@ -34,7 +26,7 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
         off_io_post(io, &job[i]);
     }
     for (int i = 0; i < n && !error; i++) {
-        error = await(io, &job[i]);
+        error = off_io_await(io, &job[i]);
         if (error)
             break;
         off_interleave_team(hands, &loads[i].source, loads[i].place);
