@@ -181,7 +181,7 @@ struct off_pack_entry {
     uint64_t offset, bytes, check;              /* of the extent */
     struct { uint32_t gguf_type, n_out, n_in; } matrix[OFF_MATRICES];
     uint32_t zero;
-    uint64_t seal;                              /* of what stands before it, the head's and its number */
+    uint64_t seal;                              /* of what stands before it, and the head's check */
 };
 _Static_assert(sizeof(struct off_pack_entry) == 72, "as it lies in the file");
 
@@ -196,8 +196,8 @@ size_t off_panel_bytes(const struct off_source *s);     /* of a matrix in an ext
 
 /* What a head and an entry must be, byte for byte; offset: where the expert's extent is. */
 void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct off_expert *expert, int n_expert);
-void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, int number,
-                    const struct off_expert *e, uint64_t offset, uint64_t check);
+void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, const struct off_expert *e,
+                    uint64_t offset, uint64_t check);
 
 /* How many entries from the first on are as they must be, and where the extent of the next one is. */
 int off_pack_count(const struct off_pack_head *head, const struct off_expert *expert,

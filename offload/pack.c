@@ -86,8 +86,8 @@ void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct of
     out->check = off_check(out, offsetof(struct off_pack_head, check));
 }
 
-void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, int number,
-                    const struct off_expert *e, uint64_t offset, uint64_t check)
+void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, const struct off_expert *e,
+                    uint64_t offset, uint64_t check)
 {
     *out = (struct off_pack_entry){ .offset = offset, .bytes = off_extent_bytes(e), .check = check };
     for (int i = 0; i < OFF_MATRICES; i++) {
@@ -98,7 +98,7 @@ void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head
         out->matrix[i].n_out = (uint32_t)m->n_out;
         out->matrix[i].n_in = (uint32_t)m->n_in;
     }
-    out->seal = off_check(out, offsetof(struct off_pack_entry, seal)) ^ kn_mix(head->check + (uint64_t)number);
+    out->seal = off_check(out, offsetof(struct off_pack_entry, seal)) ^ head->check;
 }
 
 int off_pack_count(const struct off_pack_head *head, const struct off_expert *expert,
@@ -108,7 +108,7 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
     int n = 0;
     *next = first_extent((int)head->n_expert);
     for (; n < (int)head->n_expert; n++, *next += want.bytes) {
-        off_pack_entry(&want, head, n, &expert[n], *next, table[n].check);
+        off_pack_entry(&want, head, &expert[n], *next, table[n].check);
         if (memcmp(&want, &table[n], sizeof want))
             break;
     }

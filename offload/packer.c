@@ -172,8 +172,7 @@ static int write_group(struct packer *p, const struct half *h)
     uint64_t at = p->at;
     for (int e = 0; e < h->n; e++) {
         const struct off_expert *expert = &p->opt->expert[h->first + e];
-        off_pack_entry(&p->table[h->first + e], &p->head, h->first + e, expert, at,
-                       off_check_expert(p->sum[e]));
+        off_pack_entry(&p->table[h->first + e], &p->head, expert, at, off_check_expert(p->sum[e]));
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &expert->matrix[i];
             int error = m->n_out ? write_matrix(p, m, &h->job[e * OFF_MATRICES + i], at) : 0;
