@@ -50,7 +50,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/repack.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/attention.tmpl cpu/probe \
                   cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = place ring pool reader io load policy heat trace store
+SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
 SRC_speculative = sample
@@ -62,7 +62,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
                   chat terminal kv session plan budget open step stop measure interrupt json input cmd_run \
-                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_synth disk \
+                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
                   cmd_plan cmd_doctor
 MAIN            = engine/main
 

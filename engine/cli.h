@@ -22,6 +22,7 @@
     X(render,   "a conversation on stdin to the text of a prompt")               \
     X(inspect,  "what a model file holds")                                       \
     X(quantize, "write a model with its weights in other formats")               \
+    X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
@@ -60,7 +61,7 @@ struct eng_config {
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];

@@ -150,7 +150,7 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
            "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"compulsory_bytes\":%.0f,"
            "\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"hit_rate\":%.4f,"
            "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
-           "\"slots\":%llu,\"experts\":%llu,\"drafter\":\"none\",\"gamma\":0,\"tokens_per_pass\":%.2f,"
+           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"none\",\"gamma\":0,\"tokens_per_pass\":%.2f,"
            "\"settled\":%s}\n",
            f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
            b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
@@ -158,7 +158,8 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
            (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
            (unsigned long long)s->soon_hits, asked ? (double)s->hits / asked : 1,
            (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
-           (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, f->tokens / f->passes,
+           (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, (unsigned long long)s->n_packed,
+           f->tokens / f->passes,
            f->settled ? "true" : "false");
 }
 
@@ -225,7 +226,8 @@ static struct off_stats since(const struct off_stats *now, const struct off_stat
         .soon_reads = now->soon_reads - then->soon_reads, .soon_hits = now->soon_hits - then->soon_hits,
         .wasted_bytes = now->wasted_bytes - then->wasted_bytes, .stall_ns = now->stall_ns - then->stall_ns,
         .repack_ns = now->repack_ns - then->repack_ns,
-        .n_slot = now->n_slot, .n_empty = now->n_empty, .n_expert = now->n_expert };
+        .n_slot = now->n_slot, .n_empty = now->n_empty, .n_expert = now->n_expert,
+        .n_packed = now->n_packed };
 }
 
 static int stop_clock(struct bench *b, struct start *s, struct figure *f, double positions)
@@ -346,7 +348,7 @@ static int open_bench(struct bench *b)
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
         .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
         .kv_mem = c->kv_mem, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
-        .progress = eng_progress_counter(bar) });
+        .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
         return error;
@@ -368,15 +370,23 @@ static int open_bench(struct bench *b)
     return 0;
 }
 
+static void print_streaming(const struct bench *b)
+{
+    struct off_store *store = moe_model_store(eng_model(b->engine));
+    struct off_stats s;
+    off_stats_get(store, &s);
+    printf("%d of %d experts fit; the rest are read from %s when asked for (%s)\n",
+           eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert,
+           s.n_packed ? "the pack file" : "disk", off_store_io(store));
+}
+
 static void print_heading(const struct bench *b)
 {
     printf("memory %.1f GB/s, %.0f G int8 multiply-adds/s (%s, %d threads)\n", b->rates.dram_Bps / 1e9,
            b->rates.mac_ps / 1e9, kn_isa_name(moe_model_ops(eng_model(b->engine))->isa),
            kn_team_size(eng_team(b->engine)));
     if (b->streams)
-        printf("%d of %d experts fit; the rest are read from disk when asked for (%s)\n",
-               eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert,
-               off_store_io(moe_model_store(eng_model(b->engine))));
+        print_streaming(b);
     printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "what", "batch", "tokens/s", "bound", "of it", "bound by",
            "experts", "GB/s");
     if (b->streams)

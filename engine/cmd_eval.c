@@ -6,6 +6,7 @@
  *
  * Every id is a row of the same forward pass that serves requests; --chunk says how many go at once. */
 #include "engine/cli.h"
+#include "engine/engine.h"
 #include "engine/plan.h"
 #include "engine/text.h"
 
@@ -31,12 +32,13 @@ typedef int eval_sink(void *arg, int i, const float *logits);
 static int load_weights(struct eval *ev, const struct eng_split *split)
 {
     struct eng_progress *bar = NULL;
-    int error = eng_progress_open(&bar, "loading", ev->config->quiet);
-    if (error)
+    char pack[ENG_PATH_BYTES];
+    int error = eng_pack_path(pack, ev->config->model);
+    if (error || (error = eng_progress_open(&bar, "loading", ev->config->quiet)))
         return error;
     error = moe_model_load(ev->model, &(struct moe_load_options){
         .team = ev->team, .expert_bytes = split->expert, .io = ev->config->io,
-        .progress = eng_progress_counter(bar) });
+        .pack_path = ev->config->no_pack ? NULL : pack, .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     return error;
 }

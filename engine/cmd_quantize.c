@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/cli.h"
 
@@ -99,18 +98,6 @@ static int read_formats(const struct eng_config *config, enum kn_format format[M
     return err;
 }
 
-/* The rename at the end would put the output in the input's place. */
-static int refuse_same(const struct moe_file *f, const char *output)
-{
-    const struct off_files *files = moe_file_files(f);
-    struct stat in, out;
-    for (int i = 0; i < files->n_file; i++)
-        if (!stat(files->path[i], &in) && !stat(output, &out) && in.st_dev == out.st_dev &&
-            in.st_ino == out.st_ino)
-            return kn_fail(KN_EINVAL, "%s: it is what is read; name another file to write", output);
-    return 0;
-}
-
 static int quantize(const struct eng_config *config, const struct moe_file *f,
                     struct moe_quantize_options *opt, struct moe_quantized *done)
 {
@@ -138,7 +125,7 @@ int eng_cmd_quantize(const struct eng_config *config)
     if (!err)
         err = moe_file_open(&f, config->model);
     if (!err)
-        err = refuse_same(f, config->output);
+        err = moe_file_refuse_target(f, config->output);
     size_t n = err ? 0 : moe_file_tensor_count(f);
     if (!err && !(done = kn_calloc(n, sizeof *done)))
         err = kn_fail(KN_ENOMEM, "quantize: no memory for a list of %zu tensors", n);

@@ -34,7 +34,7 @@ static int open_run(struct run *r)
     error = eng_open(&r->engine, &(struct eng_options){
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = 1,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .io = c->io, .keep_heat = true, .progress = eng_progress_counter(bar) });
+        .io = c->io, .keep_heat = true, .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
         return error;

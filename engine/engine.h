@@ -32,12 +32,18 @@ struct eng_options {
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
+    bool no_pack;                               /* leave a pack file beside the model alone */
     struct off_progress *progress;              /* may be NULL */
 };
 
 int  eng_open(struct eng_engine **out, const struct eng_options *opt);
 int  eng_describe(struct eng_engine **out, const struct eng_options *opt);   /* no weights: nothing runs */
 void eng_close(struct eng_engine *e);           /* closes its sessions too */
+
+/* Where a model's pack file is looked for: m.gguf has m.experts. */
+#define ENG_PATH_BYTES 4096
+int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
+
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);

@@ -4,8 +4,11 @@
 #include "engine/internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
-#define HEAT_SUFFIX ".heat"
+#define HEAT_SUFFIX  ".heat"
+#define MODEL_SUFFIX ".gguf"
+#define PACK_SUFFIX  ".experts"
 
 static struct moe_context_options context_options(const struct eng_engine *e)
 {
@@ -94,14 +97,29 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     return 0;
 }
 
+int eng_pack_path(char *out, const char *model)
+{
+    size_t n = strlen(model), suffix = sizeof MODEL_SUFFIX - 1;
+    if (n > suffix && !strcmp(model + n - suffix, MODEL_SUFFIX))
+        n -= suffix;
+    if (n + sizeof PACK_SUFFIX > ENG_PATH_BYTES)
+        return kn_fail(KN_ELIMIT, "%s: too long a name", model);
+    memcpy(out, model, n);
+    memcpy(out + n, PACK_SUFFIX, sizeof PACK_SUFFIX);
+    return 0;
+}
+
 static int load_model(struct eng_engine *e)
 {
-    char heat[4096 + sizeof HEAT_SUFFIX];
+    char heat[ENG_PATH_BYTES], pack[ENG_PATH_BYTES];
+    int error = eng_pack_path(pack, e->opt.model);
+    if (error)
+        return error;
     bool keep = e->opt.keep_heat &&
                 snprintf(heat, sizeof heat, "%s" HEAT_SUFFIX, e->opt.model) < (int)sizeof heat;
     return moe_model_load(e->model, &(struct moe_load_options){
         .team = e->team, .expert_bytes = e->split.expert, .io = e->opt.io, .heat_path = keep ? heat : NULL,
-        .progress = e->opt.progress });
+        .pack_path = e->opt.no_pack ? NULL : pack, .progress = e->opt.progress });
 }
 
 int eng_open(struct eng_engine **out, const struct eng_options *opt)

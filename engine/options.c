@@ -22,6 +22,7 @@
 #define RENDER   (1u << ENG_render)
 #define INSPECT  (1u << ENG_inspect)
 #define QUANTIZE (1u << ENG_quantize)
+#define PACK     (1u << ENG_pack)
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
@@ -33,7 +34,7 @@
 
 /* clang-format off */
 static const struct eng_option options[] = {
-    { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | DOCTOR, ENG_TEXT, AT(model), 0, 0,
+    { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
       "FILE", "model file, .gguf, or the first of its splits" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this and exit" },
@@ -77,6 +78,8 @@ static const struct eng_option options[] = {
       NULL, "even weights that are quantised already" },
     { "output", "-o", SYNTH | QUANTIZE, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
+    { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
+      "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
@@ -90,7 +93,7 @@ static const struct eng_option options[] = {
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | QUANTIZE | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
     { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
@@ -98,7 +101,9 @@ static const struct eng_option options[] = {
       "SIZE", "all the memory that may be taken; 0: what is free" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
       "SIZE", "of it for keys and values; 0: for every request's context, as far as is sound" },
-    { "io", "", LOAD, ENG_IO, AT(io), 0, 0,
+    { "no-pack", "", LOAD, ENG_FLAG, AT(no_pack), 0, 0,
+      NULL, "leave the pack file beside the model alone" },
+    { "io", "", LOAD | PACK, ENG_IO, AT(io), 0, 0,
       "NAME", "how files are read: auto, uring, pread" },
     { "disk-rate", "", PLAN, ENG_SIZE, AT(disk_rate), 0, 0,
       "SIZE", "bytes a second that the disk reads; 0: measured" },
@@ -106,7 +111,7 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that memory gives; 0: measured" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
-    { "isa", "", MODEL | QUANTIZE, ENG_ISA, AT(isa), 0, 0,
+    { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
     { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
@@ -134,7 +139,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -155,6 +160,7 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
+    { ENG_pack, AT(model), "MODEL" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {

@@ -93,6 +93,7 @@ struct kn_io {
     int     (*open)(const char *path, int flags, int mode);
     int     (*close)(int fd);
     int64_t (*size)(int fd);                                /* regular files and block devices */
+    int64_t (*room)(int fd);                                /* bytes that may still be written where it is */
     ssize_t (*pread)(int fd, void *buf, size_t bytes, int64_t offset);
     ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, int64_t offset);
     int     (*sync)(int fd);
@@ -133,6 +134,7 @@ void *kn_arena_take(struct kn_arena *a, size_t n, size_t size);   /* 64-byte ali
 /* All take EINTR and short transfers in their stride.  The message names the path. */
 int  kn_file_open(int *fd, const char *path, int flags);
 void kn_file_close(int fd);
+int  kn_file_refuse_folder(const char *path);               /* KN_EINVAL, said, when it is one */
 int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 

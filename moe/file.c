@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define SPLIT_MOST 4096
 #define SUFFIX     (sizeof "-00001-of-00001.gguf" - 1)
@@ -171,6 +172,16 @@ void moe_file_close(struct moe_file *f)
         kn_free(b);
     }
     kn_free(f);
+}
+
+/* The rename at the end of writing would put the output in the input's place. */
+int moe_file_refuse_target(const struct moe_file *f, const char *path)
+{
+    struct stat in, out;
+    for (int i = 0; i < f->files.n_file; i++)
+        if (!fstat(f->fd[i], &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            return kn_fail(KN_EINVAL, "%s: it is what is read; name another file to write", path);
+    return kn_file_refuse_folder(path);
 }
 
 /* ---- looking up ------------------------------------------------------------------------------ */

@@ -458,12 +458,13 @@ done:
 static int open_store(struct moe_model *m, const struct moe_load_options *opt)
 {
     uint64_t id = 0;
-    int error = opt->heat_path ? moe_file_id(m->file, &id) : 0;
+    int error = opt->heat_path || opt->pack_path ? moe_file_id(m->file, &id) : 0;
     if (error)
         return error;
     return off_store_open(&m->store, &(struct off_store_options){
         .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
-        .slot_bytes = opt->expert_bytes, .io = opt->io, .heat_path = opt->heat_path, .model_id = id });
+        .slot_bytes = opt->expert_bytes, .io = opt->io, .heat_path = opt->heat_path,
+        .pack_path = opt->pack_path, .model_id = id });
 }
 
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
@@ -479,6 +480,21 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
     m->expert = NULL;
     m->dense = NULL;
     return 0;
+}
+
+int moe_model_pack(const struct moe_model *m, const char *path, const struct moe_pack_options *opt,
+                   struct off_packed *out)
+{
+    uint64_t id;
+    if (!m->expert)
+        return kn_fail(KN_EINVAL, "%s: it has no experts to pack", moe_file_path(m->file));
+    int error = moe_file_refuse_target(m->file, path);
+    if (error || (error = moe_file_id(m->file, &id)))
+        return error;
+    return off_pack(path, &(struct off_pack_options){
+        .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
+        .model_id = id, .io = opt->io, .ops = m->ops, .team = opt->team, .progress = opt->progress,
+        .stop = opt->stop }, out);
 }
 
 void moe_model_close(struct moe_model *m)

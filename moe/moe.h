@@ -59,6 +59,9 @@ const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
 const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
 
+/* Refuses, aloud, to write over one of f's own files, or a folder. */
+int moe_file_refuse_target(const struct moe_file *f, const char *path);
+
 /* A number that tells this model from others: of its tensors' names, places and some of their weights. */
 int moe_file_id(const struct moe_file *f, uint64_t *out);
 
@@ -154,6 +157,7 @@ struct moe_load_options {
     size_t expert_bytes;                                /* for experts: expert_least or more; 0: for all */
     enum off_io_kind io;
     const char *heat_path;                              /* keeps what is learnt of experts; NULL: nothing */
+    const char *pack_path;                              /* read experts from there if it is theirs; or NULL */
     struct off_progress *progress;                      /* of dense weights; may be NULL */
 };
 
@@ -175,6 +179,16 @@ struct moe_shape {                                      /* what others need to k
 int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
 int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_model_close(struct moe_model *m);              /* NULL is fine */
+
+/* Writes the experts of an open model, not loaded, to a pack file (off_pack()); path is none of its files. */
+struct moe_pack_options {
+    struct kn_team *team;
+    enum off_io_kind io;
+    struct off_progress *progress;                      /* may be NULL */
+    const atomic_bool *stop;                            /* may be NULL; once true, the rest is left to another call */
+};
+int  moe_model_pack(const struct moe_model *m, const char *path, const struct moe_pack_options *opt,
+                    struct off_packed *out);
 const struct moe_shape *moe_model_shape(const struct moe_model *m);
 const struct kn_ops *moe_model_ops(const struct moe_model *m);
 struct off_store *moe_model_store(const struct moe_model *m);           /* NULL without experts */

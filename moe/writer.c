@@ -74,19 +74,9 @@ static size_t scalar_bytes(enum moe_type t)
 
 /* ---- the file under its other name ----------------------------------------------------------- */
 
-/* Said before hours of writing and not by the rename after them. */
-static int refuse_folder(const char *path)
-{
-    int fd = kn_io()->open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0)
-        return 0;
-    kn_file_close(fd);
-    return kn_fail(KN_EINVAL, "%s: it is a folder; name a file to write", path);
-}
-
 int moe_writer_open(struct moe_writer **out, const char *path)
 {
-    if (refuse_folder(path))
+    if (kn_file_refuse_folder(path))            /* before hours of writing and not by the rename after them */
         return KN_EINVAL;
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)

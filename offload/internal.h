@@ -4,6 +4,7 @@
  *     policy.c    which one goes when room is needed
  *     heat.c      what was learnt for that, from one run to the next
  *     trace.c     what was asked for, and how little of it had to be read
+ *     pack.c      experts in a file of their own, as slots hold them; packer.c writes it
  *     load.c      dense weights: everything, once
  *     place.c     how a matrix lies in memory while it lands and after
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
@@ -28,6 +29,9 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
 
 /* The same by the whole team, when one matrix is large. */
 void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place);
+
+size_t off_expert_bytes(const struct off_expert *e);    /* as it lies in its files */
+size_t off_slot_bytes(const struct off_expert *e);      /* the places of all its matrices */
 
 /* ---- transfers: ring.c, pool.c ----------------------------------------------------------------------
  *
@@ -102,6 +106,7 @@ void off_io_close(struct off_io *io);           /* waits for what is under way, 
 void off_io_post(struct off_io *io, struct off_job *job);
 bool off_io_cancel(struct off_io *io, struct off_job *job);     /* true: it was not begun, and is IDLE */
 void off_io_raise(struct off_io *io, struct off_job *job);      /* now needed NOW */
+int  off_io_await(struct off_io *io, const struct off_job *job);        /* until it is done: its status */
 
 /* Every end, lateness and nudge is an event.  Wait returns once there have been more than `seen`. */
 uint64_t off_io_events(struct off_io *io);
@@ -151,6 +156,60 @@ void off_trace_add(struct off_trace *t, const int32_t *expert, int n);
 /* The misses of an optimal cache of n_slot slots for the experts that count. */
 int off_trace_least(const struct off_trace *t, const bool *counts /* [n_expert] */, int n_expert, int n_slot,
                     uint64_t *misses);
+
+/* ---- pack files: pack.c --------------------------------------------------------------------------------
+ *
+ * A head, a table and an extent for each expert.  The head says whose experts they are and how many; an
+ * entry of the table says where one is, what it is made of, and its checksum.  Both are sealed by
+ * checksums of their own, an entry with the head's in it, so that none can be another file's.
+ *
+ *     0         head
+ *     48        entries, one after another
+ *     a page    extents: each begins with a page, and so does every matrix in it */
+
+#define OFF_PACK_VERSION 1                      /* of the file, and of how matrices are interleaved in it */
+
+struct off_pack_head {                          /* little-endian, like all of it */
+    char magic[8];
+    uint32_t version, page_bytes;
+    uint64_t model_id, file_bytes;
+    uint32_t n_expert, n_matrix;
+    uint64_t check;                             /* of what stands before it */
+};
+_Static_assert(sizeof(struct off_pack_head) == 48, "as it lies in the file");
+
+struct off_pack_entry {
+    uint64_t offset, bytes, check;              /* of the extent */
+    struct { uint32_t gguf_type, n_out, n_in; } matrix[OFF_MATRICES];
+    uint32_t zero;
+    uint64_t seal;                              /* of what stands before it, and the head's check */
+};
+_Static_assert(sizeof(struct off_pack_entry) == 72, "as it lies in the file");
+
+/* A change within one 64-bit word is always seen. */
+uint64_t off_check(const void *data, size_t bytes);
+
+/* An expert's is that of its matrices' checksums, so that matrices can be verified side by side. */
+uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES]);
+
+size_t off_extent_bytes(const struct off_expert *e);
+size_t off_panel_bytes(const struct off_source *s);     /* of a matrix in an extent: whole pages */
+
+/* What a head and an entry must be, byte for byte; offset: where the expert's extent is. */
+void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct off_expert *expert, int n_expert);
+void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, const struct off_expert *e,
+                    uint64_t offset, uint64_t check);
+
+/* How many entries from the first on are as they must be, and where the extent of the next one is. */
+int off_pack_count(const struct off_pack_head *head, const struct off_expert *expert,
+                   const struct off_pack_entry *table /* [n_expert] */, uint64_t *next);
+
+struct off_extent { uint64_t offset; size_t bytes; uint64_t check; };   /* bytes 0: not to be used */
+
+/* Opens a model's pack file.  *fd -1: there is none, or it is not fit for use, which was said.  Fails only
+ * for want of memory. */
+int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off_expert *expert, int n_expert,
+                  struct off_extent *extent /* [n_expert] */);
 
 /* ---- what was learnt, between runs: heat.c ---------------------------------------------------------- */
 

@@ -228,6 +228,14 @@ void off_io_raise(struct off_io *io, struct off_job *job)
     pthread_mutex_unlock(&io->lock);
 }
 
+int off_io_await(struct off_io *io, const struct off_job *job)
+{
+    uint64_t seen = off_io_events(io);
+    while (atomic_load_explicit(&job->state, memory_order_acquire) != OFF_JOB_DONE)
+        seen = off_io_wait(io, seen);
+    return job->status;
+}
+
 /* ---- events -------------------------------------------------------------------------------------- */
 
 uint64_t off_io_events(struct off_io *io)

@@ -28,14 +28,6 @@ static void touch_place(const struct off_hands *hands, const struct off_load *l)
     kn_parallel_for(hands->team, (int)((t.bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch_item, &t);
 }
 
-static int await(struct off_io *io, const struct off_job *job)
-{
-    uint64_t seen = off_io_events(io);
-    while (atomic_load_explicit(&job->state, memory_order_acquire) != OFF_JOB_DONE)
-        seen = off_io_wait(io, seen);
-    return job->status;
-}
-
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
              const struct off_hands *hands, struct off_progress *progress)
 {
@@ -56,7 +48,7 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
         off_io_post(io, &job[i]);
     }
     for (int i = 0; i < n; i++) {
-        if ((error = await(io, &job[i])) != 0)
+        if ((error = off_io_await(io, &job[i])) != 0)
             break;
         off_interleave_team(hands, &loads[i].source, loads[i].place);
         if (progress)

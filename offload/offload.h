@@ -80,7 +80,8 @@ struct off_store_options {
     size_t slot_bytes;                          /* for slots; at least off_store_least(), 0: for all */
     enum off_io_kind io;
     const char *heat_path;                      /* what is learnt is kept there; NULL: nowhere */
-    uint64_t model_id;                          /* whose it is */
+    const char *pack_path;                      /* experts are read from there; NULL or no such file: as listed */
+    uint64_t model_id;                          /* whose both are */
 };
 
 /* NOW: somebody will wait.  SOON: read when nothing is needed now; may be dropped. */
@@ -103,8 +104,9 @@ struct off_stats {
     uint64_t read_bytes, reads;                 /* of files, for experts */
     uint64_t soon_reads, soon_hits;             /* read ahead, and of these asked for before they went */
     uint64_t wasted_bytes;                      /* read ahead and gone unused */
-    uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving */
+    uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving, verifying */
     uint64_t n_slot, n_empty, n_expert;
+    uint64_t n_packed;                          /* experts that are read from the pack file */
     bool filling;                               /* empty slots are being filled */
 };
 
@@ -139,5 +141,29 @@ void off_store_record(struct off_store *s, struct off_trace *t);
 int  off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_t *bytes);
 
 void off_stats_get(struct off_store *s, struct off_stats *out);
+
+/* ---- pack files ----------------------------------------------------------------------------------
+ *
+ * A file beside the model that holds its experts as slots do: interleaved, the matrices of each one after
+ * another, so that an expert is one read and nothing is left to do but to verify its checksum, once.  It
+ * grows under another name, path.part, one group of experts after another, each on the disk before it
+ * counts; whatever ends it, the next call goes on from there. */
+
+struct off_pack_options {
+    struct off_files files;
+    const struct off_expert *expert;            /* [n_expert] */
+    int n_expert;
+    uint64_t model_id;
+    enum off_io_kind io;
+    const struct kn_ops *ops;
+    struct kn_team *team;
+    size_t group_bytes;                         /* of memory; it takes two; 0: the usual */
+    struct off_progress *progress;              /* may be NULL */
+    const atomic_bool *stop;                    /* may be NULL; once true, it ends after the group at hand */
+};
+
+struct off_packed { int n_expert, n_before; uint64_t file_bytes; };     /* n_before: done by earlier calls */
+
+int off_pack(const char *path, const struct off_pack_options *opt, struct off_packed *out);
 
 #endif

@@ -43,6 +43,22 @@ size_t off_place_bytes(const struct off_source *s)
     return s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in) + OFF_PAGE - 1, OFF_PAGE) : 0;
 }
 
+size_t off_expert_bytes(const struct off_expert *e)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OFF_MATRICES; i++)
+        bytes += off_file_bytes(&e->matrix[i]);
+    return bytes;
+}
+
+size_t off_slot_bytes(const struct off_expert *e)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < OFF_MATRICES; i++)
+        bytes += off_place_bytes(&e->matrix[i]);
+    return bytes;
+}
+
 size_t off_scratch_bytes(const struct off_source *s)
 {
     return s->n_out ? kn_align_up(panel_bytes(s), LINE) : 0;

@@ -245,9 +245,10 @@ bool off_reader_idle(const struct off_reader *r) { return r->n_under_way == 0; }
 void off_reader_wake(struct off_reader *r) { r->mover->ops->wake(r->mover); }
 const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->name; }
 
-/* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it.  All
- * under way come in at about the same time, so more only keeps the first one waiting. */
-const size_t off_reader_most[OFF_URGENCIES] = { (size_t)6 << 20, (size_t)3 << 20, (size_t)3 << 20 };
+/* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it, and
+ * a little more bridges the time until the I/O thread runs again.  All under way come in at about the same
+ * time, so much more only keeps the first one waiting. */
+const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20 };
 
 bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 {

@@ -2,8 +2,11 @@
  *
  * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
  * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
- * makes its slot bad until all who hold it have been told.  Slots of one size on one node form a pool, so
- * that layers in larger formats do not make all slots large; every pool gets the same share of its experts.
+ * makes its slot bad until all who hold it have been told.  An expert that a pack file has is one read and
+ * comes interleaved; who waits for it the first time verifies it, and if it is damaged, or could not be
+ * read, its slot is read once more from the model's own file, as it is from then on.  Slots of one size on
+ * one node form a pool, so that layers in larger formats do not make all slots large; every pool gets the
+ * same share of its experts.
  *
  * Nodes take turns at the experts of a group, so that whatever a group uses is near to as many processors
  * as can be.  An expert is always on the same node and on no other.
@@ -39,6 +42,8 @@ struct slot {
     int n_hold;
     enum off_urgency urgency;                   /* that it was read with */
     bool ahead;                                 /* read SOON, and not asked for since */
+    bool packed;                                /* comes from the pack file */
+    uint64_t check[OFF_MATRICES];               /* of one that is being verified */
     struct off_job job[OFF_MATRICES];
 };
 
@@ -63,7 +68,13 @@ struct off_store {
     struct victim *victim;                      /* [n_slot] scratch of the choice */
     size_t scratch_bytes;
     struct off_policy *policy;
-    char *heat_path;                            /* or NULL */
+    int n_file, *fd;                            /* [n_file + 1] the model's, and last the pack file's */
+    const char **path;
+    char *pack_path, *heat_path;                /* or NULL */
+    int pack_fd;                                /* -1: there is none */
+    struct off_extent *extent;                  /* [n_expert] where the pack file has it; bytes 0: nowhere */
+    bool *verified;                             /* [n_expert] its extent has been found to be good */
+    bool said_damaged;
     uint64_t model_id;
     struct off_io *io;
     struct off_stats stats;
@@ -75,20 +86,11 @@ struct off_store {
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
 
-static size_t expert_bytes(const struct off_expert *e)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < OFF_MATRICES; i++)
-        bytes += e->matrix[i].n_out ? off_place_bytes(&e->matrix[i]) : 0;
-    return bytes;
-}
+static bool is_packed(const struct off_store *s, int32_t e) { return s->extent[e].bytes > 0; }
 
-static size_t read_bytes(const struct off_expert *e)
+static size_t read_bytes(const struct off_store *s, int32_t e)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < OFF_MATRICES; i++)
-        bytes += e->matrix[i].n_out ? off_file_bytes(&e->matrix[i]) : 0;
-    return bytes;
+    return is_packed(s, e) ? s->extent[e].bytes : off_expert_bytes(&s->expert[e]);
 }
 
 /* Sizes of slots, ascending; past MAX_SIZE of them the largest grows. */
@@ -116,12 +118,12 @@ static int make_pools(const struct off_expert *expert, int n_expert, int n_node,
     size_t size[MAX_SIZE];
     int n = 0;
     for (int e = 0; e < n_expert; e++)
-        add_size(size, &n, expert_bytes(&expert[e]));
+        add_size(size, &n, off_slot_bytes(&expert[e]));
     for (int i = 0; i < n * n_node; i++)
         pool[i] = (struct pool){ .slot_bytes = size[i / n_node], .node = i % n_node };
     for (int e = 0, first = 0; e < n_expert; e++) {
         int at = 0;
-        while (size[at] < expert_bytes(&expert[e]))
+        while (size[at] < off_slot_bytes(&expert[e]))
             at++;
         if (expert[e].group != expert[first].group)
             first = e;
@@ -207,7 +209,9 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
     s->pool_of = kn_calloc(n, sizeof *s->pool_of);
     s->spared = kn_calloc(n, sizeof *s->spared);
     s->fill = kn_calloc(n, sizeof *s->fill);
-    if (!s->expert || !s->slot_of || !s->pool_of || !s->spared || !s->fill)
+    s->extent = kn_calloc(n, sizeof *s->extent);
+    s->verified = kn_calloc(n, sizeof *s->verified);
+    if (!s->expert || !s->slot_of || !s->pool_of || !s->spared || !s->fill || !s->extent || !s->verified)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
     memcpy(s->expert, opt->expert, n * sizeof *s->expert);
     s->n_expert = opt->n_expert;
@@ -222,6 +226,26 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
         }
     }
     return 0;
+}
+
+/* The model's files, and behind them its pack file, when there is one. */
+static int list_files(struct off_store *s, const struct off_store_options *opt)
+{
+    size_t n = (size_t)opt->files.n_file;
+    s->fd = kn_calloc(n + 1, sizeof *s->fd);
+    s->path = kn_calloc(n + 1, sizeof *s->path);
+    s->pack_path = opt->pack_path ? kn_strdup(opt->pack_path) : NULL;
+    if (!s->fd || !s->path || (opt->pack_path && !s->pack_path))
+        return kn_fail(KN_ENOMEM, "no memory to list %zu files", n);
+    memcpy(s->fd, opt->files.fd, n * sizeof *s->fd);
+    memcpy(s->path, opt->files.path, n * sizeof *s->path);
+    int error = s->pack_path ? off_pack_open(&s->pack_fd, s->pack_path, opt->model_id, s->expert,
+                                             s->n_expert, s->extent) : 0;
+    s->fd[n] = s->pack_fd;
+    s->path[n] = s->pack_path;
+    s->n_file = (int)n;
+    s->stats.n_packed = s->pack_fd < 0 ? 0 : (uint64_t)s->n_expert;
+    return error;
 }
 
 /* What the last run learnt of these experts, so that this one begins warm. */
@@ -264,13 +288,15 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     if (!s)
         return kn_fail(KN_ENOMEM, "no memory for the expert store");
     pthread_mutex_init(&s->lock, NULL);
+    s->pack_fd = -1;
     int error = list_experts(s, opt);
-    if (error)
+    if (error || (error = list_files(s, opt)))
         goto fail;
     share_slots(s, bytes);
     if ((error = open_pools(s)) || (error = off_policy_open(&s->policy, s->expert, s->n_expert)) ||
         (error = recall(s, opt)) || (error = order_filling(s)) ||
-        (error = off_io_open(&s->io, &opt->files, &(struct off_io_options){ .kind = opt->io })))
+        (error = off_io_open(&s->io, &(struct off_files){ s->n_file + (s->pack_fd >= 0), s->fd, s->path },
+                             &(struct off_io_options){ .kind = opt->io })))
         goto fail;
     if (pthread_create(&s->filler, NULL, filler_main, s) != 0) {
         error = kn_fail(KN_ENOMEM, "cannot start a thread to fill slots with");
@@ -298,12 +324,18 @@ void off_store_close(struct off_store *s)
     remember(s);
     off_io_close(s->io);
     off_policy_close(s->policy);
+    kn_file_close(s->pack_fd);
     kn_free(s->heat_path);
+    kn_free(s->pack_path);
     for (int i = 0; i < s->n_pool; i++)
         kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_slot * s->pool[i].slot_bytes);
     pthread_mutex_destroy(&s->lock);
     kn_free(s->victim);
     kn_free(s->slot);
+    kn_free(s->path);
+    kn_free(s->fd);
+    kn_free(s->verified);
+    kn_free(s->extent);
     kn_free(s->fill);
     kn_free(s->spared);
     kn_free(s->pool_of);
@@ -322,13 +354,50 @@ static void view_of(const struct off_store *s, const struct slot *slot, struct o
         const struct off_source *m = &s->expert[slot->expert].matrix[i];
         if (!m->n_out)
             continue;
-        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in, off_place_panels(m, place) };
-        place += off_place_bytes(m);
+        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in,
+                                           slot->packed ? place : off_place_panels(m, place) };
+        place += slot->packed ? off_panel_bytes(m) : off_place_bytes(m);
     }
 }
 
-/* A slot that has been read is raw, or bad. */
-static void settle(struct slot *slot)
+static void post_reads(struct off_store *s, struct slot *slot, enum off_urgency urgency)
+{
+    const struct off_extent *x = &s->extent[slot->expert];
+    uint8_t *place = slot->place;
+    slot->state = SLOT_READING;
+    slot->packed = is_packed(s, slot->expert);
+    memset(slot->job, 0, sizeof slot->job);
+    if (slot->packed)
+        slot->job[0] = (struct off_job){ .file = s->n_file, .offset = x->offset, .bytes = x->bytes, .to = place };
+    for (int i = 0; i < OFF_MATRICES && !slot->packed; i++) {
+        const struct off_source *m = &s->expert[slot->expert].matrix[i];
+        slot->job[i] = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
+                                         .to = place };
+        place += off_place_bytes(m);
+    }
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        slot->job[i].urgency = urgency;
+        if (slot->job[i].bytes)
+            off_io_post(s->io, &slot->job[i]);
+    }
+    s->stats.reads++;
+    s->stats.read_bytes += read_bytes(s, slot->expert);
+}
+
+/* What the pack file has of this one is of no use: the model's own file has it too. */
+static void read_unpacked(struct off_store *s, struct slot *slot)
+{
+    if (!s->said_damaged)
+        kn_say(KN_LOG_WARN, "%s is damaged, at expert %d for one: what is damaged is read from the model's own "
+               "file; spillway pack writes it anew", s->pack_path, (int)slot->expert);
+    s->said_damaged = true;
+    s->extent[slot->expert].bytes = 0;
+    s->stats.n_packed--;
+    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+}
+
+/* A slot that has been read is raw, or ready if nothing is left to do, or bad. */
+static void settle(struct off_store *s, struct slot *slot)
 {
     if (slot->state != SLOT_READING)
         return;
@@ -341,7 +410,11 @@ static void settle(struct slot *slot)
         if (slot->job[i].status)
             status = slot->job[i].status;
     }
-    slot->state = status ? SLOT_BAD : SLOT_RAW;
+    if (status && slot->packed) {
+        read_unpacked(s, slot);
+        return;
+    }
+    slot->state = status ? SLOT_BAD : slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
     slot->status = status;
 }
 
@@ -356,7 +429,7 @@ static bool is_late(const struct slot *slot)
 static void empty_slot(struct off_store *s, struct slot *slot)
 {
     if (slot->ahead)
-        s->stats.wasted_bytes += read_bytes(&s->expert[slot->expert]);
+        s->stats.wasted_bytes += read_bytes(s, slot->expert);
     s->slot_of[slot->expert] = -1;
     slot->expert = -1;
     slot->state = SLOT_EMPTY;
@@ -366,27 +439,14 @@ static void empty_slot(struct off_store *s, struct slot *slot)
 
 static void start_reading(struct off_store *s, struct slot *slot, int32_t expert, enum off_urgency urgency)
 {
-    uint8_t *place = slot->place;
     if (slot->expert >= 0)
         empty_slot(s, slot);
     slot->expert = expert;
-    slot->state = SLOT_READING;
     slot->urgency = urgency;
     slot->ahead = urgency == OFF_SOON;
     s->slot_of[expert] = (int32_t)(slot - s->slot);
     s->n_empty--;
-    for (int i = 0; i < OFF_MATRICES; i++) {
-        const struct off_source *m = &s->expert[expert].matrix[i];
-        slot->job[i] = (struct off_job){ 0 };
-        if (!m->n_out)
-            continue;
-        slot->job[i] = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
-                                         .to = place, .urgency = urgency };
-        place += off_place_bytes(m);
-        off_io_post(s->io, &slot->job[i]);
-    }
-    s->stats.reads++;
-    s->stats.read_bytes += read_bytes(&s->expert[expert]);
+    post_reads(s, slot, urgency);
     s->stats.soon_reads += urgency == OFF_SOON;
 }
 
@@ -407,7 +467,7 @@ static void cancel_reading(struct off_store *s, struct slot *slot)
             break;
     if (i < 0) {
         s->stats.reads--;
-        s->stats.read_bytes -= read_bytes(&s->expert[slot->expert]);
+        s->stats.read_bytes -= read_bytes(s, slot->expert);
         s->stats.soon_reads--;
         slot->ahead = false;
         empty_slot(s, slot);
@@ -442,7 +502,7 @@ static int find_victims(struct off_store *s, const struct pool *p, int n, float 
     for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
         struct slot *slot = &s->slot[i];
         float wait;
-        settle(slot);
+        settle(s, slot);
         if (slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED)
             continue;
         if (slot->state == SLOT_EMPTY || slot->state == SLOT_BAD)
@@ -500,7 +560,7 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
 /* It is asked for now: whatever was being read ahead of need is so no longer. */
 static void want_now(struct off_store *s, struct slot *slot)
 {
-    settle(slot);
+    settle(s, slot);
     if (slot->state == SLOT_READING) {
         for (int i = 0; i < OFF_MATRICES; i++)
             if (slot->job[i].bytes)
@@ -563,7 +623,7 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
         struct slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
         if (!slot)
             continue;
-        settle(slot);
+        settle(s, slot);
         bool late = is_late(slot);
         if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
             continue;
@@ -582,7 +642,8 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
     return n;
 }
 
-/* What has landed for this ticket is this caller's to interleave, node by node; cut: of their matrices. */
+/* What has landed for this ticket is this caller's to interleave or verify, node by node; cut: of their
+ * matrices. */
 static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
 {
     int n = 0;
@@ -599,23 +660,39 @@ static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int 
     return n;
 }
 
-struct interleave {
+struct claimed {
     struct off_store *s;
     const struct off_ticket *ticket;
     const int32_t *index;
     const struct off_hands *hands;
 };
 
-static void interleave_item(void *arg, int item, int thread)
+static void claimed_item(void *arg, int item, int thread)
 {
-    const struct interleave *j = arg;
+    const struct claimed *j = arg;
     int32_t e = j->ticket->expert[j->index[item / OFF_MATRICES]];
     int matrix = item % OFF_MATRICES;
-    const struct slot *slot = &j->s->slot[j->s->slot_of[e]];
+    struct slot *slot = &j->s->slot[j->s->slot_of[e]];
     const struct off_source *m = &j->s->expert[e].matrix[matrix];
-    if (m->n_out)
+    struct off_view view;
+    slot->check[matrix] = 0;
+    if (m->n_out && slot->packed) {
+        view_of(j->s, slot, &view);
+        slot->check[matrix] = off_check(view.matrix[matrix].data, kn_mat_bytes(m->format, m->n_out, m->n_in));
+    } else if (m->n_out)
         off_interleave(j->hands->ops, m, slot->job[matrix].to,
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
+}
+
+/* It is as it must be, or is read again. */
+static void end_claim(struct off_store *s, struct slot *slot)
+{
+    bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;
+    s->verified[slot->expert] |= good && slot->packed;
+    if (good)
+        slot->state = SLOT_READY;
+    else
+        read_unpacked(s, slot);
 }
 
 int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
@@ -636,8 +713,8 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         pthread_mutex_unlock(&s->lock);
         uint64_t began = kn_now_ns();
         if (n_claimed) {
-            struct interleave job = { s, t, index, hands };
-            kn_parallel_on(hands->team, cut, interleave_item, &job);
+            struct claimed job = { s, t, index, hands };
+            kn_parallel_on(hands->team, cut, claimed_item, &job);
         } else {
             off_io_wait(s->io, seen);
         }
@@ -646,7 +723,7 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         s->n_starved -= starved;
         *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
         for (int i = 0; i < n_claimed; i++)
-            s->slot[s->slot_of[t->expert[index[i]]]].state = SLOT_READY;
+            end_claim(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
         if (n_claimed)                          /* others may be waiting for it */
             off_io_nudge(s->io);
     }
@@ -663,7 +740,7 @@ void off_release(struct off_store *s, struct off_ticket *t)
             t->mark[i] = MARK_GIVEN;
         if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
             continue;
-        settle(&s->slot[at]);
+        settle(s, &s->slot[at]);
         if (s->slot[at].state == SLOT_READING)
             cancel_reading(s, &s->slot[at]);
     }
@@ -718,7 +795,7 @@ static int fill_slots(struct off_store *s, int *next)
 {
     int n_under_way = 0;
     for (int i = 0; i < s->n_slot; i++) {
-        settle(&s->slot[i]);
+        settle(s, &s->slot[i]);
         n_under_way += s->slot[i].state == SLOT_READING && s->slot[i].urgency == OFF_IDLE;
     }
     for (; s->n_empty > 0 && n_under_way < N_FILL && *next < s->n_expert; ++*next) {
@@ -791,7 +868,7 @@ int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_
         for (int e = 0; e < s->n_expert; e++) {
             counts[e] = s->pool_of[e] == pool;
             if (counts[e])
-                each = read_bytes(&s->expert[e]);
+                each = read_bytes(s, e);
         }
         error = off_trace_least(t, counts, s->n_expert, s->pool[pool].n_slot, &misses);
         *bytes += misses * each;

@@ -22,7 +22,7 @@ struct use { int32_t next, expert; };           /* the turn of its next use */
 
 struct future {
     int32_t *next;                              /* [trace items] the turn of that expert's next use */
-    int32_t *now;                               /* [n_expert] the same, as of the turn under way */
+    int32_t *now;                               /* [n_expert] of its first */
     bool *there;                                /* [n_expert] */
     struct use *heap;                           /* furthest on top; entries that are out of date are skipped */
     size_t n_heap;
@@ -69,7 +69,6 @@ static void keep(struct future *f, int32_t expert, int32_t next)
 {
     f->n_there += !f->there[expert];
     f->there[expert] = true;
-    f->now[expert] = next;
     push(f, (struct use){ next, expert });
 }
 
@@ -77,7 +76,7 @@ static void shrink(struct future *f, int n_slot)
 {
     while (f->n_there > n_slot) {
         struct use u = pop(f);
-        if (!f->there[u.expert] || f->now[u.expert] != u.next)
+        if (!f->there[u.expert])                /* out of date: each use comes later than the one before */
             continue;
         f->there[u.expert] = false;
         f->n_there--;

@@ -24,7 +24,8 @@
 #include "kernels/core.h"
 
 enum fault_kind {
-    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_ANY, FAULT_KINDS
+    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_RENAME,
+    FAULT_ANY, FAULT_KINDS
 };
 
 enum fault_way {
@@ -164,6 +165,16 @@ static inline ssize_t faults_pwrite(int fd, const void *buf, size_t bytes, int64
     return faults_count(FAULT_WRITE) ? -1 : kn_io_system.pwrite(fd, buf, bytes, at);
 }
 
+static inline int faults_sync(int fd)
+{
+    return faults_count(FAULT_SYNC) ? -1 : kn_io_system.sync(fd);
+}
+
+static inline int faults_rename(const char *from, const char *to)
+{
+    return faults_count(FAULT_RENAME) ? -1 : kn_io_system.rename(from, to);
+}
+
 static inline void faults_line(enum kn_level level, const char *line)
 {
     if (level > KN_LOG_WARN)
@@ -188,6 +199,8 @@ static inline void faults_reset(void)
     io.size = faults_size;
     io.pread = faults_pread;
     io.pwrite = faults_pwrite;
+    io.sync = faults_sync;
+    io.rename = faults_rename;
     kn_io_set(&io);
     kn_log_set(faults_line, KN_LOG_INFO);
     faults.way = FAULT_NONE;

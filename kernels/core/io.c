@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <time.h>
@@ -88,6 +89,12 @@ static int64_t system_size(int fd)
     return -1;
 }
 
+static int64_t system_room(int fd)
+{
+    struct statvfs st;
+    return fstatvfs(fd, &st) < 0 ? -1 : (int64_t)(st.f_bavail * st.f_frsize);
+}
+
 static ssize_t system_pread(int fd, void *buf, size_t n, int64_t at) { return pread(fd, buf, n, at); }
 static ssize_t system_pwrite(int fd, const void *buf, size_t n, int64_t at) { return pwrite(fd, buf, n, at); }
 
@@ -102,6 +109,7 @@ const struct kn_io kn_io_system = {
     .alloc = malloc, .free = free, .map = system_map, .unmap = system_unmap,
     .bind = system_bind, .cpu_nodes = system_cpu_nodes,
     .open = system_open, .close = close, .size = system_size,
+    .room = system_room,
     .pread = system_pread, .pwrite = system_pwrite, .sync = fsync,
     .rename = rename, .unlink = unlink, .now_ns = system_now_ns,
 };
@@ -126,6 +134,15 @@ void kn_file_close(int fd)
 {
     if (fd >= 0)
         seam->close(fd);
+}
+
+int kn_file_refuse_folder(const char *path)
+{
+    int fd = seam->open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    kn_file_close(fd);
+    return kn_fail(KN_EINVAL, "%s: it is a folder; name a file to write", path);
 }
 
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)

@@ -168,6 +168,10 @@ static void flags_and_aliases(void **state)
     accepts(ENG_inspect, "file.gguf --json");
     assert_string_equal(config.model, "file.gguf");
     accepts(ENG_doctor, "");
+    accepts(ENG_pack, "file.gguf -o there --io pread --json");
+    assert_true(!strcmp(config.model, "file.gguf") && !strcmp(config.output, "there") && config.json);
+    accepts(ENG_run, "-m m --no-pack");
+    assert_true(config.no_pack);
     accepts(ENG_tokenize, "-m m --decode --special");
     assert_true(config.decode && config.special);
 
@@ -215,6 +219,7 @@ static void mistakes_are_told(void **state)
         { ENG_synth, "--shape x", "synth needs -o FILE" },
         { ENG_quantize, "-o y", "quantize needs MODEL" },
         { ENG_quantize, "m", "quantize needs -o FILE" },
+        { ENG_pack, "-o y", "pack needs MODEL" },
         { ENG_quantize, "m n -o y", "'n' is not a flag" },
         { ENG_quantize, "m -o y --expert q4_k", "did you mean --experts?" },
         { ENG_quantize, "m -o y --shape x", "--shape is not for quantize, but for synth" },
@@ -226,7 +231,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, bench, plan, doctor" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },

@@ -140,7 +140,7 @@ static void sit_down(struct person *p)
         struct termios before, after;
         close(ends[0]);
         setenv("TERM", "xterm", 1);
-        alarm(30);                              /* a test that hangs dies */
+        alarm(120);                              /* a test that hangs dies */
         tcgetattr(STDIN_FILENO, &before);
         if (eng_terminal_open(&t) < 0 || !eng_terminal_is_tty(t))
             _exit(2);
@@ -151,7 +151,7 @@ static void sit_down(struct person *p)
     }
     close(ends[1]);
     p->reports = fdopen(ends[0], "r");
-    alarm(30);
+    alarm(120);
 }
 
 /* Reads the terminal until `text` has appeared. */
