@@ -466,6 +466,7 @@ static void cancel_reading(struct off_store *s, struct slot *slot)
         if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
             break;
     if (i < 0) {
+        kn_assert(slot->n_hold == 0);
         s->stats.reads--;
         s->stats.read_bytes -= read_bytes(s, slot->expert);
         s->stats.soon_reads--;
@@ -526,12 +527,23 @@ static int find_victims(struct off_store *s, const struct pool *p, int n, float 
     return found;
 }
 
+/* Somebody needs it now: what was being read ahead of need is so no longer, and nobody else may drop it. */
+static void hold(struct off_store *s, struct slot *slot)
+{
+    for (int i = 0; slot->state == SLOT_READING && i < OFF_MATRICES; i++)
+        if (slot->job[i].bytes)
+            off_io_raise(s->io, &slot->job[i]);
+    s->stats.soon_hits += slot->ahead;
+    slot->ahead = false;
+    slot->n_hold++;
+}
+
 static void place(struct off_store *s, struct off_ticket *t, int i)
 {
     t->n_missing--;
     t->mark[i] = MARK_BACK;
     if (t->urgency == OFF_NOW) {
-        s->slot[s->slot_of[t->expert[i]]].n_hold++;
+        hold(s, &s->slot[s->slot_of[t->expert[i]]]);
         t->mark[i] = MARK_HELD;
     }
 }
@@ -557,23 +569,6 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
 
 /* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
-/* It is asked for now: whatever was being read ahead of need is so no longer. */
-static void want_now(struct off_store *s, struct slot *slot)
-{
-    settle(s, slot);
-    if (slot->state == SLOT_READING) {
-        for (int i = 0; i < OFF_MATRICES; i++)
-            if (slot->job[i].bytes)
-                off_io_raise(s->io, &slot->job[i]);
-        s->stats.misses++;
-    } else {
-        s->stats.hits++;
-    }
-    s->stats.soon_hits += slot->ahead;
-    slot->ahead = false;
-    slot->n_hold++;
-}
-
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out)
 {
@@ -593,7 +588,9 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
             out->n_missing++;
             s->stats.misses += urgency == OFF_NOW;
         } else if (urgency == OFF_NOW) {
-            want_now(s, &s->slot[slot]);
+            settle(s, &s->slot[slot]);
+            *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += 1;
+            hold(s, &s->slot[slot]);
             mark[i] = MARK_HELD;
         } else {
             mark[i] = MARK_BACK;

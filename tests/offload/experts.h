@@ -202,7 +202,7 @@ static inline void wait_until_filled(struct off_store *s)
     do {
         sched_yield();
         off_stats_get(s, &stats);
-    } while (stats.n_empty);
+    } while (stats.filling);
 }
 
 /* ---- several threads ------------------------------------------------------------------------- */
@@ -225,13 +225,38 @@ static inline void *ask_often(void *arg)
     return NULL;
 }
 
+/* Asks for what it will not use and gives it up at once, until it is told to stop. */
+struct dreamer { struct off_store *s; atomic_bool stop; };
+
+static inline void *dream(void *arg)
+{
+    struct dreamer *d = arg;
+    struct off_ticket t;
+    uint8_t mark[3];
+    uint64_t random = 1;
+    while (!atomic_load(&d->stop)) {
+        int32_t soon[3];
+        random = kn_mix(random + KN_GOLDEN);
+        for (int i = 0; i < 3; i++)
+            soon[i] = (int32_t)(random % 3 * 8 + (random >> 8) % 5 + (uint64_t)i);
+        off_fetch(d->s, soon, mark, 3, OFF_SOON, &t);
+        if (random >> 60 & 1)
+            sched_yield();
+        off_release(d->s, &t);
+    }
+    return NULL;
+}
+
 /* Of a model of three layers of eight. */
 static inline void ask_from_threads(const struct model *m, size_t bytes)
 {
     struct off_store *s;
     struct asker *a[3];
-    pthread_t thread[3];
+    struct dreamer d = { 0 };
+    pthread_t thread[3], dreamer;
     assert_int_equal(open_store(&s, m, bytes), 0);
+    d.s = s;
+    assert_int_equal(pthread_create(&dreamer, NULL, dream, &d), 0);
     for (int i = 0; i < 3; i++) {
         a[i] = open_asker(s, m);
         a[i]->random = (uint64_t)i;
@@ -242,6 +267,8 @@ static inline void ask_from_threads(const struct model *m, size_t bytes)
         assert_int_equal(a[i]->n_wrong + a[i]->n_failed, 0);
         close_asker(a[i]);
     }
+    atomic_store(&d.stop, true);
+    pthread_join(dreamer, NULL);
     off_store_close(s);
 }
 

@@ -226,6 +226,39 @@ static void threads_ask_at_once(void **state)
     close_model(m);
 }
 
+/* One waits for room for an expert; another's read ahead brings it: from then on it is needed, not dreamt of. */
+static void what_others_read_ahead_is_taken_over(void **state)
+{
+    (void)state;
+    struct model *m = open_model(1, 5, 30);
+    struct off_store *s;
+    struct off_stats stats;
+    struct off_ticket first, second, soon;
+    int32_t zero[] = { 0 }, rest[] = { 1, 2 }, two[] = { 2 };
+    uint8_t mark[4];
+    int got, given = 0;
+    assert_int_equal(open_store(&s, m, least(m)), 0);
+    struct asker *a = open_asker(s, m);
+    wait_until_filled(s);                       /* with 0 and 1 */
+    off_fetch(s, zero, mark, 1, OFF_NOW, &first);
+    off_fetch(s, rest, mark + 1, 2, OFF_NOW, &second);          /* no room for 2 */
+    off_release(s, &first);
+    off_fetch(s, two, mark + 3, 1, OFF_SOON, &soon);
+    while ((got = off_wait(s, &second, &a->hands, a->index, a->view, a->status)) > 0)
+        for (int i = 0; i < got; i++, given++)
+            assert_true(a->status[i] == 0 && is_expert(m, rest[a->index[i]], &a->view[i]));
+    assert_int_equal(given, 2);
+    off_stats_get(s, &stats);
+    assert_int_equal(stats.soon_reads, 1);
+    assert_int_equal(stats.soon_hits, 1);
+    assert_int_equal(stats.misses, 1);
+    off_release(s, &soon);
+    off_release(s, &second);
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +270,7 @@ int main(void)
         cmocka_unit_test(what_is_read_ahead_is_counted),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
         cmocka_unit_test(whatever_fails_nothing_is_left),
+        cmocka_unit_test(what_others_read_ahead_is_taken_over),
         cmocka_unit_test(threads_ask_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
