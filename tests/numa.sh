@@ -47,7 +47,7 @@ logits() {
 }
 /spillway doctor --quiet | sed -n 's/^/FACT doctor /p' | grep -E ' (numa|dram) |dram node'
 logits default; logits three-threads "--threads 3"; logits seven-threads "--threads 7"; logits one-thread "--threads 1"
-least=$(/spillway eval -m /model.gguf --ids 1 --logits /tmp/l --host-mem 1M 2>&1 | sed -n 's/.*raise --host-mem to \([0-9]*\)M.*/\1/p')
+least=$(/spillway eval -m /model.gguf --ids $ids --logits /tmp/l --host-mem 1M 2>&1 | sed -n 's/.*raise --host-mem to \([0-9]*\)M.*/\1/p')
 logits little-memory "--host-mem ${least}M"
 i=0
 while [ $i -lt 3000 ]; do echo "$i bottles hang on the wall, one falls, how many are left?"; i=$((i + 1)); done >/tmp/text

@@ -13,6 +13,10 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
         >build-long.log 2>&1
     build/long/release/tests/moe/test_same_bytes 2>&1 | tail -n 1
     rm -f build-long.log
+    echo "== layouts of NUMA nodes, in virtual machines"
+    make --no-print-directory >/dev/null
+    build/release/spillway synth --shape tiny -o build/tiny.gguf --quiet
+    tests/numa.sh build/release/spillway build/tiny.gguf 2>&1 | tail -n 60 || true
     for mode in release asan tsan; do
         echo "== MODE=$mode, tests ten times"
         for i in 1 2 3 4 5 6 7 8 9 10; do
