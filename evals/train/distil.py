@@ -74,7 +74,7 @@ def main():
             weight[torch.from_numpy(np.concatenate(marks)).to(DEVICE)] = a.marked
         numbers = {"right": right.mean()}
         if a.marks:
-            numbers["right_unmarked"] = (right * (weight == 1)).sum() / (weight == 1).sum()
+            numbers["right_unmarked"] = (right * (weight == 1)).sum() / (weight == 1).sum().clamp(min=1)
         return (loss * weight).sum() / weight.sum(), numbers
     loop.fit(draft, loss_of, a)
 
