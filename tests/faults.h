@@ -227,6 +227,16 @@ static inline bool faults_clean(void)
     return faults.n_alloc == 0 && faults.n_map == 0 && faults.n_open == 0;
 }
 
+/* Only listens: for when threads are running, which may not see the machine change under them. */
+static inline void faults_listen(void)
+{
+    faults.line[0] = '\0';
+    faults.n_line = 0;
+    kn_log_set(faults_line, KN_LOG_INFO);
+}
+
+static inline void faults_listen_off(void) { kn_log_set(NULL, KN_LOG_INFO); }
+
 static inline void faults_off(void)
 {
     kn_io_set(NULL);

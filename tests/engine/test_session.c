@@ -326,7 +326,7 @@ static void wrong_requests_are_refused(void **state)
     fill_prompt(token, 60, 12);
     struct eng_request good = request(token, 50, 3, 2);
     struct heard want = run_alone(e, s, &good);
-    faults_reset();
+    faults_listen();
     assert_int_equal(eng_session_open(&more, e), KN_ELIMIT);
     int n_line = 1;
 #define REFUSED(code, change)                                           \
@@ -348,7 +348,7 @@ static void wrong_requests_are_refused(void **state)
     fill_prompt(token, 60, 12);
     bias[3].token = n_vocab;
     REFUSED(KN_EINVAL, (r.sampling.bias = bias, r.sampling.n_bias = 4));
-    faults_off();
+    faults_listen_off();
     bias[3].token = 0; /* after all that, and with all bias there may be */
     good.sampling.bias = bias;
     good.sampling.n_bias = ENG_REQUEST_BIAS;
@@ -409,9 +409,9 @@ static void rows_beyond_the_vocabulary_are_no_choice(void **state)
     struct spec_bias bias = { n_vocab, 1 };
     r.sampling.bias = &bias;
     r.sampling.n_bias = 1;
-    faults_reset();
+    faults_listen();
     assert_int_equal(eng_session_start(s, &r), KN_EINVAL);
-    faults_off();
+    faults_listen_off();
     r = request(token, 3, 1, 1);                        /* a prompt may have them: they have rows */
     assert_int_equal(eng_session_start(s, &r), 0);
     close_engine(e);
@@ -435,13 +435,13 @@ static void a_choice_of_nothing_ends_its_session_only(void **state)
     struct heard want = run_alone(e, good, &r);
     eng_session_close(good);
     assert_int_equal(eng_session_open(&good, e), 0);
-    faults_reset();
+    faults_listen();
     assert_int_equal(eng_session_start(bad, &none), 0);
     struct heard got = run_alone(e, good, &r);
     assert_int_equal(bad->finish, ENG_FAILED);
     assert_same("beside a failure", &got, &want);
     assert_int_equal(faults.n_line, 1);
-    faults_off();
+    faults_listen_off();
     none.sampling.n_bias = 0;
     got = run_alone(e, bad, &none);                     /* it may be started again */
     assert_int_equal(got.n, 10);
@@ -471,7 +471,7 @@ static void without_kv_a_session_fails_alone(void **state)
     e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50,
                                           .kv_mem = 7 * ENG_KV_BLOCK * slot });
     assert_int_equal(e->kv.n_block, 7);
-    faults_reset();
+    faults_listen();
     for (int i = 0; i < 3; i++) {
         struct eng_request r = request(token[i], 100, 60, (uint64_t)i);
         assert_int_equal(eng_session_open(&s[i], e), 0);
@@ -495,7 +495,7 @@ static void without_kv_a_session_fails_alone(void **state)
         }
     assert_true(failed >= 0);
     assert_int_equal(faults.n_line, 1);
-    faults_off();
+    faults_listen_off();
     eng_session_close(s[failed == 0 ? 1 : 0]); /* with its room the other goes on to the end */
     struct eng_request r = request(token[failed], 100, 60, (uint64_t)failed);
     struct heard again = run_alone(e, s[failed], &r);
