@@ -597,6 +597,10 @@ static void what_counts_as_done_is_on_the_disk(void **state)
 static void whatever_fails_it_goes_on(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_THREAD__
+    printf("skipped: packing through all faults says nothing new of threads and takes minutes here\n");
+    skip();
+#endif
     static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
         { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
         { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_READ, FAULT_ERROR, EIO },
