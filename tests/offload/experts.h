@@ -243,6 +243,7 @@ static inline void *dream(void *arg)
         if (random >> 60 & 1)
             sched_yield();
         off_release(d->s, &t);
+        usleep(500);                            /* it shall be in the way, not all that there is */
     }
     return NULL;
 }
