@@ -200,7 +200,7 @@ static inline void wait_until_filled(struct off_store *s)
 {
     struct off_stats stats;
     do {
-        sched_yield();
+        usleep(1000);
         off_stats_get(s, &stats);
     } while (stats.filling);
 }
