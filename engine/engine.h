@@ -2,11 +2,14 @@
  *
  *     eng_open -> eng_session_open* -> [ eng_session_start, eng_step until it finishes ]* -> close
  *
- * A session is one sequence of tokens with its KV.  Starting one hands over the *whole* sequence so far;
- * what its KV already holds of it is kept, the rest is computed in chunks beside the other sessions'
- * tokens.  A step is one forward pass over rows of all running sessions, then one choice for each that
- * has a token due.  What a session yields depends on its tokens, its sampling and its seed, and on
- * nothing else: not on company, chunks, threads or instruction set.
+ * A session is one sequence of tokens.  Starting one hands over the *whole* sequence so far; keys and
+ * values that are still there from any session of the same salt are used again, the rest is computed in
+ * chunks beside the other sessions' tokens.  More sessions may be open than advance at once (n_parallel):
+ * the others wait, and who is next goes by priority, by what the user has had, by age; when KV memory runs
+ * out the last of that order waits as well, and is computed again later.  A step is one forward pass over
+ * rows of the sessions that advance, then the choices for those that have tokens due.  What a session
+ * yields depends on its tokens, its sampling and its seed, and on nothing else: not on company, chunks,
+ * waiting, threads or instruction set.
  *
  * One thread calls all of this.  Everything is taken when it opens; a step allocates nothing. */
 #ifndef ENGINE_ENGINE_H
@@ -24,7 +27,8 @@ struct eng_options {
     enum kn_isa isa;                            /* at most */
     enum kn_kv kv;
     int n_thread;                               /* 0: one per usable CPU */
-    int n_parallel;                             /* sessions */
+    int n_parallel;                             /* sessions that advance at once */
+    int n_session;                              /* that may be open; 0: n_parallel */
     int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
     int n_chunk;                                /* rows of a pass; 0: 512 */
     size_t host_mem;                            /* everything the process takes; 0: what is free */
@@ -53,13 +57,21 @@ int eng_n_ctx(const struct eng_engine *e);
 int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
 #define ENG_REQUEST_BIAS 1024
+#define ENG_TOP 20
+
+struct gr_grammar;                              /* engine/grammar/grammar.h */
 
 struct eng_request {
     const int32_t *token;                       /* [n_token] the whole sequence; copied */
     int n_token;
     int n_predict;                              /* tokens to add; -1: until it ends */
     bool ignore_eos;                            /* stop tokens are never chosen */
-    struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied */
+    struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
+    const struct gr_grammar *grammar;           /* of the tokens to come, or NULL; outlives the session's run */
+    int n_top;                                  /* likeliest tokens to tell of each, at most ENG_TOP */
+    int priority;                               /* higher goes first, and takes the place of lower */
+    uint64_t user;                              /* whose tokens these are: users get the same share */
+    uint64_t salt;                              /* KV is shared only among sessions of one salt */
 };
 
 enum eng_finish {
@@ -73,6 +85,8 @@ struct eng_event {                              /* a session got a token, or end
     struct eng_session *session;
     int32_t token;                              /* ENG_NO_TOKEN: none */
     float logprob;
+    const struct spec_top *top;                 /* [n_top] of the request; valid until the next step */
+    int n_top;
     enum eng_finish finish;
     int status;
 };
@@ -82,7 +96,9 @@ void eng_session_close(struct eng_session *s);
 int  eng_session_start(struct eng_session *s, const struct eng_request *r);
 bool eng_session_runs(const struct eng_session *s);     /* more steps are needed */
 void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
-int  eng_session_cached(const struct eng_session *s);   /* tokens whose KV the last start found */
+int  eng_session_cached(const struct eng_session *s);   /* prompt tokens found computed; known once it advances */
+bool eng_session_waits(const struct eng_session *s);    /* runs, but has no place in the passes now */
+int  eng_session_computed(const struct eng_session *s); /* tokens whose KV is there: a prompt's progress */
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
 
 /* What passes have cost so far. */
@@ -90,11 +106,16 @@ struct eng_stats {
     uint64_t n_pass, n_prompt_token, n_token;
     uint64_t pass_ns, sample_ns;
     double experts;                             /* distinct ones per layer, summed over passes */
+    uint64_t n_row, n_preempted;                /* rows of passes; times that a session lost its KV */
+    uint64_t n_cache_asked, n_cache_found;      /* prompt tokens looked for, and found computed */
+    int n_running, n_waiting;                   /* sessions, now */
+    int n_kv_block, n_kv_used;                  /* of sessions that run; what is only kept is free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
-/* One pass.  Fills event[n_parallel] and returns how many; 0 too while prompts are being read.  Every
+/* One pass.  Fills event[eng_event_room()] and returns how many; 0 too while prompts are being read.  Every
  * session that is started and not stopped ends with one event whose finish is not ENG_RUNNING. */
+int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */

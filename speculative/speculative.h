@@ -57,6 +57,10 @@ struct spec_choice {
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
                 const int32_t *history, int n_history, int64_t position, struct spec_choice *out);
 
+/* The n likeliest tokens after step 0 alone, T = 1: most likely first, lowest id on a tie. */
+struct spec_top { int32_t token; float logprob; };
+void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n, struct spec_top *out);
+
 /* The Gumbel noise of step 4. */
 double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token);
 
