@@ -189,7 +189,7 @@ struct spec_verify {
     struct spec_choice out[SPEC_NODES + 1];
 
     int n_dice;                                     /* uniform numbers used so far */
-    int n_walked;                                   /* block: nodes looked at */
+    int n_walked;                                   /* nodes before the wanted row; block: kept or not */
     double carry;                                   /* block: probability that the walk so far is kept */
     struct spec_choice last;                        /* block: what follows the path */
 };
