@@ -18,6 +18,8 @@
 #define DWELL      8                /* steps */
 #define REFRESH    96               /* steps with drafts between two without */
 #define TRIAL      4                /* steps */
+#define VAGUE      8                /* passes: fewer are worth a trial, */
+#define NEARLY     0.93             /* if they gain so much of what the best does */
 #define FIRST_WAIT 64               /* steps after a trial; twice as many each time when it fails clearly, */
 #define CLEARLY    0.9              /* by this gain */
 #define LAST_WAIT  8192
@@ -25,7 +27,9 @@
 #define MAY_LOSE   4                /* plain steps, */
 #define SHARE      0.008            /* and this of the time so far, */
 #define LATELY     4000             /* which counts for at most so many steps */
-#define UNSEEN     0.8              /* survival per depth of what was never tried, in hope */
+#define UNSEEN     0.8              /* survival per depth of what was never tried, in hope; */
+#define SEEN       0.64             /* and of what was; */
+#define LUCK       1.5              /* or what it was and so many deviations more */
 #define HARDLY     0.02             /* a survival below is not drafted for */
 
 struct plan { int drafter, depth; double rows, tokens, draft_ns, pass_ns, gain, bar; };
@@ -119,10 +123,11 @@ struct ask {                        /* what plans are made for */
 static void expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
 {
     spec_control_expect(c, drafter, session, depth, what);
-    double hope = 1;
+    double hope = 1, most = 1;
     for (int d = 0; hopeful && d < depth; d++) {
-        hope *= seen(c, drafter) ? UNSEEN * UNSEEN : UNSEEN;
-        what[d] = fmax(what[d], hope);
+        hope *= seen(c, drafter) ? SEEN : UNSEEN;
+        double luck = 1 + LUCK / sqrt(c->arm[drafter].hoped[d] + 1);
+        what[d] = most = fmin(most, fmax(what[d] * luck, hope));
     }
 }
 
@@ -182,12 +187,30 @@ static double may_lose(const struct spec_control *c, double plain_ns)
     return MAY_LOSE * plain_ns + SHARE * fmin(c->total_ns, LATELY * plain_ns);
 }
 
-/* What a trial may lose: all that it takes when nothing is known of who drafts, else what is expected. */
+/* A trial may lose all that it takes. */
 static bool affordable(const struct spec_control *c, const struct ask *q, const struct plan *p, double room_ns)
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
-    double back = seen(c, p->drafter) ? (p->tokens - q->n_due) * q->token_ns : 0;
-    return TRIAL * (p->draft_ns + pass - q->off_ns - back) <= room_ns;
+    return TRIAL * (p->draft_ns + pass - q->off_ns) <= room_ns;
+}
+
+/* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
+static bool find_vague(const struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
+{
+    int size = spec_size_of(q->n_due), drafter = c->now[size].drafter;
+    double least = VAGUE;
+    out->drafter = SPEC_OFF;
+    if (drafter == SPEC_OFF || c->step < c->arm[drafter].tried[size].next)
+        return false;
+    for (int depth = 1; depth <= c->arm[drafter].tried[size].deepest; depth++) {
+        struct plan p = plan(c, q, drafter, depth, depth, false);
+        double weight = spec_passes_weight(&c->passes, q->n_due, (int)p.rows - q->n_due);
+        if (depth != c->now[size].depth && p.rows > q->n_due && p.gain > best_gain * NEARLY && weight < least) {
+            least = weight;
+            *out = p;
+        }
+    }
+    return out->drafter != SPEC_OFF;
 }
 
 /* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
@@ -203,8 +226,10 @@ static bool find_trial(struct spec_control *c, const struct ask *q, double best_
         bool on = c->now[size].drafter == i, deeper = on && deepest < a->most_depth;
         if (on && !deeper)
             continue;
-        int most = kn_min(a->most_depth, deepest ? 2 * deepest : 2);
+        int most = kn_min(a->most_depth, on ? 2 * deepest : 2);
         struct plan p = plan(c, q, i, on ? deepest + 1 : 1, most, true);
+        if (p.gain <= best_gain * TO_TURN_ON && deepest > most)     /* little is lost by short drafts, if they can win */
+            p = plan(c, q, i, 1, deepest, true);
         if (p.drafter != SPEC_OFF && p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON &&
             (out->drafter == SPEC_OFF || p.gain > out->gain))
             *out = p;
@@ -297,6 +322,18 @@ static void start_trial(struct spec_control *c, const struct plan *p, int size, 
         a->tried[size].wait *= 2;
 }
 
+/* A trial ends early when the number of sequences changes, or when it has become clear that it loses. */
+static bool trial_goes_on(struct spec_control *c, const struct ask *q)
+{
+    if (c->trial.left == 0)
+        return false;
+    struct plan p = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, false);
+    if (c->trial.size == spec_size_of(q->n_due) && (c->trial.left == TRIAL || p.gain > CLEARLY))
+        return true;
+    c->trial.left = 0;
+    return false;
+}
+
 /* Returns the plan to follow; drafter SPEC_OFF for none. */
 static struct plan choose(struct spec_control *c, const struct ask *q, struct spec_decision *d)
 {
@@ -317,15 +354,15 @@ static struct plan choose(struct spec_control *c, const struct ask *q, struct sp
         d->why = SPEC_WHY_SPENT;
         return none;
     }
-    if (c->trial.left > 0 && c->trial.size == size) {
+    if (trial_goes_on(c, q)) {
         d->why = SPEC_WHY_TRIAL;
         trial = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, true);
         take(d, &trial, 0);
         return trial;
     }
-    c->trial.left = 0;
     best = settle(c, q, best, d);
-    if (q->n_beside == 0 && find_trial(c, q, best.drafter == SPEC_OFF ? 1 : best.gain, &trial) &&
+    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain;
+    if (q->n_beside == 0 && (find_trial(c, q, best_gain, &trial) || find_vague(c, q, best_gain, &trial)) &&
         affordable(c, q, &trial, d->may_lose_ns - c->lost_ns)) {
         struct plan known = plan(c, q, trial.drafter, 1, c->arm[trial.drafter].tried[size].deepest, false);
         start_trial(c, &trial, size, known.gain);

@@ -44,7 +44,7 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
 
 /* ---- drafters ------------------------------------------------------------------------------------------------ */
 
-#define STEPS_TO_JUDGE 16
+#define STEPS_TO_JUDGE 8
 #define PAYS           1.005
 
 void spec_control_price(struct spec_control *c, int drafter, double memory)

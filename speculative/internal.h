@@ -66,7 +66,10 @@ double spec_passes_plain(const struct spec_passes *p, int n_due);
 /* hopeful: rows beyond those that were tried are taken to cost nothing. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
 void   spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
+/* Passes with about so many drafted rows that are remembered. */
+double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted);
 void   spec_passes_shift(struct spec_passes *p, double factor);         /* the machine's speed has changed */
+void   spec_passes_doubt(struct spec_passes *p);                        /* drafted passes are not what they were */
 
 struct spec_arm {                                   /* a drafter */
     const char *name;
@@ -99,8 +102,9 @@ struct spec_control {
     uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
     struct { int drafter, depth; uint64_t since; } now[SPEC_SIZES];     /* what is on; SPEC_OFF */
     struct { int drafter, depth, size, left; } trial;
-    int    doubt;                                   /* plain steps to take, for times have changed */
-    struct { double sum, log_sum; int n; } drift[2];        /* passes above, and below, what was expected */
+    int    doubt;                                   /* plain steps to take, for times may have changed */
+    double doubt_log;                               /* of what they took, over what was expected: sum of logarithms */
+    double drift[2];                                /* passes above, and below, what was expected: the same */
     double total_ns, lost_ns;
     struct spec_decision last;
 };

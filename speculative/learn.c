@@ -21,9 +21,12 @@
 #define ACCOUNT      (1 - 1 / 2048.0)
 #define STALL        (1 - 1 / 64.0)
 #define MEMORY       12
-#define SLACK        0.05           /* of the logarithm: noise */
-#define STEPS        0.8            /* of the logarithm in all: a change; at least four steps */
-#define DOUBT        4
+#define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
+#define STRANGE      0.25           /* so much in all: odd, */
+#define CHANGE       0.75           /* so much: a change; */
+#define LONGEST      0.25           /* one pass counts no more than this, */
+#define SAME         0.08           /* and plain ones have changed if their mean has by this */
+#define DOUBT        4              /* plain passes to find out */
 
 /* ---- what drafts are worth ---------------------------------------------------------------------------------- */
 
@@ -100,42 +103,53 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
 
 /* ---- what passes take --------------------------------------------------------------------------------------- */
 
-/* Several in a row on the same side: says so, and by what factor. */
-static bool drifts(struct spec_control *c, double took, double expected, double *factor)
+/* Whether passes have been on the same side of what was expected for long.  One that may belong to a change is
+ * not learnt from until that is settled. */
+static bool drifts(struct spec_control *c, double log, bool *strange)
 {
-    double log = kn_log(took / expected);
-    for (int side = 0; side < 2; side++) {
-        double x = side ? -log : log;
-        c->drift[side].sum = fmax(0, c->drift[side].sum + fmin(x, 0.25) - SLACK);
-        c->drift[side].log_sum += fmin(x, 2);
-        c->drift[side].n++;
-        if (c->drift[side].sum <= 0)
-            memset(&c->drift[side], 0, sizeof c->drift[side]);
-        if (c->drift[side].sum < STEPS)
-            continue;
-        double mean = c->drift[side].log_sum / c->drift[side].n;
-        *factor = kn_exp(side ? -mean : mean);
-        memset(c->drift, 0, sizeof c->drift);
-        return true;
+    c->drift[0] = fmax(0, c->drift[0] + fmin(log, LONGEST) - SLACK);
+    c->drift[1] = fmax(0, c->drift[1] + fmin(-log, LONGEST) - SLACK);
+    *strange = c->drift[0] >= STRANGE || c->drift[1] >= STRANGE;
+    if (c->drift[0] < CHANGE && c->drift[1] < CHANGE)
+        return false;
+    c->drift[0] = c->drift[1] = 0;
+    return true;
+}
+
+/* Plain passes tell whether all has changed, or only what drafts cost. */
+static void settle_doubt(struct spec_control *c, double log)
+{
+    c->doubt_log += log;
+    if (--c->doubt > 0)
+        return;
+    double mean = c->doubt_log / DOUBT;
+    if (fabs(mean) < SAME) {
+        spec_passes_doubt(&c->passes);
+        return;
     }
-    return false;
+    double factor = kn_exp(mean);
+    spec_passes_shift(&c->passes, factor);
+    for (int i = 0; i < c->opt.n_drafter; i++)
+        for (int size = 0; size < SPEC_SIZES; size++)
+            c->arm[i].draft_ns[size] *= factor;
 }
 
 static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_drafted, bool known)
 {
-    double expected = known ? spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false) : 0, factor;
-    if (expected > 0 && s->n_beside == 0 && drifts(c, s->pass_ns, expected, &factor)) {
-        if (n_drafted == 0) {
-            spec_passes_shift(&c->passes, factor);
-            c->doubt = 0;
-        } else if (c->doubt == 0) {
+    bool strange = false, plain = n_drafted == 0 && s->n_beside == 0;
+    if (known && s->n_beside == 0) {
+        double log = kn_log(s->pass_ns / spec_passes_ns(&c->passes, s->n_due, 0, n_drafted, false));
+        if (c->doubt > 0 && plain) {
+            settle_doubt(c, log);
+            strange = true;
+        } else if (c->doubt == 0 && drifts(c, log, &strange)) {
             c->doubt = DOUBT;
+            c->doubt_log = 0;
         }
     }
-    if (n_drafted == 0 && c->doubt > 0)
-        c->doubt--;
-    spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
-    if (n_drafted == 0 && s->n_beside == 0)
+    if (!strange)
+        spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
+    if (plain)
         c->plain_at[spec_size_of(s->n_due)] = c->step;
     if (s->experts > 0)
         spec_knots_learn(&c->experts, s->n_row, s->experts);
@@ -187,6 +201,8 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
     if (c->last.depth > 0)
         learn_draft(a, size, s->draft_ns / c->last.depth);
     learn_truth(c, drafter, s);
-    if (c->trial.left > 0 && c->last.why == SPEC_WHY_TRIAL && --c->trial.left == 0)
-        a->tried[size].deepest = kn_max(a->tried[size].deepest, c->trial.depth);
+    if (c->last.why == SPEC_WHY_TRIAL) {
+        a->tried[size].deepest = kn_max(a->tried[size].deepest, c->last.depth);
+        c->trial.left -= c->trial.left > 0;
+    }
 }

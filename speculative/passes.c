@@ -12,6 +12,7 @@
 #include <math.h>
 
 #define MEMORY     12               /* passes: 5 % of noise becomes 1 % */
+#define AGEING     (1 - 1 / 1024.0)
 #define EXACT      32               /* rows that have a knot of their own */
 #define ENOUGH     3                /* passes that make a size known */
 #define NEAR       1.35             /* sizes within this factor tell of each other */
@@ -191,6 +192,14 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     toward(&p->drafted[size][level].each, each, *weight);
     toward(mean, growth, *weight);
     *weight = fmin(*weight + 1, MEMORY - 1);
+    for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
+        if (i != level && p->drafted[size][i].weight > 1)
+            p->drafted[size][i].weight = fmax(1, p->drafted[size][i].weight * AGEING);
+}
+
+double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
+{
+    return p->drafted[spec_size_of(n_due)][level_of((double)n_drafted / n_due)].weight;
 }
 
 static void shift(struct spec_knots *k, double factor)
@@ -205,4 +214,12 @@ void spec_passes_shift(struct spec_passes *p, double factor)
 {
     shift(&p->plain, factor);
     shift(&p->mixed, factor);
+    spec_passes_doubt(p);
+}
+
+void spec_passes_doubt(struct spec_passes *p)
+{
+    for (int i = 0; i < SPEC_SIZES; i++)
+        for (int j = 0; j < SPEC_LEVELS; j++)
+            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, 1);
 }
