@@ -76,6 +76,7 @@ struct spec_arm {                                   /* a drafter */
     int most_depth;
     double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
     double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
+    double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
@@ -98,6 +99,7 @@ struct spec_control {
     struct spec_knots missed;                       /* bytes */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
     int16_t *asked;                                 /* [n_session] how deep a draft was asked for */
+    double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */
     uint64_t step;
     uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
     struct { int drafter, depth; uint64_t since; } now[SPEC_SIZES];     /* what is on; SPEC_OFF */
@@ -111,7 +113,7 @@ struct spec_control {
 
 /* What drafts of a session are expected to survive to each depth: what = [depth], falling. */
 void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what);
-/* How much of what the drafter says of a node so deep comes true. */
-double spec_control_truth(const struct spec_control *c, int drafter, int session, int depth);
+/* How much of what the drafter says of nodes comes true, by depth - 1. */
+void spec_control_truth(const struct spec_control *c, int drafter, int session, double *out /* [SPEC_DEPTHS] */);
 
 #endif
