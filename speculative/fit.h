@@ -15,7 +15,7 @@
 
 struct spec_param { double low, high, start; };     /* high may be INFINITY; low == high: given */
 
-/* residual[m] at x[n]; whoever is asked for a point outside of its reach may answer with NAN. */
+/* residual[m] at x[n]. */
 typedef void spec_residual(const void *arg, const double *x, double *residual);
 
 struct spec_solution {
