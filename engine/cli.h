@@ -9,8 +9,7 @@
 
 #include <stdio.h>
 
-#include "moe/moe.h"
-#include "speculative/speculative.h"
+#include "engine/engine.h"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
@@ -61,6 +60,9 @@ struct eng_config {
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
+    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
@@ -73,6 +75,9 @@ struct eng_config {
 /* Fills config for `command` from argv (after the command's name), SPILLWAY_* and --config FILE.  1: help
  * was asked for, and printed.  Strings are argv's, the environment's or the pool's; config stays put. */
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
+
+/* What the flags ask of an engine; the command adds what is its own. */
+struct eng_options eng_config_options(const struct eng_config *config);
 
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);

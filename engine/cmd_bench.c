@@ -345,11 +345,13 @@ static int open_bench(struct bench *b)
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? MOST_WARM : c->n_warmup) + 2;
-    error = eng_open(&b->engine, &(struct eng_options){
-        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
-        .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .stretch = HUGE_STRETCH, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
-        .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
+    struct eng_options o = eng_config_options(c);
+    o.n_parallel = b->most;
+    o.n_ctx = c->n_ctx ? c->n_ctx : need;
+    o.stretch = HUGE_STRETCH;
+    o.aside = PROBE_BYTES;
+    o.progress = eng_progress_counter(bar);
+    error = eng_open(&b->engine, &o);
     eng_progress_close(bar);
     if (error)
         return error;

@@ -29,6 +29,7 @@
 #define DOCTOR   (1u << ENG_doctor)
 #define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
+#define DRAFT    (RUN | BENCH | PLAN)   /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -109,6 +110,12 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that the disk reads; 0: measured" },
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
+    { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, bench: oracle:P; several times" },
+    { "gamma", "--draft-max", DRAFT, ENG_GAMMA, AT(gamma), 0, 64,
+      "N", "tokens drafted for each sequence; auto: as many as pay" },
+    { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
+      "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
@@ -188,6 +195,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_warmup = -1;
     c->batches = "1,4,8,16";
     c->format = "q4_k";
+    c->gamma = ENG_GAMMA_AUTO;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
 }
@@ -381,6 +389,8 @@ static bool read_isa(const char *s, enum kn_isa *out)
 }
 
 static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
+static const char *const rule_name[] = { [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio",
+                                         [SPEC_BLOCK] = "block", NULL };
 static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
                                        [OFF_IO_PREAD] = "pread", NULL };
 
@@ -450,6 +460,24 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
             return 0;
         snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
         break;
+    case ENG_DRAFTS:
+        if (c->n_draft == ENG_DRAFTERS_MOST)
+            return kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST);
+        return eng_draft_parse(&c->draft[c->n_draft++], s);
+    case ENG_GAMMA:
+        if (!strcmp(s, "auto") || (read_integer(s, &i) && i >= o->least && i <= o->most)) {
+            *(int *)field = !strcmp(s, "auto") ? ENG_GAMMA_AUTO : (int)i;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "auto, or a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_VERIFY:
+        if (find_name(s, rule_name) >= 0) {
+            *(enum spec_rule *)field = (enum spec_rule)find_name(s, rule_name);
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "coupled, ratio or block");
+        break;
     case ENG_KV:
         if ((i = find_name(s, kv_name)) >= 0) {
             *(enum kn_kv *)field = (enum kn_kv)i;
@@ -472,6 +500,8 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
 {
     if (o->kind == ENG_STOPS)
         c->n_stop = 0;
+    if (o->kind == ENG_DRAFTS)
+        c->n_draft = 0;
     if (o->kind == ENG_BIASES)
         c->sampling.n_bias = 0;
 }
