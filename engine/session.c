@@ -47,14 +47,15 @@ static int check(const struct eng_session *s, const struct eng_request *r)
     return spec_params_check(&r->sampling, eng_vocab_size(s->engine->vocab));
 }
 
-/* To ignore the end is to forbid every token that would be one. */
+/* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
+ * complete, nothing else can follow. */
 static void set_sampling(struct eng_session *s, const struct eng_request *r)
 {
     s->sampling = r->sampling;
     s->sampling.bias = s->bias;
     for (int i = 0; i < r->sampling.n_bias; i++)
         s->bias[i] = r->sampling.bias[i];
-    for (int i = 0; r->ignore_eos && i < s->engine->n_stop; i++)
+    for (int i = 0; r->ignore_eos && !r->grammar && i < s->engine->n_stop; i++)
         s->bias[s->sampling.n_bias++] = (struct spec_bias){ s->engine->stop[i], -__builtin_inff() };
 }
 
