@@ -54,7 +54,7 @@ struct eng_config {
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;
     int n_layer, n_vocab;                               /* 0: the shape's own */
-    int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
+    int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
     enum off_io_kind io;

@@ -186,3 +186,5 @@ void eng_draft(struct eng_engine *e)
         ask(e, e->drafter[i], i);
     e->stats.draft_ns += kn_now_ns() - start;
 }
+
+void eng_set_gamma(struct eng_engine *e, int gamma) { e->opt.gamma = gamma; }

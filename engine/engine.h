@@ -77,6 +77,9 @@ const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the b
 int eng_n_ctx(const struct eng_engine *e);
 int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
+/* As the option, from the next step on; at most what the engine was opened with. */
+void eng_set_gamma(struct eng_engine *e, int gamma);
+
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP 20
 

@@ -87,6 +87,8 @@ static const struct eng_option options[] = {
       "N", "tokens of each prompt" },
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
+    { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
+      "N", "pairs of blocks without and with drafts" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
 
@@ -193,6 +195,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
+    c->n_round = 3;
     c->batches = "1,4,8,16";
     c->format = "q4_k";
     c->gamma = ENG_GAMMA_AUTO;
