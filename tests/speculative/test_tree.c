@@ -152,9 +152,12 @@ static void full(void **state)
     spec_tree_merge(&same, &t);
     assert_true(same.peeked);
     spec_tree_clear(&t);
-    assert_false(t.peeked);
-    spec_tree_merge(&t, &same);                 /* as is what has it in it */
+    spec_tree_clear(&other);
+    other.peeked = true;
+    spec_tree_merge(&t, &other);                /* as is what has it in it */
     assert_true(t.peeked);
+    spec_tree_clear(&t);
+    assert_false(t.peeked);
 
     spec_tree_clear(&other);                    /* the same token drawn often counts as often */
     for (int i = 0; i < SPEC_NODES; i++)
