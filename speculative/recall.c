@@ -20,7 +20,7 @@ void spec_recall_take(struct spec_recall *r, struct kn_arena *a, int n_token, bo
     size_t room = BLOCK;
     while (room < (size_t)n_token)
         room *= 2;
-    *r = (struct spec_recall){ .mask = (uint32_t)room - 1 };
+    *r = (struct spec_recall){ .mask = (uint32_t)room - 1, .n = 1, .start = 1 };    /* 0 ends a chain */
     r->token = kn_arena_take(a, room, sizeof *r->token);
     for (int i = 0; i < N_LEVEL; i++) {
         r->head[i] = kn_arena_take(a, room, sizeof *r->head[i]);
@@ -120,14 +120,10 @@ int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *
         for (int k = n_tail - level_length[i]; k < n_tail; k++)
             h = gram_add(h, tail[k]);
         uint32_t at = r->head[i][gram_slot(r, h)];
-        for (int probe = 0; probe < PROBES && is_there(r, at); probe++) {
+        for (int probe = 0; probe < PROBES && is_there(r, at); probe++, at = r->before[i][at & r->mask]) {
             int length = length_at(r, at, salt, tail, n_tail);
             if (length >= level_length[i] && length < longer)
                 n = insert(best, n, most, (struct spec_match){ r, at, length });
-            uint32_t next = r->before[i][at & r->mask];
-            if (next - r->start >= at - r->start)
-                break;                          /* overwritten: a chain goes back */
-            at = next;
         }
     }
     return n;

@@ -31,6 +31,7 @@ static void draft(struct spec_drafter *d, int session, int n_node, int n_depth, 
         for (int k = 0; k < t->n; k++)
             below += t->parent[k] == t->parent[i] ? t->survival[k] : 0;
         assert_true(t->survival[i] >= 0 && below <= here * 1.00001f);
+        assert_true(i == 0 || t->survival[i] <= t->survival[i - 1]);    /* the likeliest first */
     }
 }
 
@@ -65,6 +66,7 @@ static void check_matches(const struct spec_match *m, int n, const int *length, 
     assert_int_equal(n, kn_min(n_length, MOST_MATCH));
     for (int i = 0; i < n; i++) {
         assert_int_equal(m[i].length, length[i]);
+        assert_true(i == 0 || m[i].length < m[i - 1].length || m[i].at < m[i - 1].at);
         for (int k = 0; k < i; k++)
             assert_true(m[k].at != m[i].at);
     }
@@ -102,10 +104,10 @@ static void own_text_against_a_plain_search(void **state)
 static void shared_texts_against_a_plain_search(void **state)
 {
     (void)state;
-    enum { N_TEXT = 12, LONG = 100, BIG = 4096 };
+    enum { N_TEXT = 6, LONG = 40, BIG = 1024 };     /* few places, so that hashes meet */
     static struct written w[N_TEXT * LONG];
     random_state = 42;
-    for (int trial = 0; trial < 40; trial++) {
+    for (int trial = 0; trial < 500; trial++) {
         struct kn_arena a = { 0 };
         struct spec_recall r;
         int n = 0;
@@ -116,7 +118,7 @@ static void shared_texts_against_a_plain_search(void **state)
             uint64_t salt = (uint64_t)random_below(3);
             spec_recall_text(&r, salt);
             for (int k = random_below(LONG); k > 0; k--) {
-                w[n] = (struct written){ random_below(12), salt, i };
+                w[n] = (struct written){ random_below(6), salt, i };
                 spec_recall_add(&r, w[n++].token);
             }
         }
@@ -127,7 +129,7 @@ static void shared_texts_against_a_plain_search(void **state)
                 int at = n > 8 ? random_below(n - 8) : 0;
                 struct spec_match m[MOST_MATCH];
                 for (int i = 0; i < n_tail; i++)
-                    tail[i] = n > 8 && k % 2 ? w[at + i].token : random_below(12);
+                    tail[i] = n > 8 && k % 2 ? w[at + i].token : random_below(6);
                 n_length = naive_matches(w, n, salt, tail, n_tail, length);
                 check_matches(m, spec_recall_find(&r, salt, tail, n_tail, m, 0, MOST_MATCH), length, n_length);
             }
@@ -189,7 +191,7 @@ static void suffix_branches_by_frequency(void **state)
     draft(d, 0, 32, 8, &t);
     int three = spec_tree_child(&t, SPEC_ROOT, 3), four = spec_tree_child(&t, SPEC_ROOT, 4);
     assert_true(three >= 0 && four >= 0);
-    assert_true(t.survival[three] > 2 * t.survival[four]);
+    assert_true(t.survival[three] > 2 * t.survival[four] && t.survival[three] < 0.5f);
     assert_true(spec_tree_child(&t, three, 30) >= 0);
     assert_int_equal(spec_tree_child(&t, three, 40), -1);
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 30), -1);
@@ -208,6 +210,68 @@ static void suffix_branches_by_frequency(void **state)
     spec_draft(d, 0, 8, 8, 1, &t);
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 3), own);
     assert_int_equal(t.source[own], 3);
+    close_drafter(d);
+}
+
+static void begin_with(struct spec_drafter *d, const int32_t *text, int n)
+{
+    spec_drafter_begin(d, 0, 0);
+    spec_drafter_commit(d, 0, text, n);
+}
+
+/* A long match outweighs two short ones, and is looked for where short ones fill the list. */
+static void long_matches_weigh_more(void **state)
+{
+    (void)state;
+    static const int32_t once[] = { 9, 8, 7, 1, 2, 5, 1, 2, 6, 1, 2, 6, 9, 8, 7, 1, 2 };
+    static const int32_t document[] = { 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 1, 2, 50 };
+    int32_t text[2 * 20 * 3];
+    struct spec_tree t;
+    int n = 0;
+    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
+        .kind = SPEC_DRAFT_SUFFIX, .n_session = 1, .n_own = 128, .n_learn = 64 });
+    begin_with(d, once, sizeof once / sizeof *once);
+    draft(d, 0, 8, 8, &t);
+    assert_int_equal(t.token[0], 5);
+
+    spec_drafter_learn(d, document, sizeof document / sizeof *document);
+    for (int32_t i = 0; i < 20; i++) {
+        text[n++] = 1;
+        text[n++] = 2;
+        text[n++] = 60 + i;
+    }
+    memcpy(text + n, document, 13 * sizeof *text);
+    begin_with(d, text, n + 13);
+    draft(d, 0, 8, 8, &t);
+    assert_int_equal(t.token[0], 50);
+    assert_int_equal(t.depth[t.n - 1], 1);      /* there the document ends, and 20 tokens are unlikely */
+    close_drafter(d);
+}
+
+/* What overlaps its own end goes on; and the longer the match has become, the surer it is. */
+static void periods_go_on(void **state)
+{
+    (void)state;
+    int32_t text[60];
+    struct spec_tree t;
+    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
+        .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 64 });
+    for (int i = 0; i < 60; i++)
+        text[i] = i % 2;
+    begin_with(d, text, 60);
+    draft(d, 0, 16, 16, &t);
+    assert_int_equal(t.n, 16);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(t.token[i], i % 2);
+
+    for (int i = 0; i < 30; i++)
+        text[i] = i;
+    text[30] = 0;
+    text[31] = 1;
+    begin_with(d, text, 32);
+    draft(d, 0, 16, 16, &t);
+    assert_true(t.n > 3);
+    assert_true(t.survival[3] / t.survival[2] > t.survival[0] + 0.1f);
     close_drafter(d);
 }
 
@@ -236,6 +300,10 @@ static void texts_of_others_are_not_read(void **state)
         assert_int_equal(drafts(d, 1, 7, text, 3, 13), shared);
         assert_false(drafts(d, 2, 8, text, 3, 13));
         assert_int_equal(drafts(d, 0, 7, text, 3, 13), shared); /* its own place has forgotten */
+        struct spec_tree t;
+        spec_drafter_end(d, 1);
+        draft(d, 1, 8, 8, &t);
+        assert_int_equal(t.n, 0);                               /* it has ended */
         close_drafter(d);
     }
     struct spec_drafter *d = open_drafter((struct spec_drafter_options){
@@ -244,6 +312,8 @@ static void texts_of_others_are_not_read(void **state)
     spec_drafter_learn(d, text + 4, 4);
     assert_true(drafts(d, 0, 1, text, 3, 13) && drafts(d, 1, 2, text + 4, 2, 16));
     assert_false(drafts(d, 1, 2, text, 4, 14));                 /* no document goes on in the next */
+    assert_false(drafts(d, 0, 1, text, 1, 12));
+    assert_false(drafts(d, 0, 1, text + 1, 1, 12));             /* nor a session in what was there before */
     close_drafter(d);
 }
 
@@ -300,6 +370,23 @@ static void estimates_follow_what_happens(void **state)
     assert_true(t.survival[0] > 0.98f && t.survival[19] > 0.7f);
     assert_true(n[0][1] > 150 * 199);
     assert_true(n[1][1] < n[1][0] / 4);
+    close_drafter(d);
+}
+
+/* One guess is compared with one token: of a long prompt, only the end is watched. */
+static void guesses_are_compared_once(void **state)
+{
+    (void)state;
+    static int32_t text[2000] = { 1, 2, 3, 4, 1, 2 };
+    struct spec_tree t;
+    struct spec_drafter *d = open_drafter((struct spec_drafter_options){
+        .kind = SPEC_DRAFT_NGRAM, .n_session = 1, .n_own = 2048 });
+    begin_with(d, text, 6);
+    for (int32_t i = 0; i < 1000; i++)
+        text[i] = i < 998 ? 10 + i : i - 997;
+    spec_drafter_commit(d, 0, text, 1000);
+    draft(d, 0, 8, 8, &t);
+    assert_true(t.n > 0 && t.survival[0] > 0.3f && t.survival[0] < 0.4f);   /* .45, and one failure */
     close_drafter(d);
 }
 
@@ -369,11 +456,16 @@ static void oracle_is_right_as_often_as_told(void **state)
             assert_int_equal(t.n, kn_min(LONG, N + 3 - i));
             assert_in_range(t.token[0], 0, 6);
             assert_int_equal(t.parent[t.n - 1], t.n - 2);
+            for (int j = 0; j < t.n; j++)
+                assert_true(fabs(t.survival[j] - pow(right[k], j + 1)) < 1e-6);
             n_right += t.token[0] == text[i];
             spec_drafter_commit(d, 1, text + i, 1);
         }
         double most = 5 * sqrt(right[k] * (1 - right[k]) / N);
         assert_true(fabs((double)n_right / N - right[k]) <= most);
+        spec_drafter_begin(d, 1, 0);
+        draft(d, 1, LONG, LONG, &t);
+        assert_int_equal(t.n, 0);                               /* that was of another text */
         close_drafter(d);
     }
 }
@@ -493,9 +585,12 @@ int main(void)
         cmocka_unit_test(shared_texts_against_a_plain_search),
         cmocka_unit_test(ngram_copies),
         cmocka_unit_test(suffix_branches_by_frequency),
+        cmocka_unit_test(long_matches_weigh_more),
+        cmocka_unit_test(periods_go_on),
         cmocka_unit_test(texts_of_others_are_not_read),
         cmocka_unit_test(shared_ring_wraps),
         cmocka_unit_test(estimates_follow_what_happens),
+        cmocka_unit_test(guesses_are_compared_once),
         cmocka_unit_test(passes_are_saved),
         cmocka_unit_test(oracle_is_right_as_often_as_told),
         cmocka_unit_test(none_drafts_nothing),
