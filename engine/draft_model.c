@@ -133,41 +133,68 @@ static int *known(const struct draft_model *d, struct eng_session *s)
     return &s->seat->n_known[d->base.number];
 }
 
-/* Blocks that others have filled may hold its keys and values too, but nothing says so. */
-static void enter(struct eng_drafter *base, struct eng_session *s)
+static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+static void leave(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+
+static uint8_t *mark_of(const struct draft_model *d, const struct eng_session *s, int position)
 {
-    (void)base;
-    (void)s;
+    return &d->base.engine->kv.block[s->path.slot[position] / ENG_KV_BLOCK].drafted;
 }
 
-static void leave(struct eng_drafter *base, struct eng_session *s)
+/* Blocks that end at or before n are known: to everyone who has them in his path. */
+static void mark_blocks(struct draft_model *d, struct eng_session *s, int from, int n)
 {
-    (void)base;
-    (void)s;
+    for (int at = from / ENG_KV_BLOCK * ENG_KV_BLOCK; at + ENG_KV_BLOCK <= n; at += ENG_KV_BLOCK)
+        *mark_of(d, s, at) |= (uint8_t)(1 << d->base.number);
 }
 
-/* Of a draft it has taken in all but the last token; what was not kept has to go. */
+/* What a draft added and was not kept has to go. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
     struct draft_model *d = (struct draft_model *)base;
-    int *n = known(d, s);
-    *n = kn_min(*n, s->n_token - n_new + n_kept);
+    int *n = known(d, s), before = s->n_token - n_new;
+    *n = kn_min(*n, before + n_kept);
+    mark_blocks(d, s, before, *n);
+}
+
+/* Where it has to go on.  Others may have gone further in blocks that are shared; and a block may have been
+ * given up for another that holds the same, but not this model's part of it. */
+static int first_unknown(struct draft_model *d, struct eng_session *s)
+{
+    int at = 0, n = *known(d, s), bit = 1 << d->base.number;
+    while (at < s->path.n_kept && *mark_of(d, s, at) & bit)
+        at += ENG_KV_BLOCK;
+    return at < s->path.n_kept || n < at || n > s->n_token ? at : n;
 }
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
-/* Rows for what it does not know yet of one session, as far as there is room.  The last row wants logits if
- * it is the text's last; else there will be no draft. */
+/* Rows for what it does not know yet of one text, as far as there is room; a block that may be shared is
+ * written whole, in one pass, by one session. */
+static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int *n_row)
+{
+    int room = MOST_ROW + d->base.engine->opt.n_parallel - *n_row, from = at;
+    while (at < n_text && room > 0) {
+        int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);
+        if (n > room)
+            break;
+        for (int i = 0; i < n; i++, at++)
+            d->row[(*n_row)++] = (struct moe_row){
+                .token = s->token[at], .position = at, .want_logits = at == n_text - 1,
+                .base = s->path.slot, .n_base = s->path.n_slot };
+        room -= n;
+    }
+    mark_blocks(d, s, from, kn_min(at, s->path.n_kept));
+    return at;
+}
+
+/* The last row wants logits if it is the text's last; else there will be no draft. */
 static void lay_rows(struct draft_model *d, struct item *it, int *n_row, int *n_want)
 {
-    struct eng_session *s = it->s;
-    int *at = known(d, s), n_text = s->n_token + it->n;
-    int n = kn_min(n_text - *at, MOST_ROW + d->base.engine->opt.n_parallel - *n_row);
-    it->goes_on = n == n_text - *at;
-    for (int i = 0; i < n; i++, ++*at)
-        d->row[(*n_row)++] = (struct moe_row){
-            .token = s->token[*at], .position = *at, .want_logits = *at == n_text - 1,
-            .base = s->path.slot, .n_base = s->path.n_slot };
+    int n_text = it->s->n_token + it->n, at = it->n ? *known(d, it->s) : first_unknown(d, it->s);
+    at = lay_text(d, it->s, at, n_text, n_row);
+    *known(d, it->s) = at;
+    it->goes_on = at == n_text;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }

@@ -20,6 +20,7 @@ struct eng_block {
     int32_t parent, child, next, prev;          /* kept ones: a tree of texts; siblings are a list; -1: none */
     int32_t older, newer;                       /* kept ones without users */
     int32_t same_hash;                          /* next in the table's list */
+    uint8_t drafted;                            /* bit i: drafter i has keys and values for all of it */
     uint64_t salt;
     uint64_t key[2];                            /* of the salt and all tokens up to this block's end */
     int32_t token[ENG_KV_BLOCK];

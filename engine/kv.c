@@ -90,6 +90,7 @@ static int32_t take(struct eng_kv *kv)
     kv->n_free--;
     kv->block[id].n_user = 1;
     kv->block[id].n_token = 0;
+    kv->block[id].drafted = 0;
     return id;
 }
 
