@@ -164,8 +164,9 @@ static bool allowed(const struct plan *p, int lookahead, struct times t)
     return spec_dsi_servers(t.target_ns, t.draft_ns, lookahead) <= p->n_target;
 }
 
-/* Lookahead 0: none would do, so it decodes plainly. */
-struct match { double plain_ns, si_ns, dsi_ns; int si_lookahead, dsi_lookahead; };
+/* Lookahead 0: none would do, so it decodes plainly.  same_ns: DSI at SI's lookahead, where blocks may have to
+ * wait for a target; only with events, as the formula knows no queue. */
+struct match { double plain_ns, si_ns, dsi_ns, same_ns; int si_lookahead, dsi_lookahead; };
 
 static struct match compare(struct column *c, enum method m, enum choice choice, struct times t)
 {
@@ -194,6 +195,8 @@ static struct match compare(struct column *c, enum method m, enum choice choice,
     }
     best.si_ns = best.si_lookahead ? best.si_ns : plain_ns;
     best.dsi_ns = best.dsi_lookahead ? best.dsi_ns : plain_ns;
+    if (m == EVENT)
+        best.same_ns = best.si_lookahead ? mean_dsi(c, m, best.si_lookahead, t).ns : plain_ns;
     return best;
 }
 
@@ -329,14 +332,17 @@ static void fill_column(void *arg, int rate, int thread)
 static void print_grid(const struct grid *g)
 {
     puts("draft,acceptance,si_lookahead,dsi_lookahead,plain_over_si,si_over_dsi,plain_over_dsi,"
-         "best_over_dsi");
+         "best_over_dsi,si_over_dsi_at_si_lookahead");
     for (int rate = 0; rate < GRID_RATES; rate++)
         for (int i = 0; i < GRID_DRAFTS; i++) {
             const struct match *m = &g->cell[rate][i];
-            printf("%.2f,%.2f,%d,%d,%.4f,%.4f,%.4f,%.4f\n", (i + 1) / (double)GRID_DRAFTS,
+            printf("%.2f,%.2f,%d,%d,%.4f,%.4f,%.4f,%.4f,", (i + 1) / (double)GRID_DRAFTS,
                    rate / (double)(GRID_RATES - 1), m->si_lookahead, m->dsi_lookahead,
                    m->plain_ns / m->si_ns, m->si_ns / m->dsi_ns, m->plain_ns / m->dsi_ns,
                    (m->plain_ns < m->si_ns ? m->plain_ns : m->si_ns) / m->dsi_ns);
+            if (g->method == EVENT)
+                printf("%.4f", m->si_ns / m->same_ns);
+            printf("\n");
         }
 }
 

@@ -237,11 +237,21 @@ static void smooth(int64_t *mean, int64_t ns)
         *mean = *mean ? *mean + (ns - *mean) / 8 : ns;
 }
 
-static bool same_block(const struct spec_dsi *d, int a, int b)
+/* Do two blocks that agree with the output end at the same place, after the same tokens? */
+static bool same_path(const struct spec_dsi *d, int a, int b)
 {
-    const struct block *x = &d->block[a], *y = &d->block[b];
-    return x->parent == y->parent && x->at == y->at && x->n == y->n &&
-           !memcmp(drafts(d, a), drafts(d, b), sizeof(int32_t) * (size_t)x->n);
+    int p = d->block[a].at + d->block[a].n;
+    if (d->block[b].at + d->block[b].n != p)
+        return false;
+    while (--p >= d->end && a != b) {
+        while (d->block[a].at > p)
+            a = d->block[a].parent;
+        while (d->block[b].at > p)
+            b = d->block[b].parent;
+        if (drafts(d, a)[p - d->block[a].at] != drafts(d, b)[p - d->block[b].at])
+            return false;
+    }
+    return true;
 }
 
 /* Is it of no use, as it stands now that its tokens are known? */
@@ -254,7 +264,7 @@ static bool is_useless(const struct spec_dsi *d, int b)
     if (n > 0 && memcmp(drafts(d, b), d->output + k->at, sizeof(int32_t) * (size_t)n) != 0)
         return true;
     for (int i = 0; i < d->n_block; i++)
-        if (i != b && d->block[i].state == READY && same_block(d, i, b))
+        if (i != b && d->block[i].state == READY && same_path(d, i, b))
             return true;
     return false;
 }
@@ -399,10 +409,14 @@ void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates
     if (n_known > 0)
         out->target_ns = (int64_t)(n_known / rate + 0.5);
     out->lookahead = d->lookahead;
-    if (!d->lookahead && out->target_ns && out->draft_ns)   /* drafters share the targets */
-        out->lookahead = spec_dsi_lookahead(
-            out->target_ns < MAX_NS ? out->target_ns : MAX_NS, out->draft_ns < MAX_NS ? out->draft_ns : MAX_NS,
-            kn_max(1, out->n_target / d->n_drafter), d->most_lookahead);
+    if (d->lookahead || !out->target_ns || !out->draft_ns)
+        return;
+    int share = kn_max(1, out->n_target / d->n_drafter);    /* of the targets, which drafters have in common */
+    int64_t target_ns = out->target_ns < MAX_NS ? out->target_ns : MAX_NS;
+    int64_t draft_ns = out->draft_ns < MAX_NS ? out->draft_ns : MAX_NS;
+    int k = spec_dsi_lookahead(target_ns, draft_ns, share, d->most_lookahead);
+    /* a block that came just after a single target has begun an empty pass would wait for all of it */
+    out->lookahead = share == 1 && k > 1 && k * draft_ns > target_ns ? k - 1 : k;
 }
 
 /* Tokens of the next block of this drafter that would begin at `at`.  The output's last token is never
@@ -461,13 +475,16 @@ static bool end_is_covered(const struct spec_dsi *d)
     return false;
 }
 
-/* The ready block that nobody has verified yet and that begins first, up to position `most`. */
-static int first_unseen(const struct spec_dsi *d, int most)
+/* The ready block that nobody has verified yet and that begins first: one that would give the output's next
+ * token, or, when a pass for that is under way, one that would give more. */
+static int first_unseen(const struct spec_dsi *d, bool covered)
 {
     int best = NONE;
     for (int b = 0; b < d->n_block; b++) {
         const struct block *k = &d->block[b];
-        if (k->state != READY || k->verdict != UNSEEN || k->at > most)
+        if (k->state != READY || k->verdict != UNSEEN)
+            continue;
+        if (covered ? k->at + k->n == d->end : k->at > d->end)
             continue;
         const struct block *old = best == NONE ? NULL : &d->block[best];
         if (!old || k->at < old->at || (k->at == old->at && k->drafter < old->drafter))
@@ -505,7 +522,7 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
             make_room(d);
         return false;
     }
-    int b = first_unseen(d, covered ? d->n_tok : d->end);
+    int b = first_unseen(d, covered);
     if (b == NONE && covered)
         return false;
     if (b == NONE) {
@@ -569,7 +586,7 @@ bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a)
         return true;
     if (finished(d) || d->n_tok == 0)
         return false;
-    return next_verify(d, a) || next_cancel(d, a) || next_draft(d, a);
+    return next_draft(d, a) || next_verify(d, a) || next_cancel(d, a);
 }
 
 void spec_dsi_context(const struct spec_dsi *d, const struct spec_dsi_action *a, int from, int32_t *out)

@@ -12,8 +12,9 @@
  *   - A verification is one pass of the target over the tokens of a block.  It gives the target's own choice
  *     for each of them and for the one after.  Drafts that differ from the choice die, and all below them.
  *   - There is always a target pass under way that will give the next token of the output (with an empty
- *     draft, if need be), and it is never given up for another.  So, as long as a target is never slower than
- *     itself, this is never slower than plain decoding.
+ *     draft, if need be), and it is never given up for another.  So this is never slower than plain decoding by
+ *     one of these targets.  With two targets or more it is not slower than drafting and verifying in turn
+ *     with the same lookahead either; a single one cannot promise both, and keeps the former.
  *   - Of blocks that turn out to be the same, the one that was ready first stays (Algorithm 1 keeps that of
  *     the lowest drafter, which is never ahead of it).
  * Every token emitted is a choice of the target after exactly the tokens before it.  So the output is that of
