@@ -64,28 +64,25 @@ struct spec_cost spec_offline_si(const struct spec_draws *d, int repeat, int loo
     return cost;
 }
 
-/* Run after run, each up to its rejection.  A run costs its draft steps and one pass that nothing hides; a
- * rejected block counts all of its steps, but none when its first token is rejected right after the
- * rejection before; and no run costs more than plain decoding of its tokens. */
+/* Run after run, each up to its rejection.  A run costs its draft steps, those of the rejected block in full,
+ * and one pass that nothing hides, but never more than plain decoding of its tokens.  (Their program does
+ * not count the steps of a block whose first token is rejected right after another rejection; a run of one
+ * token costs a pass either way.) */
 int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, int64_t target_ns,
                          int64_t draft_ns)
 {
     const int32_t *wrong = row(d, repeat);
     int64_t cost = 0;
-    bool verified = false;
     for (int at = 0; at < d->n_tok;) {
         int begin = at, n, accepted;
         int64_t run = 0;
         do {
             n = kn_min(lookahead, d->n_tok - 1 - at);
             accepted = kn_min(n, wrong[at] - at);
-            if (accepted > 0 || !verified)
-                run += n * draft_ns;
-            verified = false;
+            run += n * draft_ns;
             at += accepted;
         } while (n > 0 && accepted == n);
         run += target_ns;
-        verified = true;
         at++;
         int64_t plain = (at - begin) * target_ns;
         cost += run < plain ? run : plain;
