@@ -104,19 +104,19 @@ static void the_grid(void **state)
 {
     static char once[sizeof printed];
     (void)state;
-    assert_int_equal(simulate("dsi --preset grid --tokens 30 --repeats 1 --lookahead 1-9 --threads 1"), 0);
+    assert_int_equal(simulate("dsi --preset grid --tokens 12 --repeats 1 --lookahead 1-5 --threads 1"), 0);
     assert_int_equal(count_rows(), 100 * 101);
     memcpy(once, printed, sizeof once);
     for (int i = 1; i <= 10100; i += 97) {
         assert_true(value(i, "plain_over_dsi") >= 1);
         assert_true(value(i, "si_over_dsi_at_si_lookahead") > 0.8);
     }
-    assert_int_equal(simulate("dsi --preset grid --tokens 30 --repeats 1 --lookahead 1-9 --threads 3"), 0);
+    assert_int_equal(simulate("dsi --preset grid --tokens 12 --repeats 1 --lookahead 1-5 --threads 3"), 0);
     assert_string_equal(printed, once);
     /* SI that may not look less far than DSI's targets allow is no better off */
-    assert_int_equal(simulate("dsi --preset grid --tokens 30 --repeats 1 --lookahead 1-20 --method offline"), 0);
+    assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline"), 0);
     double fair = value(20 * 100 + 1, "si_over_dsi");
-    assert_int_equal(simulate("dsi --preset grid --tokens 30 --repeats 1 --lookahead 1-20 --method offline "
+    assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline "
                               "--authors"), 0);
     assert_true(value(20 * 100 + 1, "si_over_dsi") > fair);
 }
