@@ -53,7 +53,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
-SRC_speculative = sample dsi simulate
+SRC_speculative = sample tree verify dsi simulate
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
