@@ -106,6 +106,8 @@ static const struct eng_option options[] = {
       "LIST", "drafted tokens to verify together, 1,5,10 or 1-200" },
     { "sp", "", SIMULATE, ENG_INTEGER, AT(n_target), 1, 1000,
       "N", "targets that verify at the same time" },
+    { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
+      "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
     { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
       "N", "tokens of an output; 0: 50, and 1000 for the grid" },
     { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,

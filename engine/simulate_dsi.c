@@ -30,6 +30,7 @@ struct plan {
     struct lookaheads lookaheads;
     int n_target, n_tok, n_repeat;
     uint64_t seed;
+    double contention;
     bool authors;                               /* SI too takes only what Equation 1 allows */
 };
 
@@ -69,6 +70,7 @@ static int make_plan(const struct eng_config *c, const char *lookaheads, int n_t
                      struct plan *p)
 {
     *p = (struct plan){ .n_target = c->n_target, .authors = c->authors,
+                        .contention = c->contention,
                         .n_tok = c->n_tok ? c->n_tok : n_tok,
                         .n_repeat = c->n_repeat ? c->n_repeat : n_repeat,
                         .seed = c->seed_given ? c->sampling.seed : 0 };
@@ -102,7 +104,10 @@ static int column_open(struct column **out, const struct plan *plan)
     c->plan = plan;
     *out = c;
     int e = spec_draws_open(&c->draws, plan->n_tok, plan->n_repeat, plan->lookaheads.most);
-    return e < 0 ? e : spec_pool_open(&c->pool, plan->n_target, plan->n_tok, plan->lookaheads.most);
+    if (e < 0 || (e = spec_pool_open(&c->pool, plan->n_target, plan->n_tok, plan->lookaheads.most)) < 0)
+        return e;
+    spec_pool_contend(c->pool, plan->contention);
+    return 0;
 }
 
 static void column_close(struct column *c)
@@ -213,7 +218,7 @@ static int run_setting(const struct eng_config *config)
         e = column_open(&c, &plan);
     if (e >= 0) {
         column_fill(c, config->acceptance);
-        puts("target_ms,draft_ms,acceptance,targets,tokens,lookahead,servers,plain_ms,bound_ms,"
+        puts("target_ms,draft_ms,acceptance,targets,contention,tokens,lookahead,servers,plain_ms,bound_ms,"
              "si_offline_ms,dsi_offline_ms,si_ms,si_passes,si_steps,dsi_ms,dsi_passes,dsi_steps");
     }
     for (int i = 0; e >= 0 && i < plan.lookaheads.n; i++) {
@@ -222,9 +227,9 @@ static int run_setting(const struct eng_config *config)
         char offline[32] = "";                  /* the formula knows no queue */
         if (allowed(&plan, k, t))
             snprintf(offline, sizeof offline, "%.4f", mean_dsi(c, OFFLINE, k, t).ns * ms);
-        printf("%g,%g,%g,%d,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n",
+        printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n",
                (double)t.target_ns * ms, (double)t.draft_ns * ms, (double)config->acceptance,
-               plan.n_target, plan.n_tok, k,
+               plan.n_target, plan.contention, plan.n_tok, k,
                (long long)spec_dsi_servers(t.target_ns, t.draft_ns, k),
                plan.n_tok * (double)t.target_ns * ms,
                spec_dsi_bound(plan.n_tok, config->acceptance, (double)t.target_ns, (double)t.draft_ns) * ms,

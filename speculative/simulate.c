@@ -1,7 +1,8 @@
 /* speculative/simulate.c - the algorithms of simulate.h on a table of draws.
  *
  * It owns a virtual clock: the time at which each worker of the pool will be done.  The next event is the
- * earliest of these; at equal times verifications come first, as they may cancel what else would happen. */
+ * earliest of these; at equal times verifications come first, as they may cancel what else would happen.
+ * Where targets contend, those times move whenever one begins or ends. */
 #include "speculative/simulate.h"
 
 #include <string.h>
@@ -114,6 +115,7 @@ struct spec_pool {
     struct task *task;                          /* [n_worker] end_ns NEVER: idle */
     int32_t *tokens;                            /* [most_lookahead + 1] */
     int n_worker, most_lookahead;
+    double contention, slower;                  /* times that targets at work take now */
 };
 
 int spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_lookahead)
@@ -125,6 +127,7 @@ int spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_
         goto fail;
     p->n_worker = n_target + 1;
     p->most_lookahead = most_lookahead;
+    p->slower = 1;
     p->task = kn_calloc((size_t)p->n_worker, sizeof *p->task);
     p->tokens = kn_calloc((size_t)most_lookahead + 1, sizeof *p->tokens);
     if (!p->task || !p->tokens)
@@ -156,6 +159,23 @@ void spec_pool_close(struct spec_pool *p)
     kn_free(p);
 }
 
+void spec_pool_contend(struct spec_pool *p, double contention) { p->contention = contention; }
+
+/* Moves the ends of all passes to what so many at once take. */
+static void contend(struct spec_pool *p, int64_t now)
+{
+    int n = 0, n_target = p->n_worker - 1;
+    for (int w = 0; w < n_target; w++)
+        n += p->task[w].end_ns != NEVER;
+    double slower = n > 0 ? 1 + p->contention * (n - 1) : 1;
+    for (int w = 0; w < n_target && slower != p->slower; w++) {
+        struct task *t = &p->task[w];
+        if (t->end_ns != NEVER)
+            t->end_ns = now + (int64_t)((double)(t->end_ns - now) * slower / p->slower + 0.5);
+    }
+    p->slower = slower;
+}
+
 /* A cancellation takes no time.  Of a draft, the steps begun until then count. */
 static void cancel(struct spec_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_cost *cost)
 {
@@ -181,8 +201,10 @@ static void act(struct spec_pool *p, int64_t now, int64_t target_ns, int64_t dra
         bool drafts = a.kind == SPEC_DSI_DRAFT;
         cost->steps += drafts ? a.n : 0;
         cost->passes += !drafts;
-        p->task[a.worker] = (struct task){ a, now, now + (drafts ? a.n * draft_ns : target_ns) };
+        int64_t ns = drafts ? a.n * draft_ns : (int64_t)((double)target_ns * p->slower);
+        p->task[a.worker] = (struct task){ a, now, now + ns };
     }
+    contend(p, now);
 }
 
 /* The target's tokens are all 0, a draft's are 1 where it is wrong. */

@@ -42,6 +42,11 @@ int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, 
 struct spec_pool;
 int  spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_lookahead);
 void spec_pool_close(struct spec_pool *p);
+
+/* Targets of one machine share its memory: n at work at once take 1 + contention * (n - 1) times as long.  0,
+ * unless told: each has all it needs. */
+void spec_pool_contend(struct spec_pool *p, double contention);
+
 struct spec_cost spec_event_dsi(struct spec_pool *p, const struct spec_draws *d, int repeat, int lookahead,
                                 int64_t target_ns, int64_t draft_ns);
 

@@ -87,6 +87,17 @@ static void a_setting(void **state)
     }
 }
 
+/* Seven targets over one memory are no faster than one pass after the other. */
+static void one_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(simulate("dsi --acceptance 0.7 --lookahead 2 --repeats 50 --contention 1"), 0);
+    assert_true(value(1, "contention") == 1);
+    assert_true(value(1, "dsi_ms") > value(1, "plain_ms"));
+    assert_int_equal(simulate("dsi --acceptance 0.7 --lookahead 2 --repeats 50 --contention 0"), 0);
+    assert_true(value(1, "dsi_ms") < value(1, "si_ms"));
+}
+
 static void the_table(void **state)
 {
     (void)state;
@@ -152,6 +163,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_setting),
+        cmocka_unit_test(one_memory),
         cmocka_unit_test(the_table),
         cmocka_unit_test(the_grid),
         cmocka_unit_test(mistakes_are_told),

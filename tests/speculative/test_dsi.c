@@ -418,6 +418,25 @@ static void a_block_comes_late(void **state)
     spec_draws_close(&d);
 }
 
+/* Three passes over one memory take what three passes take, however they overlap: begun at 0, 10 and 20 they
+ * end at 275, 295 and 300. */
+static void targets_contend(void **state)
+{
+    (void)state;
+    struct spec_draws d;
+    struct spec_pool *p;
+    assert_int_equal(spec_draws_open(&d, 3, 1, 1), 0);
+    assert_int_equal(spec_pool_open(&p, 7, 3, 1), 0);
+    spec_draws_fill(&d, 0, 1);
+    assert_int_equal(spec_event_dsi(p, &d, 0, 1, 10000, 1000).ns, 12000);
+    spec_pool_contend(p, 1);
+    struct spec_cost c = spec_event_dsi(p, &d, 0, 1, 10000, 1000);
+    assert_int_equal(c.passes, 3);
+    assert_in_range(c.ns, 29990, 30010);
+    spec_pool_close(p);
+    spec_draws_close(&d);
+}
+
 /* ---- never slower ------------------------------------------------------------------------------ */
 
 #define GRID_TOK    50
@@ -616,6 +635,7 @@ int main(void)
         cmocka_unit_test(lost_targets),
         cmocka_unit_test(one_rejection),
         cmocka_unit_test(a_block_comes_late),
+        cmocka_unit_test(targets_contend),
         cmocka_unit_test(never_slower),
         cmocka_unit_test(within_the_bound),
         cmocka_unit_test(equation_1),
