@@ -538,6 +538,9 @@ static void measures_as_it_goes(void **state)
     spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = 1 });
     spec_dsi_rates(w.dsi, 0, &r);
     assert_int_equal(r.lookahead, 5);
+    spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = 2 });
+    spec_dsi_rates(w.dsi, 0, &r);
+    assert_int_equal(r.lookahead, 9);           /* ready before a single target is done, not at that moment */
     spec_dsi_close(w.dsi);
 }
 
