@@ -585,7 +585,7 @@ bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a)
     }
     if (next_cancel(d, a))
         return true;
-    if (finished(d) || d->n_tok == 0)
+    if (finished(d))
         return false;
     return next_draft(d, a) || next_verify(d, a) || next_cancel(d, a);
 }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#define MAX_WORKER 12
+#define MAX_WORKER 16
 #define MAX_TOK    64
 #define VOCAB      5                            /* small: wrong drafts are right by chance, later */
 
@@ -66,6 +66,7 @@ struct world {
     int32_t output[MAX_TOK];
 };
 
+/* Drafter 0 has two workers, so that another can take over. */
 static void open_world(struct world *w, int n_target, int n_drafter, int most_lookahead)
 {
     memset(w, 0, sizeof *w);
@@ -77,8 +78,8 @@ static void open_world(struct world *w, int n_target, int n_drafter, int most_lo
         w->acceptance[j] = 0.7;
     }
     w->target_ns = 100;
-    w->o = (struct spec_dsi_options){ .n_worker = n_target + n_drafter, .role = w->role,
-                                      .n_drafter = n_drafter, .most_lookahead = most_lookahead,
+    w->o = (struct spec_dsi_options){ .n_worker = n_target + n_drafter + (n_drafter > 0),
+                                      .role = w->role, .n_drafter = n_drafter, .most_lookahead = most_lookahead,
                                       .most_tok = MAX_TOK };
     assert_true(w->o.n_worker <= MAX_WORKER);
     assert_int_equal(spec_dsi_open(&w->dsi, &w->o), 0);
@@ -368,6 +369,45 @@ static void lost_targets(void **state)
     spec_dsi_close(w.dsi);
 }
 
+/* A lost drafter's block goes to its other worker at once, at the output's end or below another block; and
+ * who has the choice goes on where there is least before it. */
+static void drafters_go_on(void **state)
+{
+    (void)state;
+    random_state = 5;
+    struct world w;
+    open_world(&w, 3, 2, 2);                    /* workers 3 and 5 run drafter 0, 4 drafter 1 */
+    w.target_ns = 10000;
+    w.draft_ns[1] = 100;
+    w.acceptance[0] = 1;
+    w.acceptance[1] = 0;
+    w.n_tok = 30;
+    spec_dsi_begin(w.dsi, 30, 2);
+    take_actions(&w);
+    for (int at = 0; at <= 2; at += 2) {        /* the first block, then the one below it */
+        int lost = w.job[3].fate == BUSY ? 3 : 5;
+        assert_int_equal(w.job[lost].action.at, at);
+        w.job[lost].fate = GONE;
+        spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_FAILED, .worker = lost });
+        take_actions(&w);
+        assert_int_equal(w.job[8 - lost].fate, BUSY);
+        assert_int_equal(w.job[8 - lost].action.at, at);
+        assert_int_equal(w.job[8 - lost].action.n, 2);
+        w.job[lost].fate = FREE;
+        spec_dsi_event(w.dsi, &(struct spec_dsi_event){ .what = SPEC_DSI_JOINED, .worker = lost });
+        step(&w);
+        take_actions(&w);
+    }
+    assert_int_equal(w.job[4].action.at, 0);
+    while (w.job[4].action.at == 0) {
+        step(&w);
+        take_actions(&w);
+    }
+    assert_int_equal(w.job[4].fate, BUSY);      /* not at 4, below what drafter 0 has done meanwhile */
+    assert_int_equal(w.job[4].action.at, 2);
+    spec_dsi_close(w.dsi);
+}
+
 /* Algorithm 1 by hand: lookahead 1, target 100, drafter 10, the third draft wrong.  The third token is known
  * when the pass that follows the second draft is done, 20 + 100; then all begins anew. */
 static void one_rejection(void **state)
@@ -636,6 +676,7 @@ int main(void)
         cmocka_unit_test(equals_it_when_workers_fail),
         cmocka_unit_test(stops_and_begins_anew),
         cmocka_unit_test(lost_targets),
+        cmocka_unit_test(drafters_go_on),
         cmocka_unit_test(one_rejection),
         cmocka_unit_test(a_block_comes_late),
         cmocka_unit_test(targets_contend),
