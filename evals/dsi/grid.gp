@@ -16,8 +16,9 @@ most = "10 2 3 1.6"
 do for [i=1:4] {
     top = word(most, i) + 0
     set title word(titles, i)
-    set cbrange [1 - (top - 1) / 4:top]
-    set palette defined (1 - (top - 1) / 4 "#2060c0", 0.9999 "#c8d8f0", 1 "#ffffff", (1 + top) / 2 "#f0a040", top "#a01010")
+    low = top > 2 ? 0.5 : 1 - (top - 1) / 4.0
+    set cbrange [low:top]
+    set palette defined (low "#2060c0", 0.9999 "#c8d8f0", 1 "#ffffff", (1 + top) / 2.0 "#f0a040", top "#a01010")
     plot csv using 1:2:(column(4 + i)) every ::1 with image
 }
 unset multiplot
