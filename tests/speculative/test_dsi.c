@@ -480,7 +480,7 @@ static void targets_contend(void **state)
 /* ---- never slower ------------------------------------------------------------------------------ */
 
 #define GRID_TOK    50
-#define GRID_REPEAT 15
+#define GRID_REPEAT 8
 
 /* On every single output not slower than plain decoding; with two targets or more, on average, not slower
  * than SI at the same lookahead; and within Proposition 1 where there are targets enough. */
@@ -519,7 +519,7 @@ static void within_the_bound(void **state)
     (void)state;
     struct spec_draws d;
     struct spec_pool *p;
-    enum { REPEAT = 60 };
+    enum { REPEAT = 30 };
     assert_int_equal(spec_draws_open(&d, GRID_TOK, REPEAT, 1), 0);
     assert_int_equal(spec_pool_open(&p, 20, GRID_TOK, 1), 0);
     for (int rate = 0; rate <= 10; rate++)
