@@ -25,6 +25,7 @@
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
+    X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
 
 enum eng_command_id {
@@ -57,13 +58,16 @@ struct eng_config {
     int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
+    const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead "1,5,10" or "1-200" */
+    float target_ms, draft_ms, acceptance, contention;
+    int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];

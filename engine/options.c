@@ -26,6 +26,7 @@
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
+#define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
 #define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
@@ -92,11 +93,36 @@ static const struct eng_option options[] = {
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
 
+    { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
+      "WHAT", "dsi: plain decoding, speculation (SI) and distributed speculation (DSI)" },
+    { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
+      "NAME", "table or grid, as published; in place of latencies and acceptance" },
+    { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
+      "NAME", "of the grid: event, what happens, or offline, the published formulas" },
+    { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
+      "X", "milliseconds of a target's pass" },
+    { "draft-ms", "", SIMULATE, ENG_NUMBER, AT(draft_ms), 0.001, 1e6,
+      "X", "milliseconds of a drafted token" },
+    { "acceptance", "", SIMULATE, ENG_NUMBER, AT(acceptance), 0, 1,
+      "X", "share of drafted tokens that are right" },
+    { "lookahead", "", SIMULATE, ENG_TEXT, AT(lookahead), 0, 0,
+      "LIST", "drafted tokens to verify together, 1,5,10 or 1-200" },
+    { "sp", "", SIMULATE, ENG_INTEGER, AT(n_target), 1, 1000,
+      "N", "targets that verify at the same time" },
+    { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
+      "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+    { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
+      "N", "tokens of an output; 0: 50, and 1000 for the grid" },
+    { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
+      "N", "outputs to take the mean of; 0: 3000, and 5 for the grid" },
+    { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
+      NULL, "let SI too take only the lookaheads that DSI's targets allow" },
+
     { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
     { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
@@ -123,7 +149,7 @@ static const struct eng_option options[] = {
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
-    { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
+    { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
     { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
@@ -169,7 +195,7 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -199,6 +225,11 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->batches = "1,4,8,16";
     c->format = "q4_k";
     c->gamma = ENG_GAMMA_AUTO;
+    c->method = "event";
+    c->target_ms = 30;
+    c->draft_ms = 3;
+    c->acceptance = 0.8f;
+    c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
 }
