@@ -127,7 +127,7 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
 
 enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, PASS_PARAMS };
 
-static void cost_of(struct spec_cost *c, const double *x)
+static void cost_of(struct spec_cost_model *c, const double *x)
 {
     c->fixed_ns = x[FIXED];
     c->dense_ns = x[DENSE];
@@ -137,7 +137,7 @@ static void cost_of(struct spec_cost *c, const double *x)
     c->growth = 1 + kn_exp(x[GROWTH]);
 }
 
-static double point_error(const struct spec_cost *c, const struct spec_point *p)
+static double point_error(const struct spec_cost_model *c, const struct spec_point *p)
 {
     return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) / p->ns - 1;
 }
@@ -145,7 +145,7 @@ static double point_error(const struct spec_cost *c, const struct spec_point *p)
 static void pass_residual(const void *arg, const double *x, double *out)
 {
     const struct spec_measured *m = arg;
-    struct spec_cost c = { .n_expert = m->n_expert, .n_used = m->n_used };
+    struct spec_cost_model c = { .n_expert = m->n_expert, .n_used = m->n_used };
     cost_of(&c, x);
     for (int i = 0; i < m->n_pass; i++)
         if (!m->pass[i].hold)
@@ -160,7 +160,7 @@ static int n_fitted(const struct spec_point *p, int n)
     return fitted;
 }
 
-static int fit_passes(struct spec_cost *c, const struct spec_measured *m)
+static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
 {
     double least = INFINITY, most = 0;
     for (int i = 0; i < m->n_pass; i++) {
@@ -186,7 +186,7 @@ static int fit_passes(struct spec_cost *c, const struct spec_measured *m)
 
 /* ---- the cost model: what is linear ------------------------------------------------------------------------------ */
 
-struct line { const struct spec_point *point; int n; const struct spec_cost *bend; };      /* bend: phi; NULL: none */
+struct line { const struct spec_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
 
 static void line_residual(const void *arg, const double *x, double *out)
 {
@@ -199,7 +199,7 @@ static void line_residual(const void *arg, const double *x, double *out)
     }
 }
 
-static int fit_line(double *fixed, double *slope, const struct spec_point *point, int n, const struct spec_cost *bend)
+static int fit_line(double *fixed, double *slope, const struct spec_point *point, int n, const struct spec_cost_model *bend)
 {
     if (n == 0)
         return 0;

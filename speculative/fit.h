@@ -45,7 +45,7 @@ struct spec_measured {
 #define SPEC_FIT_POINTS 512                         /* at most, of a kind */
 
 struct spec_fit {
-    struct spec_cost cost;
+    struct spec_cost_model cost;
     double error, worst;                            /* mean and largest |model / measured - 1| of the fitted */
     double held_error, held_worst;                  /* and of the held; 0 without */
     double rows_most;                               /* measured: the model is not asked beyond */

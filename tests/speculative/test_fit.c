@@ -82,7 +82,7 @@ static void certified_values(void **state)
 
 /* ---- the cost model ------------------------------------------------------------------------------------------- */
 
-static const struct spec_cost truths[] = {
+static const struct spec_cost_model truths[] = {
     { .fixed_ns = 8e6, .dense_ns = 5e6, .load_ns = 0.5e6, .expert_ns = 0.3e6, .ridge = 24, .growth = 1.03,
       .choose_ns = 0.2e6, .choose_row_ns = 0.1e6, .draft_ns = 1e6, .draft_row_ns = 0.5e6, .n_expert = 128, .n_used = 8 },
     { .fixed_ns = 3e6, .dense_ns = 60e6, .load_ns = 0.1e6, .expert_ns = 9e6, .ridge = 4, .growth = 1.05,
@@ -93,7 +93,7 @@ static const struct spec_cost truths[] = {
 static const double rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128 };
 #define N_ROWS 14
 
-static struct spec_measured measure(const struct spec_cost *c, double noise, struct spec_point *pass,
+static struct spec_measured measure(const struct spec_cost_model *c, double noise, struct spec_point *pass,
                                     struct spec_point *draft, struct spec_point *choose)
 {
     for (int i = 0; i < N_ROWS; i++) {
