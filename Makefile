@@ -64,7 +64,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   grammar/determine grammar/walk grammar/mask \
                   chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop measure interrupt json input cmd_run \
                   cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
-                  cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

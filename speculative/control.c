@@ -233,11 +233,12 @@ static bool find_trial(struct spec_control *c, const struct ask *q, double best_
         bool on = c->now[q->size].drafter == i;
         if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth))
             continue;
-        int most = kn_min(a->most_depth, on ? 2 * deepest : 2);
-        make_plans(c, q, i, kn_max(most, deepest), true, hoped);
+        /* little is lost by short drafts; if they cannot win, by longer ones */
+        int most = kn_min(a->most_depth, on ? 2 * deepest : 2), reach = kn_min(a->most_depth, 2 * kn_max(deepest, 1));
+        make_plans(c, q, i, kn_max(most, reach), true, hoped);
         struct plan p = best_of(hoped, on ? deepest + 1 : 1, most);
-        if (p.gain <= best_gain * TO_TURN_ON && deepest > most)     /* little is lost by short drafts, if they can win */
-            p = best_of(hoped, 1, deepest);
+        if (p.gain <= best_gain * TO_TURN_ON)
+            p = best_of(hoped, on ? deepest + 1 : 1, kn_max(most, reach));
         if (p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON && (out->drafter == SPEC_OFF || p.gain > out->gain))
             *out = p;
     }
