@@ -15,8 +15,10 @@
 
 #define TOLERANCE 1e-12
 #define MOST_CALLS 4000
-#define INSIDE    0.95              /* a start on a bound would have no slope there */
+#define INSIDE    0.95              /* a start on a bound would have no slope there, */
+#define ASIDE     0.01              /* and one at u = 0 nearly too small a step for MINPACK's differences */
 #define STARTS    24
+#define PAPER_STARTS 6
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
@@ -46,6 +48,7 @@ static double to_u(const struct problem *q, int i, double x)
     if (isinf(p->high))
         return sqrt(fmax(x - p->low, 0) / q->scale[i]);
     double half = (p->high - p->low) / 2, y = fmin(fmax((x - p->low) / half - 1, -INSIDE), INSIDE);
+    y = fabs(y) < ASIDE ? ASIDE : y;
     return y / (1 + sqrt(1 - y * y));
 }
 
@@ -305,5 +308,5 @@ int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC
                    const struct spec_paper_point *point, int n)
 {
     const struct paper p = { ridge_point, point, n };
-    return spec_fit_solve(out, param, SPEC_PAPER_PARAMS, n, paper_residual, &p, 1);
+    return spec_fit_solve(out, param, SPEC_PAPER_PARAMS, n, paper_residual, &p, PAPER_STARTS);
 }
