@@ -1,0 +1,185 @@
+/* Who advances: more sessions than seats, more text than KV, users and priorities; whatever waits, is
+ * preempted, shared or found again, each session says what it says alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/engine/asked.h"
+
+static void everyone_says_what_he_says_alone(void **state)
+{
+    (void)state;
+    static const int chunks[] = { 7, 64, 512 };
+    uint64_t n_preempted = 0, n_found = 0;
+    random_state = 5;
+    make_requests();
+    for (int round = 0; round < SHARE(12); round++) {
+        struct eng_engine *e = open_engine(1 + below(5), chunks[round % 3], round % 4 ? 4 + below(8) : 0);
+        run_crowd(e, SHARE(40));
+        n_preempted += e->stats.n_preempted;
+        n_found += e->stats.n_cache_found;
+        assert_true(e->stats.n_cache_found <= e->stats.n_cache_asked);
+        close_engine(e);
+    }
+    forget_requests();
+    if (n_preempted < SHARE(20) / 4 || n_found < SHARE(500) / 4)
+        fail_msg("%d preempted, %d found", (int)n_preempted, (int)n_found);
+}
+
+/* ---- who goes first ------------------------------------------------------------------------------- */
+
+static struct eng_session *start(struct eng_engine *e, int n_token, int n_predict, uint64_t user, int priority)
+{
+    static int32_t token[N_CTX];
+    struct eng_session *s;
+    for (int i = 0; i < n_token; i++)
+        token[i] = below(n_vocab);
+    struct eng_request r = request(token, n_token, n_predict, 1);
+    r.user = user;
+    r.priority = priority;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    return s;
+}
+
+static void priority_takes_a_seat_at_once(void **state)
+{
+    (void)state;
+    random_state = 7;
+    struct eng_engine *e = open_engine(2, 64, 0);
+    struct eng_session *a = start(e, 20, 50, 1, 0), *b = start(e, 20, 50, 1, 0), *c = start(e, 20, 50, 1, 0);
+    eng_step(e, event);
+    assert_true(!eng_session_waits(a) && !eng_session_waits(b) && eng_session_waits(c));
+    struct eng_session *high = start(e, 20, 3, 9, 1);
+    eng_step(e, event);
+    assert_true(!eng_session_waits(high) && !eng_session_waits(a) && eng_session_waits(b));
+    while (eng_session_runs(high))
+        eng_step(e, event);
+    eng_step(e, event);
+    assert_true(!eng_session_waits(b) && eng_session_waits(c));         /* who lost it comes before who never had it */
+    close_engine(e);
+}
+
+/* One who asks once is not behind another's ten. */
+static void users_share(void **state)
+{
+    (void)state;
+    random_state = 8;
+    struct eng_engine *e = open_engine(2, 64, 0);
+    struct eng_session *many[8];
+    for (int i = 0; i < 8; i++)
+        many[i] = start(e, 20, 10 + 5 * i, 1, 0);
+    eng_step(e, event);
+    struct eng_session *one = start(e, 20, 10, 2, 0);
+    while (eng_session_waits(one)) {
+        eng_step(e, event);
+        assert_true(eng_session_runs(many[2]) && eng_session_waits(many[2]));   /* nobody of the others came first */
+    }
+    close_engine(e);
+}
+
+static void absence_saves_nothing_up(void **state)
+{
+    (void)state;
+    random_state = 9;
+    struct eng_engine *e = open_engine(1, 64, 0);
+    struct eng_session *a = start(e, 20, 100, 1, 0);
+    for (int i = 0; i < 50; i++)
+        eng_step(e, event);
+    struct eng_session *b = start(e, 20, 5, 2, 0);
+    assert_int_equal(b->share->served, a->share->served);
+    close_engine(e);
+}
+
+/* ---- one text, several sessions ------------------------------------------------------------------- */
+
+static void what_two_need_is_computed_once(void **state)
+{
+    (void)state;
+    static int32_t token[N_CTX];
+    random_state = 10;
+    for (int i = 0; i < 200; i++)
+        token[i] = below(n_vocab);
+    for (int with_salt = 0; with_salt < 2; with_salt++) {
+        struct eng_engine *e = open_engine(4, 1024, 0);
+        struct eng_session *s[4];
+        for (int i = 0; i < 4; i++) {
+            struct eng_request r = request(token, 200, 2, (uint64_t)i);
+            r.salt = with_salt ? (uint64_t)i : 0;
+            assert_int_equal(eng_session_open(&s[i], e), 0);
+            assert_int_equal(eng_session_start(s[i], &r), 0);
+        }
+        while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) ||
+               eng_session_runs(s[3]))
+            eng_step(e, event);
+        int n_prompt = (int)e->stats.n_row - 4;                 /* the second tokens' rows */
+        if (with_salt)
+            assert_int_equal(n_prompt, 4 * 200);
+        else                                                    /* three blocks once; the rest at most by each */
+            assert_in_range(n_prompt, 200, 200 + 3 * 8);
+        assert_int_equal(e->stats.n_cache_asked, 800);
+        assert_int_equal(e->stats.n_cache_found, 800 - n_prompt);
+        assert_int_equal(eng_session_cached(s[3]) > 0, !with_salt);
+        close_engine(e);
+    }
+}
+
+static void stopping_frees_at_once(void **state)
+{
+    (void)state;
+    random_state = 11;
+    struct eng_engine *e = open_engine(2, 32, 0);
+    struct eng_session *decodes = start(e, 5, 100, 1, 0), *reads = start(e, 200, 5, 2, 0),
+                       *waits = start(e, 5, 5, 3, 0), *next = start(e, 5, 5, 4, 0);
+    for (int i = 0; i < 3; i++)
+        eng_step(e, event);
+    assert_true(eng_session_computed(reads) > 0 && eng_session_computed(reads) < 199);
+    assert_true(eng_session_waits(waits) && eng_session_waits(next));
+    eng_session_stop(waits);
+    eng_session_stop(reads);
+    eng_session_stop(decodes);
+    assert_int_equal(e->kv.n_free, e->kv.n_block);
+    eng_step(e, event);
+    assert_true(!eng_session_waits(next) && !eng_session_runs(waits));
+    struct eng_stats stats;
+    eng_stats_get(e, &stats);
+    assert_true(stats.n_running == 1 && stats.n_waiting == 0 && stats.n_kv_used == 1);
+    close_engine(e);
+}
+
+/* Every step while a long prompt is read brings the other its token. */
+static void prompts_do_not_keep_others_waiting(void **state)
+{
+    (void)state;
+    random_state = 12;
+    struct eng_engine *e = open_engine(2, 24, 0);
+    struct eng_session *talks = start(e, 5, 100, 1, 0);
+    for (int i = 0; i < 5; i++)
+        eng_step(e, event);
+    struct eng_session *reads = start(e, 250, 2, 2, 0);
+    int n_step = 0;
+    for (; eng_session_computed(reads) < 250; n_step++) {
+        int n = eng_step(e, event), heard = 0;
+        for (int i = 0; i < n; i++)
+            heard += event[i].session == talks;
+        assert_int_equal(heard, 1);
+    }
+    assert_true(n_step >= 250 / 24);
+    close_engine(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everyone_says_what_he_says_alone),
+        cmocka_unit_test(priority_takes_a_seat_at_once),
+        cmocka_unit_test(users_share),
+        cmocka_unit_test(absence_saves_nothing_up),
+        cmocka_unit_test(what_two_need_is_computed_once),
+        cmocka_unit_test(stopping_frees_at_once),
+        cmocka_unit_test(prompts_do_not_keep_others_waiting),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
