@@ -16,6 +16,8 @@ struct eng_bytes { /* all zero: empty */
 };
 
 void eng_bytes_free(struct eng_bytes *b);
+/* Room for n bytes more, NULL when there is none; whoever writes there adds to b->n. */
+char *eng_bytes_room(struct eng_bytes *b, size_t n);
 void eng_bytes_add(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_text(struct eng_bytes *b, const char *text);
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
@@ -24,5 +26,9 @@ void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
 /* Quoted; what is no UTF-8 becomes U+FFFD, since JSON cannot hold it. */
 void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_json(struct eng_bytes *b, const json_t *value);
+
+/* The character at s.data[*at] as it stands between quotes; returns its bytes, and goes on. */
+enum { ENG_JSON_ESCAPE = 8 };
+size_t eng_json_escape(struct moe_string s, size_t *at, char *out /* [ENG_JSON_ESCAPE] */);
 
 #endif
