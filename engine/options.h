@@ -5,7 +5,7 @@
 #include "engine/cli.h"
 
 #define ENG_MAX_NAME     32                     /* letters of an option */
-#define ENG_MAX_OPTION   64
+#define ENG_MAX_OPTION   96
 #define ENG_ENV_PREFIX   "SPILLWAY_"
 #define ENG_ALL_COMMANDS ((1u << ENG_COMMAND_COUNT) - 1)
 
