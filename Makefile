@@ -61,7 +61,9 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat terminal prefix kv pace schedule session plan budget open step stop measure interrupt json input cmd_run \
+                  chat serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/ask \
+                  serve/speech_style serve/speech serve/speech_call serve/speech_value \
+                  serve/speech_grammar terminal prefix kv pace schedule session plan budget open step stop measure interrupt json input cmd_run \
                   cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
                   cmd_plan cmd_doctor \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \

@@ -47,7 +47,7 @@ enum eng_speech_way {
 #undef ENG_SPEECH_ENUM
 };
 
-enum { ENG_SPEECH_MARKS = 20 };
+enum { ENG_SPEECH_MARKS = 21 };
 
 struct eng_speech_style {
     enum eng_speech_way way;
