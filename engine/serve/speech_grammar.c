@@ -396,9 +396,16 @@ static int32_t free_answer(struct writer *w)
     return gr_alternatives(w->b, node, 3);
 }
 
-static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, int32_t answer)
+/* JSON of the schema, or calls where they may be. */
+static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
 {
-    const bool is_free = t->choice == ENG_TOOL_AUTO;
+    int32_t json = gr_schema(w->b, t->schema, GR_END);
+    return w->n_tool ? either(w, json, required_answer(w)) : json;
+}
+
+static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free,
+                             int32_t answer)
+{
     if (!w->style->thinks)
         return answer;
     int32_t after = is_free ? answer : line_ends(w, answer);
@@ -410,13 +417,19 @@ static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t,
 
 /* Messages: any number of thoughts (and, if calls are free, words before them), then a call or the
  * answer. */
-static int32_t harmony_answer(struct writer *w, bool is_free)
+static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t, bool is_free)
 {
     int32_t next = gr_forward(w->b), node[4], n = 0;
     int32_t head = put_mark(w, MARK_START, put(w, "assistant", next));
     int32_t body = put_mark(w, MARK_MESSAGE, until(w, MARK_END, is_free, head));
-    node[n++] = any_tool(w, harmony_call, GR_END);
+    if (w->n_tool)
+        node[n++] = any_tool(w, harmony_call, GR_END);
     node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
+    if (t->schema && t->choice == ENG_TOOL_AUTO) {
+        int32_t last = put_mark(w, MARK_MESSAGE, gr_schema(w->b, t->schema, GR_END));
+        int32_t type = put(w, " ", put_mark(w, MARK_CONSTRAIN, put(w, "json", last)));
+        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", either(w, last, type)));
+    }
     if (is_free) {
         int32_t last = put_mark(w, MARK_MESSAGE, until(w, MARK_END, true, GR_END));
         node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", last));
@@ -472,7 +485,7 @@ static int add_tools(struct writer *w, const struct eng_speech_tools *t)
         if (t->choice == ENG_TOOL_NAMED && (!name || strcmp(name, t->name)))
             continue;
         if (w->n_tool == MOST_TOOLS) {
-            snprintf(w->why, w->n_why, "tools: more than %d", MOST_TOOLS);
+            snprintf(w->why, w->n_why, "more than %d tools", MOST_TOOLS);
             return KN_ELIMIT;
         }
         int error = add_tool(w, entry);
@@ -487,29 +500,35 @@ static int add_tools(struct writer *w, const struct eng_speech_tools *t)
 
 static int write_grammar(struct gr_grammar **out, struct writer *w, const struct eng_speech_tools *t)
 {
-    const bool is_free = t->choice == ENG_TOOL_AUTO;
+    const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
+    const bool is_free = may_talk && !t->schema;
     int32_t start;
     if (w->style->way == ENG_SPEECH_HARMONY)
-        start = harmony_answer(w, is_free);
+        start = harmony_answer(w, t, is_free);
+    else if (may_talk && t->schema)
+        start = with_thoughts(w, t, false, schema_answer(w, t));
     else
-        start = with_thoughts(w, t, is_free ? free_answer(w) : required_answer(w));
+        start = with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
     int error = gr_compile(out, w->b, start);
     if (error)
-        snprintf(w->why, w->n_why, "tools: %s", gr_builder_why(w->b));
+        snprintf(w->why, w->n_why, "%s", gr_builder_why(w->b));
     return error;
 }
 
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
                        const struct eng_speech_tools *t, char *why, size_t n_why)
 {
+    bool calls = t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
     *out = NULL;
     *why = 0;
-    if (t->choice == ENG_TOOL_NONE || (!json_array_size(t->tools) && t->choice == ENG_TOOL_AUTO))
-        return 0;
-    if (s->way == ENG_SPEECH_NONE) {
-        snprintf(why, n_why, "tools: this model's chat template has no way to call them");
-        return t->choice == ENG_TOOL_AUTO ? 0 : KN_EUNSUPPORTED;
+    if (calls && s->way == ENG_SPEECH_NONE) {
+        snprintf(why, n_why, "this model's chat template has no way to call tools");
+        calls = false;
+        if (t->choice != ENG_TOOL_AUTO)
+            return KN_EUNSUPPORTED;
     }
+    if (!calls && !t->schema)
+        return t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED ? KN_EINVAL : 0;
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
     if (!error) {
@@ -517,12 +536,12 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
         w->parallel = t->parallel;
         w->why = why;
         w->n_why = n_why;
-        error = add_tools(w, t);
+        error = calls ? add_tools(w, t) : 0;
     }
     if (!error)
         error = write_grammar(out, w, t);
     else if (!*why)
-        snprintf(why, n_why, "tools: no memory for their grammar");
+        snprintf(why, n_why, "no memory for the grammar");
     if (w) {
         gr_builder_close(w->b);
         json_decref(w->made);
