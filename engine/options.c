@@ -205,6 +205,17 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->sampling.top_p = 0.95f;
         c->sampling.min_p = 0.05f;
     }
+    c->sampling.bias = c->bias;
+    c->n_predict = -1;
+    c->n_chunk = 512;
+    c->n_parallel = 1;
+    c->n_prompt = 512;
+    c->n_gen = 128;
+    c->n_warmup = -1;
+    c->batches = "1,4,8,16";
+    c->format = "q4_k";
+    c->isa = KN_ISA_COUNT - 1;
+    c->kv = KN_KV_F16;
     if (command == ENG_serve) {
         c->n_parallel = 8;
         c->host = "127.0.0.1";
@@ -217,17 +228,6 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->drain_s = 30;
         c->stall_s = 60;
     }
-    c->sampling.bias = c->bias;
-    c->n_predict = -1;
-    c->n_chunk = 512;
-    c->n_parallel = 1;
-    c->n_prompt = 512;
-    c->n_gen = 128;
-    c->n_warmup = -1;
-    c->batches = "1,4,8,16";
-    c->format = "q4_k";
-    c->isa = KN_ISA_COUNT - 1;
-    c->kv = KN_KV_F16;
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */
