@@ -20,6 +20,7 @@
 #include "speculative/speculative.h"
 
 struct eng_engine;
+struct gr_tokens;                               /* engine/grammar/grammar.h */
 struct eng_session;
 
 struct eng_options {
@@ -53,6 +54,7 @@ int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);

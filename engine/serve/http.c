@@ -24,9 +24,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_US   250000
-#define BACKLOG   1024
-#define MAX_AHEAD 65536                         /* bytes of further requests that are read while one is answered */
+#define TICK_US     250000
+#define BACKLOG     1024
+#define HARD_HEADER 8                           /* times the limit: what evhttp itself refuses, in its own words */
+#define HARD_BODY   2
+#define MAX_AHEAD   65536                       /* bytes of further requests that are read while one is answered */
 
 struct eng_exchange {                           /* a connection */
     struct eng_http *http;
@@ -37,7 +39,7 @@ struct eng_exchange {                           /* a connection */
     void *user;
     bool streaming, cut;
     int fd;                                     /* -1 until the first byte */
-    size_t n_received;                          /* of the request that is coming */
+    size_t n_received, n_held;                  /* of the request that is coming, and how much of that we keep */
     uint64_t first_ns;                          /* its first byte, 0: none yet */
     uint64_t idle_ns, moved_ns;                 /* idle since; output last got shorter, or began */
 };
@@ -51,7 +53,7 @@ struct eng_http {
     struct eng_exchange **by_fd;                /* [n_fd] */
     int n_fd, n_connection, port;
     bool loopback;
-    size_t n_received;                          /* of all */
+    size_t n_held;                              /* of all */
     uint64_t n_cut;
 };
 
@@ -79,8 +81,8 @@ static void cut(struct eng_exchange *x)
 
 static void forget_received(struct eng_exchange *x)
 {
-    x->http->n_received -= x->n_received;
-    x->n_received = 0;
+    x->http->n_held -= x->n_held;
+    x->n_received = x->n_held = 0;
     x->first_ns = 0;
 }
 
@@ -120,8 +122,10 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     if (!x->first_ns)
         x->first_ns = kn_now_ns();
     x->n_received += info->n_added;
-    h->n_received += info->n_added;
-    if (h->n_received > h->opt.max_received)
+    h->n_held -= x->n_held;                     /* beyond evhttp's limits it is read and thrown away */
+    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
+    h->n_held += x->n_held;
+    if (h->n_held > h->opt.max_received)
         cut(x);
 }
 
@@ -432,8 +436,8 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
     if ((h->evhttp = evhttp_new(base))) {
         evhttp_set_bevcb(h->evhttp, on_accept, h);
         evhttp_set_gencb(h->evhttp, on_request, h);
-        evhttp_set_max_headers_size(h->evhttp, (ev_ssize_t)(2 * h->opt.max_header));    /* ours comes first */
-        evhttp_set_max_body_size(h->evhttp, (ev_ssize_t)(h->opt.max_body + h->opt.max_body / 4));
+        evhttp_set_max_headers_size(h->evhttp, (ev_ssize_t)(HARD_HEADER * h->opt.max_header));
+        evhttp_set_max_body_size(h->evhttp, (ev_ssize_t)(HARD_BODY * h->opt.max_body));
         evhttp_set_flags(h->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
         evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
                                    EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |

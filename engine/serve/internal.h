@@ -49,7 +49,6 @@ struct eng_server {
     struct eng_pool *pool;
     struct eng_keys *keys;
     struct eng_chat *chat;
-    struct gr_tokens *tokens;
     struct eng_desk desk;
     char *alias_text;
     const char *alias[MAX_ALIAS];

@@ -72,7 +72,7 @@ static void histogram(struct page *p, const struct eng_metrics *m, int h)
     head(p, name, "histogram", family[h].help);
     for (int i = 0; family[h].bound[i] > 0; i++) {
         sum += m->histogram[h].count[i];
-        eng_bytes_format(p->out, "%s_bucket{%s,le=\"%.17g\"} %llu\n", name, p->label, family[h].bound[i],
+        eng_bytes_format(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->label, family[h].bound[i],
                          (unsigned long long)sum);
     }
     int last = 0;

@@ -18,7 +18,7 @@
 #include "engine/serve/notify.h"
 
 #define N_READER      2                         /* threads that read requests */
-#define TOKEN_CACHE   ((size_t)8 << 20)         /* bytes for masks of grammars */
+#define GRAMMAR_BYTES ((size_t)8 << 20)         /* for masks of grammars */
 #define HEADER_BYTES  32768
 #define UNSENT_BYTES  ((size_t)1 << 20)         /* of a stream whose reader is slow */
 #define BODIES        4                         /* of the largest size, received at the same time */
@@ -28,19 +28,15 @@
 
 /* ---- the model is there, or not ------------------------------------------------------------------------ */
 
-static int open_desk(struct eng_server *s)
+static void open_desk(struct eng_server *s)
 {
     const struct eng_engine *e = eng_hub_engine(s->hub);
     const struct eng_vocab *v = eng_vocab(e);
-    int error = gr_tokens_open(&s->tokens, v, TOKEN_CACHE);
-    if (error)
-        return error;
     if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
-    s->desk = (struct eng_desk){ .vocab = v, .chat = s->chat, .gr_tokens = s->tokens, .model = s->alias,
-                                 .n_model = s->desk.n_model, .n_ctx = eng_n_ctx(e), .n_choice = s->n_session,
+    s->desk = (struct eng_desk){ .vocab = v, .chat = s->chat, .gr_tokens = eng_grammar_tokens(e),
+                                 .model = s->alias, .n_model = s->desk.n_model, .n_ctx = eng_n_ctx(e), .n_choice = s->n_session,
                                  .sampling = s->opt.sampling, .n_predict = s->opt.n_predict };
-    return 0;
 }
 
 static void notify(struct eng_server *s, const char *line) { eng_notify(s->opt.notify_socket, line); }
@@ -52,12 +48,13 @@ static void take_state(struct eng_server *s)
         return;
     eng_progress_close(s->bar);
     s->bar = NULL;
-    if (now == ENG_HUB_FAILED || open_desk(s)) {
+    if (now == ENG_HUB_FAILED) {
         s->state = FAILED;
         s->error = KN_EIO;                      /* the hub's thread has said which */
         event_base_loopbreak(s->base);
         return;
     }
+    open_desk(s);
     s->state = SERVING;
     kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d", s->alias[0],
            s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue, s->desk.n_ctx);
@@ -234,7 +231,8 @@ static int open_hub(struct eng_server *s)
         return error;
     engine.progress = eng_progress_counter(s->bar);
     engine.n_session = s->n_session;
-    engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES + TOKEN_CACHE;
+    engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
+    engine.grammar_bytes = GRAMMAR_BYTES;
     return eng_hub_open(&s->hub, &engine, s->wake_fd);
 }
 
@@ -290,7 +288,6 @@ void eng_serve_close(struct eng_server *s)
     }
     calls_close(s);
     eng_chat_close(s->chat);
-    gr_tokens_close(s->tokens);
     eng_keys_close(s->keys);
     for (int i = 0; i < 4; i++) {
         struct event *e = (struct event *[]){ s->wake, s->tick, s->term, s->interrupt }[i];
