@@ -9,17 +9,17 @@
 #include "tests/engine/recipe.h"
 
 #define DESK_TEMPLATE                                                                              \
-    "{%- for m in messages %}<s>{{ m.role }}\n"                                                    \
-    "{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"             \
-    "{{- m.content }}"                                                                             \
-    "{%- for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "          \
+    "{% for m in messages %}<s>{{ m.role }}\n"                                                    \
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"             \
+    "{{ m.content }}"                                                                             \
+    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "          \
     "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"                  \
-    "{%- if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"           \
-    "{%- endfor %}"                                                                                \
-    "{%- if tools %}{{ tools | tojson }}{% endif %}"                                               \
-    "{%- if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                \
-    "{%- if add_generation_prompt %}<s>assistant\n{% endif %}"                                     \
-    "{%- if enable_thinking %}<think>\n{% endif %}"
+    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"           \
+    "{% endfor %}"                                                                                \
+    "{% if tools %}{{ tools | tojson }}{% endif %}"                                               \
+    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                \
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                     \
+    "{% if enable_thinking %}<think>\n{% endif %}"
 
 enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
 
