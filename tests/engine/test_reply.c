@@ -441,7 +441,7 @@ static void message_events(void **state)
            "<think>h</think>hello<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", ENG_STOP,
            EVENT("message_start", ",\"message\":{\"id\":\"msg_abc123\",\"type\":\"message\",\"role\":"
                  "\"assistant\",\"model\":\"small\",\"content\":[],\"stop_reason\":null,"
-                 "\"stop_sequence\":null,\"usage\":{\"input_tokens\":85,"
+                 "\"stop_sequence\":null,\"usage\":{\"input_tokens\":86,"
                  "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":1,\"output_tokens\":0}}")
            EVENT("content_block_start", ",\"index\":0,\"content_block\":{\"type\":\"thinking\","
                  "\"signature\":\"\",\"thinking\":\"\"}")
@@ -459,7 +459,7 @@ static void message_events(void **state)
                  "\"partial_json\":\"}\"}")
            EVENT("content_block_stop", ",\"index\":2")
            EVENT("message_delta", ",\"delta\":{\"stop_reason\":\"tool_use\",\"stop_sequence\":null},"
-                 "\"usage\":{\"input_tokens\":85,\"cache_creation_input_tokens\":0,"
+                 "\"usage\":{\"input_tokens\":86,\"cache_creation_input_tokens\":0,"
                  "\"cache_read_input_tokens\":1,\"output_tokens\":68}")
            EVENT("message_stop", ""));
 }
