@@ -270,7 +270,8 @@ static uint32_t watched(const struct eng_speech *s)
     case IN_TEXT:
         if (harmony)
             return message_ends;
-        return (s->at_start ? BIT(MARK_THINK) : 0) | (s->tools ? call_marks : 0) |
+        return (s->at_start || s->style->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK)
+                                                                                  : 0) | (s->tools ? call_marks : 0) |
                (s->after_call ? BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) : 0);
     case IN_THOUGHTS:
         return harmony ? message_ends : BIT(MARK_THINK_END);
@@ -341,14 +342,17 @@ static void drain(struct eng_speech *s, bool all)
         int m = s->begins[first] ? find_mark(s, &n) : NO_MARK;
         if (m == MAYBE_MARK && !all)
             return;
-        if (m < 0)
+        s->again = false;
+        if (m < 0) {
             n = 1;
+            eng_speech_byte(s, first);
+        } else {
+            eng_speech_mark(s, (enum mark)m);
+        }
+        if (s->again) /* by the state that it has led to */
+            continue;
         s->n_pending -= n;
         memmove(s->pending, s->pending + n, s->n_pending);
-        if (m >= 0)
-            eng_speech_mark(s, (enum mark)m);
-        else
-            eng_speech_byte(s, first);
     }
 }
 

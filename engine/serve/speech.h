@@ -7,8 +7,8 @@
  *
  *     style    how a model writes its thoughts and its tool calls: known by its chat template.
  *     speech   reads one answer and gives events.  Text goes to feed as eng_decoder (with
- * ENG_DECODE_SKIP_SPECIAL) gives it, tokens of ENG_TOKEN_CONTROL go to control; a stop token may be
- * given or not.  Where a style's mark is a control token of the vocabulary, that token alone is the
+ * ENG_DECODE_SKIP_SPECIAL) gives it; a token of ENG_TOKEN_CONTROL goes to control, after what
+ * eng_decoder_finish still had; a stop token may be given or not.  Where a style's mark is a control token of the vocabulary, that token alone is the
  * mark, and the same letters written out are text; where it is none, the letters are the mark.
  *
  * What is certain comes out at once; held back is only what may become a mark, the white space

@@ -22,10 +22,11 @@ static void give_up(struct eng_speech *s)
     eng_speech_to_text(s, false);
 }
 
-static void give_up_at(struct eng_speech *s, uint8_t c)
+/* Not with this byte, which is read again. */
+static void give_up_before(struct eng_speech *s)
 {
     give_up(s);
-    eng_speech_byte(s, c);
+    s->again = true;
 }
 
 /* False when it is too much: the call is then given up, the byte with it. */
@@ -204,7 +205,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     struct json_scan *j = &s->json;
     const bool top = j->depth == 1, in_string = eng_json_in_string(j);
     if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
-        give_up_at(s, c);
+        give_up_before(s);
         return;
     }
     if (top && in_string && j->key && c != '"')
@@ -212,7 +213,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     enum json_step step = eng_json_step(j, c);
     if (step == JSON_BAD) {
         break_object(s);
-        eng_speech_byte(s, c);
+        s->again = true;
         return;
     }
     if (top && !in_string && eng_json_in_string(j) && j->key)
@@ -232,7 +233,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
 static void before_object_byte(struct eng_speech *s, uint8_t c)
 {
     if (c != '{' && !eng_speech_space(c))
-        give_up_at(s, c);
+        give_up_before(s);
     else if (hold(s, c) && c == '{')
         eng_call_open_object(s);
 }
@@ -253,7 +254,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
             return;
         }
         if (c != '{') {
-            give_up_at(s, c);
+            give_up_before(s);
             return;
         }
         s->json = (struct json_scan){.lax = true};
@@ -261,7 +262,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
     }
     enum json_step step = eng_json_step(&s->json, c);
     if (step == JSON_BAD) {
-        give_up_at(s, c);
+        give_up_before(s);
         return;
     }
     argument_byte(s, c);
@@ -283,7 +284,7 @@ static void id_byte(struct eng_speech *s, uint8_t c)
     } else if (is_name(c)) {
         hold(s, c);
     } else {
-        give_up_at(s, c);
+        give_up_before(s);
     }
 }
 
@@ -296,7 +297,7 @@ static void fence_byte(struct eng_speech *s, uint8_t c)
     } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
         hold(s, c);
     } else {
-        give_up_at(s, c);
+        give_up_before(s);
     }
 }
 
@@ -336,7 +337,7 @@ static void name_byte(struct eng_speech *s, uint8_t c)
         s->name_done = s->name.n > 0;
         hold(s, c);
     } else if (!is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
-        give_up_at(s, c);
+        give_up_before(s);
     } else if (hold(s, c)) {
         add(s, &s->name, c);
     }
@@ -403,7 +404,7 @@ static void before_item_byte(struct eng_speech *s, uint8_t c)
     else if (c == ']' && s->any_call)
         eng_speech_to_text(s, true);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 static void section_byte(struct eng_speech *s, uint8_t c)
@@ -411,7 +412,7 @@ static void section_byte(struct eng_speech *s, uint8_t c)
     if (eng_speech_space(c) || (c == '`' && s->any_call))
         hold(s, c);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
@@ -421,7 +422,7 @@ static void space_byte(struct eng_speech *s, uint8_t c)
     if (eng_speech_space(c))
         hold(s, c);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 static void key_byte(struct eng_speech *s, uint8_t c)
@@ -430,7 +431,7 @@ static void key_byte(struct eng_speech *s, uint8_t c)
         s->state = IN_VALUE;
         eng_value_open(s);
     } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
-        give_up_at(s, c);
+        give_up_before(s);
     } else if (hold(s, c)) {
         add(s, &s->key, c);
     }
@@ -575,10 +576,11 @@ static bool take_mark(struct eng_speech *s, enum mark m)
     }
 }
 
-/* A mark that has no place here breaks the call off; it may open the next. */
+/* A mark that has no place here breaks the call off; it may open the next.  In plain text it is
+ * nothing. */
 void eng_call_mark(struct eng_speech *s, enum mark m)
 {
-    if (eng_call_watch(s) >> m & 1 && take_mark(s, m))
+    if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
         return;
     if (s->state == IN_OBJECT)
         break_object(s);

@@ -98,6 +98,7 @@ struct eng_speech {
 
     char pending[MARK_BYTES]; /* [n_pending] what may become a mark */
     size_t n_pending;
+    bool again; /* the byte is to be read once more */
     bool begins[256]; /* the first bytes of marks */
 
     enum state state;

@@ -66,15 +66,21 @@ static bool has(const char *text, size_t n, const char *part)
     return !part || memmem(text, n, part, strlen(part));
 }
 
-/* Some templates never write the mark that opens, or strip thoughts by the one that closes. */
+static bool is_special(const struct eng_vocab *v, const char *text)
+{
+    return v && eng_vocab_find_special(v, text, strlen(text)) != ENG_NO_TOKEN;
+}
+
+/* By the template, some of which never write the mark that opens or strip thoughts by the one that
+ * closes; or else by the vocabulary. */
 static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n,
                           const struct eng_vocab *v)
 {
-    for (size_t i = 0; i < sizeof thoughts / sizeof *thoughts && !s->thinks; i++) {
-        const char *const *t = thoughts[i];
-        s->thinks = has(text, n, t[0]) || has(text, n, t[1]) ||
-                    (v && eng_vocab_find_special(v, t[0], strlen(t[0])) != ENG_NO_TOKEN &&
-                     eng_vocab_find_special(v, t[1], strlen(t[1])) != ENG_NO_TOKEN);
+    const size_t n_known = sizeof thoughts / sizeof *thoughts;
+    for (size_t i = 0; i < 2 * n_known && !s->thinks; i++) {
+        const char *const *t = thoughts[i % n_known];
+        s->thinks = i < n_known ? has(text, n, t[0]) || has(text, n, t[1])
+                                : is_special(v, t[0]) && is_special(v, t[1]);
         for (int end = 0; s->thinks && end < 2; end++)
             s->mark[MARK_THINK + end].text = t[end];
     }
