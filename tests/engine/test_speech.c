@@ -884,13 +884,13 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
 
 static void walk_style(struct walk *w, const char *template)
 {
-    for (int i = 0; i < 12; i++) {
+    for (int i = (int)(random_bits() % 2); i < 12; i += 2) {
         struct eng_speech_tools t = {.tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city"};
         static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_REQUIRED, ENG_TOOL_NAMED};
         struct gr_grammar *g;
         char why[256];
-        t.choice = choices[i % 3];
-        t.parallel = i / 3 % 2;
+        t.choice = choices[i / 2 % 3];
+        t.parallel = i % 2;
         t.thinks = i / 6 && w->style->thinks;
         if (eng_speech_grammar(&g, w->style, &t, why, sizeof why))
             fail_msg("%s: %s", template, why);
