@@ -1,6 +1,7 @@
 /* engine/serve/speech_call.c - calls, way by way.
  *
- * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as content.
+ * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as
+ * content.
  *
  * Every way has a name and arguments; they differ in what stands around those.  Until the name is
  * told all bytes are held, so that what is no call after all comes out whole; a byte that does not
@@ -449,19 +450,44 @@ static void close_parameters(struct eng_speech *s)
 void eng_call_byte(struct eng_speech *s, uint8_t c)
 {
     switch (s->state) {
-    case BEFORE_OBJECT: before_object_byte(s, c); break;
-    case IN_OBJECT: object_byte(s, c); break;
-    case BEFORE_CALLS: before_calls_byte(s, c); break;
-    case BEFORE_ITEM: before_item_byte(s, c); break;
-    case IN_NAME: name_byte(s, c); break;
-    case AFTER_NAME: after_name_byte(s, c); break;
-    case IN_ID: id_byte(s, c); break;
-    case IN_FENCE: fence_byte(s, c); break;
-    case IN_ARGUMENTS: arguments_byte(s, c); break;
-    case IN_SECTION: section_byte(s, c); break;
-    case IN_KEY: key_byte(s, c); break;
-    case IN_VALUE: eng_value_byte(s, c); break;
-    default: space_byte(s, c);
+    case BEFORE_OBJECT:
+        before_object_byte(s, c);
+        break;
+    case IN_OBJECT:
+        object_byte(s, c);
+        break;
+    case BEFORE_CALLS:
+        before_calls_byte(s, c);
+        break;
+    case BEFORE_ITEM:
+        before_item_byte(s, c);
+        break;
+    case IN_NAME:
+        name_byte(s, c);
+        break;
+    case AFTER_NAME:
+        after_name_byte(s, c);
+        break;
+    case IN_ID:
+        id_byte(s, c);
+        break;
+    case IN_FENCE:
+        fence_byte(s, c);
+        break;
+    case IN_ARGUMENTS:
+        arguments_byte(s, c);
+        break;
+    case IN_SECTION:
+        section_byte(s, c);
+        break;
+    case IN_KEY:
+        key_byte(s, c);
+        break;
+    case IN_VALUE:
+        eng_value_byte(s, c);
+        break;
+    default:
+        space_byte(s, c);
     }
 }
 

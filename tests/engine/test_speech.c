@@ -29,14 +29,39 @@ static char *read_template(const char *name, size_t *n)
     return text;
 }
 
-static const char *const all_marks[] = {
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
-    "</arg_value>", "<|python_tag|>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<seed:tool_call>",
-    "</seed:tool_call>", "<seed:think>", "</seed:think>", "<|start|>", "<|channel|>", "<|constrain|>",
-    "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"};
+static const char *const all_marks[] = {"<think>",
+                                        "</think>",
+                                        "<tool_call>",
+                                        "</tool_call>",
+                                        "<arg_key>",
+                                        "</arg_key>",
+                                        "<arg_value>",
+                                        "</arg_value>",
+                                        "<|python_tag|>",
+                                        "[TOOL_CALLS]",
+                                        "[CALL_ID]",
+                                        "[ARGS]",
+                                        "<seed:tool_call>",
+                                        "</seed:tool_call>",
+                                        "<seed:think>",
+                                        "</seed:think>",
+                                        "<|start|>",
+                                        "<|channel|>",
+                                        "<|constrain|>",
+                                        "<|message|>",
+                                        "<|end|>",
+                                        "<|call|>",
+                                        "<|return|>",
+                                        "<|tool_calls_section_begin|>",
+                                        "<|tool_calls_section_end|>",
+                                        "<|tool_call_begin|>",
+                                        "<|tool_call_argument_begin|>",
+                                        "<|tool_call_end|>",
+                                        "<｜tool▁calls▁begin｜>",
+                                        "<｜tool▁calls▁end｜>",
+                                        "<｜tool▁call▁begin｜>",
+                                        "<｜tool▁call▁end｜>",
+                                        "<｜tool▁sep｜>"};
 
 /* Bytes, a few words, and every mark as a token of one type (or as none). */
 static struct eng_vocab *vocab_with_marks(int type)
@@ -156,7 +181,11 @@ static void take_events(struct eng_speech *s, struct line *l, int *n_call)
         if (is_text || e.kind == ENG_SPEECH_CALL) {
             if ((int)e.kind != l->kind || !is_text) {
                 line_close(l);
-                line_add(l, e.kind == ENG_SPEECH_CONTENT ? "c(" : is_text ? "r(" : "<", is_text ? 2 : 1);
+                line_add(l,
+                         e.kind == ENG_SPEECH_CONTENT ? "c("
+                         : is_text                    ? "r("
+                                                      : "<",
+                         is_text ? 2 : 1);
             }
         }
         if (!is_text)
@@ -239,7 +268,10 @@ struct answer {
     const char *text, *want;
     int how;
 };
-enum { THINKS = 1 /* in the prompt already */, LETTERS = 2 /* marks within strings, as letters only */ };
+enum {
+    THINKS = 1 /* in the prompt already */,
+    LETTERS = 2 /* marks within strings, as letters only */
+};
 
 static const struct answer plain[] = {
     {"", "", 0},
@@ -255,14 +287,16 @@ static const struct answer hermes[] = {
     {"hm</think>\n\nHi", "r(hm)c(Hi)", 1},
     {"<think>cut off", "r(cut off)", 0},
     {"<think> <tool_cal>{}</thin </think>", "r(<tool_cal>{}</thin)", 0},
-    {"<tool_call>\n{\"name\": \"f\", \"arguments\": " WEATHER "}\n</tool_call>", "<f>" WEATHER "</>", 0},
-    {"<think>x</think>\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", "r(x)<f>{}</>", 0},
+    {"<tool_call>\n{\"name\": \"f\", \"arguments\": " WEATHER "}\n</tool_call>",
+     "<f>" WEATHER "</>", 0},
+    {"<think>x</think>\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", "r(x)<f>{}</>",
+     0},
     {"Let me.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n"
      "{\"name\": \"g\", \"arguments\": " DEEP "}\n</tool_call>\n",
      "c(Let me.)<f>{}</><g>" DEEP "</>", LETTERS},
-    {"a\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nb",
-     "c(a)<f>{}</>c(\nb)", 0},
-    {"<tool_call>{\"arguments\":{\"x\":\"\\u00e9é\"},\"id\":[1,2],\"name\":\"f\\u005f\"}</tool_call>",
+    {"a\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nb", "c(a)<f>{}</>c(\nb)", 0},
+    {"<tool_call>{\"arguments\":{\"x\":\"\\u00e9é\"},\"id\":[1,2],\"name\":\"f\\u005f\"}</"
+     "tool_call>",
      "<f_>{\"x\":\"\\u00e9é\"}</>", 0},
     {"<tool_call>{\"name\":\"f\"}</tool_call>", "<f>{}</>", 0},
     {"<tool_call>{\"name\":\"f\",\"parameters\":{}}", "<f>{}</>", 0},
@@ -276,13 +310,16 @@ static const struct answer hermes[] = {
     /* no calls */
     {"<tool_call>what</tool_call>", "c(<tool_call>what</tool_call>)", LETTERS},
     {"<tool_call>{\"name\":7}</tool_call>", "c(<tool_call>{\"name\":7}</tool_call>)", LETTERS},
-    {"<tool_call>{\"name\":\"\",\"arguments\":{}}", "c(<tool_call>{\"name\":\"\",\"arguments\":{}})", 0},
-    {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}", "c(<tool_call>{\"name\":\"f\",\"arguments\":[1]})", 0},
+    {"<tool_call>{\"name\":\"\",\"arguments\":{}}",
+     "c(<tool_call>{\"name\":\"\",\"arguments\":{}})", 0},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}",
+     "c(<tool_call>{\"name\":\"f\",\"arguments\":[1]})", 0},
     {"<tool_call>{\"x\":1}</tool_call>", "c(<tool_call>{\"x\":1}</tool_call>)", LETTERS},
     {"<tool_call> <tool_call>{\"name\":\"f\"}</tool_call>", "c(<tool_call> )<f>{}</>", 0},
     {"<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":tru3}}</tool_call> y",
      "<f>{\"x\":tru<cut>c(3}}</tool_call> y)", LETTERS},
-    {"<tool_call>{\"name\":\"f\",\"arguments\":{}},}</tool_call>", "<f>{}</>c(,}</tool_call>)", LETTERS},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{}},}</tool_call>", "<f>{}</>c(,}</tool_call>)",
+     LETTERS},
     {"<tool_call>{\"name\":\"f\",\"arguments\":{}</tool_call>!", "<f>{}</>c(!)", 0},
     {NULL, NULL, 0},
 };
@@ -292,10 +329,13 @@ static const struct answer qwen_xml[] = {
     {"Ok\n<tool_call>\n<function=f>\n<parameter=city>\nNew\n\"York\"\t\n</parameter>\n"
      "<parameter=n>\n42\n</parameter>\n<parameter=o>\n{\"a\": [\"</parameter>\"]}\n</parameter>\n"
      "</function>\n</tool_call>",
-     "c(Ok)<f>{\"city\": \"New\\n\\\"York\\\"\\t\", \"n\": 42, \"o\": {\"a\": [\"</parameter>\"]}}</>", 0},
+     "c(Ok)<f>{\"city\": \"New\\n\\\"York\\\"\\t\", \"n\": 42, \"o\": {\"a\": "
+     "[\"</parameter>\"]}}</>",
+     0},
     {"<tool_call><function=f></function></tool_call>\n<tool_call>\n<function=g>\n</function>",
      "<f>{}</><g>{}</>", 0},
-    {"<function=f><parameter=city>\n\n5\n\n</parameter></function>", "<f>{\"city\": \"\\n5\\n\"}</>", 0},
+    {"<function=f><parameter=city>\n\n5\n\n</parameter></function>",
+     "<f>{\"city\": \"\\n5\\n\"}</>", 0},
     {"<function=f><parameter=n>five</parameter><parameter=b>True</parameter>"
      "<parameter=z>true</parameter></tool_call>",
      "<f>{\"n\": \"five\", \"b\": true, \"z\": true}</>", 0},
@@ -307,7 +347,8 @@ static const struct answer qwen_xml[] = {
     {"<function=f><parameter=ci", "<f><cut>", 0},
     {"<function=f>oops</function>", "<f><cut>c(oops</function>)", 0},
     {"<function=f g></function>", "c(<function=f g></function>)", 0},
-    {"<tool_call>\n{\"name\":\"f\"}\n</tool_call>", "c(<tool_call>\n{\"name\":\"f\"}\n</tool_call>)", LETTERS},
+    {"<tool_call>\n{\"name\":\"f\"}\n</tool_call>",
+     "c(<tool_call>\n{\"name\":\"f\"}\n</tool_call>)", LETTERS},
     {NULL, NULL, 0},
 };
 
@@ -315,7 +356,8 @@ static const struct answer llama[] = {
     {"Hello {\"name\"", "c(Hello {\"name\")", 0},
     {"{\"name\": \"f\", \"parameters\": " WEATHER "}", "<f>" WEATHER "</>", 0},
     {"\n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "<f>{}</>", 0},
-    {"{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "<f>{}</><g>{}</>", 0},
+    {"{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "<f>{}</><g>{}</>",
+     0},
     {"{\"name\": \"Bob\", \"parameters\": {}}", "c({\"name\": \"Bob\", \"parameters\": {}})", 0},
     {"{\"name\": \"f\"}", "c({\"name\": \"f\"})", 0},
     {"{\"answer\": 1}", "c({\"answer\": 1})", 0},
@@ -345,15 +387,18 @@ static const struct answer mistral[] = {
 
 static const struct answer deepseek[] = {
     {"hm</think>Hi", "r(hm)c(Hi)", 1},
-    {"Ok." DS("calls▁begin") DS("call▁begin") "f" DS("sep") WEATHER DS("call▁end") DS("call▁begin")
-     "g" DS("sep") "{}" DS("call▁end") DS("calls▁end"),
+    {"Ok." DS("calls▁begin") DS("call▁begin") "f" DS("sep") WEATHER DS("call▁end")
+         DS("call▁begin") "g" DS("sep") "{}" DS("call▁end") DS("calls▁end"),
      "c(Ok.)<f>" WEATHER "</><g>{}</>", 0},
-    {"<think>a</think>" DS("calls▁begin") DS("call▁begin") "function" DS("sep") "f\n```json\n" WEATHER
-     "\n```" DS("call▁end") "\n" DS("call▁begin") "function" DS("sep") "g\n```json\n{}\n```"
-     DS("call▁end") DS("calls▁end"),
+    {"<think>a</think>" DS("calls▁begin") DS("call▁begin") "function" DS(
+         "sep") "f\n```json\n" WEATHER
+                "\n```" DS("call▁end") "\n" DS("call▁begin") "function" DS(
+                    "sep") "g\n```json\n{}\n```" DS("call▁end") DS("calls▁end"),
      "r(a)<f>" WEATHER "</><g>{}</>", 0},
     {DS("call▁begin") "f" DS("sep") "{}", "<f>{}</>", 0},
-    {DS("calls▁begin") DS("call▁begin") "f" DS("sep") "{\"a\":\"" "x", "<f>{\"a\":\"x<cut>", 0},
+    {DS("calls▁begin") DS("call▁begin") "f" DS("sep") "{\"a\":\""
+                                                      "x",
+     "<f>{\"a\":\"x<cut>", 0},
     {DS("calls▁begin") DS("call▁begin") "f g", "c(" DS("calls▁begin") DS("call▁begin") "f g)", 0},
     {DS("calls▁begin") "x", "c(" DS("calls▁begin") "x)", 0},
     {DS("calls▁begin") DS("calls▁end"), "c(" DS("calls▁begin") ")", 0},
@@ -361,8 +406,8 @@ static const struct answer deepseek[] = {
 };
 
 static const struct answer kimi[] = {
-    {"Ok<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
-     WEATHER "<|tool_call_end|><|tool_call_begin|>functions.g:11<|tool_call_argument_begin|>{}"
+    {"Ok<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|"
+     ">" WEATHER "<|tool_call_end|><|tool_call_begin|>functions.g:11<|tool_call_argument_begin|>{}"
      "<|tool_call_end|><|tool_calls_section_end|>",
      "c(Ok)<f>" WEATHER "</><g>{}</>", 0},
     {NULL, NULL, 0},
@@ -370,10 +415,12 @@ static const struct answer kimi[] = {
 
 static const struct answer glm[] = {
     {"\n<think>a</think>\nb", "r(a)c(b)", 0},
-    {"\n<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>a <b> \n</arg_value>\n<arg_key>n</arg_key>"
+    {"\n<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>a <b> "
+     "\n</arg_value>\n<arg_key>n</arg_key>"
      "\n<arg_value>[1, \"</arg_value>\"]</arg_value>\n</tool_call>",
      "<f>{\"city\": \"a <b> \\n\", \"n\": [1, \"</arg_value>\"]}</>", LETTERS},
-    {"<tool_call>f<arg_key>city</arg_key><arg_value>12</arg_value></tool_call><tool_call>g</tool_call>",
+    {"<tool_call>f<arg_key>city</arg_key><arg_value>12</arg_value></tool_call><tool_call>g</"
+     "tool_call>",
      "<f>{\"city\": \"12\"}</><g>{}</>", 0},
     {"<tool_call>f\n<arg_key>city</arg_key>x", "<f><cut>c(<arg_key>city</arg_key>x)", 0},
     {"<tool_call>{\"a\":1}", "c(<tool_call>{\"a\":1})", 0},
@@ -418,7 +465,8 @@ static const struct {
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"city\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},\"o\":{\"type\":"
-    "\"object\"},\"b\":{\"type\":\"boolean\"},\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]}},"
+    "\"object\"},\"b\":{\"type\":\"boolean\"},\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]}"
+    "},"
     "\"required\":[\"city\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
 
 static json_t *load(const char *text)
@@ -460,7 +508,7 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     l = (struct line){.kind = -1};
     assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){&style, tools, false}), 0);
     eng_speech_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
-    eng_speech_control(s, 262);                            /* <s> means nothing */
+    eng_speech_control(s, 262); /* <s> means nothing */
     take_events(s, &l, &n_call);
     assert_string_equal(l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think");
     eng_speech_control(s, style.mark[MARK_CALL].control);
@@ -468,7 +516,8 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     eng_speech_control(s, style.mark[MARK_CALL].control); /* breaks the call off */
     eng_speech_feed(s, "{\"name\":\"g\"}", 12);
     take_events(s, &l, &n_call);
-    assert_string_equal(l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think)<f>{\"x\":\"<cut><g>{}</>");
+    assert_string_equal(
+        l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think)<f>{\"x\":\"<cut><g>{}</>");
     eng_speech_feed(s, "x ", 2);
     eng_speech_control(s, style.mark[MARK_THINK].control); /* thoughts may come again */
     eng_speech_feed(s, "y</think>", 9);
@@ -481,8 +530,8 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     style = style_of("Qwen-Qwen3-0.6B", NULL);
     expect_answer(&(struct eng_speech_options){&style, tools, false}, "no <think>a</think>",
                   "c(no <think>a</think>)");
-    expect_answer(&(struct eng_speech_options){&style, tools, true}, "a <tool_call>{\"name\":\"f\"}",
-                  "r(a <tool_call>{\"name\":\"f\"})");
+    expect_answer(&(struct eng_speech_options){&style, tools, true},
+                  "a <tool_call>{\"name\":\"f\"}", "r(a <tool_call>{\"name\":\"f\"})");
     json_decref(tools);
     eng_vocab_close(v);
 }
@@ -496,7 +545,8 @@ static void no_tools_no_calls(void **state)
     expect_answer(&o, "<think>a</think>\n\n<tool_call>{\"name\":\"f\"}</tool_call> \n",
                   "r(a)c(<tool_call>{\"name\":\"f\"}</tool_call> \n)");
     style = style_of("meta-llama-Llama-3.2-3B-Instruct", NULL);
-    expect_answer(&o, "{\"name\": \"f\", \"parameters\": {}}", "c({\"name\": \"f\", \"parameters\": {}})");
+    expect_answer(&o, "{\"name\": \"f\", \"parameters\": {}}",
+                  "c({\"name\": \"f\", \"parameters\": {}})");
     style = style_of("openai-gpt-oss-120b", NULL);
     expect_answer(&o, "<|channel|>commentary to=functions.f<|message|>{}", "c({})");
 }
@@ -527,7 +577,8 @@ static void nothing_waits_longer_than_it_must(void **state)
         struct eng_speech *s;
         int n_call = 0;
         l = (struct line){.kind = -1};
-        assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){&style, tools, false}), 0);
+        assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){&style, tools, false}),
+                         0);
         eng_speech_feed(s, step[i].piece, strlen(step[i].piece));
         take_events(s, &l, &n_call);
         expect_line(&l, step[i].want, step[i].piece);
@@ -573,7 +624,8 @@ static void long_texts_are_given_up_not_kept(void **state)
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call>", n), 11 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call", n), 10 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", " \n", n), 2 * n);
-    assert_true(feed_long("Qwen-Qwen3-0.6B", "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":", "[", n) > n);
+    assert_true(feed_long("Qwen-Qwen3-0.6B",
+                          "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":", "[", n) > n);
 }
 
 static void memory_may_end_anywhere(void **state)
@@ -634,8 +686,7 @@ static json_t *described_tools(void)
     f = json_object_get(json_array_get(tools, 0), "function");
     json_object_set_new(f, "description", json_string("what"));
     all = json_object_get(json_object_get(f, "parameters"), "properties");
-    json_object_foreach(all, key, p)
-        json_object_set_new(p, "description", json_string("what"));
+    json_object_foreach(all, key, p) json_object_set_new(p, "description", json_string("what"));
     return tools;
 }
 
@@ -645,12 +696,13 @@ static char *render_call(const struct turn *t, const json_t *arguments)
     struct eng_template_error e;
     size_t n;
     char *text = read_template(t->template, &n), *given = json_dumps(arguments, 0), *out;
-    json_t *request = json_pack(
-        "{s:[{s:s,s:s},{s:s,s:s?,s:[{s:s,s:s,s:{s:s,s:o}}]}],s:o,s:s,s:s}", "messages", "role",
-        "user", "content", "q", "role", "assistant", "content", strstr(t->template, "Distill") ? NULL : "", "tool_calls", "id", "abcdefghi", "type",
-        "function", "function", "name", "f", "arguments",
-        t->text ? json_string(given) : json_deep_copy(arguments), "tools", described_tools(),
-        "bos_token", "<s>", "eos_token", "</s>");
+    json_t *request =
+        json_pack("{s:[{s:s,s:s},{s:s,s:s?,s:[{s:s,s:s,s:{s:s,s:o}}]}],s:o,s:s,s:s}", "messages",
+                  "role", "user", "content", "q", "role", "assistant", "content",
+                  strstr(t->template, "Distill") ? NULL : "", "tool_calls", "id", "abcdefghi",
+                  "type", "function", "function", "name", "f", "arguments",
+                  t->text ? json_string(given) : json_deep_copy(arguments), "tools",
+                  described_tools(), "bos_token", "<s>", "eos_token", "</s>");
     assert_non_null(request);
     if (strstr(t->template, "Step-3") || strstr(t->template, "gpt-oss")) /* these test for it */
         json_object_del(json_array_get(json_object_get(request, "messages"), 1), "content");
@@ -709,9 +761,12 @@ static const char grammar_tools[] =
 static bool has_type(const json_t *schema, const json_t *v)
 {
     const json_t *type = json_object_get(schema, "type");
-    const char *name = json_is_object(v) ? "object" : json_is_array(v) ? "array"
-                     : json_is_string(v) ? "string" : json_is_integer(v) ? "integer"
-                     : json_is_null(v) ? "null" : "other";
+    const char *name = json_is_object(v)    ? "object"
+                       : json_is_array(v)   ? "array"
+                       : json_is_string(v)  ? "string"
+                       : json_is_integer(v) ? "integer"
+                       : json_is_null(v)    ? "null"
+                                            : "other";
     if (json_is_string(type))
         return !strcmp(json_string_value(type), name);
     for (size_t i = 0; i < json_array_size(type); i++)
@@ -723,7 +778,8 @@ static bool has_type(const json_t *schema, const json_t *v)
 /* As far as the schemas here go. */
 static bool conforms(const json_t *root, const json_t *schema, const json_t *v)
 {
-    const json_t *values = json_object_get(schema, "enum"), *most = json_object_get(schema, "maxLength");
+    const json_t *values = json_object_get(schema, "enum"),
+                 *most = json_object_get(schema, "maxLength");
     const json_t *required = json_object_get(schema, "required");
     if (json_object_get(schema, "$ref"))
         schema = json_object_get(json_object_get(root, "$defs"), "list");
@@ -758,8 +814,8 @@ struct walk {
 };
 
 /* For messages: the end of what was walked. */
-#define LAST(w) (int)((w)->n_all < 300 ? (w)->n_all : 300), \
-                (w)->all + ((w)->n_all < 300 ? 0 : (w)->n_all - 300)
+#define LAST(w)                                                                                    \
+    (int)((w)->n_all < 300 ? (w)->n_all : 300), (w)->all + ((w)->n_all < 300 ? 0 : (w)->n_all - 300)
 
 static void check_call(struct walk *w)
 {
@@ -872,8 +928,9 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
         if ((uint8_t)rest[i] != 0xFF) {
             walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* its token */
         } else {
-            walk_control(w, s, &d, (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 |
-                                       (uint8_t)rest[i + 3]);
+            walk_control(w, s, &d,
+                         (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 |
+                             (uint8_t)rest[i + 3]);
             i += 3;
         }
     walk_text(w, s, piece, eng_decoder_finish(&d, piece));
@@ -885,8 +942,10 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
 static void walk_style(struct walk *w, const char *template)
 {
     for (int i = (int)(random_bits() % 2); i < 12; i += 2) {
-        struct eng_speech_tools t = {.tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city"};
-        static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_REQUIRED, ENG_TOOL_NAMED};
+        struct eng_speech_tools t = {
+            .tools = w->tools, .choice = ENG_TOOL_AUTO, .name = "find_city"};
+        static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_REQUIRED,
+                                                       ENG_TOOL_NAMED};
         struct gr_grammar *g;
         char why[256];
         t.choice = choices[i / 2 % 3];

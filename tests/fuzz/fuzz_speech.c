@@ -106,7 +106,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct eng_speech_options o = {&style, tools, data[0] & 2};
     read_in(&o, (const char *)data + 1, n - 1, n, &whole);
     read_in(&o, (const char *)data + 1, n - 1, 1, &bytes);
-    if (whole.all.n != bytes.all.n || (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
+    if (whole.all.n != bytes.all.n ||
+        (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
         abort();
     if (whole.all.n > 12 * n + 64)
         abort();
