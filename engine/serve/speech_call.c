@@ -60,7 +60,7 @@ static void open_name(struct eng_speech *s)
 {
     s->state = IN_NAME;
     s->name.n = 0;
-    s->name_done = s->typed = false;
+    s->name_done = false;
 }
 
 void eng_call_open(struct eng_speech *s, enum mark m)
@@ -318,7 +318,7 @@ static bool name_ends(struct eng_speech *s, uint8_t c)
         open_parameters(s);
     } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
         open_parameters(s);
-    } else if (s->typed && (c == '\n' || c == '`')) {
+    } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
         s->state = IN_FENCE;
         fence_byte(s, c);
     } else if (way(s) == ENG_SPEECH_MISTRAL && c == '{') {
@@ -373,7 +373,6 @@ static void after_name_byte(struct eng_speech *s, uint8_t c)
         arguments_byte(s, c);
     } else {
         open_name(s);
-        s->typed = true;
         name_byte(s, c);
     }
 }

@@ -141,7 +141,6 @@ struct eng_speech {
     enum { ROLE_NONE, ROLE_NAME, ROLE_ARGUMENTS, ROLE_OTHER } role; /* of a member of the object */
     bool has_name, has_arguments;                                   /* in the object */
     bool name_done;                                                 /* white space came after it */
-    bool typed;                                                     /* "function" came before it */
     bool listed;                                                    /* the object is an item */
     bool any_call;             /* since the mark that opens calls */
     bool first_key;            /* no argument was told yet */

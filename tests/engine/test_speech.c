@@ -374,6 +374,8 @@ static const struct answer mistral[] = {
     {"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": " WEATHER ", \"id\": \"abcdefghi\"}, "
      "{\"name\": \"g\", \"arguments\": {}}]",
      "<f>" WEATHER "</><g>{}</>", 0},
+    {"[TOOL_CALLS][{\"arguments\":{\"name\":\"x\",\"arguments\":{}},\"name\":\"f\"}]",
+     "<f>{\"name\":\"x\",\"arguments\":{}}</>", 0},
     {"Hm [TOOL_CALLS] [ {\"name\": \"f\", \"arguments\": {}} ]\n", "c(Hm)<f>{}</>", 0},
     {"[TOOL_CALLS]f[ARGS]" WEATHER "[TOOL_CALLS]g{\"a\":1}", "<f>" WEATHER "</><g>{\"a\":1}</>", 0},
     {"[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "<f>{}</>", 0},
@@ -396,6 +398,8 @@ static const struct answer deepseek[] = {
                     "sep") "g\n```json\n{}\n```" DS("call▁end") DS("calls▁end"),
      "r(a)<f>" WEATHER "</><g>{}</>", 0},
     {DS("call▁begin") "f" DS("sep") "{}", "<f>{}</>", 0},
+    {DS("calls▁begin") DS("call▁begin") "f\n```json\n{}\n```" DS("call▁end") DS("calls▁end"),
+     "<f>{}</>", 0},
     {DS("calls▁begin") DS("call▁begin") "f" DS("sep") "{\"a\":\""
                                                       "x",
      "<f>{\"a\":\"x<cut>", 0},
