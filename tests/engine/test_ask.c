@@ -407,6 +407,9 @@ static void tools_reach_the_template_in_one_form(void **state)
             "{\"type\": \"web_search\"}]"), TOLD);
     renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
             "\"description\": \"d\", \"input_schema\": {\"type\": \"object\"}}]"), TOLD);
+    renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
+            "\"input_schema\": {}}]"), "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", "
+            "\"function\": {\"name\": \"f\", \"parameters\": {}}}]<s>assistant\n");
     renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"tool_choice\": \"none\", \"tools\": [{\"type\": "
             "\"function\", \"function\": {\"name\": \"f\"}}]"),
             "<s>user\nhello<|im_end|>\n<s>assistant\n");
