@@ -21,6 +21,11 @@
 #include "engine/serve/serve.h"
 
 #define MODEL     "evals/train/models/demo-draft-q8_0.gguf"
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SLOW_ISA  (KN_ISA_COUNT - 1)            /* it is slow enough */
+#else
+#define SLOW_ISA  KN_ISA_SCALAR
+#endif
 #define LOST_S    120                           /* without a byte: an answer is lost */
 #define MAX_REPLY (16 << 20)
 
@@ -36,7 +41,7 @@ static inline void *serve_thread(void *arg)
 static inline struct eng_serve_options serve_defaults(void)
 {
     struct eng_serve_options o = {
-        .engine = { .model = MODEL, .isa = KN_ISA_SCALAR, .n_thread = 1, .n_parallel = 2, .n_chunk = 64,
+        .engine = { .model = MODEL, .isa = SLOW_ISA, .n_thread = 1, .n_parallel = 2, .n_chunk = 64,
                     .host_mem = (size_t)512 << 20 },
         .host = "127.0.0.1", .n_queue = 6, .max_body = 1 << 20, .max_connection = 1000, .patience_s = 60,
         .idle_s = 60, .drain_s = 60, .stall_s = 60, .n_predict = -1, .quiet = true };
