@@ -12,7 +12,8 @@ int eng_cmd_serve(const struct eng_config *c)
                     .no_pack = c->no_pack },
         .host = c->host, .port = c->port, .api_key_file = c->api_key_file, .alias = c->alias, .cors = c->cors,
         .n_queue = c->n_queue, .max_body = c->max_body, .max_connection = c->n_connection,
-        .patience_s = c->patience_s, .idle_s = c->idle_s, .drain_s = c->drain_s, .stall_s = c->stall_s,
+        .patience_ms = c->patience_s * 1000, .idle_ms = c->idle_s * 1000, .ping_ms = c->ping_s * 1000,
+        .drain_ms = c->drain_s * 1000, .stall_ms = c->stall_s * 1000,
         .sampling = c->sampling, .n_predict = c->n_predict, .notify_socket = c->notify_socket,
         .watchdog_us = c->watchdog_us, .quiet = c->quiet, .signals = true });
     if (!error) {

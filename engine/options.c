@@ -63,6 +63,8 @@ static const struct eng_option options[] = {
       "SECONDS", "to send a whole request, or to take some of an answer" },
     { "idle-timeout", "", SERVE, ENG_INTEGER, AT(idle_s), 1, 86400,
       "SECONDS", "that a connection may stay without a request" },
+    { "ping", "--sse-ping-interval", SERVE, ENG_INTEGER, AT(ping_s), 1, 86400,
+      "SECONDS", "between signs of life in a stream that has nothing to say yet" },
     { "drain", "--shutdown-timeout", SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
       "SECONDS", "for requests under way when asked to end; asked again, at once" },
     { "stall", "", SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
@@ -225,6 +227,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
         c->max_body = 8 << 20;
         c->patience_s = 30;
         c->idle_s = 300;
+        c->ping_s = 10;
         c->drain_s = 30;
         c->stall_s = 60;
     }

@@ -11,8 +11,6 @@
 
 #include "engine/serve/internal.h"
 
-#define KEEP_ALIVE_NS 10000000000u              /* clients with a watchdog give up after 30 s at the least */
-
 static void free_call(struct call *c)
 {
     if ((*c->self = c->next))
@@ -133,21 +131,29 @@ static void begin(struct call *c)
     c->begun = true;
 }
 
-/* Of an answer that fails before its first byte is known how; the stream may have begun all the same, to
- * be kept alive. */
+/* The body of a refusal, where the stream has begun to be kept alive. */
+static void send_late_refusal(struct call *c, const char *bytes, size_t n)
+{
+    struct eng_bytes event = { 0 };
+    eng_bytes_text(&event, "event: error\ndata: ");
+    eng_bytes_add(&event, bytes, n);
+    eng_bytes_text(&event, "\n\n");
+    if (!event.failed)
+        eng_http_chunk(c->x, event.data, event.n);
+    eng_bytes_free(&event);
+}
+
 static void send_stream(struct call *c)
 {
     size_t n;
     int status = eng_reply_status(c->reply);
     const char *bytes = eng_reply_take(c->reply, &n);
-    bool late = c->begun && c->n_sent == 0 && status != 200 && n > 0;
+    bool late = c->begun && c->n_sent == 0 && status != 200;
     begin(c);
     if (late)
-        eng_http_chunk(c->x, "event: error\ndata: ", 19);
-    if (n > 0)
+        send_late_refusal(c, bytes, n);
+    else if (n > 0)
         eng_http_chunk(c->x, bytes, n);
-    if (late)
-        eng_http_chunk(c->x, "\n\n", 2);
     c->n_sent += n;
     c->sent_ns = kn_now_ns();
     if (!eng_reply_done(c->reply))
@@ -361,10 +367,11 @@ void call_gone(struct call *c)
     free_if_over(c);
 }
 
+/* Clients with a watchdog of their own give up on a silent stream after half a minute or so. */
 void calls_tick(struct eng_server *s, uint64_t now)
 {
     for (struct call *c = s->calls; c; c = c->next) {
-        if (!c->x || !c->reply || !c->ask->stream || now - c->sent_ns < KEEP_ALIVE_NS)
+        if (!c->x || !c->reply || !c->ask->stream || now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
             continue;
         begin(c);
         eng_http_chunk(c->x, ": the answer is on its way\n\n", 28);

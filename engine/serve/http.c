@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_US     250000
+#define TICK_US     100000
 #define BACKLOG     1024
 #define HARD_HEADER 8                           /* times the limit: what evhttp itself refuses, in its own words */
 #define HARD_BODY   2
@@ -86,6 +86,17 @@ static void forget_received(struct eng_exchange *x)
     x->first_ns = 0;
 }
 
+/* The one that holds most goes. */
+static void make_room(struct eng_http *h)
+{
+    struct eng_exchange *most = h->first;
+    for (struct eng_exchange *x = h->first; x; x = x->next)
+        if (x->n_held > most->n_held)
+            most = x;
+    cut(most);
+    forget_received(most);
+}
+
 static bool know_fd(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
@@ -113,7 +124,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     struct eng_exchange *x = arg;
     struct eng_http *h = x->http;
     (void)buffer;
-    if (info->n_added == 0 || x->req)
+    if (info->n_added == 0 || x->req || x->cut)
         return;
     if (x->fd < 0 && !know_fd(x)) {
         cut(x);
@@ -126,7 +137,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
     h->n_held += x->n_held;
     if (h->n_held > h->opt.max_received)
-        cut(x);
+        make_room(h);
 }
 
 static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *arg)
@@ -202,7 +213,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_http *h = arg;
     uint64_t now = kn_now_ns();
-    uint64_t patience = (uint64_t)(h->opt.patience_s * 1e9), idle = (uint64_t)(h->opt.idle_s * 1e9);
+    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u, idle = (uint64_t)h->opt.idle_ms * 1000000u;
     (void)fd, (void)what;
     for (struct eng_exchange *x = h->first, *next; x; x = next) {
         next = x->next;

@@ -31,7 +31,7 @@ struct eng_http_options {
     size_t max_received;                        /* of all that are being received */
     size_t max_unsent;                          /* of one answer */
     int max_connection;
-    double patience_s, idle_s;
+    int patience_ms, idle_ms;
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_gone)(void *arg, struct eng_exchange *x);
     void *arg;

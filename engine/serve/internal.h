@@ -57,7 +57,8 @@ struct eng_server {
     struct call *calls;
     int n_call, n_session;
     uint64_t secret, n_request;                 /* ids, seeds and salts come from these */
-    uint64_t started_ns, end_ns, fed_ns;        /* end: of draining; fed: the watchdog */
+    uint64_t started_ns, end_ns;                /* end: of draining */
+    uint64_t fed_ns, second_ns;                 /* the watchdog; the last status */
     int64_t started_s;
     struct eng_exchange *watcher[MAX_WATCHER];  /* [n_watcher] of /status/stream */
     int n_watcher;

@@ -24,8 +24,9 @@ struct eng_serve_options {
     int n_queue;                                /* requests that may wait beyond those that advance */
     size_t max_body;                            /* bytes of one request */
     int max_connection;
-    int patience_s, idle_s;                     /* to send a request or take its answer; between requests */
-    int drain_s, stall_s;                       /* for requests under way at the end; until /ready says 503 */
+    int patience_ms, idle_ms;                     /* to send a request or take its answer; between requests */
+    int ping_ms;                                /* between signs of life in a stream that has nothing to say */
+    int drain_ms, stall_ms;                       /* for requests under way at the end; until /ready says 503 */
     struct spec_params sampling;                /* where a request says nothing */
     int n_predict;
     const char *notify_socket;                  /* of the service manager, or NULL */

@@ -23,6 +23,7 @@
 #define UNSENT_BYTES  ((size_t)1 << 20)         /* of a stream whose reader is slow */
 #define BODIES        4                         /* of the largest size, received at the same time */
 #define LINK_BYTES    4096                      /* memory of an idle connection */
+#define TICK_US       200000
 #define SPARE_FD      128                       /* files that are no connections */
 #define LAST_NS       1000000000u               /* for the last bytes */
 
@@ -83,11 +84,11 @@ static void take_stop(struct eng_server *s)
     }
     if (s->state == SERVING) {
         s->state = DRAINING;
-        s->end_ns = now + (uint64_t)s->opt.drain_s * 1000000000u;
+        s->end_ns = now + (uint64_t)s->opt.drain_ms * 1000000u;
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
             kn_say(KN_LOG_INFO, "%d requests are under way; the end is in %d s at most, or at the next signal",
-                   s->n_call, s->opt.drain_s);
+                   s->n_call, s->opt.drain_ms / 1000);
     }
     if (n > 1 || s->n_call == 0 || now >= s->end_ns)
         begin_end(s, now);
@@ -118,14 +119,15 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {
     struct eng_hub_view v;
-    if (s->state == LOADING) {
+    if (s->state == LOADING && now - s->fed_ns > 1000000000u) {
+        s->fed_ns = now;
         notify(s, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=loading");
         return;
     }
-    if (!s->opt.watchdog_us || now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
+    if (s->state == LOADING || !s->opt.watchdog_us || now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
         return;
     eng_hub_look(s->hub, &v);
-    if (v.quiet_ns > (uint64_t)s->opt.stall_s * 1000000000u)
+    if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return;
     notify(s, "WATCHDOG=1");
     s->fed_ns = now;
@@ -137,7 +139,10 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     uint64_t now = kn_now_ns();
     (void)fd, (void)what;
     calls_tick(s, now);
-    status_tick(s, now);
+    if (now - s->second_ns >= 1000000000u) {
+        s->second_ns = now;
+        status_tick(s, now);
+    }
     feed_watchdog(s, now);
     take_stop(s);
     end_when_sent(s);
@@ -201,7 +206,7 @@ static int open_http(struct eng_server *s)
     int error = eng_http_open(&s->http, s->base, &(struct eng_http_options){
         .host = s->opt.host, .port = s->opt.port, .max_header = HEADER_BYTES, .max_body = s->opt.max_body,
         .max_received = BODIES * (s->opt.max_body + HEADER_BYTES), .max_unsent = UNSENT_BYTES,
-        .max_connection = n, .patience_s = s->opt.patience_s, .idle_s = s->opt.idle_s,
+        .max_connection = n, .patience_ms = s->opt.patience_ms, .idle_ms = s->opt.idle_ms,
         .on_request = on_request, .on_gone = on_gone, .arg = s });
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL, "--host %s is open to others: give keys with --api-key-file, or stay on "
@@ -211,10 +216,10 @@ static int open_http(struct eng_server *s)
 
 static int add_events(struct eng_server *s)
 {
-    const struct timeval second = { 1, 0 };
+    const struct timeval often = { 0, TICK_US };
     s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
     s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
-    bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &second);
+    bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &often);
     if (ok && s->opt.signals) {
         s->term = evsignal_new(s->base, SIGTERM, on_signal, s);
         s->interrupt = evsignal_new(s->base, SIGINT, on_signal, s);

@@ -19,7 +19,7 @@ const char *not_ready(struct eng_server *s)
     case SERVING:  break;
     }
     eng_hub_look(s->hub, &v);
-    if (v.quiet_ns > (uint64_t)s->opt.stall_s * 1000000000u)
+    if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
         return "there is work and nothing moves";
     return NULL;
 }

@@ -43,8 +43,8 @@ static inline struct eng_serve_options serve_defaults(void)
     struct eng_serve_options o = {
         .engine = { .model = MODEL, .isa = SLOW_ISA, .n_thread = 1, .n_parallel = 2, .n_chunk = 64,
                     .host_mem = (size_t)512 << 20 },
-        .host = "127.0.0.1", .n_queue = 6, .max_body = 1 << 20, .max_connection = 1000, .patience_s = 60,
-        .idle_s = 60, .drain_s = 60, .stall_s = 60, .n_predict = -1, .quiet = true };
+        .host = "127.0.0.1", .n_queue = 6, .max_body = 1 << 20, .max_connection = 1000, .patience_ms = 60000,
+        .idle_ms = 60000, .ping_ms = 60000, .drain_ms = 60000, .stall_ms = 60000, .n_predict = -1, .quiet = true };
     spec_params_default(&o.sampling);
     return o;
 }

@@ -7,6 +7,28 @@
 
 #define CHAT "/v1/chat/completions"
 
+/* `make soak` asks for more. */
+#ifndef N_MALFORMED
+#define N_MALFORMED 400
+#define N_IDLE      200
+#define N_SLOW      40
+#define N_CANCELLED 30
+#endif
+
+/* ---- an engine that can be frozen: its thread looks at the clock in every pass -------------------------- */
+
+static atomic_bool frozen;
+static pthread_t main_thread;
+static struct served served, stalled;
+
+static uint64_t clock_that_freezes(void)
+{
+    pthread_t me = pthread_self();
+    while (atomic_load(&frozen) && !pthread_equal(me, main_thread) && !pthread_equal(me, stalled.thread))
+        usleep(1000);
+    return kn_io_system.now_ns();
+}
+
 /* About as many tokens as this; the same seed, the same text. */
 static const char *chat(int n, int seed, bool stream)
 {
@@ -37,8 +59,6 @@ static char *text_of(const struct served *v, int n, int seed)
     answer_free(&a);
     return text;
 }
-
-static struct served served;
 
 static int setup(void **state)
 {
@@ -314,6 +334,30 @@ static void test_cancel_some(void **state)
         free(alone[i]);
 }
 
+/* Many who leave, then one who stays. */
+static void test_many_cancelled(void **state)
+{
+    (void)state;
+    int fd[6], abort = ended(&served, "abort"), sent = 0;
+    char *alone = text_of(&served, 20, 7);
+    while (sent < N_CANCELLED) {
+        for (int i = 0; i < 6; i++, sent++) {
+            fd[i] = connect_to(&served);
+            send_request(fd[i], "POST", CHAT, "", chat(1900, i, i % 2));
+        }
+        wait_running(&served, 1);
+        for (int i = 0; i < 6; i++)
+            close(fd[i]);
+        while (metric(&served, "", "spillway_requests{") > 0)
+            usleep(1000);
+    }
+    assert_true(ended(&served, "abort") > abort);
+    char *text = text_of(&served, 20, 7);
+    assert_string_equal(text, alone);
+    free(text);
+    free(alone);
+}
+
 static void test_full(void **state)
 {
     (void)state;
@@ -348,7 +392,7 @@ static void test_slow(void **state)
     (void)state;
     struct eng_serve_options o = serve_defaults();
     struct served v;
-    o.patience_s = o.idle_s = 1;
+    o.patience_ms = o.idle_ms = 300;
     serve_start(&v, &o);
     int idle = connect_to(&v), half = connect_to(&v), body = connect_to(&v), drip = connect_to(&v);
     send_text(half, "POST /v1/completions HTTP/1.1\r\nHost: ");
@@ -373,7 +417,7 @@ static void test_slow_reader(void **state)
     (void)state;
     struct eng_serve_options o = serve_defaults();
     struct served v;
-    o.patience_s = 1;
+    o.patience_ms = 300;
     o.engine.isa = KN_ISA_COUNT - 1;
     serve_start(&v, &o);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
@@ -393,7 +437,7 @@ static void test_slow_reader(void **state)
 
 static void test_idle_connections(void **state)
 {
-    enum { N = 200 };
+    enum { N = N_IDLE };
     (void)state;
     int fd[N];
     for (int i = 0; i < N; i++)
@@ -410,6 +454,46 @@ static void test_idle_connections(void **state)
     while (metric(&served, "", "spillway_connections{") > 2)
         usleep(2000);
     free(text);
+}
+
+/* Bodies that never end, until there would be too much of them to keep. */
+static void test_many_bodies(void **state)
+{
+    enum { N = 8, BYTES = 900000 };
+    (void)state;
+    int fd[N];
+    char *body = malloc(BYTES + 1);
+    memset(body, ' ', BYTES);
+    body[BYTES] = 0;
+    double cut = metric(&served, "", "spillway_cut_total{");
+    for (int i = 0; i < N; i++) {
+        fd[i] = connect_to(&served);
+        send_text(fd[i], "POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+        send_text(fd[i], body);
+    }
+    while (metric(&served, "", "spillway_cut_total{") <= cut)
+        usleep(1000);
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+    free(body);
+    free(text_of(&served, 5, 1));
+}
+
+/* Many that dawdle with a request harm nobody who does not. */
+static void test_many_slow(void **state)
+{
+    (void)state;
+    static int fd[N_SLOW];
+    for (int i = 0; i < N_SLOW; i++) {
+        fd[i] = connect_to(&served);
+        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{" : "GET /hea");
+    }
+    for (int i = 0; i < N_SLOW; i += 5) {
+        free(text_of(&served, 3, i));
+        send_text(fd[i], "a");
+    }
+    for (int i = 0; i < N_SLOW; i++)
+        close(fd[i]);
 }
 
 /* More wait in the kernel until there is room. */
@@ -437,6 +521,59 @@ static void test_most_connections(void **state)
     answer_free(&a);
     close(late), close(fd[1]), close(fd[2]);
     serve_end(&v);
+}
+
+/* A stream that waits shows signs of life, and then its end must be an event. */
+static void test_signs_of_life(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    char line[200];
+    o.ping_ms = 200;
+    o.engine.n_parallel = 1;
+    serve_start(&stalled, &o);
+    int first = connect_to(&stalled), second = connect_to(&stalled);
+    send_request(first, "POST", CHAT, "", chat(1900, 1, false));
+    wait_running(&stalled, 1);
+    send_request(second, "POST", CHAT, "", chat(1900, 1, true));
+    while (metric(&stalled, "", "vllm:num_requests_waiting{") < 1)
+        usleep(1000);
+    atomic_store(&frozen, true);
+    do
+        assert_true(read_line(second, line, sizeof line));
+    while (line[0] != ':');
+    eng_serve_stop(stalled.server);
+    eng_serve_stop(stalled.server);
+    while (read_line(second, line, sizeof line) && !strstr(line, "shutting down"))
+        ;
+    assert_non_null(strstr(line, "data: {"));
+    atomic_store(&frozen, false);
+    close(first), close(second);
+    serve_join(&stalled);
+}
+
+/* Work, and an engine that does not move. */
+static void test_stall(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    o.stall_ms = 200;
+    serve_start(&stalled, &o);
+    int fd = connect_to(&stalled);
+    send_request(fd, "POST", CHAT, "", chat(300, 1, true));
+    wait_running(&stalled, 1);
+    atomic_store(&frozen, true);
+    while (ask_status(&stalled, "GET", "/ready", "", NULL) != 503)
+        usleep(10000);
+    assert_int_equal(ask_status(&stalled, "GET", "/health", "", NULL), 200);
+    atomic_store(&frozen, false);
+    while (ask_status(&stalled, "GET", "/ready", "", NULL) != 200)
+        usleep(10000);
+    struct answer a = read_answer(fd);
+    assert_non_null(strstr(a.body, "[DONE]"));
+    answer_free(&a);
+    close(fd);
+    serve_end(&stalled);
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -474,8 +611,13 @@ static void test_keys(void **state)
                 fail_msg("%s %s with '%s': %d", all[i].method, all[i].path, wrong[k], a.status);
             answer_free(&a);
         }
-    for (size_t k = 0; k < sizeof right / sizeof *right; k++)
-        assert_int_equal(ask_status(&v, "POST", CHAT, right[k], chat(3, 1, false)), 200);
+    static const bool found[] = { false, false, true };         /* what another key asked is not shared */
+    for (size_t k = 0; k < sizeof right / sizeof *right; k++) {
+        struct answer a = ask(&v, "POST", CHAT, right[k], chat(3, 1, false));
+        assert_int_equal(a.status, 200);
+        assert_int_equal(!strstr(a.body, "\"cached_tokens\":0"), found[k]);
+        answer_free(&a);
+    }
     assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 200);
     assert_int_equal(ask_status(&v, "GET", "/", "", NULL), 200);
     serve_end(&v);
@@ -525,7 +667,7 @@ static void test_malformed(void **state)
                      "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", CHAT, strlen(body), body);
     uint64_t random = 1;
     char *golden = text_of(&served, 10, 9);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < N_MALFORMED; i++) {
         size_t n_bad = (size_t)n;
         memcpy(bad, good, (size_t)n);
         spoil(bad, &n_bad, &random);
@@ -582,7 +724,7 @@ static void test_stop_at_once(void **state)
     for (int patient = 0; patient < 2; patient++) {
         struct eng_serve_options o = serve_defaults();
         struct served v;
-        o.drain_s = patient ? 0 : 60;
+        o.drain_ms = patient ? 0 : 60000;
         serve_start(&v, &o);
         int fd = connect_to(&v), other = connect_to(&v);
         send_request(fd, "POST", CHAT, "", chat(1900, 4, true));
@@ -647,11 +789,17 @@ static void test_no_model(void **state)
 
 int main(void)
 {
+    struct kn_io io = kn_io_system;
+    io.now_ns = clock_that_freezes;
+    kn_io_set(&io);
+    main_thread = pthread_self();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_routes), cmocka_unit_test(test_streamed_is_whole),
         cmocka_unit_test(test_content_type_and_origin), cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_metrics), cmocka_unit_test(test_limits), cmocka_unit_test(test_endless_headers),
-        cmocka_unit_test(test_disconnect), cmocka_unit_test(test_cancel_some), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_disconnect), cmocka_unit_test(test_cancel_some), cmocka_unit_test(test_many_cancelled),
+        cmocka_unit_test(test_full), cmocka_unit_test(test_many_bodies), cmocka_unit_test(test_many_slow),
+        cmocka_unit_test(test_signs_of_life), cmocka_unit_test(test_stall),
         cmocka_unit_test(test_slow), cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_idle_connections),
         cmocka_unit_test(test_most_connections), cmocka_unit_test(test_keys), cmocka_unit_test(test_open_to_others),
         cmocka_unit_test(test_malformed), cmocka_unit_test(test_drain), cmocka_unit_test(test_stop_at_once),
