@@ -527,8 +527,12 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
         if (t->choice != ENG_TOOL_AUTO)
             return KN_EUNSUPPORTED;
     }
+    if (!calls && (t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED)) {
+        snprintf(why, n_why, "a call is wanted, and there are no tools");
+        return KN_EINVAL;
+    }
     if (!calls && !t->schema)
-        return t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED ? KN_EINVAL : 0;
+        return 0;
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
     if (!error) {

@@ -499,6 +499,21 @@ static void arguments_are_what_the_template_takes(void **state)
     desk_open(NULL);
 }
 
+/* gpt-oss has another name for thoughts, and takes either them or text with a call. */
+static void thoughts_go_by_the_templates_name(void **state)
+{
+    (void)state;
+    desk_close(NULL);
+    desk_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
+                   "}};{% endfor %}");
+    renders(ENG_API_CHAT,
+            "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
+            "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
+            "/hello;why/;/so;");
+    desk_close(NULL);
+    desk_open(NULL);
+}
+
 static void a_template_may_refuse(void **state)
 {
     (void)state;
@@ -768,6 +783,7 @@ int main(void)
         cmocka_unit_test(tools_reach_the_template_in_one_form),
         cmocka_unit_test(messages_that_cannot_be_read_are_refused),
         cmocka_unit_test(arguments_are_what_the_template_takes),
+        cmocka_unit_test(thoughts_go_by_the_templates_name),
         cmocka_unit_test(a_template_may_refuse),
         cmocka_unit_test(tools_and_formats_are_checked),
         cmocka_unit_test(a_format_holds_the_answer_and_lets_it_think),
