@@ -11,7 +11,7 @@
 
 #include "engine/serve/internal.h"
 
-static void free_call(struct call *c)
+static void free_call(struct srv_call *c)
 {
     if ((*c->self = c->next))
         c->next->self = c->self;
@@ -24,27 +24,27 @@ static void free_call(struct call *c)
     kn_free(c);
 }
 
-static void free_if_over(struct call *c)
+static void free_if_over(struct srv_call *c)
 {
     if (!c->x && !c->reading && c->n_lent == 0)
         free_call(c);
 }
 
-/* ---- reading: on a thread of the pool -------------------------------------------------------------- */
+/* ---- reading: on a thread of the pool -------------------------------------------------------- */
 
-static void read_ask(struct call *c)
+static void read_ask(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .seed = c->seed,
-                                   .count = c->route->counts };
-    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->desk, &arrival,
-                               &c->why) != 0;
+    struct eng_arrival arrival = {
+        .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts};
+    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->desk,
+                               &arrival, &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
 }
 
 static void read_call(struct eng_task *task)
 {
-    struct call *c = (struct call *)task;
+    struct srv_call *c = (struct srv_call *)task;
     if (atomic_load_explicit(&c->gone, memory_order_relaxed))
         return;
     if (c->route->work)
@@ -53,14 +53,15 @@ static void read_call(struct eng_task *task)
         read_ask(c);
 }
 
-void call_open(struct eng_server *s, struct eng_exchange *x, const struct route *route, const char *id, int key)
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
+                   const char *id, int key)
 {
     struct eng_refusal why;
-    struct call *c = kn_calloc(1, sizeof *c);
+    struct srv_call *c = kn_calloc(1, sizeof *c);
     if (!c || !(c->body = eng_http_body(x, &c->n_body))) {
         kn_free(c);
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
-        answer_refusal(s, x, route->api, &why);
+        srv_answer_refusal(s, x, route->api, &why);
         return;
     }
     c->task.run = read_call;
@@ -70,7 +71,8 @@ void call_open(struct eng_server *s, struct eng_exchange *x, const struct route 
     c->key = key;
     c->arrived_ns = kn_now_ns();
     c->created_s = (int64_t)time(NULL);
-    c->seed = kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32;       /* ten digits can be typed again */
+    c->seed =
+        kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* ten digits can be typed again */
     snprintf(c->id, sizeof c->id, "%s", id);
     c->self = &s->calls;
     if ((c->next = s->calls))
@@ -82,37 +84,42 @@ void call_open(struct eng_server *s, struct eng_exchange *x, const struct route 
     eng_pool_add(s->pool, &c->task);
 }
 
-/* ---- answering ------------------------------------------------------------------------------------- */
+/* ---- answering ------------------------------------------------------------------------------- */
 
-static void cancel_jobs(struct call *c)
+static void cancel_jobs(struct srv_call *c)
 {
     for (int i = 0; i < c->n_choice; i++)
         if (c->choice[i].lent)
             eng_hub_cancel(c->server->hub, &c->choice[i].job);
 }
 
-static double seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) * 1e-9 : 0; }
+static double seconds(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (double)(to - from) * 1e-9 : 0;
+}
 
-static void log_call(const struct call *c, int status)
+static void log_call(const struct srv_call *c, int status)
 {
     uint64_t first = 0, begun = 0;
     int n_answer = 0, n_prompt = 0, n_cached = 0;
     for (int i = 0; i < c->n_choice; i++) {
-        const struct choice *o = &c->choice[i];
+        const struct srv_choice *o = &c->choice[i];
         n_answer += eng_reply_tokens(c->reply, i);
         n_prompt += o->job.request.n_token;
         n_cached += o->job.n_cached;
         first = o->first_ns && (!first || o->first_ns < first) ? o->first_ns : first;
         begun = o->job.begun_ns && (!begun || o->job.begun_ns < begun) ? o->job.begun_ns : begun;
     }
-    kn_say(KN_LOG_INFO, "%s %s: %d; %d prompt tokens, %d of them found; waited %.2f s, first token after %.2f s; "
-           "%d tokens in %.2f s", c->id, c->route->path, status, n_prompt, n_cached,
-           seconds(c->arrived_ns, begun), seconds(c->arrived_ns, first), n_answer,
-           seconds(c->arrived_ns, kn_now_ns()));
+    kn_say(
+        KN_LOG_INFO,
+        "%s %s: %d; %d prompt tokens, %d of them found; waited %.2f s, first token after %.2f s; "
+        "%d tokens in %.2f s",
+        c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
+        seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
 }
 
 /* The exchange is over; the call may go on until its jobs are back. */
-static void let_go(struct call *c, int status)
+static void let_go(struct srv_call *c, int status)
 {
     c->x = NULL;
     if (c->reply)
@@ -120,21 +127,21 @@ static void let_go(struct call *c, int status)
     cancel_jobs(c);
 }
 
-static void begin(struct call *c)
+static void begin(struct srv_call *c)
 {
     if (c->begun)
         return;
     eng_http_set_header(c->x, "Cache-Control", "no-cache");
-    eng_http_set_header(c->x, "X-Accel-Buffering", "no");       /* a front must not collect tokens */
+    eng_http_set_header(c->x, "X-Accel-Buffering", "no"); /* a front must not collect tokens */
     eng_http_begin(c->x, 200, eng_reply_type(c->reply));
     c->server->metrics.n_answered[2]++;
     c->begun = true;
 }
 
 /* The body of a refusal, where the stream has begun to be kept alive. */
-static void send_late_refusal(struct call *c, const char *bytes, size_t n)
+static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
 {
-    struct eng_bytes event = { 0 };
+    struct eng_bytes event = {0};
     eng_bytes_text(&event, "event: error\ndata: ");
     eng_bytes_add(&event, bytes, n);
     eng_bytes_text(&event, "\n\n");
@@ -143,7 +150,7 @@ static void send_late_refusal(struct call *c, const char *bytes, size_t n)
     eng_bytes_free(&event);
 }
 
-static void send_stream(struct call *c)
+static void send_stream(struct srv_call *c)
 {
     size_t n;
     int status = eng_reply_status(c->reply);
@@ -162,7 +169,7 @@ static void send_stream(struct call *c)
     let_go(c, status);
 }
 
-static void send_whole(struct call *c)
+static void send_whole(struct srv_call *c)
 {
     struct eng_server *s = c->server;
     size_t n;
@@ -170,12 +177,13 @@ static void send_whole(struct call *c)
     const char *bytes = eng_reply_take(c->reply, &n);
     if (status == 503)
         eng_http_set_header(c->x, "Retry-After", "5");
-    answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json", bytes, n);
+    srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json",
+                     bytes, n);
     let_go(c, status);
 }
 
 /* Sends what there is; frees the call when that was all. */
-static void flush(struct call *c)
+static void flush(struct srv_call *c)
 {
     c->touched = false;
     if (c->x) {
@@ -189,27 +197,28 @@ static void flush(struct call *c)
     free_if_over(c);
 }
 
-static void refuse(struct call *c, const struct eng_refusal *why)
+static void refuse(struct srv_call *c, const struct eng_refusal *why)
 {
     struct eng_exchange *x = c->x;
     c->x = NULL;
-    answer_refusal(c->server, x, c->route->api, why);
+    srv_answer_refusal(c->server, x, c->route->api, why);
 }
 
-/* ---- running --------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static uint64_t salt(const struct eng_server *s, int key)
 {
     return key < 0 ? 0 : kn_mix(s->secret ^ ((uint64_t)key + 1) * KN_GOLDEN) | 1;
 }
 
-/* Who shares: one key may stand for many people whom its owner tells apart; several keys are the people. */
-static uint64_t user(const struct call *c)
+/* Who shares: one key may stand for many people whom its owner tells apart; several keys are the
+ * people. */
+static uint64_t user(const struct srv_call *c)
 {
     return eng_keys_count(c->server->keys) > 1 ? (uint64_t)c->key + 1 : c->ask->user;
 }
 
-static int make_jobs(struct call *c)
+static int make_jobs(struct srv_call *c)
 {
     struct eng_job *job[ENG_ASK_CHOICES];
     int n = eng_ask_choices(c->ask);
@@ -223,7 +232,7 @@ static int make_jobs(struct call *c)
         eng_ask_request(c->ask, i, &j->request);
         j->request.user = user(c);
         j->request.salt = salt(c->server, c->key);
-        j->request.priority = kn_min(j->request.priority, 0);   /* one may step back, not push in */
+        j->request.priority = kn_min(j->request.priority, 0); /* one may step back, not push in */
     }
     int error = eng_hub_submit(c->server->hub, job, n);
     for (int i = 0; i < n && !error; i++)
@@ -235,7 +244,7 @@ static int make_jobs(struct call *c)
     return 0;
 }
 
-static void start(struct call *c)
+static void start(struct srv_call *c)
 {
     struct eng_refusal why;
     int error = make_jobs(c);
@@ -243,7 +252,8 @@ static void start(struct call *c)
         return;
     if (error == KN_ELIMIT) {
         c->server->metrics.n_refused++;
-        eng_refuse(&why, 429, "queue_full", "", "as many requests wait as this server holds (%d): try again later",
+        eng_refuse(&why, 429, "queue_full", "",
+                   "as many requests wait as this server holds (%d): try again later",
                    c->server->opt.n_queue);
     } else {
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
@@ -251,7 +261,7 @@ static void start(struct call *c)
     refuse(c, &why);
 }
 
-static void take_read(struct call *c)
+static void take_read(struct srv_call *c)
 {
     c->reading = false;
     kn_free(c->body);
@@ -263,9 +273,9 @@ static void take_read(struct call *c)
     if (c->refused) {
         refuse(c, &c->why);
     } else if (c->route->work || c->route->counts) {
-        answer_json(c->server, c->x, &c->text);
+        srv_answer_json(c->server, c->x, &c->text);
         c->x = NULL;
-    } else if (c->server->state != SERVING) {
+    } else if (c->server->state != SRV_SERVING) {
         eng_refuse(&c->why, 503, NULL, "", "the server is shutting down");
         refuse(c, &c->why);
     } else {
@@ -274,15 +284,16 @@ static void take_read(struct call *c)
     free_if_over(c);
 }
 
-void calls_take_read(struct eng_server *s)
+void srv_calls_take_read(struct eng_server *s)
 {
     for (struct eng_task *t; (t = eng_pool_take(s->pool));)
-        take_read((struct call *)t);
+        take_read((struct srv_call *)t);
 }
 
-/* ---- what the hub tells ------------------------------------------------------------------------------ */
+/* ---- what the hub tells ---------------------------------------------------------------------- */
 
-static void measure_token(struct eng_metrics *m, const struct call *c, struct choice *o, uint64_t at_ns)
+static void measure_token(struct eng_metrics *m, const struct srv_call *c, struct srv_choice *o,
+                          uint64_t at_ns)
 {
     if (!o->first_ns) {
         o->first_ns = at_ns;
@@ -294,13 +305,14 @@ static void measure_token(struct eng_metrics *m, const struct call *c, struct ch
     m->answer_tokens++;
 }
 
-static void measure_end(struct eng_metrics *m, const struct call *c, const struct choice *o, uint64_t at_ns)
+static void measure_end(struct eng_metrics *m, const struct srv_call *c, const struct srv_choice *o,
+                        uint64_t at_ns)
 {
     const struct eng_job *j = &o->job;
     const char *why = eng_reply_finish(c->reply, j->choice);
     int n_answer = eng_reply_tokens(c->reply, j->choice), n_prompt = j->request.n_token;
     int n_most = c->server->desk.n_ctx - n_prompt;
-    enum eng_ended ended = !why                    ? ENG_ENDED_ABORT
+    enum eng_ended ended = !why                     ? ENG_ENDED_ABORT
                            : !strcmp(why, "error")  ? ENG_ENDED_ERROR
                            : !strcmp(why, "length") ? ENG_ENDED_LENGTH
                                                     : ENG_ENDED_STOP;
@@ -311,23 +323,29 @@ static void measure_end(struct eng_metrics *m, const struct call *c, const struc
     eng_metrics_add(m, ENG_HIST_DECODE, seconds(o->first_ns, o->last_ns));
     eng_metrics_add(m, ENG_HIST_PROMPT, n_prompt);
     eng_metrics_add(m, ENG_HIST_ANSWER, n_answer);
-    eng_metrics_add(m, ENG_HIST_MOST, j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
+    eng_metrics_add(m, ENG_HIST_MOST,
+                    j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
     if (j->begun_ns)
         m->prompt_tokens += (uint64_t)n_prompt;
 }
 
 static void hear(const struct eng_told_job *t)
 {
-    struct call *c = t->job->owner;
-    struct choice *o = &c->choice[t->job->choice];
+    struct srv_call *c = t->job->owner;
+    struct srv_choice *o = &c->choice[t->job->choice];
     struct eng_metrics *m = &c->server->metrics;
     bool ends = t->finish != ENG_RUNNING, cancelled = ends && t->status == KN_ECANCELLED;
     if (t->token != ENG_NO_TOKEN)
         measure_token(m, c, o, t->at_ns);
     if (c->x && !cancelled) {
         eng_reply_cached(c->reply, t->job->choice, t->job->n_cached);
-        int more = eng_reply_feed(c->reply, &(struct eng_told){ .choice = t->job->choice, .token = t->token,
-            .logprob = t->logprob, .top = t->top, .n_top = t->n_top, .finish = t->finish, .status = t->status });
+        int more = eng_reply_feed(c->reply, &(struct eng_told){.choice = t->job->choice,
+                                                               .token = t->token,
+                                                               .logprob = t->logprob,
+                                                               .top = t->top,
+                                                               .n_top = t->n_top,
+                                                               .finish = t->finish,
+                                                               .status = t->status});
         if (more < 0) {
             struct eng_refusal why;
             eng_refuse(&why, 503, NULL, "", "no memory for more of this answer");
@@ -343,35 +361,36 @@ static void hear(const struct eng_told_job *t)
     }
 }
 
-void calls_take_told(struct eng_server *s)
+void srv_calls_take_told(struct eng_server *s)
 {
     const struct eng_told_job *told;
     int n = eng_hub_take(s->hub, &told);
     for (int i = 0; i < n; i++) {
         hear(&told[i]);
-        ((struct call *)told[i].job->owner)->touched = true;
+        ((struct srv_call *)told[i].job->owner)->touched = true;
     }
-    for (struct call *c = n ? s->calls : NULL, *next; c; c = next) {
+    for (struct srv_call *c = n ? s->calls : NULL, *next; c; c = next) {
         next = c->next;
         if (c->touched)
             flush(c);
     }
 }
 
-/* ---- time, and the end ---------------------------------------------------------------------------------- */
+/* ---- time, and the end ----------------------------------------------------------------------- */
 
-void call_gone(struct call *c)
+void srv_call_gone(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
-    let_go(c, 499);                             /* as proxies log a client who left */
+    let_go(c, 499); /* as proxies log a client who left */
     free_if_over(c);
 }
 
 /* Clients with a watchdog of their own give up on a silent stream after half a minute or so. */
-void calls_tick(struct eng_server *s, uint64_t now)
+void srv_calls_tick(struct eng_server *s, uint64_t now)
 {
-    for (struct call *c = s->calls; c; c = c->next) {
-        if (!c->x || !c->reply || !c->ask->stream || now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
+    for (struct srv_call *c = s->calls; c; c = c->next) {
+        if (!c->x || !c->reply || !c->ask->stream ||
+            now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
             continue;
         begin(c);
         eng_http_chunk(c->x, ": the answer is on its way\n\n", 28);
@@ -379,11 +398,11 @@ void calls_tick(struct eng_server *s, uint64_t now)
     }
 }
 
-void calls_fail(struct eng_server *s, int status, const char *message)
+void srv_calls_fail(struct eng_server *s, int status, const char *message)
 {
     struct eng_refusal why;
     eng_refuse(&why, status, NULL, "", "%s", message);
-    for (struct call *c = s->calls, *next; c; c = next) {
+    for (struct srv_call *c = s->calls, *next; c; c = next) {
         next = c->next;
         if (!c->x)
             continue;
@@ -398,18 +417,19 @@ void calls_fail(struct eng_server *s, int status, const char *message)
     }
 }
 
-void calls_close(struct eng_server *s)
+void srv_calls_close(struct eng_server *s)
 {
     while (s->calls)
         free_call(s->calls);
 }
 
 /* How long until a place is free, if requests go on to take as long as they did. */
-int retry_after_s(const struct eng_server *s)
+int srv_retry_after_s(const struct eng_server *s)
 {
     uint64_t n = 0;
     for (int i = 0; i <= ENG_MAX_BOUNDS; i++)
         n += s->metrics.histogram[ENG_HIST_E2E].count[i];
-    double wait = n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
+    double wait =
+        n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }

@@ -1,13 +1,13 @@
 /* Connections over evhttp.
  *
- * evhttp tells of a connection when its first request is whole, which may be never.  So each is known from
- * the start by its bufferevent, of which evhttp lets us choose the kind: we keep a reference, watch bytes go
- * in and out, and cut one that is too slow by shutting its socket down, which evhttp takes for the client's
- * leaving.  A connection that evhttp has dropped has no callbacks any more; that is how one that never sent a
- * whole request is found to be gone.
+ * evhttp tells of a connection when its first request is whole, which may be never.  So each is
+ * known from the start by its bufferevent, of which evhttp lets us choose the kind: we keep a
+ * reference, watch bytes go in and out, and cut one that is too slow by shutting its socket down,
+ * which evhttp takes for the client's leaving.  A connection that evhttp has dropped has no
+ * callbacks any more; that is how one that never sent a whole request is found to be gone.
  *
- * While an answer is made reading stays on, so that a client's leaving is seen, but without evhttp's callback:
- * it ends the program over bytes that come at that time. */
+ * While an answer is made reading stays on, so that a client's leaving is seen, but without
+ * evhttp's callback: it ends the program over bytes that come at that time. */
 #include "engine/serve/http.h"
 
 #include <errno.h>
@@ -24,24 +24,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_US     100000
-#define BACKLOG     1024
-#define HARD_HEADER 8                           /* times the limit: what evhttp itself refuses, in its own words */
-#define HARD_BODY   2
-#define MAX_AHEAD   65536                       /* bytes of further requests that are read while one is answered */
+#define TICK_US 100000
+#define BACKLOG 1024
+#define HARD_HEADER 8 /* times the limit: what evhttp itself refuses, in its own words */
+#define HARD_BODY 2
+#define MAX_AHEAD 65536 /* bytes of further requests that are read while one is answered */
 
-struct eng_exchange {                           /* a connection */
+struct eng_exchange { /* a connection */
     struct eng_http *http;
     struct eng_exchange *next, **self;
-    struct bufferevent *bev;                    /* a reference is ours */
-    struct evhttp_connection *con;              /* once it has sent a request */
-    struct evhttp_request *req;                 /* while it is answered */
+    struct bufferevent *bev;       /* a reference is ours */
+    struct evhttp_connection *con; /* once it has sent a request */
+    struct evhttp_request *req;    /* while it is answered */
     void *user;
     bool streaming, cut;
-    int fd;                                     /* -1 until the first byte */
-    size_t n_received, n_held;                  /* of the request that is coming, and how much of that we keep */
-    uint64_t first_ns;                          /* its first byte, 0: none yet */
-    uint64_t idle_ns, moved_ns;                 /* idle since; output last got shorter, or began */
+    int fd;                     /* -1 until the first byte */
+    size_t n_received, n_held;  /* of the request that is coming, and how much of that we keep */
+    uint64_t first_ns;          /* its first byte, 0: none yet */
+    uint64_t idle_ns, moved_ns; /* idle since; output last got shorter, or began */
 };
 
 struct eng_http {
@@ -50,14 +50,14 @@ struct eng_http {
     struct evconnlistener *listener;
     struct event *tick;
     struct eng_exchange *first;
-    struct eng_exchange **by_fd;                /* [n_fd] */
+    struct eng_exchange **by_fd; /* [n_fd] */
     int n_fd, n_connection, port;
     bool loopback;
-    size_t n_held;                              /* of all */
+    size_t n_held; /* of all */
     uint64_t n_cut;
 };
 
-/* ---- connections come and go ----------------------------------------------------------------------- */
+/* ---- connections come and go ----------------------------------------------------------------- */
 
 static void listen_or_not(struct eng_http *h)
 {
@@ -105,15 +105,17 @@ static bool know_fd(struct eng_exchange *x)
         return false;
     if (fd >= h->n_fd) {
         int n = fd + 64;
-        struct eng_exchange **grown = kn_realloc(h->by_fd, (size_t)h->n_fd * sizeof(struct eng_exchange *),
-                                                 (size_t)n * sizeof(struct eng_exchange *));
+        struct eng_exchange **grown =
+            kn_realloc(h->by_fd, (size_t)h->n_fd * sizeof(struct eng_exchange *),
+                       (size_t)n * sizeof(struct eng_exchange *));
         if (!grown)
             return false;
         memset(grown + h->n_fd, 0, (size_t)(n - h->n_fd) * sizeof(struct eng_exchange *));
         h->by_fd = grown;
         h->n_fd = n;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);     /* a token does not wait for the next */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
+               sizeof one); /* a token does not wait for the next */
     h->by_fd[fd] = x;
     x->fd = fd;
     return true;
@@ -133,8 +135,10 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     if (!x->first_ns)
         x->first_ns = kn_now_ns();
     x->n_received += info->n_added;
-    h->n_held -= x->n_held;                     /* beyond evhttp's limits it is read and thrown away */
-    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header ? 0 : x->n_received;
+    h->n_held -= x->n_held; /* beyond evhttp's limits it is read and thrown away */
+    x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header
+                    ? 0
+                    : x->n_received;
     h->n_held += x->n_held;
     if (h->n_held > h->opt.max_received)
         make_room(h);
@@ -155,13 +159,13 @@ static struct bufferevent *on_accept(struct event_base *base, void *arg)
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (!x || !bev || !evbuffer_add_cb(bufferevent_get_input(bev), on_in, x) ||
         !evbuffer_add_cb(bufferevent_get_output(bev), on_out, x)) {
-        kn_free(x);                             /* evhttp takes one of its own, and its request is dropped */
+        kn_free(x); /* evhttp takes one of its own, and its request is dropped */
         if (bev)
             bufferevent_free(bev);
         return NULL;
     }
     bufferevent_incref(bev);
-    *x = (struct eng_exchange){ .http = h, .bev = bev, .fd = -1, .idle_ns = kn_now_ns() };
+    *x = (struct eng_exchange){.http = h, .bev = bev, .fd = -1, .idle_ns = kn_now_ns()};
     x->self = &h->first;
     if ((x->next = h->first))
         x->next->self = &x->next;
@@ -195,7 +199,7 @@ static void on_close(struct evhttp_connection *con, void *arg)
     if (req) {
         x->http->opt.on_gone(x->http->opt.arg, x);
         if (!evhttp_request_get_connection(req))
-            evhttp_request_free(req);           /* else it goes with its connection */
+            evhttp_request_free(req); /* else it goes with its connection */
     }
     drop(x);
 }
@@ -213,7 +217,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_http *h = arg;
     uint64_t now = kn_now_ns();
-    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u, idle = (uint64_t)h->opt.idle_ms * 1000000u;
+    uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u,
+             idle = (uint64_t)h->opt.idle_ms * 1000000u;
     (void)fd, (void)what;
     for (struct eng_exchange *x = h->first, *next; x; x = next) {
         next = x->next;
@@ -222,13 +227,14 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
             continue;
         }
         bool unsent = evbuffer_get_length(bufferevent_get_output(x->bev)) > 0;
-        if (unsent ? now - x->moved_ns > patience
-                   : !x->req && (x->first_ns ? now - x->first_ns > patience : now - x->idle_ns > idle))
+        if (unsent
+                ? now - x->moved_ns > patience
+                : !x->req && (x->first_ns ? now - x->first_ns > patience : now - x->idle_ns > idle))
             cut(x);
     }
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void on_request(struct evhttp_request *req, void *arg)
 {
@@ -240,7 +246,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     bufferevent_data_cb in, out;
     bufferevent_event_cb other;
     void *other_arg;
-    if (!x || x->bev != bev) {                  /* there was no memory to know it */
+    if (!x || x->bev != bev) { /* there was no memory to know it */
         evhttp_send_error(req, HTTP_SERVUNAVAIL, NULL);
         return;
     }
@@ -260,15 +266,24 @@ static void on_request(struct evhttp_request *req, void *arg)
 const char *eng_http_method(const struct eng_exchange *x)
 {
     switch (evhttp_request_get_command(x->req)) {
-    case EVHTTP_REQ_GET:     return "GET";
-    case EVHTTP_REQ_POST:    return "POST";
-    case EVHTTP_REQ_HEAD:    return "HEAD";
-    case EVHTTP_REQ_PUT:     return "PUT";
-    case EVHTTP_REQ_DELETE:  return "DELETE";
-    case EVHTTP_REQ_OPTIONS: return "OPTIONS";
-    case EVHTTP_REQ_TRACE:   return "TRACE";
-    case EVHTTP_REQ_CONNECT: return "CONNECT";
-    case EVHTTP_REQ_PATCH:   return "PATCH";
+    case EVHTTP_REQ_GET:
+        return "GET";
+    case EVHTTP_REQ_POST:
+        return "POST";
+    case EVHTTP_REQ_HEAD:
+        return "HEAD";
+    case EVHTTP_REQ_PUT:
+        return "PUT";
+    case EVHTTP_REQ_DELETE:
+        return "DELETE";
+    case EVHTTP_REQ_OPTIONS:
+        return "OPTIONS";
+    case EVHTTP_REQ_TRACE:
+        return "TRACE";
+    case EVHTTP_REQ_CONNECT:
+        return "CONNECT";
+    case EVHTTP_REQ_PATCH:
+        return "PATCH";
     }
     return "?";
 }
@@ -324,12 +339,14 @@ char *eng_http_body(const struct eng_exchange *x, size_t *n)
 void eng_http_set_user(struct eng_exchange *x, void *user) { x->user = user; }
 void *eng_http_user(const struct eng_exchange *x) { return x->user; }
 
-/* ---- answers ------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 /* The words that evhttp does not know. */
 static const char *reason(int status)
 {
-    return status == 429 ? "Too Many Requests" : status == 431 ? "Request Header Fields Too Large" : NULL;
+    return status == 429   ? "Too Many Requests"
+           : status == 431 ? "Request Header Fields Too Large"
+                           : NULL;
 }
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value)
@@ -350,7 +367,8 @@ static struct evhttp_request *done(struct eng_exchange *x)
     return req;
 }
 
-void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n)
+void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body,
+                     size_t n)
 {
     struct evbuffer *b = evbuffer_new();
     if (type)
@@ -384,12 +402,9 @@ void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
         cut(x);
 }
 
-void eng_http_end(struct eng_exchange *x)
-{
-    evhttp_send_reply_end(done(x));
-}
+void eng_http_end(struct eng_exchange *x) { evhttp_send_reply_end(done(x)); }
 
-/* ---- open and close ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static bool is_loopback(const struct sockaddr *a)
 {
@@ -419,7 +434,8 @@ static int open_socket(struct eng_http *h, int *out)
     char port[16];
     struct sockaddr_storage mine;
     socklen_t n = sizeof mine;
-    struct addrinfo *all, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
+    struct addrinfo *all,
+        hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     snprintf(port, sizeof port, "%d", h->opt.port);
     int error = getaddrinfo(h->opt.host, port, &hints, &all), fd = -1;
     if (error)
@@ -429,12 +445,14 @@ static int open_socket(struct eng_http *h, int *out)
     error = errno;
     freeaddrinfo(all);
     if (fd < 0)
-        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another --port, or end who has it",
+        return kn_fail(KN_EINVAL,
+                       "cannot listen on %s, port %d: %s: choose another --port, or end who has it",
                        h->opt.host, h->opt.port, strerror(error));
     if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
         h->loopback = is_loopback((const struct sockaddr *)&mine);
-        h->port = ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
-                                                   : ((struct sockaddr_in *)(void *)&mine)->sin_port);
+        h->port =
+            ntohs(mine.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&mine)->sin6_port
+                                             : ((struct sockaddr_in *)(void *)&mine)->sin_port);
     }
     *out = fd;
     return 0;
@@ -442,7 +460,7 @@ static int open_socket(struct eng_http *h, int *out)
 
 static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
 {
-    const struct timeval every = { 0, TICK_US };
+    const struct timeval every = {0, TICK_US};
     struct evhttp_bound_socket *bound = NULL;
     if ((h->evhttp = evhttp_new(base))) {
         evhttp_set_bevcb(h->evhttp, on_accept, h);
@@ -450,9 +468,10 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
         evhttp_set_max_headers_size(h->evhttp, (ev_ssize_t)(HARD_HEADER * h->opt.max_header));
         evhttp_set_max_body_size(h->evhttp, (ev_ssize_t)(HARD_BODY * h->opt.max_body));
         evhttp_set_flags(h->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
-        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
-                                   EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
-                                   EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
+                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
+                                                  EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+                                                  EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
         bound = evhttp_accept_socket_with_handle(h->evhttp, fd);
     }
     if (!bound) {
@@ -466,7 +485,8 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
     return 0;
 }
 
-int eng_http_open(struct eng_http **out, struct event_base *base, const struct eng_http_options *opt)
+int eng_http_open(struct eng_http **out, struct event_base *base,
+                  const struct eng_http_options *opt)
 {
     int fd = -1;
     struct eng_http *h = kn_calloc(1, sizeof *h);
@@ -488,11 +508,11 @@ void eng_http_close(struct eng_http *h)
 {
     if (!h)
         return;
-    h->listener = NULL;                         /* evhttp's own, gone before connections are */
+    h->listener = NULL; /* evhttp's own, gone before connections are */
     if (h->tick)
         event_free(h->tick);
     if (h->evhttp)
-        evhttp_free(h->evhttp);                 /* with on_close for those that it knows */
+        evhttp_free(h->evhttp); /* with on_close for those that it knows */
     while (h->first)
         drop(h->first);
     kn_free(h->by_fd);

@@ -45,7 +45,7 @@ int  eng_http_connections(const struct eng_http *h);
 uint64_t eng_http_n_cut(const struct eng_http *h);      /* connections cut for slowness */
 bool eng_http_all_sent(const struct eng_http *h);       /* every client has taken what there was for it */
 
-/* ---- a request --------------------------------------------------------------------------------- */
+/* ---- a request ------------------------------------------------------------------------------- */
 
 const char *eng_http_method(const struct eng_exchange *x);
 const char *eng_http_path(const struct eng_exchange *x);        /* decoded, without the query; never NULL */
@@ -59,7 +59,7 @@ char *eng_http_body(const struct eng_exchange *x, size_t *n);
 void  eng_http_set_user(struct eng_exchange *x, void *user);
 void *eng_http_user(const struct eng_exchange *x);
 
-/* ---- its answer -------------------------------------------------------------------------------- */
+/* ---- its answer ------------------------------------------------------------------------------ */
 
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value);  /* before these: */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);

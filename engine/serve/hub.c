@@ -1,8 +1,8 @@
 /* The engine's thread: orders in, passes, events out.
  *
- * Orders are the jobs themselves: new ones in a list, cancelled ones by a mark that the thread looks for
- * before a pass when there is one.  So there is nothing to overflow: at most n_session jobs are lent at
- * once.  Events go to one of two arrays; the reader swaps them.
+ * Orders are the jobs themselves: new ones in a list, cancelled ones by a mark that the thread
+ * looks for before a pass when there is one.  So there is nothing to overflow: at most n_session
+ * jobs are lent at once.  Events go to one of two arrays; the reader swaps them.
  *
  *   lock      everything below it
  *   orders    the thread waits here while nothing runs
@@ -15,7 +15,7 @@
 
 #include "engine/plan.h"
 
-#define LEAST_TOLD 1024                         /* events that wait for the reader */
+#define LEAST_TOLD 1024 /* events that wait for the reader */
 
 struct eng_hub {
     struct eng_options options;
@@ -23,20 +23,20 @@ struct eng_hub {
     pthread_t thread;
     bool started;
 
-    struct eng_engine *engine;                  /* the thread's; others see it once READY */
-    struct eng_event *event;                    /* [eng_event_room] the thread's */
-    struct eng_job **running;                   /* [n_running] likewise */
+    struct eng_engine *engine; /* the thread's; others see it once READY */
+    struct eng_event *event;   /* [eng_event_room] the thread's */
+    struct eng_job **running;  /* [n_running] likewise */
     int n_running;
-    uint64_t n_pass;                            /* as of the last progress */
+    uint64_t n_pass; /* as of the last progress */
 
     pthread_mutex_t lock;
     pthread_cond_t orders, room;
     enum eng_hub_state state;
     bool closing, any_cancelled;
-    struct eng_job *first, **last;              /* new jobs */
-    struct eng_told_job *told[2];               /* [told_room] each */
-    int told_room, n_told, writing;             /* writing: which one the thread fills */
-    uint64_t moved_ns;                          /* the last pass, or the first job after none */
+    struct eng_job *first, **last;  /* new jobs */
+    struct eng_told_job *told[2];   /* [told_room] each */
+    int told_room, n_told, writing; /* writing: which one the thread fills */
+    uint64_t moved_ns;              /* the last pass, or the first job after none */
     struct eng_hub_view view;
 };
 
@@ -44,17 +44,17 @@ static void wake(struct eng_hub *h)
 {
     const uint64_t one = 1;
     ssize_t n = write(h->wake_fd, &one, sizeof one);
-    (void)n;                                    /* a full counter wakes as well */
+    (void)n; /* a full counter wakes as well */
 }
 
-/* ---- events out: under the lock ------------------------------------------------------------------ */
+/* ---- events out: under the lock -------------------------------------------------------------- */
 
 static void tell(struct eng_hub *h, const struct eng_told_job *t)
 {
     while (h->n_told == h->told_room && !h->closing)
         pthread_cond_wait(&h->room, &h->lock);
     if (h->n_told == h->told_room)
-        return;                                 /* closing: nobody reads any more */
+        return; /* closing: nobody reads any more */
     h->told[h->writing][h->n_told++] = *t;
     if (t->finish != ENG_RUNNING)
         h->view.n_job--;
@@ -62,11 +62,14 @@ static void tell(struct eng_hub *h, const struct eng_told_job *t)
 
 static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 {
-    tell(h, &(struct eng_told_job){ .job = job, .at_ns = kn_now_ns(), .token = ENG_NO_TOKEN,
-                                    .finish = ENG_FAILED, .status = status });
+    tell(h, &(struct eng_told_job){.job = job,
+                                   .at_ns = kn_now_ns(),
+                                   .token = ENG_NO_TOKEN,
+                                   .finish = ENG_FAILED,
+                                   .status = status});
 }
 
-/* ---- orders in ------------------------------------------------------------------------------------- */
+/* ---- orders in ------------------------------------------------------------------------------- */
 
 static void forget(struct eng_hub *h, int i)
 {
@@ -121,7 +124,7 @@ static bool take_orders(struct eng_hub *h)
     return !over;
 }
 
-/* ---- a pass ------------------------------------------------------------------------------------------ */
+/* ---- a pass ---------------------------------------------------------------------------------- */
 
 static int find_running(const struct eng_hub *h, const struct eng_session *s)
 {
@@ -135,8 +138,13 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
 {
     int i = find_running(h, e->session);
     kn_assert(i >= 0);
-    struct eng_told_job t = { .job = h->running[i], .at_ns = now, .token = e->token, .logprob = e->logprob,
-                              .n_top = e->n_top, .finish = e->finish, .status = e->status };
+    struct eng_told_job t = {.job = h->running[i],
+                             .at_ns = now,
+                             .token = e->token,
+                             .logprob = e->logprob,
+                             .n_top = e->n_top,
+                             .finish = e->finish,
+                             .status = e->status};
     if (e->n_top > 0)
         memcpy(t.top, e->top, (size_t)e->n_top * sizeof *e->top);
     if (e->finish != ENG_RUNNING)
@@ -193,7 +201,7 @@ static void pass(struct eng_hub *h)
         wake(h);
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static int open_engine(struct eng_hub *h)
 {
@@ -273,7 +281,7 @@ void eng_hub_close(struct eng_hub *h)
     kn_free(h);
 }
 
-/* ---- the others' side ------------------------------------------------------------------------------------ */
+/* ---- the others' side ------------------------------------------------------------------------ */
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h)
 {
@@ -295,7 +303,7 @@ int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
     if (h->state != ENG_HUB_READY || n > h->view.n_session - h->view.n_job)
-        error = KN_ELIMIT;                      /* said by who asked, with what to do */
+        error = KN_ELIMIT; /* said by who asked, with what to do */
     if (!error && h->view.n_job == 0)
         h->moved_ns = now;
     for (int i = 0; i < n && !error; i++) {

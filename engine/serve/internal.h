@@ -21,24 +21,24 @@
 #include "engine/serve/reply.h"
 #include "engine/serve/serve.h"
 
-#define MAX_ALIAS 16
-#define ID_BYTES  24
-#define MAX_WATCHER 16
+#define SRV_MAX_ALIAS 16
+#define SRV_ID_BYTES  24
+#define SRV_MAX_WATCHER 16
 
 struct event;
-struct call;
+struct srv_call;
 
-enum server_state { LOADING, SERVING, DRAINING, ENDING, FAILED };
+enum srv_state { SRV_LOADING, SRV_SERVING, SRV_DRAINING, SRV_ENDING, SRV_FAILED };
 
-struct rates {                                  /* of the last seconds, for the status */
+struct srv_rates {                                  /* of the last seconds, for the status */
     struct { uint64_t ns; struct eng_stats engine; struct off_stats store; } at[11];
     int n;
 };
 
 struct eng_server {
     struct eng_serve_options opt;
-    enum server_state state;
-    int error;                                  /* of FAILED */
+    enum srv_state state;
+    int error;                                  /* of SRV_FAILED */
     struct event_base *base;
     struct event *wake, *tick, *term, *interrupt;
     int wake_fd;
@@ -51,54 +51,54 @@ struct eng_server {
     struct eng_chat *chat;
     struct eng_desk desk;
     char *alias_text;
-    const char *alias[MAX_ALIAS];
+    const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
-    struct rates rates;
-    struct call *calls;
+    struct srv_rates rates;
+    struct srv_call *calls;
     int n_call, n_session;
     uint64_t secret, n_request;                 /* ids, seeds and salts come from these */
     uint64_t started_ns, end_ns;                /* end: of draining */
     uint64_t fed_ns, second_ns;                 /* the watchdog; the last status */
     int64_t started_s;
-    struct eng_exchange *watcher[MAX_WATCHER];  /* [n_watcher] of /status/stream */
+    struct eng_exchange *watcher[SRV_MAX_WATCHER];  /* [n_watcher] of /status/stream */
     int n_watcher;
 };
 
-/* ---- routes.c ---- */
+/* ---- routes.c -------------------------------------------------------------------------------- */
 
-struct route {
+struct srv_route {
     const char *method, *path;
     bool open;                                  /* needs no key */
     void (*now)(struct eng_server *s, struct eng_exchange *x);  /* answers at once, or: */
-    void (*work)(struct call *c);               /* on a thread that reads: fills text, or refuses */
+    void (*work)(struct srv_call *c);               /* on a thread that reads: fills text, or refuses */
     enum eng_api api;
     bool counts;                                /* neither now nor work: a call to the engine; or only counted */
 };
 
-void on_request(void *arg, struct eng_exchange *x);
-void on_gone(void *arg, struct eng_exchange *x);
-void answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
+void srv_request(void *arg, struct eng_exchange *x);
+void srv_gone(void *arg, struct eng_exchange *x);
+void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
                     const struct eng_refusal *why);
-void answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body);     /* and frees it */
-void answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
+void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body);     /* and frees it */
+void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                   size_t n);
 
 
-/* ---- call.c ---- */
+/* ---- call.c ---------------------------------------------------------------------------------- */
 
-struct choice {
+struct srv_choice {
     struct eng_job job;
     bool lent;
     uint64_t first_ns, last_ns;
 };
 
-struct call {
+struct srv_call {
     struct eng_task task;                       /* first: a task is its call */
     struct eng_server *server;
     struct eng_exchange *x;                     /* NULL: the client left, or has its answer */
-    const struct route *route;
-    struct call *next, **self;
-    char id[ID_BYTES];
+    const struct srv_route *route;
+    struct srv_call *next, **self;
+    char id[SRV_ID_BYTES];
     int key;                                    /* which, or -1 */
     bool reading;                               /* a thread has it: then all up to refused is the thread's */
     atomic_bool gone;                           /* told to that thread: nobody wants it any more */
@@ -111,42 +111,42 @@ struct call {
     struct eng_refusal why;
     bool refused;
     struct eng_reply *reply;
-    struct choice *choice;                      /* [n_choice] */
+    struct srv_choice *choice;                      /* [n_choice] */
     int n_choice, n_lent;
     bool begun, touched;
     size_t n_sent;                              /* bytes of the reply */
     uint64_t arrived_ns, sent_ns;
 };
 
-void call_open(struct eng_server *s, struct eng_exchange *x, const struct route *route, const char *id, int key);
-void call_gone(struct call *c);
-void calls_take_read(struct eng_server *s);
-void calls_take_told(struct eng_server *s);
-void calls_tick(struct eng_server *s, uint64_t now);
-void calls_fail(struct eng_server *s, int status, const char *message);    /* all of them, now */
-void calls_close(struct eng_server *s);         /* once no thread is left that has one */
-int  retry_after_s(const struct eng_server *s);
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id, int key);
+void srv_call_gone(struct srv_call *c);
+void srv_calls_take_read(struct eng_server *s);
+void srv_calls_take_told(struct eng_server *s);
+void srv_calls_tick(struct eng_server *s, uint64_t now);
+void srv_calls_fail(struct eng_server *s, int status, const char *message);    /* all of them, now */
+void srv_calls_close(struct eng_server *s);         /* once no thread is left that has one */
+int  srv_retry_after_s(const struct eng_server *s);
 
-/* ---- text.c ---- */
+/* ---- text.c ---------------------------------------------------------------------------------- */
 
-void work_tokenize(struct call *c);
-void work_detokenize(struct call *c);
-void work_apply_template(struct call *c);
+void srv_work_tokenize(struct srv_call *c);
+void srv_work_detokenize(struct srv_call *c);
+void srv_work_apply_template(struct srv_call *c);
 
-/* ---- status.c ---- */
+/* ---- status.c -------------------------------------------------------------------------------- */
 
-void now_health(struct eng_server *s, struct eng_exchange *x);
-void now_ready(struct eng_server *s, struct eng_exchange *x);
-void now_models(struct eng_server *s, struct eng_exchange *x);
-void now_model(struct eng_server *s, struct eng_exchange *x);
-void now_metrics(struct eng_server *s, struct eng_exchange *x);
-void now_version(struct eng_server *s, struct eng_exchange *x);
-void now_page(struct eng_server *s, struct eng_exchange *x);
-void now_status(struct eng_server *s, struct eng_exchange *x);
-void now_status_stream(struct eng_server *s, struct eng_exchange *x);
-void status_tick(struct eng_server *s, uint64_t now);   /* once a second */
-void status_gone(struct eng_server *s, struct eng_exchange *x);
-void status_end(struct eng_server *s);
-const char *not_ready(struct eng_server *s);    /* why not, or NULL */
+void srv_health(struct eng_server *s, struct eng_exchange *x);
+void srv_ready(struct eng_server *s, struct eng_exchange *x);
+void srv_models(struct eng_server *s, struct eng_exchange *x);
+void srv_model(struct eng_server *s, struct eng_exchange *x);
+void srv_metrics(struct eng_server *s, struct eng_exchange *x);
+void srv_version(struct eng_server *s, struct eng_exchange *x);
+void srv_page(struct eng_server *s, struct eng_exchange *x);
+void srv_status(struct eng_server *s, struct eng_exchange *x);
+void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
+void srv_status_tick(struct eng_server *s, uint64_t now);   /* once a second */
+void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
+void srv_status_end(struct eng_server *s);
+const char *srv_not_ready(struct eng_server *s);    /* why not, or NULL */
 
 #endif

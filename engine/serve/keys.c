@@ -7,10 +7,10 @@
 #include "engine/cli.h"
 
 #define MAX_KEYS 10000
-#define MAX_KEY  1024                           /* bytes */
+#define MAX_KEY 1024 /* bytes */
 
 struct eng_keys {
-    char *text;                                 /* the file's, lines ended with NUL */
+    char *text; /* the file's, lines ended with NUL */
     const char *key[MAX_KEYS];
     size_t bytes[MAX_KEYS];
     int n;
@@ -27,10 +27,11 @@ static int take_line(struct eng_keys *k, char *line, const char *path, int numbe
         return 0;
     for (size_t i = 0; i < n; i++)
         if (line[i] <= ' ' || line[i] > '~')
-            return kn_fail(KN_EINVAL, "%s:%d: a key is letters, digits and signs without spaces", path, number);
+            return kn_fail(KN_EINVAL, "%s:%d: a key is letters, digits and signs without spaces",
+                           path, number);
     if (n > MAX_KEY || k->n == MAX_KEYS)
-        return kn_fail(KN_ELIMIT, "%s:%d: at most %d keys of %d characters are possible", path, number,
-                       MAX_KEYS, MAX_KEY);
+        return kn_fail(KN_ELIMIT, "%s:%d: at most %d keys of %d characters are possible", path,
+                       number, MAX_KEYS, MAX_KEY);
     k->key[k->n] = line;
     k->bytes[k->n++] = n;
     return 0;
@@ -82,11 +83,11 @@ int eng_keys_find(const struct eng_keys *k, const char *text)
 {
     size_t n = strlen(text);
     int found = -1;
-    for (int i = 0; i < k->n; i++) {            /* all of them, and every character of the text */
+    for (int i = 0; i < k->n; i++) { /* all of them, and every character of the text */
         size_t differ = n ^ k->bytes[i];
         for (size_t j = 0; j < n; j++)
             differ |= (size_t)(uint8_t)(text[j] ^ k->key[i][j % k->bytes[i]]);
-        int right = -(int)(differ == 0);        /* all ones, or none */
+        int right = -(int)(differ == 0); /* all ones, or none */
         found = (found & ~right) | (i & right);
     }
     return found;

@@ -4,15 +4,17 @@
 #include <pthread.h>
 #include <unistd.h>
 
-struct list { struct eng_task *first, **last; };
+struct list {
+    struct eng_task *first, **last;
+};
 
 struct eng_pool {
     int wake_fd, n_thread;
-    pthread_mutex_t lock;                       /* of all below */
+    pthread_mutex_t lock; /* of all below */
     pthread_cond_t more;
     struct list waiting, done;
     bool closing;
-    pthread_t thread[];                         /* [n_thread] */
+    pthread_t thread[]; /* [n_thread] */
 };
 
 static void put(struct list *l, struct eng_task *t)
@@ -46,7 +48,7 @@ static void *work(void *arg)
         pthread_mutex_lock(&p->lock);
         put(&p->done, t);
         ssize_t n = write(p->wake_fd, &one, sizeof one);
-        (void)n;                                /* a full counter wakes as well */
+        (void)n; /* a full counter wakes as well */
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;

@@ -1,8 +1,9 @@
 /* The server's life: listen, load, serve, drain, end.
  *
- * One eventfd wakes the serving thread for everything that other threads have for it, and a timer once a
- * second for everything that takes its time.  Draining goes on until no request is left, or for so long;
- * those that are left then are told, and their last bytes are given a moment to leave. */
+ * One eventfd wakes the serving thread for everything that other threads have for it, and a timer
+ * once a second for everything that takes its time.  Draining goes on until no request is left, or
+ * for so long; those that are left then are told, and their last bytes are given a moment to leave.
+ */
 #include <event2/event.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,17 +18,17 @@
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 
-#define N_READER      2                         /* threads that read requests */
-#define GRAMMAR_BYTES ((size_t)8 << 20)         /* for masks of grammars */
-#define HEADER_BYTES  32768
-#define UNSENT_BYTES  ((size_t)1 << 20)         /* of a stream whose reader is slow */
-#define BODIES        4                         /* of the largest size, received at the same time */
-#define LINK_BYTES    4096                      /* memory of an idle connection */
-#define TICK_US       200000
-#define SPARE_FD      128                       /* files that are no connections */
-#define LAST_NS       1000000000u               /* for the last bytes */
+#define N_READER 2                      /* threads that read requests */
+#define GRAMMAR_BYTES ((size_t)8 << 20) /* for masks of grammars */
+#define HEADER_BYTES 32768
+#define UNSENT_BYTES ((size_t)1 << 20) /* of a stream whose reader is slow */
+#define BODIES 4                       /* of the largest size, received at the same time */
+#define LINK_BYTES 4096                /* memory of an idle connection */
+#define TICK_US 200000
+#define SPARE_FD 128        /* files that are no connections */
+#define LAST_NS 1000000000u /* for the last bytes */
 
-/* ---- the model is there, or not ------------------------------------------------------------------------ */
+/* ---- the model is there, or not -------------------------------------------------------------- */
 
 static void open_desk(struct eng_server *s)
 {
@@ -35,59 +36,70 @@ static void open_desk(struct eng_server *s)
     const struct eng_vocab *v = eng_vocab(e);
     if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
-    s->desk = (struct eng_desk){ .vocab = v, .chat = s->chat, .gr_tokens = eng_grammar_tokens(e),
-                                 .model = s->alias, .n_model = s->desk.n_model, .n_ctx = eng_n_ctx(e), .n_choice = s->n_session,
-                                 .sampling = s->opt.sampling, .n_predict = s->opt.n_predict };
+    s->desk = (struct eng_desk){.vocab = v,
+                                .chat = s->chat,
+                                .gr_tokens = eng_grammar_tokens(e),
+                                .model = s->alias,
+                                .n_model = s->desk.n_model,
+                                .n_ctx = eng_n_ctx(e),
+                                .n_choice = s->n_session,
+                                .sampling = s->opt.sampling,
+                                .n_predict = s->opt.n_predict};
 }
 
-static void notify(struct eng_server *s, const char *line) { eng_notify(s->opt.notify_socket, line); }
+static void notify(struct eng_server *s, const char *line)
+{
+    eng_notify(s->opt.notify_socket, line);
+}
 
 static void take_state(struct eng_server *s)
 {
     enum eng_hub_state now = eng_hub_state(s->hub);
-    if (s->state != LOADING || now == ENG_HUB_LOADING)
+    if (s->state != SRV_LOADING || now == ENG_HUB_LOADING)
         return;
     eng_progress_close(s->bar);
     s->bar = NULL;
     if (now == ENG_HUB_FAILED) {
-        s->state = FAILED;
-        s->error = KN_EIO;                      /* the hub's thread has said which */
+        s->state = SRV_FAILED;
+        s->error = KN_EIO; /* the hub's thread has said which */
         event_base_loopbreak(s->base);
         return;
     }
     open_desk(s);
-    s->state = SERVING;
-    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d", s->alias[0],
-           s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue, s->desk.n_ctx);
+    s->state = SRV_SERVING;
+    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
+           s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
+           s->desk.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void begin_end(struct eng_server *s, uint64_t now)
 {
-    s->state = ENDING;
+    s->state = SRV_ENDING;
     s->end_ns = now + LAST_NS;
-    calls_fail(s, 503, "the server is shutting down");
-    status_end(s);
+    srv_calls_fail(s, 503, "the server is shutting down");
+    srv_status_end(s);
 }
 
 static void take_stop(struct eng_server *s)
 {
     int n = atomic_load(&s->n_stop);
     uint64_t now = kn_now_ns();
-    if (n == 0 || s->state == ENDING)
+    if (n == 0 || s->state == SRV_ENDING)
         return;
-    if (s->state == LOADING) {
+    if (s->state == SRV_LOADING) {
         event_base_loopbreak(s->base);
         return;
     }
-    if (s->state == SERVING) {
-        s->state = DRAINING;
+    if (s->state == SRV_SERVING) {
+        s->state = SRV_DRAINING;
         s->end_ns = now + (uint64_t)s->opt.drain_ms * 1000000u;
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
-            kn_say(KN_LOG_INFO, "%d requests are under way; the end is in %d s at most, or at the next signal",
+            kn_say(KN_LOG_INFO,
+                   "%d requests are under way; the end is in %d s at most, or at the next signal",
                    s->n_call, s->opt.drain_ms / 1000);
     }
     if (n > 1 || s->n_call == 0 || now >= s->end_ns)
@@ -96,11 +108,11 @@ static void take_stop(struct eng_server *s)
 
 static void end_when_sent(struct eng_server *s)
 {
-    if (s->state == ENDING && (eng_http_all_sent(s->http) || kn_now_ns() >= s->end_ns))
+    if (s->state == SRV_ENDING && (eng_http_all_sent(s->http) || kn_now_ns() >= s->end_ns))
         event_base_loopbreak(s->base);
 }
 
-/* ---- events -------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
@@ -109,8 +121,8 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     ssize_t got = read(s->wake_fd, &n, sizeof n);
     (void)fd, (void)what, (void)got;
     take_state(s);
-    calls_take_read(s);
-    calls_take_told(s);
+    srv_calls_take_read(s);
+    srv_calls_take_told(s);
     take_stop(s);
     end_when_sent(s);
 }
@@ -119,12 +131,13 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {
     struct eng_hub_view v;
-    if (s->state == LOADING && now - s->fed_ns > 1000000000u) {
+    if (s->state == SRV_LOADING && now - s->fed_ns > 1000000000u) {
         s->fed_ns = now;
         notify(s, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=loading");
         return;
     }
-    if (s->state == LOADING || !s->opt.watchdog_us || now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
+    if (s->state == SRV_LOADING || !s->opt.watchdog_us ||
+        now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
         return;
     eng_hub_look(s->hub, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
@@ -138,10 +151,10 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     struct eng_server *s = arg;
     uint64_t now = kn_now_ns();
     (void)fd, (void)what;
-    calls_tick(s, now);
+    srv_calls_tick(s, now);
     if (now - s->second_ns >= 1000000000u) {
         s->second_ns = now;
-        status_tick(s, now);
+        srv_status_tick(s, now);
     }
     feed_watchdog(s, now);
     take_stop(s);
@@ -162,7 +175,7 @@ void eng_serve_stop(struct eng_server *s)
     (void)n;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* Names between commas, or the file's without folder and ending. */
 static int list_names(struct eng_server *s)
@@ -175,8 +188,9 @@ static int list_names(struct eng_server *s)
         s->alias_text[n - 5] = 0;
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
-        if (!name[0] || s->desk.n_model == MAX_ALIAS)
-            return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty", MAX_ALIAS);
+        if (!name[0] || s->desk.n_model == SRV_MAX_ALIAS)
+            return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty",
+                           SRV_MAX_ALIAS);
         s->alias[s->desk.n_model++] = name;
     }
     return 0;
@@ -195,7 +209,8 @@ static int count_connections(struct eng_server *s)
     if (most < 1)
         most = 1;
     if (most < s->opt.max_connection)
-        kn_say(KN_LOG_WARN, "room for %d connections, not %d: raise the limit of open files (ulimit -n)", most,
+        kn_say(KN_LOG_WARN,
+               "room for %d connections, not %d: raise the limit of open files (ulimit -n)", most,
                s->opt.max_connection);
     return kn_min(most, s->opt.max_connection);
 }
@@ -203,20 +218,31 @@ static int count_connections(struct eng_server *s)
 static int open_http(struct eng_server *s)
 {
     int n = count_connections(s);
-    int error = eng_http_open(&s->http, s->base, &(struct eng_http_options){
-        .host = s->opt.host, .port = s->opt.port, .max_header = HEADER_BYTES, .max_body = s->opt.max_body,
-        .max_received = BODIES * (s->opt.max_body + HEADER_BYTES), .max_unsent = UNSENT_BYTES,
-        .max_connection = n, .patience_ms = s->opt.patience_ms, .idle_ms = s->opt.idle_ms,
-        .on_request = on_request, .on_gone = on_gone, .arg = s });
+    int error = eng_http_open(
+        &s->http, s->base,
+        &(struct eng_http_options){.host = s->opt.host,
+                                   .port = s->opt.port,
+                                   .max_header = HEADER_BYTES,
+                                   .max_body = s->opt.max_body,
+                                   .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
+                                   .max_unsent = UNSENT_BYTES,
+                                   .max_connection = n,
+                                   .patience_ms = s->opt.patience_ms,
+                                   .idle_ms = s->opt.idle_ms,
+                                   .on_request = srv_request,
+                                   .on_gone = srv_gone,
+                                   .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
-        error = kn_fail(KN_EINVAL, "--host %s is open to others: give keys with --api-key-file, or stay on "
-                        "127.0.0.1", s->opt.host);
+        error = kn_fail(KN_EINVAL,
+                        "--host %s is open to others: give keys with --api-key-file, or stay on "
+                        "127.0.0.1",
+                        s->opt.host);
     return error;
 }
 
 static int add_events(struct eng_server *s)
 {
-    const struct timeval often = { 0, TICK_US };
+    const struct timeval often = {0, TICK_US};
     s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
     s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
     bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &often);
@@ -251,7 +277,7 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
     s->started_ns = kn_now_ns();
     s->started_s = (int64_t)time(NULL);
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    signal(SIGPIPE, SIG_IGN);                   /* a client's leaving is an error of the write */
+    signal(SIGPIPE, SIG_IGN); /* a client's leaving is an error of the write */
     int error = 0;
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
@@ -278,7 +304,8 @@ int eng_serve_run(struct eng_server *s)
     return s->error;
 }
 
-/* Connections first: whoever is left is gone, and cancels.  Then the threads, which give back all calls. */
+/* Connections first: whoever is left is gone, and cancels.  Then the threads, which give back all
+ * calls. */
 void eng_serve_close(struct eng_server *s)
 {
     if (!s)
@@ -291,11 +318,11 @@ void eng_serve_close(struct eng_server *s)
         eng_hub_close(s->hub);
         eng_progress_close(s->bar);
     }
-    calls_close(s);
+    srv_calls_close(s);
     eng_chat_close(s->chat);
     eng_keys_close(s->keys);
     for (int i = 0; i < 4; i++) {
-        struct event *e = (struct event *[]){ s->wake, s->tick, s->term, s->interrupt }[i];
+        struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt}[i];
         if (e)
             event_free(e);
     }

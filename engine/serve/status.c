@@ -6,17 +6,21 @@
 #include "engine/plan.h"
 #include "engine/serve/internal.h"
 
-/* ---- probes ------------------------------------------------------------------------------------------ */
+/* ---- probes ---------------------------------------------------------------------------------- */
 
-const char *not_ready(struct eng_server *s)
+const char *srv_not_ready(struct eng_server *s)
 {
     struct eng_hub_view v;
     switch (s->state) {
-    case LOADING:  return "the model is being loaded";
-    case DRAINING:
-    case ENDING:   return "the server is shutting down";
-    case FAILED:   return "the model could not be loaded";
-    case SERVING:  break;
+    case SRV_LOADING:
+        return "the model is being loaded";
+    case SRV_DRAINING:
+    case SRV_ENDING:
+        return "the server is shutting down";
+    case SRV_FAILED:
+        return "the model could not be loaded";
+    case SRV_SERVING:
+        break;
     }
     eng_hub_look(s->hub, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
@@ -24,38 +28,40 @@ const char *not_ready(struct eng_server *s)
     return NULL;
 }
 
-static void answer_state(struct eng_server *s, struct eng_exchange *x, const char *wrong, const char *code)
+static void answer_state(struct eng_server *s, struct eng_exchange *x, const char *wrong,
+                         const char *code)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
     struct eng_refusal why;
     if (!wrong) {
-        answer_plain(s, x, 200, "application/json", ok, sizeof ok - 1);
+        srv_answer_plain(s, x, 200, "application/json", ok, sizeof ok - 1);
         return;
     }
     eng_refuse(&why, 503, code, "", "%s", wrong);
-    answer_refusal(s, x, ENG_API_CHAT, &why);
+    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }
 
 /* Alive: the serving thread answers, and the model is there. */
-void now_health(struct eng_server *s, struct eng_exchange *x)
+void srv_health(struct eng_server *s, struct eng_exchange *x)
 {
-    bool wrong = s->state == LOADING || s->state == FAILED;
-    answer_state(s, x, wrong ? not_ready(s) : NULL, s->state == LOADING ? "loading" : "failed");
+    bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
+    answer_state(s, x, wrong ? srv_not_ready(s) : NULL,
+                 s->state == SRV_LOADING ? "loading" : "failed");
 }
 
 /* Worth sending requests to: nothing of the above, and the engine moves when there is work. */
-void now_ready(struct eng_server *s, struct eng_exchange *x)
+void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
-    answer_state(s, x, not_ready(s), s->state == LOADING ? "loading" : "not_ready");
+    answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");
 }
 
-void now_version(struct eng_server *s, struct eng_exchange *x)
+void srv_version(struct eng_server *s, struct eng_exchange *x)
 {
     static const char text[] = "{\"version\":\"" ENG_VERSION "\"}";
-    answer_plain(s, x, 200, "application/json", text, sizeof text - 1);
+    srv_answer_plain(s, x, 200, "application/json", text, sizeof text - 1);
 }
 
-/* ---- models ------------------------------------------------------------------------------------------ */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 static void write_model(struct eng_server *s, const char *name, struct eng_bytes *out)
 {
@@ -63,69 +69,74 @@ static void write_model(struct eng_server *s, const char *name, struct eng_bytes
     eng_bytes_quote(out, name, strlen(name));
     eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"",
                      (long long)s->started_s);
-    if (s->state == SERVING)
+    if (s->state == SRV_SERVING)
         eng_bytes_format(out, ",\"max_model_len\":%d", s->desk.n_ctx);
     eng_bytes_text(out, "}");
 }
 
-void now_models(struct eng_server *s, struct eng_exchange *x)
+void srv_models(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     eng_bytes_text(&out, "{\"object\":\"list\",\"data\":[");
     for (int i = 0; i < s->desk.n_model; i++) {
         eng_bytes_text(&out, i ? "," : "");
         write_model(s, s->alias[i], &out);
     }
     eng_bytes_text(&out, "]}");
-    answer_json(s, x, &out);
+    srv_answer_json(s, x, &out);
 }
 
-void now_model(struct eng_server *s, struct eng_exchange *x)
+void srv_model(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     struct eng_refusal why;
     const char *name = eng_http_path(x) + sizeof "/v1/models/" - 1;
     for (int i = 0; i < s->desk.n_model; i++) {
         if (strcmp(name, s->alias[i]) != 0)
             continue;
         write_model(s, name, &out);
-        answer_json(s, x, &out);
+        srv_answer_json(s, x, &out);
         return;
     }
     char shown[128];
-    moe_string_show((struct moe_string){ name, strlen(name) }, shown, sizeof shown);
-    eng_refuse(&why, 404, "model_not_found", "model", "there is no model '%s' here, but %s", shown, s->alias[0]);
-    answer_refusal(s, x, ENG_API_CHAT, &why);
+    moe_string_show((struct moe_string){name, strlen(name)}, shown, sizeof shown);
+    eng_refuse(&why, 404, "model_not_found", "model", "there is no model '%s' here, but %s", shown,
+               s->alias[0]);
+    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------------- */
+/* ---- metrics --------------------------------------------------------------------------------- */
 
-void now_metrics(struct eng_server *s, struct eng_exchange *x)
+void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     struct eng_hub_view v;
     struct eng_refusal why;
     eng_hub_look(s->hub, &v);
     s->metrics.n_cut = eng_http_n_cut(s->http);
-    eng_metrics_write(&s->metrics, &(struct eng_gauges){
-        .model = s->alias[0], .n_connection = eng_http_connections(s->http), .n_call = s->n_call,
-        .uptime_s = (double)(kn_now_ns() - s->started_ns) * 1e-9, .ready = !not_ready(s) }, &v, &out);
+    eng_metrics_write(&s->metrics,
+                      &(struct eng_gauges){.model = s->alias[0],
+                                           .n_connection = eng_http_connections(s->http),
+                                           .n_call = s->n_call,
+                                           .uptime_s = (double)(kn_now_ns() - s->started_ns) * 1e-9,
+                                           .ready = !srv_not_ready(s)},
+                      &v, &out);
     if (out.failed) {
         eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
-        answer_refusal(s, x, ENG_API_CHAT, &why);
+        srv_answer_refusal(s, x, ENG_API_CHAT, &why);
     } else {
-        answer_plain(s, x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.n);
+        srv_answer_plain(s, x, 200, "text/plain; version=0.0.4; charset=utf-8", out.data, out.n);
     }
     eng_bytes_free(&out);
 }
 
-/* ---- status ------------------------------------------------------------------------------------------- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
-#define N_PAST ((int)(sizeof((struct rates *)0)->at / sizeof *((struct rates *)0)->at))
+#define N_PAST ((int)(sizeof((struct srv_rates *)0)->at / sizeof *((struct srv_rates *)0)->at))
 
 static void remember(struct eng_server *s, uint64_t now)
 {
-    struct rates *r = &s->rates;
+    struct srv_rates *r = &s->rates;
     struct eng_hub_view v;
     eng_hub_look(s->hub, &v);
     if (r->n == N_PAST) {
@@ -137,14 +148,17 @@ static void remember(struct eng_server *s, uint64_t now)
     r->at[r->n++].store = v.store;
 }
 
-static double per_s(uint64_t from, uint64_t to, double s) { return s > 0 ? (double)(to - from) / s : 0; }
+static double per_s(uint64_t from, uint64_t to, double s)
+{
+    return s > 0 ? (double)(to - from) / s : 0;
+}
 
 /* Rates are of the last ten seconds. */
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
-    static const char *const name[] = { "loading", "serving", "draining", "draining", "failed" };
+    static const char *const name[] = {"loading", "serving", "draining", "draining", "failed"};
     struct eng_hub_view v;
-    const struct rates *r = &s->rates;
+    const struct srv_rates *r = &s->rates;
     eng_hub_look(s->hub, &v);
     const struct eng_stats *e = &v.engine, *was = &r->at[0].engine;
     const struct off_stats *o = &v.store, *before = &r->at[0].store;
@@ -155,40 +169,49 @@ static void write_status(struct eng_server *s, struct eng_bytes *out)
     uint64_t passes = e->n_pass - was->n_pass;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));
-    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f", ENG_VERSION,
-                     name[s->state], not_ready(s) ? "false" : "true", (double)(kn_now_ns() - s->started_ns) * 1e-9);
-    eng_bytes_format(out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
-                     e->n_running, kn_max(0, v.n_job - e->n_running), v.n_parallel, s->opt.n_queue, v.n_ctx);
-    eng_bytes_format(out, ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
-                     "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f}", per_s(was->n_token, e->n_token, sec),
-                     per_s(was->n_prompt_token, e->n_prompt_token, sec), per_s(was->n_pass, e->n_pass, sec),
-                     passes ? (double)(e->n_row - was->n_row) / (double)passes : 0,
-                     per_s(before->read_bytes, o->read_bytes, sec));
-    eng_bytes_format(out, ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
-                     "\"distinct_per_layer\":%.3f}", (unsigned long long)o->n_expert,
-                     (unsigned long long)o->n_slot, (unsigned long long)o->n_empty,
-                     hits + misses > 0 ? hits / (hits + misses) : 1,
+    eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f",
+                     ENG_VERSION, name[s->state], srv_not_ready(s) ? "false" : "true",
+                     (double)(kn_now_ns() - s->started_ns) * 1e-9);
+    eng_bytes_format(
+        out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
+        e->n_running, kn_max(0, v.n_job - e->n_running), v.n_parallel, s->opt.n_queue, v.n_ctx);
+    eng_bytes_format(
+        out,
+        ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
+        "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f}",
+        per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
+        per_s(was->n_pass, e->n_pass, sec),
+        passes ? (double)(e->n_row - was->n_row) / (double)passes : 0,
+        per_s(before->read_bytes, o->read_bytes, sec));
+    eng_bytes_format(out,
+                     ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
+                     "\"distinct_per_layer\":%.3f}",
+                     (unsigned long long)o->n_expert, (unsigned long long)o->n_slot,
+                     (unsigned long long)o->n_empty, hits + misses > 0 ? hits / (hits + misses) : 1,
                      passes ? (e->experts - was->experts) / (double)passes : 0);
-    eng_bytes_format(out, ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
-                     "\"kv_blocks_used\":%d}", v.budget_bytes, eng_memory_used(), e->n_kv_block, e->n_kv_used);
-    eng_bytes_format(out, ",\"prefix_cache\":{\"asked_tokens\":%llu,\"found_tokens\":%llu},\"preempted\":%llu",
-                     (unsigned long long)e->n_cache_asked, (unsigned long long)e->n_cache_found,
-                     (unsigned long long)e->n_preempted);
+    eng_bytes_format(out,
+                     ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
+                     "\"kv_blocks_used\":%d}",
+                     v.budget_bytes, eng_memory_used(), e->n_kv_block, e->n_kv_used);
+    eng_bytes_format(
+        out, ",\"prefix_cache\":{\"asked_tokens\":%llu,\"found_tokens\":%llu},\"preempted\":%llu",
+        (unsigned long long)e->n_cache_asked, (unsigned long long)e->n_cache_found,
+        (unsigned long long)e->n_preempted);
     eng_bytes_format(out, ",\"connections\":%d,\"requests\":%d,\"refused\":%llu,\"tokens\":%llu}",
-                     eng_http_connections(s->http), s->n_call, (unsigned long long)s->metrics.n_refused,
-                     (unsigned long long)e->n_token);
+                     eng_http_connections(s->http), s->n_call,
+                     (unsigned long long)s->metrics.n_refused, (unsigned long long)e->n_token);
 }
 
-void now_status(struct eng_server *s, struct eng_exchange *x)
+void srv_status(struct eng_server *s, struct eng_exchange *x)
 {
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     write_status(s, &out);
-    answer_json(s, x, &out);
+    srv_answer_json(s, x, &out);
 }
 
 static void send_status(struct eng_server *s, struct eng_exchange *const *x, int n)
 {
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     eng_bytes_text(&out, "data: ");
     write_status(s, &out);
     eng_bytes_text(&out, "\n\n");
@@ -197,12 +220,12 @@ static void send_status(struct eng_server *s, struct eng_exchange *const *x, int
     eng_bytes_free(&out);
 }
 
-void now_status_stream(struct eng_server *s, struct eng_exchange *x)
+void srv_status_stream(struct eng_server *s, struct eng_exchange *x)
 {
     struct eng_refusal why;
-    if (s->n_watcher == MAX_WATCHER) {
-        eng_refuse(&why, 429, NULL, "", "%d watch already", MAX_WATCHER);
-        answer_refusal(s, x, ENG_API_CHAT, &why);
+    if (s->n_watcher == SRV_MAX_WATCHER) {
+        eng_refuse(&why, 429, NULL, "", "%d watch already", SRV_MAX_WATCHER);
+        srv_answer_refusal(s, x, ENG_API_CHAT, &why);
         return;
     }
     s->metrics.n_answered[2]++;
@@ -212,27 +235,27 @@ void now_status_stream(struct eng_server *s, struct eng_exchange *x)
     send_status(s, &x, 1);
 }
 
-void status_gone(struct eng_server *s, struct eng_exchange *x)
+void srv_status_gone(struct eng_server *s, struct eng_exchange *x)
 {
     for (int i = 0; i < s->n_watcher; i++)
         if (s->watcher[i] == x)
             s->watcher[i--] = s->watcher[--s->n_watcher];
 }
 
-void status_tick(struct eng_server *s, uint64_t now)
+void srv_status_tick(struct eng_server *s, uint64_t now)
 {
     remember(s, now);
     if (s->n_watcher)
         send_status(s, s->watcher, s->n_watcher);
 }
 
-void status_end(struct eng_server *s)
+void srv_status_end(struct eng_server *s)
 {
     while (s->n_watcher)
         eng_http_end(s->watcher[--s->n_watcher]);
 }
 
-/* ---- the page ------------------------------------------------------------------------------------------ */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 extern const char eng_page[], eng_page_end[];
 __asm__(".section .rodata\n"
@@ -241,10 +264,13 @@ __asm__(".section .rodata\n"
         "eng_page_end: .byte 0\n"
         ".previous\n");
 
-void now_page(struct eng_server *s, struct eng_exchange *x)
+void srv_page(struct eng_server *s, struct eng_exchange *x)
 {
-    eng_http_set_header(x, "Content-Security-Policy", "default-src 'none'; connect-src 'self'; img-src data:; "
-                        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'");
+    eng_http_set_header(
+        x, "Content-Security-Policy",
+        "default-src 'none'; connect-src 'self'; img-src data:; "
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'");
     eng_http_set_header(x, "X-Content-Type-Options", "nosniff");
-    answer_plain(s, x, 200, "text/html; charset=utf-8", eng_page, (size_t)(eng_page_end - eng_page));
+    srv_answer_plain(s, x, 200, "text/html; charset=utf-8", eng_page,
+                     (size_t)(eng_page_end - eng_page));
 }

@@ -1,5 +1,6 @@
-/* Text to tokens and back, and a conversation to its prompt: for clients that count, and for people who want
- * to see what a model is given.  Both vLLM's members and llama-server's are understood, and answered. */
+/* Text to tokens and back, and a conversation to its prompt: for clients that count, and for people
+ * who want to see what a model is given.  Both vLLM's members and llama-server's are understood,
+ * and answered. */
 #include <string.h>
 
 #include "engine/serve/fields.h"
@@ -8,15 +9,16 @@
 #define MAX_TOKENS 10000000
 
 /* NULL: refused. */
-static json_t *load_object(struct call *c)
+static json_t *load_object(struct srv_call *c)
 {
     json_error_t e;
     json_t *root = NULL;
     if (eng_ask_depth(c->body, c->n_body) > ENG_ASK_DEPTH)
-        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels", ENG_ASK_DEPTH);
+        eng_refuse(&c->why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
+                   ENG_ASK_DEPTH);
     else if (!(root = json_loadb(c->body, c->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e)))
-        eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line, e.column,
-                   e.text);
+        eng_refuse(&c->why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line,
+                   e.column, e.text);
     else if (!json_is_object(root))
         eng_refuse(&c->why, 400, NULL, NULL, "the body must be an object, {...}");
     c->refused = eng_refused(&c->why);
@@ -27,7 +29,7 @@ static json_t *load_object(struct call *c)
     return root;
 }
 
-static void no_memory(struct call *c)
+static void no_memory(struct srv_call *c)
 {
     eng_refuse(&c->why, 503, NULL, NULL, "no memory for this request now");
     c->refused = true;
@@ -39,14 +41,18 @@ static void write_piece(struct eng_bytes *out, const struct eng_vocab *v, int32_
     eng_bytes_quote(out, t.data, t.n);
 }
 
-struct wanted { bool special, pieces, strings; };
+struct wanted {
+    bool special, pieces, strings;
+};
 
-static void write_tokens(struct call *c, const struct eng_ids *ids, struct wanted want)
+static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct wanted want)
 {
     const struct eng_desk *desk = &c->server->desk;
-    eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n, desk->n_ctx);
+    eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n,
+                     desk->n_ctx);
     for (size_t i = 0; i < ids->n; i++) {
-        eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "", ids->id[i]);
+        eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "",
+                         ids->id[i]);
         if (want.pieces) {
             write_piece(&c->text, desk->vocab, ids->id[i]);
             eng_bytes_text(&c->text, "}");
@@ -60,26 +66,27 @@ static void write_tokens(struct call *c, const struct eng_ids *ids, struct wante
     eng_bytes_text(&c->text, want.strings && ids->n ? "]}" : want.strings ? "[]}" : "null}");
 }
 
-static void tokenize_messages(struct call *c)
+static void tokenize_messages(struct srv_call *c)
 {
-    struct eng_arrival arrival = { .id = c->id, .created_s = c->created_s, .count = true };
-    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->desk, &arrival, &c->why))
+    struct eng_arrival arrival = {.id = c->id, .created_s = c->created_s, .count = true};
+    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->desk, &arrival,
+                      &c->why))
         c->refused = true;
     else
-        write_tokens(c, &c->ask->prompt[0], (struct wanted){ 0 });
+        write_tokens(c, &c->ask->prompt[0], (struct wanted){0});
 }
 
-void work_tokenize(struct call *c)
+void srv_work_tokenize(struct srv_call *c)
 {
     json_t *root = load_object(c);
-    struct eng_fields f = { .object = root, .why = &c->why };
-    struct wanted want = { .special = true };
+    struct eng_fields f = {.object = root, .why = &c->why};
+    struct wanted want = {.special = true};
     bool parse = true;
     if (!root)
         return;
     json_t *text = eng_field_string(&f, "prompt");
     if (!text && (text = eng_field_string(&f, "content")))
-        want.special = false;                   /* llama-server's default */
+        want.special = false; /* llama-server's default */
     eng_field_bool(&f, "add_special_tokens", &want.special);
     eng_field_bool(&f, "add_special", &want.special);
     eng_field_bool(&f, "parse_special", &parse);
@@ -89,12 +96,12 @@ void work_tokenize(struct call *c)
     if (!text && !messages && !eng_refused(&c->why))
         eng_field_refuse(&f, "prompt", "must be a string");
     c->refused = eng_refused(&c->why);
-    struct eng_ids ids = { 0 };
+    struct eng_ids ids = {0};
     unsigned flags = (want.special ? ENG_TEXT_ADD_BOS : 0) | (parse ? ENG_TEXT_PARSE_SPECIAL : 0);
     if (!c->refused && messages)
         tokenize_messages(c);
-    else if (!c->refused && eng_tokenize(c->server->desk.vocab, json_string_value(text), json_string_length(text),
-                                         flags, &ids))
+    else if (!c->refused && eng_tokenize(c->server->desk.vocab, json_string_value(text),
+                                         json_string_length(text), flags, &ids))
         no_memory(c);
     else if (!c->refused)
         write_tokens(c, &ids, want);
@@ -102,19 +109,20 @@ void work_tokenize(struct call *c)
     json_decref(root);
 }
 
-static void decode(struct call *c, const json_t *tokens, char *piece)
+static void decode(struct srv_call *c, const json_t *tokens, char *piece)
 {
-    struct eng_bytes text = { 0 };
+    struct eng_bytes text = {0};
     struct eng_decoder d;
     const struct eng_vocab *v = c->server->desk.vocab;
     size_t i;
     json_t *item;
     eng_decoder_init(&d, v, 0);
-    json_array_foreach(tokens, i, item) {
+    json_array_foreach(tokens, i, item)
+    {
         json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
         if (id < 0 || id >= eng_vocab_size(v)) {
-            eng_refuse(&c->why, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %d", i,
-                       eng_vocab_size(v) - 1);
+            eng_refuse(&c->why, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %d",
+                       i, eng_vocab_size(v) - 1);
             c->refused = true;
             break;
         }
@@ -131,10 +139,10 @@ static void decode(struct call *c, const json_t *tokens, char *piece)
     eng_bytes_free(&text);
 }
 
-void work_detokenize(struct call *c)
+void srv_work_detokenize(struct srv_call *c)
 {
     json_t *root = load_object(c);
-    struct eng_fields f = { .object = root, .why = &c->why };
+    struct eng_fields f = {.object = root, .why = &c->why};
     if (!root)
         return;
     json_t *tokens = eng_field_array(&f, "tokens", MAX_TOKENS);
@@ -150,7 +158,7 @@ void work_detokenize(struct call *c)
     json_decref(root);
 }
 
-void work_apply_template(struct call *c)
+void srv_work_apply_template(struct srv_call *c)
 {
     char *text = NULL;
     size_t n;

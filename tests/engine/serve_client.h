@@ -1,8 +1,9 @@
 /* tests/engine/serve_client.h - a server in this process, and a client that can also misbehave.
  *
- * The server runs on a thread of its own with a small trained model and plain C arithmetic, which is slow
- * enough that an answer of a thousand tokens is still under way when a test wants to disturb it.  Nothing
- * here looks at a clock but for the limit after which a lost answer counts as lost. */
+ * The server runs on a thread of its own with a small trained model and plain C arithmetic, which
+ * is slow enough that an answer of a thousand tokens is still under way when a test wants to
+ * disturb it.  Nothing here looks at a clock but for the limit after which a lost answer counts as
+ * lost. */
 #ifndef TESTS_ENGINE_SERVE_CLIENT_H
 #define TESTS_ENGINE_SERVE_CLIENT_H
 
@@ -20,16 +21,20 @@
 
 #include "engine/serve/serve.h"
 
-#define MODEL     "evals/train/models/demo-draft-q8_0.gguf"
+#define MODEL "evals/train/models/demo-draft-q8_0.gguf"
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SLOW_ISA  (KN_ISA_COUNT - 1)            /* it is slow enough */
+#define SLOW_ISA (KN_ISA_COUNT - 1) /* it is slow enough */
 #else
-#define SLOW_ISA  KN_ISA_SCALAR
+#define SLOW_ISA KN_ISA_SCALAR
 #endif
-#define LOST_S    120                           /* without a byte: an answer is lost */
+#define LOST_S 120 /* without a byte: an answer is lost */
 #define MAX_REPLY (16 << 20)
 
-struct served { struct eng_server *server; pthread_t thread; int port, result; };
+struct served {
+    struct eng_server *server;
+    pthread_t thread;
+    int port, result;
+};
 
 static inline void *serve_thread(void *arg)
 {
@@ -40,22 +45,35 @@ static inline void *serve_thread(void *arg)
 
 static inline struct eng_serve_options serve_defaults(void)
 {
-    struct eng_serve_options o = {
-        .engine = { .model = MODEL, .isa = SLOW_ISA, .n_thread = 1, .n_parallel = 2, .n_chunk = 64,
-                    .host_mem = (size_t)512 << 20 },
-        .host = "127.0.0.1", .n_queue = 6, .max_body = 1 << 20, .max_connection = 1000, .patience_ms = 60000,
-        .idle_ms = 60000, .ping_ms = 60000, .drain_ms = 60000, .stall_ms = 60000, .n_predict = -1, .quiet = true };
+    struct eng_serve_options o = {.engine = {.model = MODEL,
+                                             .isa = SLOW_ISA,
+                                             .n_thread = 1,
+                                             .n_parallel = 2,
+                                             .n_chunk = 64,
+                                             .host_mem = (size_t)512 << 20},
+                                  .host = "127.0.0.1",
+                                  .n_queue = 6,
+                                  .max_body = 1 << 20,
+                                  .max_connection = 1000,
+                                  .patience_ms = 60000,
+                                  .idle_ms = 60000,
+                                  .ping_ms = 60000,
+                                  .drain_ms = 60000,
+                                  .stall_ms = 60000,
+                                  .n_predict = -1,
+                                  .quiet = true};
     spec_params_default(&o.sampling);
     return o;
 }
 
-/* ---- connections --------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static inline int connect_to(const struct served *v)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)v->port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    struct timeval limit = { LOST_S, 0 };
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)v->port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct timeval limit = {LOST_S, 0};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -78,13 +96,15 @@ static inline void send_bytes(int fd, const char *p, size_t n)
 static inline void send_text(int fd, const char *text) { send_bytes(fd, text, strlen(text)); }
 
 /* headers: whole lines, each with its CRLF. */
-static inline void send_request(int fd, const char *method, const char *path, const char *headers, const char *body)
+static inline void send_request(int fd, const char *method, const char *path, const char *headers,
+                                const char *body)
 {
     char head[4096];
-    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
+    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path,
+                     headers);
     if (body)
-        n += snprintf(head + n, sizeof head - (size_t)n, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
-                      strlen(body));
+        n += snprintf(head + n, sizeof head - (size_t)n,
+                      "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
     n += snprintf(head + n, sizeof head - (size_t)n, "\r\n");
     assert_true(n < (int)sizeof head);
     send_bytes(fd, head, (size_t)n);
@@ -92,11 +112,11 @@ static inline void send_request(int fd, const char *method, const char *path, co
         send_text(fd, body);
 }
 
-/* ---- answers ------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 struct answer {
-    int status;                                 /* 0: none came */
-    char *head, *body;                          /* terminated; of chunks the contents */
+    int status;        /* 0: none came */
+    char *head, *body; /* terminated; of chunks the contents */
     size_t n_body;
 };
 
@@ -104,10 +124,11 @@ static inline void answer_free(struct answer *a)
 {
     free(a->head);
     free(a->body);
-    *a = (struct answer){ 0 };
+    *a = (struct answer){0};
 }
 
-/* One byte at a time costs a test nothing that matters, and leaves the next answer in the socket. */
+/* One byte at a time costs a test nothing that matters, and leaves the next answer in the socket.
+ */
 static inline bool read_line(int fd, char *line, size_t size)
 {
     size_t n = 0;
@@ -156,7 +177,7 @@ static inline bool read_head(int fd, struct answer *a)
 
 static inline struct answer read_answer(int fd)
 {
-    struct answer a = { 0 };
+    struct answer a = {0};
     const char *length;
     if (!read_head(fd, &a))
         return a;
@@ -168,8 +189,8 @@ static inline struct answer read_answer(int fd)
     return a;
 }
 
-static inline struct answer ask(const struct served *v, const char *method, const char *path, const char *headers,
-                                const char *body)
+static inline struct answer ask(const struct served *v, const char *method, const char *path,
+                                const char *headers, const char *body)
 {
     int fd = connect_to(v);
     send_request(fd, method, path, headers, body);
@@ -178,8 +199,8 @@ static inline struct answer ask(const struct served *v, const char *method, cons
     return a;
 }
 
-static inline int ask_status(const struct served *v, const char *method, const char *path, const char *headers,
-                             const char *body)
+static inline int ask_status(const struct served *v, const char *method, const char *path,
+                             const char *headers, const char *body)
 {
     struct answer a = ask(v, method, path, headers, body);
     int status = a.status;
@@ -197,7 +218,7 @@ static inline void read_to_end(int fd)
     assert_true(n == 0 || errno == ECONNRESET);
 }
 
-/* ---- the server ---------------------------------------------------------------------------------- */
+/* ---- the server ------------------------------------------------------------------------------ */
 
 static inline void serve_start(struct served *v, const struct eng_serve_options *o)
 {
@@ -239,8 +260,10 @@ static inline double metric(const struct served *v, const char *key, const char 
 static inline void wait_ended(const struct served *v, const char *how, int n)
 {
     char line[200];
-    snprintf(line, sizeof line, "vllm:request_success_total{model_name=\"demo-draft-q8_0\",engine=\"0\","
-             "finished_reason=\"%s\"", how);
+    snprintf(line, sizeof line,
+             "vllm:request_success_total{model_name=\"demo-draft-q8_0\",engine=\"0\","
+             "finished_reason=\"%s\"",
+             how);
     while (metric(v, "", line) < n)
         usleep(2000);
     assert_true(metric(v, "", line) == n);

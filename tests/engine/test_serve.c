@@ -1,4 +1,5 @@
-/* The server, over real sockets: who is answered and who is refused, who is cut and who is not harmed by it. */
+/* The server, over real sockets: who is answered and who is refused, who is cut and who is not
+ * harmed by it. */
 #include <errno.h>
 
 #include "tests/engine/serve_client.h"
@@ -10,12 +11,12 @@
 /* `make soak` asks for more. */
 #ifndef N_MALFORMED
 #define N_MALFORMED 400
-#define N_IDLE      200
-#define N_SLOW      40
+#define N_IDLE 200
+#define N_SLOW 40
 #define N_CANCELLED 30
 #endif
 
-/* ---- an engine that can be frozen: its thread looks at the clock in every pass -------------------------- */
+/* ---- an engine that can be frozen: its thread looks at the clock in every pass --------------- */
 
 static atomic_bool frozen;
 static pthread_t main_thread;
@@ -24,7 +25,8 @@ static struct served served, stalled;
 static uint64_t clock_that_freezes(void)
 {
     pthread_t me = pthread_self();
-    while (atomic_load(&frozen) && !pthread_equal(me, main_thread) && !pthread_equal(me, stalled.thread))
+    while (atomic_load(&frozen) && !pthread_equal(me, main_thread) &&
+           !pthread_equal(me, stalled.thread))
         usleep(1000);
     return kn_io_system.now_ns();
 }
@@ -35,16 +37,19 @@ static const char *chat(int n, int seed, bool stream)
     static char body[8][400];
     static int next;
     char *b = body[next++ % 8];
-    snprintf(b, sizeof body[0], "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
-             "%d,\"seed\":%d,\"ignore_eos\":true%s}", seed, n, seed, stream ? ",\"stream\":true" : "");
+    snprintf(
+        b, sizeof body[0],
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
+        "%d,\"seed\":%d,\"ignore_eos\":true%s}",
+        seed, n, seed, stream ? ",\"stream\":true" : "");
     return b;
 }
 
 static char *content(const struct answer *a)
 {
     json_t *root = json_loads(a->body, 0, NULL);
-    json_t *text = json_object_get(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"),
-                                   "content");
+    json_t *text = json_object_get(
+        json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"), "content");
     assert_non_null(text);
     char *copy = strdup(json_string_value(text));
     json_decref(root);
@@ -76,10 +81,11 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void test_routes(void **state)
 {
+    /* clang-format off */
     static const struct { const char *method, *path, *body; int status; const char *has; } table[] = {
         { "GET", "/health", NULL, 200, "ok" },
         { "HEAD", "/health", NULL, 200, "" },
@@ -110,6 +116,7 @@ static void test_routes(void **state)
           "model_not_found" },
         { "POST", CHAT, "{\"n\":64,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}", 400, "n" },
     };
+    /* clang-format on */
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         struct answer a = ask(&served, table[i].method, table[i].path, "", table[i].body);
@@ -128,8 +135,9 @@ static void test_streamed_is_whole(void **state)
     assert_non_null(strcasestr(a.head, "text/event-stream"));
     for (char *line = strtok(a.body, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *event = strncmp(line, "data: {", 7) ? NULL : json_loads(line + 6, 0, NULL);
-        const char *piece = json_string_value(json_object_get(json_object_get(json_array_get(
-            json_object_get(event, "choices"), 0), "delta"), "content"));
+        const char *piece = json_string_value(json_object_get(
+            json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta"),
+            "content"));
         strcat(joined, piece ? piece : "");
         json_decref(event);
     }
@@ -143,15 +151,21 @@ static void test_content_type_and_origin(void **state)
 {
     (void)state;
     int fd = connect_to(&served);
-    send_text(fd, "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    send_text(
+        fd,
+        "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     struct answer a = read_answer(fd);
     assert_int_equal(a.status, 415);
     answer_free(&a);
     close(fd);
-    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://evil.example\r\n", NULL), 403);
-    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://localhost.evil\r\n", NULL), 403);
-    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://localhost:3000\r\n", NULL), 200);
-    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://127.0.0.1\r\n", NULL), 200);
+    assert_int_equal(
+        ask_status(&served, "GET", "/v1/models", "Origin: http://evil.example\r\n", NULL), 403);
+    assert_int_equal(
+        ask_status(&served, "GET", "/v1/models", "Origin: http://localhost.evil\r\n", NULL), 403);
+    assert_int_equal(
+        ask_status(&served, "GET", "/v1/models", "Origin: http://localhost:3000\r\n", NULL), 200);
+    assert_int_equal(ask_status(&served, "GET", "/v1/models", "Origin: http://127.0.0.1\r\n", NULL),
+                     200);
 }
 
 /* Bytes of the next request that come while one is answered wait for their turn. */
@@ -164,7 +178,7 @@ static void test_pipelined(void **state)
     send_request(fd, "POST", CHAT, "", chat(100, 2, true));
     usleep(50000);
     send_request(fd, "GET", "/health", "", NULL);
-    static const char *const has[] = { "chat.completion", "version", "[DONE]", "ok" };
+    static const char *const has[] = {"chat.completion", "version", "[DONE]", "ok"};
     for (int i = 0; i < 4; i++) {
         struct answer a = read_answer(fd);
         assert_int_equal(a.status, 200);
@@ -176,13 +190,21 @@ static void test_pipelined(void **state)
 
 static void test_metrics(void **state)
 {
-    static const char *const family[] = {
-        "e2e_request_latency_seconds_bucket", "prompt_tokens_total", "generation_tokens_total",
-        "inter_token_latency_seconds_bucket", "num_requests_running", "num_requests_waiting",
-        "time_to_first_token_seconds_bucket", "kv_cache_usage_perc", "request_prompt_tokens_bucket",
-        "request_generation_tokens_bucket", "request_success_total", "request_queue_time_seconds_sum",
-        "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum",
-        "request_max_num_generation_tokens_bucket" };
+    static const char *const family[] = {"e2e_request_latency_seconds_bucket",
+                                         "prompt_tokens_total",
+                                         "generation_tokens_total",
+                                         "inter_token_latency_seconds_bucket",
+                                         "num_requests_running",
+                                         "num_requests_waiting",
+                                         "time_to_first_token_seconds_bucket",
+                                         "kv_cache_usage_perc",
+                                         "request_prompt_tokens_bucket",
+                                         "request_generation_tokens_bucket",
+                                         "request_success_total",
+                                         "request_queue_time_seconds_sum",
+                                         "request_prefill_time_seconds_sum",
+                                         "request_decode_time_seconds_sum",
+                                         "request_max_num_generation_tokens_bucket"};
     (void)state;
     double before = metric(&served, "", "vllm:generation_tokens_total{");
     free(text_of(&served, 25, 1));
@@ -190,7 +212,8 @@ static void test_metrics(void **state)
     struct answer a = ask(&served, "GET", "/metrics", "", NULL);
     for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
         char line[120];
-        snprintf(line, sizeof line, "\nvllm:%s{model_name=\"demo-draft-q8_0\",engine=\"0\"", family[i]);
+        snprintf(line, sizeof line, "\nvllm:%s{model_name=\"demo-draft-q8_0\",engine=\"0\"",
+                 family[i]);
         if (!strstr(a.body, line))
             fail_msg("no %s", line);
     }
@@ -206,7 +229,7 @@ static void test_metrics(void **state)
     answer_free(&a);
 }
 
-/* ---- limits ---------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void test_limits(void **state)
 {
@@ -215,7 +238,8 @@ static void test_limits(void **state)
     char *big = malloc(N + 1);
     memset(big, ' ', N);
     big[N] = 0;
-    struct answer a = ask(&served, "POST", CHAT, "", big);     /* beyond what evhttp takes: its own words */
+    struct answer a =
+        ask(&served, "POST", CHAT, "", big); /* beyond what evhttp takes: its own words */
     assert_int_equal(a.status, 413);
     answer_free(&a);
     big[1500000] = 0;
@@ -248,13 +272,15 @@ static void test_endless_headers(void **state)
     assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
 }
 
-/* ---- who leaves ---------------------------------------------------------------------------------------------- */
+/* ---- who leaves ------------------------------------------------------------------------------ */
 
 static int ended(const struct served *v, const char *how)
 {
     char line[200];
-    snprintf(line, sizeof line, "vllm:request_success_total{model_name=\"demo-draft-q8_0\",engine=\"0\","
-             "finished_reason=\"%s\"", how);
+    snprintf(line, sizeof line,
+             "vllm:request_success_total{model_name=\"demo-draft-q8_0\",engine=\"0\","
+             "finished_reason=\"%s\"",
+             how);
     return (int)metric(v, "", line);
 }
 
@@ -385,7 +411,7 @@ static void test_full(void **state)
     serve_end(&v);
 }
 
-/* ---- who is slow ----------------------------------------------------------------------------------------------- */
+/* ---- who is slow ----------------------------------------------------------------------------- */
 
 static void test_slow(void **state)
 {
@@ -399,7 +425,7 @@ static void test_slow(void **state)
     send_text(body, "POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{");
     char c = 0;
     send_text(drip, "GET /health HTTP/1.1\r\nX: ");
-    while (recv(drip, &c, 1, MSG_DONTWAIT) != 0 && errno != ECONNRESET) {      /* a byte now and then */
+    while (recv(drip, &c, 1, MSG_DONTWAIT) != 0 && errno != ECONNRESET) { /* a byte now and then */
         send_text(drip, "a");
         usleep(50000);
     }
@@ -420,18 +446,24 @@ static void test_slow_reader(void **state)
     o.patience_ms = 300;
     o.engine.isa = KN_ISA_COUNT - 1;
     serve_start(&v, &o);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)v.port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
-    send_request(fd, "POST", CHAT, "", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"ignore_eos\":true,"
-                 "\"max_tokens\":2000,\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"n\":2}");
-    while (metric(&v, "", "spillway_cut_total{") < 1)
-        usleep(10000);
-    wait_running(&v, 0);
-    free(text_of(&v, 5, 1));
-    close(fd);
+    for (int stream = 0; stream < 2; stream++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), small = 4096;
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)v.port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        char body[256];
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+        assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+        snprintf(body, sizeof body,
+                 "{\"prompt\":\"x\",\"ignore_eos\":true,\"max_tokens\":2000,\"logprobs\":20,"
+                 "\"n\":4,\"stream\":%s}",
+                 stream ? "true" : "false");
+        send_request(fd, "POST", "/v1/completions", "", body);
+        while (metric(&v, "", "spillway_cut_total{") < 1 + stream)
+            usleep(10000);
+        free(text_of(&v, 5, 1));
+        close(fd);
+    }
     serve_end(&v);
 }
 
@@ -486,7 +518,8 @@ static void test_many_slow(void **state)
     static int fd[N_SLOW];
     for (int i = 0; i < N_SLOW; i++) {
         fd[i] = connect_to(&served);
-        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{" : "GET /hea");
+        send_text(fd[i], i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
+                               : "GET /hea");
     }
     for (int i = 0; i < N_SLOW; i += 5) {
         free(text_of(&served, 3, i));
@@ -576,10 +609,11 @@ static void test_stall(void **state)
     serve_end(&stalled);
 }
 
-/* ---- keys -------------------------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static void test_keys(void **state)
 {
+    /* clang-format off */
     static const struct { const char *method, *path, *body; } all[] = {
         { "POST", CHAT, "{}" }, { "POST", "/v1/completions", "{}" }, { "POST", "/v1/responses", "{}" },
         { "POST", "/v1/responses/input_tokens", "{}" }, { "POST", "/v1/messages", "{}" },
@@ -588,11 +622,18 @@ static void test_keys(void **state)
         { "POST", "/apply-template", "{}" }, { "GET", "/ready", NULL }, { "GET", "/metrics", NULL },
         { "GET", "/version", NULL }, { "GET", "/status", NULL }, { "GET", "/status/stream", NULL },
         { "GET", "/nothing", NULL }, { "DELETE", CHAT, NULL }, { "POST", "/v1/embeddings", "{}" } };
-    static const char *const wrong[] = { "", "Authorization: Bearer first-kez\r\n", "x-api-key: first-ke\r\n",
-        "Authorization: Bearer first-keyy\r\n", "Authorization: Basic first-key\r\n", "x-api-key: \r\n",
-        "Authorization: Bearer # note\r\n", "Authorization: Bearer\r\n" };
-    static const char *const right[] = { "Authorization: Bearer first-key\r\n", "x-api-key: second-key\r\n",
-        "authorization: bearer second-key\r\n" };
+    /* clang-format on */
+    static const char *const wrong[] = {"",
+                                        "Authorization: Bearer first-kez\r\n",
+                                        "x-api-key: first-ke\r\n",
+                                        "Authorization: Bearer first-keyy\r\n",
+                                        "Authorization: Basic first-key\r\n",
+                                        "x-api-key: \r\n",
+                                        "Authorization: Bearer # note\r\n",
+                                        "Authorization: Bearer\r\n"};
+    static const char *const right[] = {"Authorization: Bearer first-key\r\n",
+                                        "x-api-key: second-key\r\n",
+                                        "authorization: bearer second-key\r\n"};
     (void)state;
     struct eng_serve_options o = serve_defaults();
     struct served v;
@@ -611,7 +652,7 @@ static void test_keys(void **state)
                 fail_msg("%s %s with '%s': %d", all[i].method, all[i].path, wrong[k], a.status);
             answer_free(&a);
         }
-    static const bool found[] = { false, false, true };         /* what another key asked is not shared */
+    static const bool found[] = {false, false, true}; /* what another key asked is not shared */
     for (size_t k = 0; k < sizeof right / sizeof *right; k++) {
         struct answer a = ask(&v, "POST", CHAT, right[k], chat(3, 1, false));
         assert_int_equal(a.status, 200);
@@ -633,14 +674,14 @@ static void test_open_to_others(void **state)
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
     o.host = "127.0.0.1";
     o.port = served.port;
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);        /* taken */
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* taken */
     o.port = 0;
     o.api_key_file = "/dev/null";
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);        /* no key in it */
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* no key in it */
     assert_null(s);
 }
 
-/* ---- what is no request -------------------------------------------------------------------------------------------- */
+/* ---- what is no request ---------------------------------------------------------------------- */
 
 static void spoil(char *p, size_t *n, uint64_t *random)
 {
@@ -649,11 +690,21 @@ static void spoil(char *p, size_t *n, uint64_t *random)
         uint64_t s = kn_mix(*random += KN_GOLDEN);
         size_t at = (s >> 8) % *n;
         switch (s % 5) {
-        case 0: p[at] = (char)(s >> 40); break;
-        case 1: p[at] ^= (char)(1 << (s >> 40) % 8); break;
-        case 2: memmove(p + at, p + at + 1, *n - at - 1), --*n; break;
-        case 3: p[at] = "\r\n:{}[]\",0-\\\0 "[(s >> 40) % 14]; break;
-        case 4: *n = at + 1; break;
+        case 0:
+            p[at] = (char)(s >> 40);
+            break;
+        case 1:
+            p[at] ^= (char)(1 << (s >> 40) % 8);
+            break;
+        case 2:
+            memmove(p + at, p + at + 1, *n - at - 1), --*n;
+            break;
+        case 3:
+            p[at] = "\r\n:{}[]\",0-\\\0 "[(s >> 40) % 14];
+            break;
+        case 4:
+            *n = at + 1;
+            break;
         }
     }
 }
@@ -662,9 +713,12 @@ static void test_malformed(void **state)
 {
     (void)state;
     char good[1024], bad[1024];
-    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":2,\"stop\":[\"a\"]}";
-    int n = snprintf(good, sizeof good, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", CHAT, strlen(body), body);
+    const char *body =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":2,\"stop\":[\"a\"]}";
+    int n = snprintf(good, sizeof good,
+                     "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                     CHAT, strlen(body), body);
     uint64_t random = 1;
     char *golden = text_of(&served, 10, 9);
     for (int i = 0; i < N_MALFORMED; i++) {
@@ -686,7 +740,7 @@ static void test_malformed(void **state)
     free(after);
 }
 
-/* ---- the end --------------------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void test_drain(void **state)
 {
@@ -746,7 +800,7 @@ static void test_stop_at_once(void **state)
 static void test_manager_is_told(void **state)
 {
     (void)state;
-    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct eng_serve_options o = serve_defaults();
     struct served v;
     char name[64], line[256];
@@ -754,13 +808,15 @@ static void test_manager_is_told(void **state)
     memcpy(a.sun_path, name, strlen(name));
     a.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = { LOST_S, 0 };
+    struct timeval limit = {LOST_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
+                     0);
     o.notify_socket = name;
     o.watchdog_us = 1000;
     serve_start(&v, &o);
-    static const char *const wanted[] = { "READY=1", "WATCHDOG=1" };
+    static const char *const wanted[] = {"READY=1", "WATCHDOG=1"};
     for (int i = 0; i < 2; i++)
         do {
             ssize_t n = recv(fd, line, sizeof line - 1, 0);
@@ -794,16 +850,32 @@ int main(void)
     kn_io_set(&io);
     main_thread = pthread_self();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routes), cmocka_unit_test(test_streamed_is_whole),
-        cmocka_unit_test(test_content_type_and_origin), cmocka_unit_test(test_pipelined),
-        cmocka_unit_test(test_metrics), cmocka_unit_test(test_limits), cmocka_unit_test(test_endless_headers),
-        cmocka_unit_test(test_disconnect), cmocka_unit_test(test_cancel_some), cmocka_unit_test(test_many_cancelled),
-        cmocka_unit_test(test_full), cmocka_unit_test(test_many_bodies), cmocka_unit_test(test_many_slow),
-        cmocka_unit_test(test_signs_of_life), cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_slow), cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_idle_connections),
-        cmocka_unit_test(test_most_connections), cmocka_unit_test(test_keys), cmocka_unit_test(test_open_to_others),
-        cmocka_unit_test(test_malformed), cmocka_unit_test(test_drain), cmocka_unit_test(test_stop_at_once),
-        cmocka_unit_test(test_manager_is_told), cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_streamed_is_whole),
+        cmocka_unit_test(test_content_type_and_origin),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_endless_headers),
+        cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_cancel_some),
+        cmocka_unit_test(test_many_cancelled),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_many_bodies),
+        cmocka_unit_test(test_many_slow),
+        cmocka_unit_test(test_signs_of_life),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_most_connections),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_open_to_others),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_stop_at_once),
+        cmocka_unit_test(test_manager_is_told),
+        cmocka_unit_test(test_no_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
