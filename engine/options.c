@@ -31,7 +31,7 @@
 #define DOCTOR   (1u << ENG_doctor)
 #define LOAD     (RUN | SERVE | EVAL | BENCH)   /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
-#define DRAFT    (RUN | BENCH | PLAN)   /* those that may draft */
+#define DRAFT    (RUN | SERVE | BENCH | PLAN)   /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
