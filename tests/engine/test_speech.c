@@ -284,7 +284,7 @@ static const struct answer hermes[] = {
     {"plain <text", "c(plain <text)", 0},
     {"<think>\nhm\n\n</think>\n\nHi", "r(hm)c(Hi)", 0},
     {"\n <think>a</think>b", "r(a)c(b)", 0},
-    {"hm</think>\n\nHi", "r(hm)c(Hi)", 1},
+    {"\nhm</think>\n\nHi", "r(hm)c(Hi)", THINKS},
     {"<think>cut off", "r(cut off)", 0},
     {"<think> <tool_cal>{}</thin </think>", "r(<tool_cal>{}</thin)", 0},
     {"<tool_call>\n{\"name\": \"f\", \"arguments\": " WEATHER "}\n</tool_call>",
@@ -302,6 +302,12 @@ static const struct answer hermes[] = {
     {"<tool_call>{\"name\":\"f\",\"parameters\":{}}", "<f>{}</>", 0},
     {"<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"a\nb\"}}</tool_call>",
      "<f>{\"x\":\"a\\nb\"}</>", 0},
+    {"<tool_call>{\"name\":\"f\"}\n</tool_call>b", "<f>{}</>c(b)", 0},
+    {"<tool_call>{\"x\":{\"name\":1},\"name\":\"f\",\"arguments\":{},\"y\":{}}", "<f>{}</>", 0},
+    {"<tool_call>{\"name\":\"f\",\"name\":\"g\"}", "c(<tool_call>{\"name\":\"f\",\"name\":\"g\"})",
+     0},
+    {"<tool_call>{\"arguments\":{},\"arguments\":{}}",
+     "c(<tool_call>{\"arguments\":{},\"arguments\":{}})", 0},
     /* cut off */
     {"<tool_call", "c(<tool_call)", 0},
     {"<tool_call>\n{\"name\": \"f", "c(<tool_call>\n{\"name\": \"f)", 0},
@@ -359,6 +365,7 @@ static const struct answer llama[] = {
     {"{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "<f>{}</><g>{}</>",
      0},
     {"{\"name\": \"Bob\", \"parameters\": {}}", "c({\"name\": \"Bob\", \"parameters\": {}})", 0},
+    {"Hi {\"name\": \"f\", \"parameters\": {}}", "c(Hi {\"name\": \"f\", \"parameters\": {}})", 0},
     {"{\"name\": \"f\"}", "c({\"name\": \"f\"})", 0},
     {"{\"answer\": 1}", "c({\"answer\": 1})", 0},
     {"{\"name\": \"f\", \"age\": 1}", "c({\"name\": \"f\", \"age\": 1})", 0},
@@ -548,6 +555,7 @@ static void no_tools_no_calls(void **state)
     struct eng_speech_options o = {.style = &style};
     expect_answer(&o, "<think>a</think>\n\n<tool_call>{\"name\":\"f\"}</tool_call> \n",
                   "r(a)c(<tool_call>{\"name\":\"f\"}</tool_call> \n)");
+    expect_answer(&o, "\n<think>a</think>b", "r(a)c(b)");
     style = style_of("meta-llama-Llama-3.2-3B-Instruct", NULL);
     expect_answer(&o, "{\"name\": \"f\", \"parameters\": {}}",
                   "c({\"name\": \"f\", \"parameters\": {}})");
@@ -564,6 +572,8 @@ static void nothing_waits_longer_than_it_must(void **state)
         const char *template, *piece, *want;
     } step[] = {
         {"Qwen-Qwen3-0.6B", "Hello ", "c(Hello"},
+        {"Qwen-Qwen3-0.6B", "a                                                 ",
+         "c(a                                                "},
         {"Qwen-Qwen3-0.6B", "Hello <tool_cat", "c(Hello <tool_cat"},
         {"Qwen-Qwen3-0.6B", "Hello <tool_ca", "c(Hello"},
         {"Qwen-Qwen3-0.6B", "<think>so", "r(so"},
@@ -625,6 +635,10 @@ static void long_texts_are_given_up_not_kept(void **state)
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", head, a, n), sizeof head - 1 + 64 * n);
     assert_int_equal(feed_long("Qwen3-Coder", "<function=f><parameter=n>", a, n),
                      strlen("f{\"n\": \"") + 64 * n);
+    assert_int_equal(feed_long("openai-gpt-oss-120b", "<|channel|>", a, n), 11 + 64 * n);
+    assert_int_equal(feed_long("openai-gpt-oss-120b", "to=", a, n), 3 + 64 * n);
+    assert_int_equal(feed_long("GLM-4.6", "<tool_call>", a, n), 11 + 64 * n);
+    assert_int_equal(feed_long("GLM-4.6", "<tool_call>f\n<arg_key>", a, n), 10 + 64 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call>", n), 11 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call", n), 10 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", " \n", n), 2 * n);
