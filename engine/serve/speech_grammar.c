@@ -506,9 +506,11 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     *why = 0;
     if (t->choice == ENG_TOOL_NONE || (!json_array_size(t->tools) && t->choice == ENG_TOOL_AUTO))
         return 0;
+    if (s->way == ENG_SPEECH_NONE && t->choice == ENG_TOOL_AUTO)
+        return 0;
     if (s->way == ENG_SPEECH_NONE) {
         snprintf(why, n_why, "tools: this model's chat template has no way to call them");
-        return t->choice == ENG_TOOL_AUTO ? 0 : KN_EUNSUPPORTED;
+        return KN_EUNSUPPORTED;
     }
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;

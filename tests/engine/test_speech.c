@@ -562,7 +562,7 @@ static void long_names_are_no_names(void **state)
     (void)state;
     struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", NULL);
     json_t *tools = load(tools_text);
-    char name[ENG_SPEECH_NAME + 2], text[512], want[512];
+    char name[ENG_SPEECH_NAME + 2], text[512], want[520];
     for (size_t n = ENG_SPEECH_NAME; n <= ENG_SPEECH_NAME + 1; n++) {
         memset(name, 'n', n);
         name[n] = 0;

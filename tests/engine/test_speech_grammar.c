@@ -314,6 +314,10 @@ static void grammars_leave_room(void **state)
     t.choice = ENG_TOOL_NONE;
     assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
     assert_null(g);
+    t.choice = ENG_TOOL_AUTO;
+    style = style_of("google-gemma-2-2b-it", NULL);
+    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_null(g);
     json_decref(tools);
 }
 
