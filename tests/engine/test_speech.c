@@ -265,12 +265,14 @@ static const struct answer qwen_xml[] = {
      "<f>{}</><g>{}</>", 0},
     {"<function=f><parameter=city>\n\n5\n\n</parameter></function>",
      "<f>{\"city\": \"\\n5\\n\"}</>", 0},
-    {"<function=f><parameter=n>five</parameter><parameter=b>True</parameter>"
+    {"<function=f><parameter=n>True</parameter><parameter=b>True</parameter>"
      "<parameter=z>true</parameter></tool_call>",
-     "<f>{\"n\": \"five\", \"b\": true, \"z\": true}</>", 0},
+     "<f>{\"n\": \"True\", \"b\": true, \"z\": true}</>", 0},
     {"<function=f><parameter=unit>c</parameter><parameter=unit>\"c\"</parameter></function>",
      "<f>{\"unit\": \"c\", \"unit\": \"c\"}</>", 0},
     {"<function=f><parameter=k\"\\>1</parameter></function>", "<f>{\"k\\\"\\\\\": 1}</>", 0},
+    {"<function=f><parameter=o>[\"a\nb\"]</parameter></function>",
+     "<f>{\"o\": \"[\\\"a\\nb\\\"]\"}</>", 0},
     {"<function=f><parameter=city>Par", "<f>{\"city\": \"Par<cut>", 0},
     {"<function=f><parameter=n>4", "<f>{\"n\": 4<cut>", 0},
     {"<function=f><parameter=ci", "<f><cut>", 0},
@@ -311,6 +313,7 @@ static const struct answer mistral[] = {
     {"[TOOL_CALLS]f[ARGS]" WEATHER "[TOOL_CALLS]g{\"a\":1}", "<f>" WEATHER "</><g>{\"a\":1}</>", 0},
     {"[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "<f>{}</>", 0},
     {"[TOOL_CALLS]{\"name\":\"f\",\"arguments\":{}}", "<f>{}</>", 0},
+    {"[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, ", "<f>{}</>", 0},
     {"[TOOL_CALLS][]", "c([TOOL_CALLS][])", 0},
     {"[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, x", "<f>{}</>c(, x)", 0},
     {"[TOOL_CALLS]f[ARGS]nothing", "c([TOOL_CALLS]f[ARGS]nothing)", 0},
@@ -511,6 +514,36 @@ static void nothing_waits_longer_than_it_must(void **state)
     json_decref(tools);
 }
 
+static void the_scan_takes_json_and_nothing_else(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"0",     "-0",
+                                       "10",    "-1.25",
+                                       "0.5",   "1e5",
+                                       "1E+05", "0e-1",
+                                       " 7 ",   "true",
+                                       "false", "null",
+                                       "\"\"",  "\"\\u12aF\\n\\\"\\/\"",
+                                       "[]",    "[ 1 , [] , {} ]",
+                                       "{}",    "{\"a\":{\"b\":[0]},\"a\":null} "};
+    static const char *const bad[] = {
+        "",         "01",         "-",     "1.",   "1.e3",  ".5",    "+1",        "1e",
+        "1e+",      "1e5e6",      "1e5.0", "tru",  "nullx", "\"",    "\"\\u12\"", "\"\\u123g\"",
+        "\"\\x\"",  "\"a\nb\"",   "[",     "[1,]", "[,1]",  "[1 2]", "[1}",       "{\"a\"}",
+        "{\"a\":}", "{\"a\":1,}", "{1:2}", "{]",   "1 2",   "{}{}",  "\"a\"b",    "'a'"};
+    const size_t n_good = sizeof good / sizeof *good, n_bad = sizeof bad / sizeof *bad;
+    for (size_t i = 0; i < n_good + n_bad; i++) {
+        const char *text = i < n_good ? good[i] : bad[i - n_good];
+        struct json_scan j = {0};
+        bool whole = false;
+        for (const char *p = text; *p; p++)
+            if (!(whole && eng_speech_space((uint8_t)*p)))
+                eng_json_step(&j, (uint8_t)*p), whole = eng_json_whole(&j);
+        if (eng_json_whole(&j) != (i < n_good))
+            fail_msg("%s", text);
+    }
+}
+
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 static size_t feed_long(const char *template, const char *head, const char *again, size_t n_again)
@@ -557,22 +590,36 @@ static void long_texts_are_given_up_not_kept(void **state)
                           "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":", "[", n) > n);
 }
 
+static void replace_name(char out[512], const char *form, const char *name)
+{
+    size_t n = (size_t)(strstr(form, "%s") - form);
+    snprintf(out, 512, "%.*s%s%s", (int)n, form, name, form + n + 2);
+}
+
 static void long_names_are_no_names(void **state)
 {
     (void)state;
-    struct eng_speech_style style = style_of("Qwen-Qwen3-0.6B", NULL);
+    static const struct {
+        const char *template, *text, *call, *other; /* %s: a name of 256 bytes, or 257 */
+    } shape[] = {
+        {"Qwen-Qwen3-0.6B", "<tool_call>{\"name\":\"%s\"}", "<%s>{}</>",
+         "c(<tool_call>{\"name\":\"%s\"})"},
+        {"GLM-4.6", "<tool_call>%s</tool_call>", "<%s>{}</>", "c(<tool_call>%s</tool_call>)"},
+        {"GLM-4.6", "<tool_call>f\n<arg_key>%s</arg_key><arg_value>1</arg_value></tool_call>",
+         "<f>{\"%s\": 1}</>",
+         "<f><cut>c(<arg_key>%s</arg_key><arg_value>1</arg_value></tool_call>)"},
+    };
     json_t *tools = load(tools_text);
-    char name[ENG_SPEECH_NAME + 2], text[512], want[520];
-    for (size_t n = ENG_SPEECH_NAME; n <= ENG_SPEECH_NAME + 1; n++) {
-        memset(name, 'n', n);
-        name[n] = 0;
-        snprintf(text, sizeof text, "<tool_call>{\"name\":\"%s\"}</tool_call>", name);
-        if (n <= ENG_SPEECH_NAME)
-            snprintf(want, sizeof want, "<%s>{}</>", name);
-        else
-            snprintf(want, sizeof want, "c(%s)", text);
-        expect_answer(&(struct eng_speech_options){&style, tools, false}, text, want);
-    }
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (size_t n = ENG_SPEECH_NAME; n <= ENG_SPEECH_NAME + 1; n++) {
+            struct eng_speech_style style = style_of(shape[i].template, NULL);
+            char name[ENG_SPEECH_NAME + 2], text[512], want[512];
+            memset(name, 'n', n);
+            name[n] = 0;
+            replace_name(text, shape[i].text, name);
+            replace_name(want, n <= ENG_SPEECH_NAME ? shape[i].call : shape[i].other, name);
+            expect_answer(&(struct eng_speech_options){&style, tools, false}, text, want);
+        }
     json_decref(tools);
 }
 
@@ -702,6 +749,7 @@ int main(void)
         cmocka_unit_test(no_tools_no_calls),
         cmocka_unit_test(nothing_waits_longer_than_it_must),
         cmocka_unit_test(long_texts_are_given_up_not_kept),
+        cmocka_unit_test(the_scan_takes_json_and_nothing_else),
         cmocka_unit_test(long_names_are_no_names),
         cmocka_unit_test(memory_may_end_anywhere),
         cmocka_unit_test(templates_calls_are_read_back),
