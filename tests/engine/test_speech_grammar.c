@@ -311,6 +311,20 @@ static void grammars_leave_room(void **state)
     assert_true(takes(g, text));
     gr_close(g);
 
+    t.choice = ENG_TOOL_AUTO;
+    style = style_of("meta-llama-Llama-3.1-8B-Instruct", NULL);
+    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_true(takes(g, " a {") && takes(g, "{\"name\": \"g\", \"parameters\": {}}"));
+    assert_false(takes(g, "{a") || takes(g, " {a"));
+    gr_close(g);
+
+    style = style_of("openai-gpt-oss-120b", NULL);
+    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    snprintf(text, sizeof text, "<|channel|>final<|message|>a<|end|>");
+    assert_true(takes(g, text));
+    assert_false(takes(g, "<|channel|>final<|message|>a<|end|><|channel|>final<|message|>b"));
+    gr_close(g);
+
     t.choice = ENG_TOOL_NONE;
     assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
     assert_null(g);
