@@ -13,13 +13,13 @@ static uint64_t random_bits(void) { return kn_mix(random_state += KN_GOLDEN); }
 static const char grammar_tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"find_city\",\"parameters\":{\"t"
     "ype\":\"object\",\"$defs\":{\"list\":{\"type\":\"array\",\"items\":{\"type\":\"s"
-    "tring\"}}},\"properties\":{\"city\":{\"type\":\"string\"},\"n\":{\"type\":\"inte"
-    "ger\"},\"l\":{\"$ref\":\"#/$defs/list\"},\"unit\":{\"type\":\"string\",\"enum\":"
-    "[\"c\",\"f\",\"7\",\"[\\\"\"]},\"e\":{\"enum\":[\"7\",\"x\"]},\"s\":{\"type\":\""
-    "string\",\"maxLength\":5},\"q\":{\"type\":[\"string\",\"null\"]}},\"required\":["
-    "\"city\",\"unit\",\"e\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"find"
-    "\",\"parameters\":{\"type\":\"object\",\"properties\":{\"q\":{\"type\":[\"string"
-    "\",\"null\"]}}}}},{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
+    "tring\"}}},\"properties\":{\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\",\""
+    "7\",\"[\\\"\"]},\"e\":{\"enum\":[\"7\",\"x\"]},\"l\":{\"$ref\":\"#/$defs/list\"}"
+    ",\"n\":{\"type\":\"integer\"},\"s\":{\"type\":\"string\",\"maxLength\":5},\"q\":"
+    "{\"type\":[\"string\",\"null\"]},\"city\":{\"type\":\"string\"}},\"required\":[\""
+    "city\",\"unit\",\"e\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"find\""
+    ",\"parameters\":{\"type\":\"object\",\"properties\":{\"q\":{\"type\":[\"string\""
+    ",\"null\"]}}}}},{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
 
 static bool has_type(const json_t *schema, const json_t *v)
 {
