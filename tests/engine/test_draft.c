@@ -79,7 +79,7 @@ static void drafts_change_nothing(void **state)
     uint64_t n_kept = 0, n_preempted = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int gamma = 1 + below(12);
-        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 4 + below(8) : 0, gamma,
+        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 5 + below(8) : 0, gamma,
                                           rights[round % 4]);
         run_crowd(e, SHARE(30));
         assert_true(worst.n_node > 0);
