@@ -521,12 +521,11 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     bool calls = t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
     *out = NULL;
     *why = 0;
-    if (calls && s->way == ENG_SPEECH_NONE) {
+    if (calls && s->way == ENG_SPEECH_NONE && t->choice != ENG_TOOL_AUTO) {
         snprintf(why, n_why, "this model's chat template has no way to call tools");
-        calls = false;
-        if (t->choice != ENG_TOOL_AUTO)
-            return KN_EUNSUPPORTED;
+        return KN_EUNSUPPORTED;
     }
+    calls = calls && s->way != ENG_SPEECH_NONE;
     if (!calls && (t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED)) {
         snprintf(why, n_why, "a call is wanted, and there are no tools");
         return KN_EINVAL;
