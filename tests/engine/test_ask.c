@@ -675,6 +675,34 @@ static void a_format_holds_the_answer_and_lets_it_think(void **state)
     eng_ask_close(ask);
 }
 
+/* gpt-oss gives its answer in a channel of its own; a model without calls has a format all the same. */
+static void a_format_fits_the_models_way(void **state)
+{
+    static const char body[] = "{\"messages\": [" USER "], \"response_format\": {\"type\": "
+                               "\"json_object\"}, " TOOL("") "}";
+    struct eng_ask *ask;
+    (void)state;
+    desk_close(NULL);
+    desk_open_with("<|channel|><|message|>{{ messages[0].content }}");
+    ask = ask_of(ENG_API_CHAT, body);
+    assert_true(accepts(ask->grammar, "<|channel|>final<|message|>{\"a\": 1}"));
+    assert_true(accepts(ask->grammar, "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+                                      "<|channel|>final <|constrain|>json<|message|>{}"));
+    assert_true(accepts(ask->grammar, "<|channel|>commentary to=functions.f json<|message|>{}"));
+    assert_false(accepts(ask->grammar, "<|channel|>final<|message|>so"));
+    assert_false(accepts(ask->grammar, "{}"));
+    eng_ask_close(ask);
+    desk_close(NULL);
+    desk_open_with("{{ messages[0].content }}");
+    ask = ask_of(ENG_API_CHAT, body);
+    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
+    assert_false(accepts(ask->grammar, "so"));
+    eng_ask_close(ask);
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\""), "400 tools");
+    desk_close(NULL);
+    desk_open(NULL);
+}
+
 /* Schemas that have taken servers down: each ends soon, refused or not. */
 static void no_schema_does_harm(void **state)
 {
@@ -817,6 +845,7 @@ int main(void)
         cmocka_unit_test(a_template_may_refuse),
         cmocka_unit_test(tools_and_formats_are_checked),
         cmocka_unit_test(a_format_holds_the_answer_and_lets_it_think),
+        cmocka_unit_test(a_format_fits_the_models_way),
         cmocka_unit_test(no_schema_does_harm),
         cmocka_unit_test(a_request_reaches_the_engine_whole),
         cmocka_unit_test(no_memory_is_an_answer_too),
