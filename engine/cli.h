@@ -27,6 +27,7 @@
     X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(fit,      "measure what passes take, and fit the model of it")             \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
