@@ -76,7 +76,7 @@ struct eng_config {
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];

@@ -172,6 +172,8 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
+      NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
