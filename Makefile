@@ -62,7 +62,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
                   serve/speech_style serve/speech serve/speech_call serve/speech_value serve/speech_grammar \
-                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/ask \
+                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
                   chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop measure interrupt json input cmd_run \
