@@ -287,8 +287,8 @@ static void read_item(struct talk *t, const struct eng_fields *f)
 static void read_block(struct talk *t, const struct eng_fields *f, const char *role)
 {
     const char *type = json_string_value(eng_field_string(f, "type"));
-    bool is_user = strcmp(role, "user") == 0;
-    if (type && !strcmp(type, "tool_use") && !is_user) {
+    bool is_user = strcmp(role, "user") == 0, is_assistant = strcmp(role, "assistant") == 0;
+    if (type && !strcmp(type, "tool_use") && is_assistant) {
         json_t *id = required_string(f, "id"), *name = required_string(f, "name");
         struct eng_fields input = eng_field_object(f, "input");
         if (!eng_refused(t->why))
@@ -296,10 +296,10 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
     } else if (type && !strcmp(type, "tool_result") && is_user) {
         json_t *m = add_result(t, required_string(f, "tool_use_id"));
         add_member(t, m, "content", f, "content");
-    } else if (type && !strcmp(type, "thinking") && !is_user) {
+    } else if (type && !strcmp(type, "thinking") && is_assistant) {
         json_t *thoughts = required_string(f, "thinking");
         add_text(t, turn(t, role), t->thoughts, thoughts);
-    } else if (!type || is_user || strcmp(type, "redacted_thinking") != 0) {
+    } else if (!type || !is_assistant || strcmp(type, "redacted_thinking") != 0) {
         json_t *text = part_text(f);
         add_text(t, turn(t, role), "content", text);
     }
@@ -307,8 +307,8 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
 
 static void read_turn(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = {"user", "assistant"};
-    int role = eng_field_choice(f, "role", roles, 2);
+    static const char *const roles[] = {"user", "assistant", "system"};
+    int role = eng_field_choice(f, "role", roles, 3);
     json_t *content = eng_field(f, "content"), *block;
     size_t i;
     if (role < 0)

@@ -378,7 +378,7 @@ static void so_it_is_for_any_text(void **state)
     static struct heard h[2];
     uint64_t seed = 1;
     (void)state;
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 100; round++) {
         char text[400];
         size_t n = 0;
         while (n < 200) {
