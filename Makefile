@@ -62,11 +62,11 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat serve/speech_style serve/speech serve/speech_call serve/speech_value \
-                  serve/speech_grammar serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain \
-                  serve/ask serve/dialect serve/write_completions serve/write_chat serve/write_responses \
+                  serve/speech_style serve/speech serve/speech_call serve/speech_value serve/speech_grammar \
+                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
+                  serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop \
+                  chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop \
                   measure interrupt json input \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/server \
