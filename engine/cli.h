@@ -11,11 +11,14 @@
 
 #include "engine/engine.h"
 
+#define ENG_VERSION "0.1.0"
+
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
 #define ENG_COMMANDS(X)                                                          \
     X(run,      "answer a prompt; without one, chat on the terminal")            \
+    X(serve,    "answer requests over HTTP, as OpenAI's and Anthropic's APIs")   \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
     X(render,   "a conversation on stdin to the text of a prompt")               \
@@ -24,6 +27,7 @@
     X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(fit,      "measure what passes take, and fit the model of it")             \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
@@ -54,6 +58,11 @@ struct eng_config {
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;
+    const char *host, *api_key_file, *alias, *cors;     /* of the server */
+    int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
+    size_t max_body;
+    const char *notify_socket;                          /* of the service manager, and how often it wants */
+    uint64_t watchdog_us;                               /* to hear of us; both from the environment alone */
     int n_layer, n_vocab;                               /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
@@ -67,7 +76,7 @@ struct eng_config {
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
