@@ -196,11 +196,13 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
         account(c, s, spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false),
                 spec_passes_plain(&c->passes, s->n_due) / s->n_due, n_kept);
     learn_pass(c, s, n_drafted, known);
+    bool warm = drafter == c->drafted_by;
+    c->drafted_by = drafter;
     if (drafter == SPEC_OFF)
         return;
     struct spec_arm *a = &c->arm[drafter];
     a->n_step++;
-    if (c->last.depth > 0)
+    if (warm)           /* the first time after a while it has all of the text to take in */
         learn_draft(a, size, s->draft_ns / c->last.depth);
     learn_truth(c, drafter, s);
     if (c->last.why == SPEC_WHY_TRIAL) {

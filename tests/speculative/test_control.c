@@ -349,7 +349,7 @@ static void other_rules_are_decided_beforehand(void **state)
             machine_draft(&d, nodes[s], decision.depth, &tree[s]);
             for (int j = 0; j < tree[s].n; j++)
                 tree[s].survival[j] *= 0.001f;          /* as if what was drawn looked hopeless */
-            cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s] };
+            cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_asked = 4 };
         }
         spec_control_cut(c, cut, 4, 0);
         for (int s = 0; s < 4; s++)
@@ -401,7 +401,7 @@ static void one_budget_for_all(void **state)
         float survival = 1;
         for (int j = 0; j < 4; j++)
             spec_tree_add(&tree[i], j - 1, j, survival *= first[i], 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i] };
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = 4 };
     }
     spec_control_cut(c, cut, 4, 0);
     assert_int_equal(cut[0].n_keep, 4);
@@ -439,7 +439,7 @@ static void experts_that_others_bring_are_free(void **state)
         spec_tree_clear(&tree[i]);
         spec_tree_add(&tree[i], SPEC_ROOT, 1, 0.9f, 1);
         spec_tree_add(&tree[i], SPEC_ROOT, 2, 0.8f, 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .need = need[i] };
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = 2, .need = need[i] };
     }
     spec_control_cut(c, cut, 2, 0.5e6);
     assert_true(cut[0].keep[0]);                        /* needs nothing */
@@ -458,7 +458,7 @@ static void another_text_starts_anew(void **state)
     struct spec_outcome outcome[2] = { { 0, &tree[0], 4 }, { 1, &tree[1], 0 } };
     for (int s = 0; s < 2; s++) {
         machine_draft(&by_hand, 4, 4, &tree[s]);
-        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s] };
+        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_asked = 4 };
     }
     for (int i = 0; i < 40; i++) {                      /* session 0 keeps all, session 1 nothing */
         decide_on(c, 2);
