@@ -144,7 +144,7 @@ static const struct eng_option options[] = {
     { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
       "N", "tokens of an output; 0: 50, and 1000 for the grid" },
     { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
-      "N", "outputs to take the mean of; 0: 3000, 5 for the grid, 20 for moesd" },
+      "N", "outputs to take the mean of; 0: 3000, 5 for the grid and moesd" },
     { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
       NULL, "let SI too take only the lookaheads that DSI's targets allow" },
 

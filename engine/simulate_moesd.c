@@ -122,7 +122,7 @@ static int run_table(const struct eng_config *config)
     static struct spread strided, even, none;
     struct spec_paper_point all[N_POINT], some[N_POINT];
     struct spec_solution s;
-    int n_repeat = config->n_repeat ? config->n_repeat : 20;
+    int n_repeat = config->n_repeat ? config->n_repeat : 5;
     if (n_repeat > MOST_REPEATS)
         return kn_fail(KN_EINVAL, "--repeats takes at most %d for moesd, not %d", MOST_REPEATS, n_repeat);
     puts("stride,points,least_batch,most_batch,noise_mse,strided_mse,strided_mse_90,even_mse,even_mse_90");

