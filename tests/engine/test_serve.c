@@ -724,7 +724,7 @@ static void test_open_to_others(void **state)
 static void spoil(char *p, size_t *n, uint64_t *random)
 {
     uint64_t r = kn_mix(*random += KN_GOLDEN);
-    for (int k = 0; k < 1 + (int)(r % 4); k++) {
+    for (int k = 0; k < 1 + (int)(r % 4) && *n > 1; k++) {
         uint64_t s = kn_mix(*random += KN_GOLDEN);
         size_t at = (s >> 8) % *n;
         switch (s % 5) {
