@@ -71,7 +71,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/server \
                   cmd_run cmd_serve cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
-                  cmd_synth disk cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  cmd_synth disk cmd_fit cmd_plan cmd_simulate simulate_dsi cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
