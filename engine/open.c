@@ -240,6 +240,7 @@ void eng_close(struct eng_engine *e)
 const struct moe_model *eng_model(const struct eng_engine *e) { return e->model; }
 const struct moe_file *eng_file(const struct eng_engine *e) { return e->file; }
 const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab; }
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e) { return e->tokens; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }
