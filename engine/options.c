@@ -476,63 +476,38 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
         c->sampling.n_bias = 0;
 }
 
-/* ---- help -------------------------------------------------------------------------------------- */
+/* ---- for those who tell of it ---------------------------------------------------------------------- */
 
-static void default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
+const struct eng_option *eng_option_at(int i) { return i < N_OPTION ? &options[i] : NULL; }
+
+const char *eng_option_needed(enum eng_command_id command, int nth)
+{
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].command == command && nth-- == 0)
+            return needed[i].flag;
+    return NULL;
+}
+
+const char *const *eng_option_choices(const struct eng_option *o)
+{
+    static const char *const isa_name[] = { "scalar", "avx2", "avx512", NULL };
+    return o->kind == ENG_KV ? kv_name : o->kind == ENG_IO ? io_name : o->kind == ENG_ISA ? isa_name : NULL;
+}
+
+void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
 {
     const void *field = (const char *)c + o->at;
     out[0] = 0;
     if (o->kind == ENG_INTEGER)
-        snprintf(out, size, " [%d]", *(const int *)field);
+        snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
-        snprintf(out, size, " [%g]", *(const float *)field);
+        snprintf(out, size, "%g", *(const float *)field);
     if (o->kind == ENG_KV)
-        snprintf(out, size, " [%s]", kv_name[*(const enum kn_kv *)field]);
+        snprintf(out, size, "%s", kv_name[*(const enum kn_kv *)field]);
     if (o->kind == ENG_IO)
-        snprintf(out, size, " [%s]", io_name[*(const enum off_io_kind *)field]);
+        snprintf(out, size, "%s", io_name[*(const enum off_io_kind *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
-        snprintf(out, size, " [%s]", *(const char *const *)field);
-}
-
-/* -n, --n-predict, --predict N */
-static void list_names(const struct eng_option *o, char *out, size_t size)
-{
-    size_t n = 0;
-    for (const char *c = o->alias; *c && n + 2 < size; c++) {
-        if (*c == ' ')
-            out[n++] = ',';
-        out[n++] = *c;
-    }
-    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
-}
-
-void eng_option_help(enum eng_command_id command)
-{
-    static const char *const about[] = {
-#define ABOUT(name, text) text,
-        ENG_COMMANDS(ABOUT)
-#undef ABOUT
-    };
-    struct eng_config defaults;
-    char names[128], value[64];
-    eng_option_defaults(&defaults, command);
-    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
-           eng_command_name[command]);
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].command == command)
-            printf(" %s", needed[i].flag);
-    printf(" [flags]\n\n");
-    for (int i = 0; i < N_OPTION; i++) {
-        const struct eng_option *o = &options[i];
-        if (!(o->commands & 1u << command))
-            continue;
-        default_text(&defaults, o, value, sizeof value);
-        list_names(o, names, sizeof names);
-        printf("  %-36s %s%s\n", names, o->help, value);
-    }
-    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
-           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
-           "1024-based.\n");
+        snprintf(out, size, "%s", *(const char *const *)field);
 }
 
 int eng_option_check(const struct eng_config *c, enum eng_command_id command)
