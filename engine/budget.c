@@ -4,7 +4,7 @@
  * not asked for by size is a round figure above what was measured: FIXED is code and libraries as far as
  * they are touched, the kernel's part and the reading threads; a worker takes its stacks; an expert a
  * line in the store's lists.  The header has gone through the page cache, which a cgroup counts as well. */
-#include "engine/plan.h"
+#include "engine/internal.h"
 
 #include <stdio.h>
 
@@ -37,7 +37,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
     one.n_slot = 1;
-    size_t slot = moe_kv_slot_bytes(use->model, one.kv);
+    size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES;
     *need = (struct eng_need){
         .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
                        (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),

@@ -34,6 +34,8 @@ struct eng_options {
     size_t host_mem;                            /* everything the process takes; 0: what is free */
     size_t aside;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
+    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.8 */
+    size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */

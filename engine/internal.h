@@ -1,41 +1,132 @@
-/* engine/internal.h - the engine's own insides: KV blocks and sessions. */
+/* engine/internal.h - the engine's own insides: KV blocks, who advances, sessions. */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
+#include "engine/grammar/grammar.h"
 #include "engine/plan.h"
 
-/* ---- kv.c: slot numbers, in blocks.  Integers only; the memory is the context's. ----------------- */
+/* ---- kv.c, prefix.c: slot numbers, in blocks.  Integers only; the memory is the context's. -------- */
 
 #define ENG_KV_BLOCK 64                         /* slots: one chunk of attention */
 
-struct eng_kv {
-    int32_t *free_block;                        /* [n_block] a stack */
-    int n_block, n_free;
+/* A block is free; or taken by one path that still writes it; or kept: known by its tokens and by the
+ * block before it, never written again, and shared by any number of paths.  Kept blocks that no path
+ * uses stay until their room is wanted, the one unused longest first, later parts of a text before
+ * earlier ones. */
+struct eng_block {
+    int32_t n_user;
+    int32_t n_token;                            /* 0: not kept; less than all: only the tail of a text */
+    int32_t parent, child, next, prev;          /* kept ones: a tree of texts; siblings are a list; -1: none */
+    int32_t older, newer;                       /* kept ones without users */
+    int32_t same_hash;                          /* next in the table's list */
+    uint64_t salt;
+    uint64_t key[2];                            /* of the salt and all tokens up to this block's end */
+    int32_t token[ENG_KV_BLOCK];
 };
 
-int  eng_kv_open(struct eng_kv *kv, int n_block);
+/* What the lists take of memory for each slot: a block, its place on the stack, two in the table. */
+#define ENG_KV_SLOT_BYTES ((sizeof(struct eng_block) + 5 * sizeof(int32_t) + ENG_KV_BLOCK - 1) / ENG_KV_BLOCK)
+
+struct eng_kv {
+    struct eng_block *block;                    /* [n_block] */
+    int32_t *free_block;                        /* [n_unused] a stack */
+    int32_t *table;                             /* [n_table] first block by key, -1: none */
+    int n_block, n_table, n_unused;
+    int n_free;                                 /* unused ones, and kept ones without users */
+    int32_t oldest, newest;                     /* of those */
+    int32_t first_child;                        /* blocks that begin a text */
+    uint64_t secret[2];                         /* so that nobody can choose texts whose keys meet */
+};
+
+/* The KV of one text: the first n_kept positions lie in kept blocks, the rest in its own. */
+struct eng_path {
+    int32_t *slot;                              /* by position */
+    int n_slot;                                 /* reserved, whole blocks */
+    int n_kept;
+    uint64_t salt;
+};
+
+int  eng_kv_open(struct eng_kv *kv, int n_block, const uint64_t *secret /* [2] */);
 void eng_kv_close(struct eng_kv *kv);
-/* Grows slot[] (one per position) to hold n positions; all or nothing. */
-int  eng_kv_reserve(struct eng_kv *kv, int32_t *slot, int *n_slot, int n);
-/* Keeps the blocks that hold the first n positions. */
-void eng_kv_release(struct eng_kv *kv, const int32_t *slot, int *n_slot, int n);
+
+/* Grows the path to hold n positions; all or nothing. */
+int  eng_kv_reserve(struct eng_kv *kv, struct eng_path *path, int n);
+
+/* Goes on with kept blocks that hold what follows in token[n]; returns how many positions the path has.
+ * All that it has must be kept. */
+int  eng_kv_find(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
+
+/* How many of the blocks that eng_kv_find would take have users already: they cost nothing. */
+int  eng_kv_count_shared(const struct eng_kv *kv, uint64_t salt, const int32_t *token, int n);
+
+/* The kept block that goes on most like token[n] from the path's end, and for how long: its slots are to
+ * be copied.  It stays until eng_kv_unpin.  0: none, and nothing is pinned. */
+int  eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
+                     int32_t *block);
+void eng_kv_unpin(struct eng_kv *kv, int32_t block);
+
+/* The first n positions are written for good: whole blocks of them become kept, or make way for blocks
+ * that hold the same already. */
+void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
+
+/* Gives everything back; the first n positions stay known while there is room, a part of a block too. */
+void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
+
+/* prefix.c: the tree of kept blocks and the table of their keys. */
+void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t salt, const int32_t *token,
+                    int n);
+void eng_prefix_drop(struct eng_kv *kv, int32_t block);         /* has no children */
+int32_t eng_prefix_find(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token);
+int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token,
+                        int n, int *n_same);
+
+/* ---- pace.c: how much of prompts a pass takes beside tokens that people wait for ------------------ */
+
+#define ENG_PACE_SIZES 14                       /* powers of two */
+
+struct eng_pace {
+    double stretch;                             /* such a pass may take this many times one without */
+    double base_ns[ENG_PACE_SIZES];             /* of a pass without prompts, by rows; 0: not known yet */
+    double row_ns[ENG_PACE_SIZES];              /* that one row of a prompt adds, by how many there are */
+};
+
+void eng_pace_init(struct eng_pace *p, double stretch);
+/* Rows of prompts in a pass with n_due others, at most `most`. */
+int  eng_pace_rows(const struct eng_pace *p, int n_due, int most);
+void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns);
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
+
+struct eng_share { uint64_t user, served; int n_running; };     /* n_running 0: free */
 
 struct eng_session {
     struct eng_engine *engine;
     bool open;
     enum eng_finish finish;
+    int seat;                                   /* -1: it waits, or does not run */
+    int priority;
+    uint64_t arrival;
+    struct eng_share *share;                    /* of its user; while it runs */
     int32_t *token;                             /* [n_ctx + 1] */
     int n_token, n_prompt, n_most;              /* n_most: tokens it may reach */
     int n_kv;                                   /* the first n_kv have their keys and values */
-    int n_cached;
-    int32_t *slot;                              /* [n_ctx] by position */
-    int n_slot;                                 /* reserved */
+    int n_reached;                              /* the most that n_kv has been */
+    int n_cached;                               /* of the prompt, what was found and not computed */
+    struct eng_path path;                       /* while it has a seat */
     struct spec_params sampling;                /* its bias is the array below */
     struct spec_bias *bias;                     /* [ENG_REQUEST_BIAS + n_stop] */
+    const struct gr_grammar *grammar;           /* or NULL */
+    struct gr_state *grammar_state;             /* of all tokens so far */
+    int n_top;
     int first_row, n_row, want;                 /* of the pass under way; want -1: no logits */
+};
+
+/* What one thread needs to choose a token. */
+struct eng_chooser {
+    struct spec_sampler *sampler;
+    struct gr_scratch *scratch;                 /* NULL: no grammars */
+    uint32_t *mask;
 };
 
 struct eng_engine {
@@ -45,19 +136,37 @@ struct eng_engine {
     struct moe_model *model;
     struct moe_context *context;
     struct eng_vocab *vocab;
+    struct gr_tokens *tokens;                   /* NULL: no grammars */
     struct kn_team *team;
     struct eng_kv kv;
-    struct eng_session *session;                /* [n_parallel] */
+    struct eng_pace pace;
+    struct eng_session *session;                /* [n_session] */
+    struct eng_session **active;                /* [n_active] those with a seat, who goes first first */
+    int n_active;
+    int32_t **seat_slot;                        /* [n_parallel] a path's slots */
+    int *free_seat;                             /* [n_parallel - n_active] a stack */
+    struct eng_share *share;                    /* [n_session] */
+    uint64_t n_arrival;
     struct moe_row *row;                        /* [n_chunk] */
-    struct spec_sampler **sampler;              /* [threads] */
+    struct eng_chooser *chooser;                /* [threads] */
     struct eng_session **due;                   /* [n_parallel] of the pass under way */
     struct spec_choice *choice;                 /* [n_parallel] */
     int *choice_status;
+    struct spec_top *top;                       /* [n_parallel][ENG_TOP] */
     int32_t *stop;                              /* [n_stop] the tokens that end a text */
     int n_stop;
     const float *logits;                        /* of the pass under way */
-    int next_prefill;                           /* whose prompt goes first: round robin */
     struct eng_stats stats;
 };
+
+/* ---- schedule.c: who advances ----------------------------------------------------------------------- */
+
+/* Gives seats to those that wait, and plans the pass: sets n_row of all that have a seat, with KV for it. */
+void eng_schedule(struct eng_engine *e);
+void eng_schedule_enter(struct eng_session *s, uint64_t user);  /* it runs from now on */
+void eng_schedule_leave(struct eng_session *s);                 /* it has ended: seat, KV and share go back */
+void eng_schedule_served(struct eng_session *s, int n_row);
+
+void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
 
 #endif

@@ -1,46 +1,202 @@
-/* Which KV slots belong to whom: a stack of free blocks.
+/* Which KV slots belong to whom: blocks of slots, shared by the texts that begin alike.
  *
  * A position's slot is block * ENG_KV_BLOCK + position % ENG_KV_BLOCK, so that the 64 positions of one
- * attention chunk are neighbours in memory. */
+ * attention chunk are neighbours in memory, and a block means the same in every text that has it. */
 #include "engine/internal.h"
 
-int eng_kv_open(struct eng_kv *kv, int n_block)
+#include <string.h>
+
+int eng_kv_open(struct eng_kv *kv, int n_block, const uint64_t *secret)
 {
-    *kv = (struct eng_kv){ .free_block = kn_calloc((size_t)n_block, sizeof *kv->free_block),
-                           .n_block = n_block, .n_free = n_block };
-    if (!kv->free_block)
+    int n_table = 16;
+    while (n_table < 2 * n_block)
+        n_table *= 2;
+    *kv = (struct eng_kv){ .n_block = n_block, .n_table = n_table, .n_unused = n_block, .n_free = n_block,
+                           .oldest = -1, .newest = -1, .first_child = -1,
+                           .secret = { secret[0], secret[1] } };
+    kv->block = kn_calloc((size_t)n_block, sizeof *kv->block);
+    kv->free_block = kn_calloc((size_t)n_block, sizeof *kv->free_block);
+    kv->table = kn_calloc((size_t)n_table, sizeof *kv->table);
+    if (!kv->block || !kv->free_block || !kv->table) {
+        eng_kv_close(kv);
         return kn_fail(KN_ENOMEM, "no memory for %d KV blocks", n_block);
+    }
     for (int i = 0; i < n_block; i++)
         kv->free_block[i] = n_block - 1 - i;
+    memset(kv->table, 0xff, (size_t)n_table * sizeof *kv->table);
     return 0;
 }
 
 void eng_kv_close(struct eng_kv *kv)
 {
+    kn_free(kv->block);
     kn_free(kv->free_block);
+    kn_free(kv->table);
     *kv = (struct eng_kv){ 0 };
 }
 
-int eng_kv_reserve(struct eng_kv *kv, int32_t *slot, int *n_slot, int n)
+/* ---- kept blocks without users, by age -------------------------------------------------------------- */
+
+static void retire(struct eng_kv *kv, int32_t id)
 {
-    int need = kn_ceil_div(n, ENG_KV_BLOCK) - *n_slot / ENG_KV_BLOCK;
-    kn_assert(*n_slot % ENG_KV_BLOCK == 0);
+    struct eng_block *b = &kv->block[id];
+    b->older = kv->newest;
+    b->newer = -1;
+    *(kv->newest >= 0 ? &kv->block[kv->newest].newer : &kv->oldest) = id;
+    kv->newest = id;
+    kv->n_free++;
+}
+
+static void unretire(struct eng_kv *kv, int32_t id)
+{
+    const struct eng_block *b = &kv->block[id];
+    *(b->older >= 0 ? &kv->block[b->older].newer : &kv->oldest) = b->newer;
+    *(b->newer >= 0 ? &kv->block[b->newer].older : &kv->newest) = b->older;
+    kv->n_free--;
+}
+
+static void use(struct eng_kv *kv, int32_t id)
+{
+    if (kv->block[id].n_user++ == 0)
+        unretire(kv, id);
+}
+
+/* A block that nobody uses and that is not kept is free at once. */
+static void unuse(struct eng_kv *kv, int32_t id)
+{
+    struct eng_block *b = &kv->block[id];
+    kn_assert(b->n_user > 0);
+    if (--b->n_user)
+        return;
+    if (b->n_token) {
+        retire(kv, id);
+        return;
+    }
+    kv->free_block[kv->n_unused++] = id;
+    kv->n_free++;
+}
+
+/* Who uses a block uses all before it, so the children of an unused one are unused as well. */
+static int32_t take(struct eng_kv *kv)
+{
+    if (kv->n_unused == 0) {
+        int32_t id = kv->oldest;
+        while (kv->block[id].child >= 0)
+            id = kv->block[id].child;
+        kn_assert(kv->block[id].n_user == 0);
+        unretire(kv, id);
+        eng_prefix_drop(kv, id);
+        kv->free_block[kv->n_unused++] = id;
+        kv->n_free++;
+    }
+    int32_t id = kv->free_block[--kv->n_unused];
+    kv->n_free--;
+    kv->block[id].n_user = 1;
+    kv->block[id].n_token = 0;
+    return id;
+}
+
+/* ---- paths ------------------------------------------------------------------------------------------ */
+
+static void append(struct eng_path *path, int32_t id)
+{
+    for (int i = 0; i < ENG_KV_BLOCK; i++)
+        path->slot[path->n_slot++] = id * ENG_KV_BLOCK + i;
+}
+
+static int32_t block_at(const struct eng_path *path, int position)
+{
+    return path->slot[position] / ENG_KV_BLOCK;
+}
+
+static int32_t last_kept(const struct eng_path *path)
+{
+    return path->n_kept ? block_at(path, path->n_kept - 1) : -1;
+}
+
+int eng_kv_reserve(struct eng_kv *kv, struct eng_path *path, int n)
+{
+    int need = kn_ceil_div(n, ENG_KV_BLOCK) - path->n_slot / ENG_KV_BLOCK;
     if (need > kv->n_free)
         return KN_ELIMIT;
-    for (; need > 0; need--) {
-        int32_t block = kv->free_block[--kv->n_free];
-        for (int i = 0; i < ENG_KV_BLOCK; i++)
-            slot[(*n_slot)++] = block * ENG_KV_BLOCK + i;
-    }
+    for (; need > 0; need--)
+        append(path, take(kv));
     return 0;
 }
 
-void eng_kv_release(struct eng_kv *kv, const int32_t *slot, int *n_slot, int n)
+int eng_kv_find(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
 {
-    int keep = kn_ceil_div(n, ENG_KV_BLOCK) * ENG_KV_BLOCK;
-    while (*n_slot > keep) {
-        *n_slot -= ENG_KV_BLOCK;
-        kn_assert(kv->n_free < kv->n_block);
-        kv->free_block[kv->n_free++] = slot[*n_slot] / ENG_KV_BLOCK;
+    kn_assert(path->n_slot == path->n_kept);
+    while (path->n_slot + ENG_KV_BLOCK <= n) {
+        int32_t id = eng_prefix_find(kv, last_kept(path), path->salt, token + path->n_slot);
+        if (id < 0)
+            break;
+        use(kv, id);
+        append(path, id);
+        path->n_kept = path->n_slot;
     }
+    return path->n_slot;
+}
+
+int eng_kv_count_shared(const struct eng_kv *kv, uint64_t salt, const int32_t *token, int n)
+{
+    int count = 0;
+    int32_t id = -1;
+    for (int at = 0; at + ENG_KV_BLOCK <= n; at += ENG_KV_BLOCK, count++) {
+        id = eng_prefix_find(kv, id, salt, token + at);
+        if (id < 0 || kv->block[id].n_user == 0)
+            break;
+    }
+    return count;
+}
+
+int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
+                    int32_t *block)
+{
+    int n_same = 0;
+    kn_assert(path->n_slot == path->n_kept);
+    int32_t id = eng_prefix_like(kv, last_kept(path), path->salt, token + path->n_slot, n - path->n_slot,
+                                 &n_same);
+    if (id < 0)
+        return 0;
+    use(kv, id);
+    *block = id;
+    return n_same;
+}
+
+void eng_kv_unpin(struct eng_kv *kv, int32_t block) { unuse(kv, block); }
+
+/* The next block of the path joins what is kept, or is given up for one that holds the same. */
+static void keep_block(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
+{
+    int32_t id = block_at(path, path->n_kept), parent = last_kept(path);
+    int32_t twin = n == ENG_KV_BLOCK ? eng_prefix_find(kv, parent, path->salt, token) : -1;
+    if (twin >= 0) {
+        for (int i = 0; i < ENG_KV_BLOCK; i++)
+            path->slot[path->n_kept + i] = twin * ENG_KV_BLOCK + i;
+        use(kv, twin);
+        unuse(kv, id);
+    } else {
+        eng_prefix_add(kv, id, parent, path->salt, token, n);
+    }
+    path->n_kept += ENG_KV_BLOCK;
+}
+
+void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
+{
+    while (path->n_kept + ENG_KV_BLOCK <= n)
+        keep_block(kv, path, token + path->n_kept, ENG_KV_BLOCK);
+}
+
+/* From the end, so that of one text the later parts are older. */
+void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
+{
+    eng_kv_keep(kv, path, token, n);
+    if (path->n_kept < n)
+        keep_block(kv, path, token + path->n_kept, n - path->n_kept);
+    while (path->n_slot) {
+        path->n_slot -= ENG_KV_BLOCK;
+        unuse(kv, block_at(path, path->n_slot));
+    }
+    path->n_kept = 0;
 }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define HEAT_SUFFIX  ".heat"
 #define MODEL_SUFFIX ".gguf"
@@ -17,30 +18,65 @@ static struct moe_context_options context_options(const struct eng_engine *e)
         .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
 }
 
+#define STRETCH 1.8                             /* who waits for a token waits at most about twice as long */
+
+static int open_session(struct eng_engine *e, struct eng_session *s)
+{
+    s->engine = e;
+    s->seat = -1;
+    s->token = kn_calloc((size_t)e->opt.n_ctx + 1, sizeof *s->token);
+    s->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->n_stop), sizeof *s->bias);
+    if (e->opt.grammar_bytes)
+        s->grammar_state = kn_calloc(1, sizeof *s->grammar_state);
+    return s->token && s->bias && (s->grammar_state || !e->opt.grammar_bytes) ? 0 : KN_ENOMEM;
+}
+
 static int open_sessions(struct eng_engine *e)
 {
-    size_t n = (size_t)e->opt.n_parallel, n_ctx = (size_t)e->opt.n_ctx;
+    size_t n = (size_t)e->opt.n_session, n_seat = (size_t)e->opt.n_parallel;
+    int error = 0;
     e->session = kn_calloc(n, sizeof *e->session);
+    e->share = kn_calloc(n, sizeof *e->share);
+    e->active = kn_calloc(n_seat, sizeof(struct eng_session *));
+    e->free_seat = kn_calloc(n_seat, sizeof *e->free_seat);
+    e->seat_slot = kn_calloc(n_seat, sizeof(int32_t *));
+    if (!e->session || !e->share || !e->active || !e->free_seat || !e->seat_slot)
+        error = KN_ENOMEM;
+    for (size_t i = 0; !error && i < n; i++)
+        error = open_session(e, &e->session[i]);
+    for (size_t i = 0; !error && i < n_seat; i++) {
+        e->free_seat[i] = (int)i;
+        e->seat_slot[i] = kn_calloc(kn_align_up((size_t)e->opt.n_ctx + 1, ENG_KV_BLOCK), sizeof(int32_t));
+        error = e->seat_slot[i] ? 0 : KN_ENOMEM;
+    }
+    return error ? kn_fail(error, "no memory for %zu sessions", n) : 0;
+}
+
+/* Rows of the model beyond the vocabulary are padding: they have no text, and are no choice. */
+static int open_choosers(struct eng_engine *e)
+{
+    int n_vocab = eng_vocab_size(e->vocab), n_thread = kn_team_size(e->team), error = 0;
+    size_t n = (size_t)e->opt.n_parallel;
     e->row = kn_calloc((size_t)e->opt.n_chunk, sizeof *e->row);
     e->due = kn_calloc(n, sizeof(struct eng_session *));
     e->choice = kn_calloc(n, sizeof *e->choice);
     e->choice_status = kn_calloc(n, sizeof *e->choice_status);
-    e->sampler = kn_calloc((size_t)kn_team_size(e->team), sizeof(struct spec_sampler *));
-    if (!e->session || !e->row || !e->due || !e->choice || !e->choice_status || !e->sampler)
-        return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
-    for (size_t i = 0; i < n; i++) {
-        struct eng_session *s = &e->session[i];
-        s->engine = e;
-        s->token = kn_calloc(n_ctx + 1, sizeof *s->token);
-        s->slot = kn_calloc(kn_align_up(n_ctx + 1, ENG_KV_BLOCK), sizeof *s->slot);
-        s->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->n_stop), sizeof *s->bias);
-        if (!s->token || !s->slot || !s->bias)
-            return kn_fail(KN_ENOMEM, "no memory for %zu sessions", n);
-    }
-    for (int i = 0; i < kn_team_size(e->team); i++) {
-        /* rows of the model beyond the vocabulary are padding: they have no text, and are no choice */
-        int error = spec_sampler_open(&e->sampler[i], eng_vocab_size(e->vocab));
-        if (error)
+    e->top = kn_calloc(n * ENG_TOP, sizeof *e->top);
+    e->chooser = kn_calloc((size_t)n_thread, sizeof *e->chooser);
+    if (!e->row || !e->due || !e->choice || !e->choice_status || !e->top || !e->chooser)
+        return kn_fail(KN_ENOMEM, "no memory for a pass of %d rows", e->opt.n_chunk);
+    if (e->opt.grammar_bytes && (error = gr_tokens_open(&e->tokens, e->vocab, e->opt.grammar_bytes)))
+        return error;
+    for (int i = 0; i < n_thread; i++) {
+        struct eng_chooser *c = &e->chooser[i];
+        if ((error = spec_sampler_open(&c->sampler, n_vocab)))
+            return error;
+        if (!e->tokens)
+            continue;
+        c->mask = kn_calloc(spec_mask_words(n_vocab), sizeof *c->mask);
+        if (!c->mask)
+            return kn_fail(KN_ENOMEM, "no memory for a mask of %d tokens", n_vocab);
+        if ((error = gr_scratch_open(&c->scratch, e->tokens)))
             return error;
     }
     return 0;
@@ -84,8 +120,11 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     if (!e->opt.n_chunk)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
+    e->opt.n_session = kn_max(e->opt.n_session, e->opt.n_parallel);
+    eng_pace_init(&e->pace, e->opt.stretch > 0 ? e->opt.stretch : STRETCH);
     int error = kn_team_open(&e->team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
+        (error = open_choosers(e)) ||
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
              .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
@@ -129,7 +168,10 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     if (error)
         return error;
     struct moe_context_options co = context_options(e);
-    if ((error = load_model(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK)) ||
+    uint64_t secret[2];
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret)
+        error = kn_fail(KN_EIO, "no random numbers from the kernel");
+    if (error || (error = load_model(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
         (error = moe_context_open(&e->context, e->model, &co))) {
         eng_close(e);
         return error;
@@ -142,13 +184,19 @@ void eng_close(struct eng_engine *e)
 {
     if (!e)
         return;
-    for (int i = 0; e->sampler && i < kn_team_size(e->team); i++)
-        spec_sampler_close(e->sampler[i]);
-    for (int i = 0; e->session && i < e->opt.n_parallel; i++) {
-        kn_free(e->session[i].token);
-        kn_free(e->session[i].slot);
-        kn_free(e->session[i].bias);
+    for (int i = 0; e->chooser && i < kn_team_size(e->team); i++) {
+        spec_sampler_close(e->chooser[i].sampler);
+        gr_scratch_close(e->chooser[i].scratch);
+        kn_free(e->chooser[i].mask);
     }
+    for (int i = 0; e->session && i < e->opt.n_session; i++) {
+        kn_free(e->session[i].token);
+        kn_free(e->session[i].bias);
+        kn_free(e->session[i].grammar_state);
+    }
+    for (int i = 0; e->seat_slot && i < e->opt.n_parallel; i++)
+        kn_free(e->seat_slot[i]);
+    gr_tokens_close(e->tokens);
     moe_context_close(e->context);
     moe_model_close(e->model);
     eng_vocab_close(e->vocab);
@@ -156,11 +204,16 @@ void eng_close(struct eng_engine *e)
     eng_kv_close(&e->kv);
     kn_team_close(e->team);
     kn_free(e->session);
+    kn_free(e->share);
+    kn_free(e->active);
+    kn_free(e->free_seat);
+    kn_free(e->seat_slot);
     kn_free(e->row);
     kn_free(e->due);
     kn_free(e->choice);
     kn_free(e->choice_status);
-    kn_free(e->sampler);
+    kn_free(e->top);
+    kn_free(e->chooser);
     kn_free(e->stop);
     kn_free(e);
 }

@@ -5,26 +5,25 @@
 
 int eng_session_open(struct eng_session **out, struct eng_engine *e)
 {
-    for (int i = 0; i < e->opt.n_parallel; i++) {
+    for (int i = 0; i < e->opt.n_session; i++) {
         struct eng_session *s = &e->session[i];
         if (s->open)
             continue;
         s->open = true;
         s->finish = ENG_STOP;
-        s->n_token = s->n_kv = s->n_cached = 0;
+        s->n_token = s->n_cached = 0;
         *out = s;
         return 0;
     }
-    return kn_fail(KN_ELIMIT, "all %d sessions are taken: raise --parallel", e->opt.n_parallel);
+    return kn_fail(KN_ELIMIT, "all %d sessions are taken: raise --parallel", e->opt.n_session);
 }
 
 void eng_session_close(struct eng_session *s)
 {
     if (!s || !s->open)
         return;
-    eng_kv_release(&s->engine->kv, s->slot, &s->n_slot, 0);
+    eng_session_stop(s);
     s->open = false;
-    s->finish = ENG_STOP;
 }
 
 static int check(const struct eng_session *s, const struct eng_request *r)
@@ -41,6 +40,10 @@ static int check(const struct eng_session *s, const struct eng_request *r)
     if (r->sampling.n_bias > ENG_REQUEST_BIAS)
         return kn_fail(KN_ELIMIT, "%d biased tokens; at most %d are possible", r->sampling.n_bias,
                        ENG_REQUEST_BIAS);
+    if (r->n_top < 0 || r->n_top > ENG_TOP)
+        return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
+    if (r->grammar && !s->engine->tokens)
+        return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
     return spec_params_check(&r->sampling, eng_vocab_size(s->engine->vocab));
 }
 
@@ -61,30 +64,42 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     int error = check(s, r);
     if (error)
         return error;
-    int same = 0;
-    while (same < s->n_kv && same < r->n_token && s->token[same] == r->token[same])
-        same++;
-    same = kn_min(same, r->n_token - 1);        /* the last one is computed again: its logits are due */
-    eng_kv_release(&e->kv, s->slot, &s->n_slot, same);
-    memcpy(s->token, r->token, (size_t)r->n_token * sizeof *s->token);
-    s->n_kv = s->n_cached = same;
+    eng_session_stop(s);
+    memmove(s->token, r->token, (size_t)r->n_token * sizeof *s->token);
     s->n_token = s->n_prompt = r->n_token;
     s->n_most = r->n_predict < 0 || r->n_predict > e->opt.n_ctx - r->n_token
                     ? e->opt.n_ctx : r->n_token + r->n_predict;
+    s->n_kv = s->n_reached = s->n_cached = 0;
+    s->priority = r->priority;
+    s->path = (struct eng_path){ .salt = r->salt };
+    s->n_top = r->n_top;
+    s->grammar = r->grammar;
+    if (s->grammar)
+        gr_start(s->grammar, s->grammar_state);
     set_sampling(s, r);
     s->finish = ENG_RUNNING;
+    e->stats.n_cache_asked += (uint64_t)r->n_token;
+    eng_schedule_enter(s, r->user);
     return 0;
 }
 
 bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
+bool eng_session_waits(const struct eng_session *s) { return eng_session_runs(s) && s->seat < 0; }
 
 void eng_session_stop(struct eng_session *s)
 {
     if (s->finish == ENG_RUNNING)
-        s->finish = ENG_STOP;
+        eng_session_end(s, ENG_STOP);
+}
+
+void eng_session_end(struct eng_session *s, enum eng_finish finish)
+{
+    s->finish = finish;
+    eng_schedule_leave(s);
 }
 
 int eng_session_cached(const struct eng_session *s) { return s->n_cached; }
+int eng_session_computed(const struct eng_session *s) { return s->n_kv; }
 
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n)
 {

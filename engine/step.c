@@ -1,84 +1,40 @@
-/* One step: choose who advances, lay out rows, one forward pass, choose tokens, commit.
- *
- * Sessions with a token due go first, one row each; what is left of the pass is filled with prompts, in
- * turn, so that a long prompt neither waits for ever nor keeps the others waiting. */
+/* One step: who advances, rows laid out, one forward pass, choices, commit. */
 #include "engine/internal.h"
 
 #include <string.h>
 
 /* ---- lay out ------------------------------------------------------------------------------------- */
 
-/* Rows for the session's next n tokens; logits are wanted when they reach the end. */
-static void lay_rows(struct eng_engine *e, struct eng_session *s, int n, int *n_row, int *n_want)
+/* Rows for the session's next tokens; logits are wanted when they reach the end. */
+static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
     s->first_row = *n_row;
-    s->n_row = n;
-    s->want = s->n_kv + n == s->n_token ? (*n_want)++ : -1;
+    s->want = s->n_kv + s->n_row == s->n_token ? (*n_want)++ : -1;
     if (s->want >= 0)
         e->due[s->want] = s;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < s->n_row; i++) {
         int p = s->n_kv + i;
         e->row[(*n_row)++] = (struct moe_row){
-            .token = s->token[p], .position = p, .want_logits = s->want >= 0 && i == n - 1,
-            .base = s->slot, .n_base = s->n_slot };
+            .token = s->token[p], .position = p, .want_logits = s->want >= 0 && i == s->n_row - 1,
+            .base = s->path.slot, .n_base = s->path.n_slot };
     }
 }
 
-static int emit_end(struct eng_session *s, enum eng_finish finish, int status, struct eng_event *event)
+static struct eng_event end(struct eng_session *s, enum eng_finish finish, int status)
 {
-    s->finish = finish;
-    *event = (struct eng_event){ s, ENG_NO_TOKEN, 0, finish, status };
-    return 1;
+    eng_session_end(s, finish);
+    return (struct eng_event){ .session = s, .token = ENG_NO_TOKEN, .finish = finish, .status = status };
 }
 
-/* KV that ended sessions keep in case they go on is there for those that run. */
-static int reserve(struct eng_engine *e, struct eng_session *s, int n)
+/* What has no token to add ends without one. */
+static int end_the_full(struct eng_engine *e, struct eng_event *event)
 {
-    int status = eng_kv_reserve(&e->kv, s->slot, &s->n_slot, n);
-    for (int i = 0; status && i < e->opt.n_parallel; i++) {
-        struct eng_session *ended = &e->session[i];
-        if (eng_session_runs(ended) || ended->n_slot == 0)
-            continue;
-        eng_kv_release(&e->kv, ended->slot, &ended->n_slot, 0);
-        ended->n_kv = 0;
-        status = eng_kv_reserve(&e->kv, s->slot, &s->n_slot, n);
-    }
-    return status;
-}
-
-/* Sessions take what room is left; one that finds no KV ends, alone, as does one with no token to add. */
-static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_event *event)
-{
-    int n_event = 0, n_session = e->opt.n_parallel, started = -1;
-    *n_row = *n_want = 0;
-    for (int i = 0; i < n_session; i++) {
+    int n_event = 0;
+    for (int i = 0; i < e->opt.n_session; i++) {
         struct eng_session *s = &e->session[i];
-        s->n_row = 0;
         if (eng_session_runs(s) && s->n_token >= s->n_most)
-            n_event += emit_end(s, ENG_LENGTH, 0, &event[n_event]);
+            event[n_event++] = end(s, ENG_LENGTH, 0);
     }
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < n_session; i++) {
-            struct eng_session *s = &e->session[(e->next_prefill + i) % n_session];
-            int n = s->n_token - s->n_kv;
-            if (!eng_session_runs(s) || (n == 1) != (pass == 0))
-                continue;
-            n = kn_min(n, e->opt.n_chunk - *n_row);
-            if (n <= 0)
-                continue;
-            int status = reserve(e, s, s->n_kv + n);
-            if (status) {
-                kn_say(KN_LOG_WARN, "a session ends at %d tokens: no KV memory is left: raise --kv-mem",
-                       s->n_kv);
-                n_event += emit_end(s, ENG_FAILED, status, &event[n_event]);
-                continue;
-            }
-            if (pass == 1 && started < 0)
-                started = (e->next_prefill + i) % n_session;
-            lay_rows(e, s, n, n_row, n_want);
-        }
-    if (started >= 0)
-        e->next_prefill = (started + 1) % n_session;
     return n_event;
 }
 
@@ -87,56 +43,78 @@ static int lay_out(struct eng_engine *e, int *n_row, int *n_want, struct eng_eve
 static void choose_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
-    const struct eng_session *s = e->due[item];
+    struct eng_session *s = e->due[item];
+    const struct eng_chooser *c = &e->chooser[thread];
     const float *logits = e->logits + (size_t)item * (size_t)moe_model_shape(e->model)->n_vocab;
-    e->choice_status[item] = spec_sample(e->sampler[thread], &s->sampling, logits, s->token,
-                                         s->n_token, s->n_token, &e->choice[item]);
+    struct spec_params sampling = s->sampling;
+    if (s->grammar) {
+        gr_mask(s->grammar, s->grammar_state, e->tokens, c->scratch, c->mask);
+        sampling.mask = c->mask;
+    }
+    e->choice_status[item] = spec_sample(c->sampler, &sampling, logits, s->token, s->n_token, s->n_token,
+                                         &e->choice[item]);
+    if (s->n_top && !e->choice_status[item])
+        spec_top(c->sampler, logits, s->n_top, &e->top[item * ENG_TOP]);
 }
 
-static struct eng_event commit(struct eng_engine *e, struct eng_session *s, const struct spec_choice *c)
+/* ---- commit ---------------------------------------------------------------------------------------- */
+
+static struct eng_event commit(struct eng_engine *e, struct eng_session *s)
 {
+    const struct spec_choice *c = &e->choice[s->want];
+    struct eng_event event = { .session = s, .token = c->token, .logprob = c->logprob,
+                               .top = &e->top[s->want * ENG_TOP], .n_top = s->n_top };
     s->token[s->n_token++] = c->token;
+    if (s->grammar)
+        gr_advance_token(s->grammar, s->grammar_state, e->tokens, c->token);
     if (eng_vocab_is_stop(e->vocab, c->token))
-        s->finish = ENG_STOP;
+        event.finish = ENG_STOP;
     else if (s->n_token >= s->n_most)
-        s->finish = ENG_LENGTH;
+        event.finish = ENG_LENGTH;
+    if (event.finish != ENG_RUNNING)
+        eng_session_end(s, event.finish);
     e->stats.n_token++;
-    return (struct eng_event){ s, c->token, c->logprob, s->finish, 0 };
+    return event;
 }
 
-static int first_bad_row(const struct eng_session *s, const int *status)
+static int status_of(const struct eng_engine *e, const struct eng_session *s, const int *row_status)
 {
     for (int i = s->first_row; i < s->first_row + s->n_row; i++)
-        if (status[i])
-            return status[i];
-    return 0;
+        if (row_status[i])
+            return row_status[i];
+    return s->want >= 0 ? e->choice_status[s->want] : 0;
 }
 
-static int settle(struct eng_engine *e, const struct moe_result *r, struct eng_event *event)
+static int settle(struct eng_engine *e, const int *row_status, struct eng_event *event)
 {
     int n_event = 0;
-    for (int i = 0; i < e->opt.n_parallel; i++) {
-        struct eng_session *s = &e->session[i];
-        if (!s->n_row)
-            continue;
-        int status = first_bad_row(s, r->status);
-        if (!status && s->want >= 0)
-            status = e->choice_status[s->want];
+    for (int i = 0; i < e->n_active;) {
+        struct eng_session *s = e->active[i];
+        int status = s->n_row ? status_of(e, s, row_status) : 0;
         if (status) {
-            n_event += emit_end(s, ENG_FAILED, status, &event[n_event]);
-            continue;
+            event[n_event++] = end(s, ENG_FAILED, status);
+        } else if (s->n_row) {
+            e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
+            s->n_kv += s->n_row;
+            s->n_reached = kn_max(s->n_reached, s->n_kv);
+            eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+            eng_schedule_served(s, s->n_row);
+            if (s->want >= 0)
+                event[n_event++] = commit(e, s);
         }
-        e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
-        s->n_kv += s->n_row;
-        if (s->want >= 0)
-            event[n_event++] = commit(e, s, &e->choice[s->want]);
+        i += i < e->n_active && e->active[i] == s;      /* who ended has left the list */
     }
     return n_event;
 }
 
+int eng_event_room(const struct eng_engine *e) { return e->opt.n_session + e->opt.n_parallel; }
+
 int eng_step(struct eng_engine *e, struct eng_event *event)
 {
-    int n_row, n_want, n_event = lay_out(e, &n_row, &n_want, event);
+    int n_row = 0, n_want = 0, n_event = end_the_full(e, event);
+    eng_schedule(e);
+    for (int i = 0; i < e->n_active; i++)
+        lay_rows(e, e->active[i], &n_row, &n_want);
     if (n_row == 0)
         return n_event;
     struct moe_batch batch = { e->row, n_row };
@@ -148,12 +126,24 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     uint64_t t1 = kn_now_ns();
     e->logits = result.logits;
     kn_parallel_for(e->team, n_want, choose_item, e);
-    n_event += settle(e, &result, event + n_event);
+    n_event += settle(e, result.status, event + n_event);
+    uint64_t t2 = kn_now_ns();
+    eng_pace_learn(&e->pace, n_want, n_row - n_want, (double)(t2 - t0));
     e->stats.n_pass++;
+    e->stats.n_row += (uint64_t)n_row;
     e->stats.experts += result.experts_per_layer;
     e->stats.pass_ns += t1 - t0;
-    e->stats.sample_ns += kn_now_ns() - t1;
+    e->stats.sample_ns += t2 - t1;
     return n_event;
 }
 
-void eng_stats_get(const struct eng_engine *e, struct eng_stats *out) { *out = e->stats; }
+void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)
+{
+    *out = e->stats;
+    out->n_kv_block = e->kv.n_block;
+    out->n_kv_used = e->kv.n_block - e->kv.n_free;
+    out->n_running = e->n_active;
+    out->n_waiting = 0;
+    for (int i = 0; i < e->opt.n_session; i++)
+        out->n_waiting += eng_session_waits(&e->session[i]);
+}

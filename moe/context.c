@@ -5,6 +5,8 @@
  * code over an arena without memory says how much it takes. */
 #include "moe/internal.h"
 
+#include <string.h>
+
 static size_t code_stride(enum kn_act kind, int n_in)
 {
     return kn_align_up(kn_act_bytes(kind, n_in), 64);
@@ -154,6 +156,18 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
     lay_out(c, &c->arena);
     *out = c;
     return 0;
+}
+
+void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t slot = (size_t)d->d_head * (c->opt.kv == KN_KV_F16 ? 2 : 4), bytes = (size_t)n * slot;
+    int n_array = 2 * d->n_layer * d->n_kv;
+    kn_assert(n >= 0 && from >= 0 && to >= 0 && from + n <= c->opt.n_slot && to + n <= c->opt.n_slot);
+    for (int i = 0; i < n_array; i++) {
+        uint8_t *array = (uint8_t *)c->kv.base + (size_t)i * c->kv_head_bytes;
+        memmove(array + (size_t)to * slot, array + (size_t)from * slot, bytes);
+    }
 }
 
 void moe_context_close(struct moe_context *c)

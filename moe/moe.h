@@ -212,6 +212,9 @@ int    moe_context_open(struct moe_context **out, const struct moe_model *m,
                         const struct moe_context_options *opt);
 void   moe_context_close(struct moe_context *c);
 
+/* The keys and values of slots from .. from + n - 1 become those of to .. to + n - 1 too. */
+void   moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
+
 struct moe_row {
     int32_t token, position;
     bool want_logits;

@@ -390,3 +390,18 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     out->logprob = (float)(clean(logits[w.token]) - most + log_first);
     return 0;
 }
+
+void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_top *out)
+{
+    for (int i = 0; i < s->n_vocab; i++)
+        s->z[i] = clean(logits[i]);
+    int32_t first = largest(s->z, s->n_vocab);
+    double most = s->z[first];
+    probabilities(s, first, 1);
+    double log_first = kn_log(s->prob[first]);
+    for (int k = 0; k < n; k++) {
+        int32_t token = largest(s->z, s->n_vocab);
+        out[k] = (struct spec_top){ token, (float)(s->z[token] - most + log_first) };
+        s->z[token] = -INFINITY;
+    }
+}

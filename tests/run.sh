@@ -1,21 +1,24 @@
 #!/bin/sh
-# Runs the test programs named as arguments, each from the root of the tree; ends with one line of counts.
-passed=0 failed=0 broken=
-for t in "$@"; do
-    log=$t.log
+# Runs the test programs named as arguments, one for each CPU at a time, from the root of the tree; says of
+# each how it went as soon as it ends, and ends with one line of counts.
+if [ "$1" = --one ]; then
+    t=$2 log=$2.log
     "$t" >"$log" 2>&1; status=$?
     ok=$(grep -c '^\[       OK \]' "$log"); skip=$(grep -c '^\[  SKIPPED \] [a-z]' "$log")
     bad=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log")
-    passed=$((passed + ok))
     if [ $status != 0 ]; then
-        [ -n "$bad" ] || bad=1
-        failed=$((failed + bad)); broken="$broken $t"
-        echo "FAIL $t"; tail -n 60 "$log"
+        echo "$t $ok ${bad:-1}" >"$t.count"
+        printf 'FAIL %s\n%s\n' "$t" "$(tail -n 60 "$log")"
     else
-        echo "ok   $t ($ok tests$([ "$skip" = 0 ] || echo ", $((skip / 2)) skipped"))"
-        grep '^skipped: ' "$log" | sort -u | sed 's/^/     /'
+        echo "$t $ok 0" >"$t.count"
+        note=$(grep '^skipped: ' "$log" | sort -u | sed 's/^/\n     /')
+        printf '%s%s\n' "ok   $t ($ok tests$([ "$skip" = 0 ] || echo ", $((skip / 2)) skipped"))" "$note"
     fi
-done
-[ -z "$broken" ] || echo "failed:$broken"
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+    exit 0
+fi
+for t in "$@"; do rm -f "$t.count"; done
+printf '%s\n' "$@" | xargs -P "$(nproc)" -n 1 "$0" --one
+for t in "$@"; do cat "$t.count" 2>/dev/null || echo "$t 0 1"; done | awk '
+    { passed += $2; failed += $3; if ($3) broken = broken " " $1 }
+    END { if (broken) print "failed:" broken
+          print passed " passed, " failed + 0 " failed"; exit failed > 0 }'

@@ -24,6 +24,7 @@
 #include "engine/engine.h"
 #include "engine/grammar/grammar.h"
 #include "engine/serve/bytes.h"
+#include "engine/serve/speech.h"
 
 enum eng_api {
     ENG_API_COMPLETIONS, /* POST /v1/completions */
@@ -63,21 +64,28 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
 /* What stays as it is.  Everything is borrowed, and outlives asks and replies. */
 struct eng_desk {
     const struct eng_vocab *vocab;
-    const struct eng_chat *chat;         /* NULL: only completions */
-    const struct gr_tokens *gr_tokens;   /* NULL: no answer can be constrained */
-    const char *const *model;            /* [n_model] names it goes by; the first is the one told */
-    int n_model;                         /* 0: any name will do */
-    int n_ctx;                           /* tokens of a prompt and its answer */
-    int n_choice;                        /* at most, of one request; 0: ENG_ASK_CHOICES */
-    struct spec_params sampling;         /* where the request says nothing */
-    int n_predict;                       /* likewise; -1: to the end of the context */
+    const struct eng_chat *chat;           /* NULL: only completions */
+    const struct eng_speech_style *speech; /* of the chat template; NULL: all is content */
+    const struct gr_tokens *gr_tokens;     /* NULL: no answer can be constrained */
+    const char *const *model;              /* [n_model] the first is the one that is told */
+    int n_model;
+    bool any_model;                        /* whatever name a request has will do */
+    const char *fingerprint;               /* of model and program, or NULL */
+    int n_ctx;                             /* tokens of a prompt and its answer */
+    int n_choice;                          /* at most, of one request; 0: ENG_ASK_CHOICES */
+    struct spec_params sampling;           /* where the request says nothing */
+    int n_predict;                         /* likewise; -1: to the end of the context */
+    bool text_arguments;                   /* see eng_desk_learn */
 };
+
+/* Finds out what form of a call's arguments the chat template takes: once, when chat is set. */
+void eng_desk_learn(struct eng_desk *desk);
 
 /* What is this request's own. */
 struct eng_arrival {
     const char *id;    /* letters and digits, fewer than 48: the answer's id ends with it */
     int64_t created_s; /* since 1970 */
-    uint64_t seed;     /* for a request without one; it is reported */
+    uint64_t seed;     /* for a request without one, less than 2^53; it is reported */
     bool count;        /* only count the prompt's tokens: nothing will be generated */
 };
 
@@ -102,8 +110,8 @@ struct eng_ask {
     int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] end an answer too */
     int n_stop_token;
     struct gr_grammar *grammar; /* or NULL */
-    bool tools;                 /* calls in the answer are told apart from its text */
-    bool thinking;              /* the prompt ends inside the model's thoughts */
+    json_t *tools;              /* calls of these are told apart from text; NULL: none are */
+    bool thinks;                /* the prompt ends within the model's thoughts */
 
     int priority;  /* higher goes first (a request says it the other way around, as vLLM has it) */
     uint64_t user; /* a hash of "user", 0: none */
@@ -115,6 +123,9 @@ int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size
                   const struct eng_desk *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
+
+/* How deep brackets nest in a text of JSON. */
+size_t eng_ask_depth(const char *text, size_t n);
 
 static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
 

@@ -1,4 +1,9 @@
-/* KV blocks: no slot has two owners, a reserve is all or nothing, and everything comes back. */
+/* KV blocks: whatever is shared, copied, kept and taken back, a text finds at each of its positions what
+ * was computed for exactly this text up to there.
+ *
+ * The memory is simulated: a slot holds a number that stands for its text, written when the position is
+ * computed.  Texts are of few letters and branch off each other, so that blocks are shared, found in part
+ * and evicted all the time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,91 +13,248 @@
 #include "tests/faults.h"
 
 #define N_BLOCK 23
-#define N_OWNER 7
-#define MOST    (N_BLOCK * ENG_KV_BLOCK)
+#define N_TEXT  7
+#define LONGEST (6 * ENG_KV_BLOCK)
 
-static struct owner { int32_t slot[MOST + ENG_KV_BLOCK]; int n_slot; } owner[N_OWNER];
+static const uint64_t secret[2] = { 11, 13 };
+static uint64_t memory[N_BLOCK * ENG_KV_BLOCK];
+static uint64_t random_state;
 
-/* Every slot in range, in one table only, and blocks of neighbours; the rest is free. */
-static void check_owners(const struct eng_kv *kv)
+static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
+
+static struct text {
+    int32_t token[LONGEST];
+    int32_t slot[LONGEST];
+    struct eng_path path;
+    int n, n_kv;
+    bool open;
+} text[N_TEXT];
+
+static uint64_t value_of(const struct text *t, int position)
 {
-    bool taken[MOST] = { false };
-    int n = 0;
-    for (int o = 0; o < N_OWNER; o++) {
-        assert_int_equal(owner[o].n_slot % ENG_KV_BLOCK, 0);
-        for (int i = 0; i < owner[o].n_slot; i++, n++) {
-            int32_t slot = owner[o].slot[i];
-            assert_true(slot >= 0 && slot < MOST && !taken[slot]);
-            assert_int_equal(slot % ENG_KV_BLOCK, i % ENG_KV_BLOCK);
-            assert_int_equal(slot / ENG_KV_BLOCK,
-                             owner[o].slot[i / ENG_KV_BLOCK * ENG_KV_BLOCK] / ENG_KV_BLOCK);
-            taken[slot] = true;
-        }
-    }
-    assert_int_equal(kv->n_free * ENG_KV_BLOCK, MOST - n);
+    uint64_t h = t->path.salt + 1;
+    for (int i = 0; i <= position; i++)
+        h = kn_mix(h + KN_GOLDEN * (uint64_t)(t->token[i] + 1));
+    return h;
 }
 
-static void random_owners_never_meet(void **state)
+static void check_text(const struct text *t)
+{
+    uint64_t h = t->path.salt + 1;
+    for (int i = 0; i < t->n_kv; i++) {
+        h = kn_mix(h + KN_GOLDEN * (uint64_t)(t->token[i] + 1));
+        if (memory[t->path.slot[i]] != h)
+            fail_msg("position %d of %d is another text's", i, t->n_kv);
+        assert_int_equal(t->path.slot[i] % ENG_KV_BLOCK, i % ENG_KV_BLOCK);
+    }
+}
+
+/* Users add up, free ones too, the tree holds together, and nobody writes what is kept. */
+static void check_blocks(const struct eng_kv *kv)
+{
+    int n_user[N_BLOCK] = { 0 }, n_kept_unused = 0, n_unused = 0;
+    for (int i = 0; i < N_TEXT; i++)
+        for (int at = 0; text[i].open && at < text[i].path.n_slot; at += ENG_KV_BLOCK) {
+            int id = text[i].path.slot[at] / ENG_KV_BLOCK;
+            n_user[id]++;
+            assert_int_equal(kv->block[id].n_token == ENG_KV_BLOCK, at < text[i].path.n_kept);
+        }
+    for (int id = 0; id < N_BLOCK; id++) {
+        const struct eng_block *b = &kv->block[id];
+        if (!n_user[id] && !b->n_token) {
+            n_unused++;
+            continue;
+        }
+        assert_int_equal(b->n_user, n_user[id]);
+        assert_true(b->n_token || n_user[id] == 1);
+        n_kept_unused += n_user[id] == 0;
+        if (b->n_token && b->parent >= 0) {
+            assert_int_equal(kv->block[b->parent].n_token, ENG_KV_BLOCK);
+            assert_true(kv->block[b->parent].n_user >= b->n_user);
+        }
+    }
+    assert_int_equal(kv->n_unused, n_unused);
+    assert_int_equal(kv->n_free, n_unused + n_kept_unused);
+    int n_listed = 0;
+    for (int32_t id = kv->oldest; id >= 0; id = kv->block[id].newer)
+        n_listed++;
+    assert_int_equal(n_listed, n_kept_unused);
+}
+
+/* A beginning of another text, or none, and then letters of its own. */
+static void begin(struct text *t)
+{
+    const struct text *like = &text[below(N_TEXT)];
+    int n_same = like->n ? below(like->n + 1) : 0;
+    int32_t *slot = t->slot;
+    memmove(t->token, like->token, (size_t)n_same * sizeof *t->token);
+    t->n = kn_max(n_same, 1 + below(LONGEST));
+    for (int i = n_same; i < t->n; i++)
+        t->token[i] = below(2);
+    t->n_kv = 0;
+    t->path = (struct eng_path){ .slot = slot, .salt = (uint64_t)(below(8) == 0) };
+    t->open = true;
+}
+
+static struct { int found, copied, refused, evicted; } seen;
+
+static void look_up(struct eng_kv *kv, struct text *t)
+{
+    int32_t like;
+    if (t->path.n_slot != t->path.n_kept)
+        return;
+    int before = t->n_kv;
+    t->n_kv = eng_kv_find(kv, &t->path, t->token, t->n);
+    seen.found += t->n_kv > before;
+    int n_same = eng_kv_pin_like(kv, &t->path, t->token, t->n, &like);
+    if (!n_same)
+        return;
+    if (!eng_kv_reserve(kv, &t->path, t->n_kv + n_same)) {
+        memmove(memory + t->path.slot[t->n_kv], memory + like * ENG_KV_BLOCK,
+                (size_t)n_same * sizeof *memory);
+        t->n_kv += n_same;
+        seen.copied++;
+    }
+    eng_kv_unpin(kv, like);
+}
+
+static void compute(struct eng_kv *kv, struct text *t)
+{
+    int n = kn_min(t->n - t->n_kv, 1 + below(100)), unused = kv->n_unused, free_ones = kv->n_free;
+    int need = kn_ceil_div(t->n_kv + n, ENG_KV_BLOCK) - t->path.n_slot / ENG_KV_BLOCK;
+    int got = eng_kv_reserve(kv, &t->path, t->n_kv + n);
+    assert_int_equal(got, need > free_ones ? KN_ELIMIT : 0);
+    seen.refused += got != 0;
+    seen.evicted += need > unused && !got;
+    if (got)
+        return;
+    for (int i = t->n_kv; i < t->n_kv + n; i++)
+        memory[t->path.slot[i]] = value_of(t, i);
+    t->n_kv += n;
+    eng_kv_keep(kv, &t->path, t->token, t->n_kv);
+    assert_int_equal(t->path.n_kept, t->n_kv / ENG_KV_BLOCK * ENG_KV_BLOCK);
+}
+
+static void every_text_finds_its_own(void **state)
 {
     (void)state;
     struct eng_kv kv;
-    uint64_t r = 3;
-    int refused = 0;
-    memset(owner, 0, sizeof owner);
-    assert_int_equal(eng_kv_open(&kv, N_BLOCK), 0);
+    random_state = 3;
+    memset(text, 0, sizeof text);
+    memset(&seen, 0, sizeof seen);
+    assert_int_equal(eng_kv_open(&kv, N_BLOCK, secret), 0);
     for (int i = 0; i < 20000; i++) {
-        uint64_t x = kn_mix(r += KN_GOLDEN);
-        struct owner *o = &owner[x % N_OWNER], before = *o;
-        int n = (int)(x >> 8) % (MOST / 3) * (int)(x >> 40 & 1), free_before = kv.n_free;
-        n = n < 0 ? -n : n;
-        if (x >> 32 & 1) {
-            int need = kn_max(0, kn_ceil_div(n, ENG_KV_BLOCK) - o->n_slot / ENG_KV_BLOCK);
-            int got = eng_kv_reserve(&kv, o->slot, &o->n_slot, n);
-            assert_int_equal(got, need > free_before ? KN_ELIMIT : 0);
-            refused += got != 0;
-            assert_int_equal(
-                o->n_slot, got ? before.n_slot
-                               : kn_max(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
+        struct text *t = &text[below(N_TEXT)];
+        if (!t->open) {
+            begin(t);
+        } else if (below(12) == 0 || t->n_kv == t->n) {
+            eng_kv_leave(&kv, &t->path, t->token, t->n_kv);
+            assert_int_equal(t->path.n_slot, 0);
+            t->open = false;
         } else {
-            eng_kv_release(&kv, o->slot, &o->n_slot, n);
-            assert_int_equal(o->n_slot,
-                             kn_min(before.n_slot, (int)kn_align_up((size_t)n, ENG_KV_BLOCK)));
+            look_up(&kv, t);
+            if (t->n_kv < t->n)
+                compute(&kv, t);
+            check_text(t);
         }
-        int kept = kn_min(before.n_slot, o->n_slot);    /* what was there stays where it was */
-        assert_memory_equal(o->slot, before.slot, (size_t)kept * sizeof *o->slot);
-        if (i % 16 == 0)
-            check_owners(&kv);
+        if (i % 8 == 0)
+            check_blocks(&kv);
     }
-    assert_true(refused > 100);
-    for (int o = 0; o < N_OWNER; o++)
-        eng_kv_release(&kv, owner[o].slot, &owner[o].n_slot, 0);
+    if (seen.found < 500 || seen.copied < 500 || seen.refused < 50 || seen.evicted < 500)
+        fail_msg("%d found, %d copied, %d refused, %d evicted", seen.found, seen.copied, seen.refused,
+                 seen.evicted);
+    for (int i = 0; i < N_TEXT; i++)
+        if (text[i].open)
+            eng_kv_leave(&kv, &text[i].path, text[i].token, text[i].n_kv);
     assert_int_equal(kv.n_free, N_BLOCK);
-    check_owners(&kv);
     eng_kv_close(&kv);
 }
 
-static void the_edges_of_a_block(void **state)
+/* A text of n letters, each its place, computed and left. */
+static void leave_text(struct eng_kv *kv, uint64_t salt, int n)
+{
+    static int32_t slot[LONGEST], token[LONGEST];
+    struct eng_path path = { .slot = slot, .salt = salt };
+    for (int i = 0; i < n; i++)
+        token[i] = i;
+    assert_int_equal(eng_kv_reserve(kv, &path, n), 0);
+    eng_kv_leave(kv, &path, token, n);
+}
+
+static int find_text(struct eng_kv *kv, uint64_t salt, int n)
+{
+    static int32_t slot[LONGEST], token[LONGEST];
+    struct eng_path path = { .slot = slot, .salt = salt };
+    int32_t like;
+    for (int i = 0; i < n; i++)
+        token[i] = i;
+    int found = eng_kv_find(kv, &path, token, n);
+    int same = eng_kv_pin_like(kv, &path, token, n, &like);
+    if (same)
+        eng_kv_unpin(kv, like);
+    eng_kv_leave(kv, &path, token, found);
+    return found + same;
+}
+
+static void what_is_found(void **state)
+{
+    (void)state;
+    static const struct { int left, asked, found; } tries[] = {
+        { 1, 1, 1 }, { 1, 200, 1 }, { 63, 64, 63 }, { 64, 64, 64 }, { 64, 63, 63 }, { 65, 64, 64 },
+        { 65, 65, 65 }, { 65, 200, 65 }, { 200, 100, 100 }, { 200, 200, 200 }, { 200, 10, 10 },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        struct eng_kv kv;
+        assert_int_equal(eng_kv_open(&kv, N_BLOCK, secret), 0);
+        leave_text(&kv, 5, tries[i].left);
+        if (find_text(&kv, 5, tries[i].asked) != tries[i].found || find_text(&kv, 6, tries[i].asked) != 0)
+            fail_msg("try %zu: %d and %d found", i, find_text(&kv, 5, tries[i].asked),
+                     find_text(&kv, 6, tries[i].asked));
+        eng_kv_close(&kv);
+    }
+}
+
+/* The text unused longest goes first, its end before its beginning. */
+static void who_is_evicted(void **state)
 {
     (void)state;
     struct eng_kv kv;
-    struct owner *o = owner;
-    memset(owner, 0, sizeof owner);
-    assert_int_equal(eng_kv_open(&kv, 2), 0);
-    assert_int_equal(eng_kv_reserve(&kv, o->slot, &o->n_slot, 0), 0);
-    assert_int_equal(o->n_slot, 0);
-    assert_int_equal(eng_kv_reserve(&kv, o->slot, &o->n_slot, ENG_KV_BLOCK), 0);
-    assert_int_equal(o->n_slot, ENG_KV_BLOCK);
-    assert_int_equal(eng_kv_reserve(&kv, o->slot, &o->n_slot, ENG_KV_BLOCK + 1), 0);
-    assert_int_equal(o->n_slot, 2 * ENG_KV_BLOCK);
-    assert_int_equal(eng_kv_reserve(&kv, o->slot, &o->n_slot, 2 * ENG_KV_BLOCK + 1), KN_ELIMIT);
-    eng_kv_release(&kv, o->slot, &o->n_slot, ENG_KV_BLOCK + 1);
-    assert_int_equal(kv.n_free, 0);
-    eng_kv_release(&kv, o->slot, &o->n_slot, ENG_KV_BLOCK);
-    assert_int_equal(kv.n_free, 1);
-    eng_kv_release(&kv, o->slot, &o->n_slot, 1);
-    assert_int_equal(kv.n_free, 1);
-    eng_kv_release(&kv, o->slot, &o->n_slot, 0);
-    assert_int_equal(kv.n_free, 2);
+    static int32_t slot[LONGEST];
+    struct eng_path path = { .slot = slot };
+    assert_int_equal(eng_kv_open(&kv, 6, secret), 0);
+    leave_text(&kv, 1, 3 * ENG_KV_BLOCK);
+    leave_text(&kv, 2, 3 * ENG_KV_BLOCK);
+    assert_int_equal(eng_kv_reserve(&kv, &path, ENG_KV_BLOCK), 0);
+    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);     /* and is the newer one now */
+    assert_int_equal(eng_kv_reserve(&kv, &path, 3 * ENG_KV_BLOCK), 0);
+    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);
+    assert_int_equal(find_text(&kv, 2, LONGEST), ENG_KV_BLOCK);
+    eng_kv_close(&kv);
+}
+
+/* Two texts whose keys meet are still two. */
+static void keys_only_find(void **state)
+{
+    (void)state;
+    struct eng_kv kv;
+    int32_t token[ENG_KV_BLOCK] = { 1 };
+    assert_int_equal(eng_kv_open(&kv, 4, secret), 0);
+    leave_text(&kv, 1, ENG_KV_BLOCK);
+    struct eng_block *b = &kv.block[kv.oldest];
+    for (int i = 0; i < ENG_KV_BLOCK; i++)
+        token[i] = i;
+    assert_true(eng_prefix_find(&kv, -1, 1, token) >= 0);
+    b->token[17]++;
+    assert_int_equal(eng_prefix_find(&kv, -1, 1, token), -1);
+    b->token[17]--;
+    b->salt++;
+    assert_int_equal(eng_prefix_find(&kv, -1, 1, token), -1);
+    b->salt--;
+    b->parent = 2;
+    assert_int_equal(eng_prefix_find(&kv, -1, 1, token), -1);
+    b->parent = -1;
+    b->key[1]++;
+    assert_int_equal(eng_prefix_find(&kv, -1, 1, token), -1);
     eng_kv_close(&kv);
 }
 
@@ -100,20 +262,66 @@ static void without_memory_it_says_so(void **state)
 {
     (void)state;
     struct eng_kv kv;
-    faults_at(FAULT_ALLOC, 1, FAULT_ERROR, ENOMEM);
-    assert_int_equal(eng_kv_open(&kv, 4), KN_ENOMEM);
-    assert_int_equal(faults.n_line, 1);
-    eng_kv_close(&kv);                                  /* half-open is fine */
-    assert_true(faults_clean());
+    for (int n = 1; n <= 3; n++) {
+        faults_at(FAULT_ALLOC, n, FAULT_ERROR, ENOMEM);
+        assert_int_equal(eng_kv_open(&kv, 4, secret), KN_ENOMEM);
+        assert_int_equal(faults.n_line, 1);
+        assert_true(faults_clean());
+    }
     faults_off();
+}
+
+/* ---- pace ------------------------------------------------------------------------------------------- */
+
+/* What a pass costs: n_due rows alone, and what a prompt's rows add. */
+static double pass_ns(int n_due, int n, double row_ns, double once_ns)
+{
+    return 1e6 * (n_due ? 1 + 0.02 * n_due : 0) + row_ns * n + (n ? once_ns : 0);
+}
+
+static int settled(double stretch, int n_due, int most, double row_ns, double once_ns)
+{
+    struct eng_pace p;
+    int n = 0;
+    eng_pace_init(&p, stretch);
+    eng_pace_learn(&p, n_due, 0, pass_ns(n_due, 0, 0, 0));
+    for (int i = 0; i < 200; i++) {
+        n = eng_pace_rows(&p, n_due, most);
+        assert_in_range(n, 1, most);
+        eng_pace_learn(&p, n_due, n, pass_ns(n_due, n, row_ns, once_ns));
+        if (i % 10 == 0)                        /* now and then nobody waits, and a whole chunk is read */
+            eng_pace_learn(&p, 0, most, pass_ns(0, most, row_ns, once_ns));
+    }
+    return n;
+}
+
+static void prompts_stretch_a_pass_so_far(void **state)
+{
+    (void)state;
+    struct eng_pace fresh;
+    eng_pace_init(&fresh, 2);
+    assert_int_equal(eng_pace_rows(&fresh, 0, 512), 512);       /* nobody waits */
+    assert_int_equal(eng_pace_rows(&fresh, 3, 512), 512);       /* nothing is known */
+    assert_int_equal(eng_pace_rows(&fresh, 3, 5), 5);
+    assert_int_equal(eng_pace_rows(&fresh, 3, 0), 0);
+    for (int n_due = 1; n_due <= 64; n_due *= 4) {              /* a row is a row */
+        double base = pass_ns(n_due, 0, 0, 0), row = 20000;
+        int n = settled(1.8, n_due, 512, row, 0);
+        assert_true(n * row <= 0.81 * base && n * row >= 0.4 * base);
+    }
+    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 16);         /* dear, each alike: no more than the least */
+    assert_true(settled(1.8, 4, 512, 1e5, 1e8) >= 256);         /* the first costs nearly what all cost */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_owners_never_meet),
-        cmocka_unit_test(the_edges_of_a_block),
+        cmocka_unit_test(every_text_finds_its_own),
+        cmocka_unit_test(what_is_found),
+        cmocka_unit_test(who_is_evicted),
+        cmocka_unit_test(keys_only_find),
         cmocka_unit_test(without_memory_it_says_so),
+        cmocka_unit_test(prompts_stretch_a_pass_so_far),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

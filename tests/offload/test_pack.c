@@ -536,6 +536,10 @@ static bool pack_and_die(const struct model *m, long at)
 static void killed_at_any_write_it_goes_on(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_THREAD__
+    printf("skipped: a pack that is killed dies in a child, which ThreadSanitizer has no threads for\n");
+    skip();
+#endif
     struct model *m = open_packed(2, 4, 20);
     size_t n, group = off_slot_bytes(&m->expert[0]) * 2;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

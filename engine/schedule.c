@@ -1,0 +1,230 @@
+/* Who advances: seats for those that wait, rows and KV for those that have seats.
+ *
+ * One order decides everything: higher priority first; then who belongs to a user that has had fewer rows;
+ * then who came first.  Free seats go to the first that waits and whose text KV has room for.  In a pass
+ * every session with a token due gets its row; what a pass may take beside them (pace.c) goes to prompts,
+ * the first in the order first.  When KV runs out the last in the order gives up its seat: its blocks stay
+ * known as long as there is room, and what is lost is computed again, to the same bits.  It comes back
+ * only when its whole text fits, or when nobody else is left, so that no two take the same blocks from
+ * each other for ever; and the first always advances. */
+#include "engine/internal.h"
+
+#include <string.h>
+
+/* ---- the order -------------------------------------------------------------------------------------- */
+
+static bool before(const struct eng_session *a, const struct eng_session *b)
+{
+    if (a->priority != b->priority)
+        return a->priority > b->priority;
+    if (a->share != b->share && a->share->served != b->share->served)
+        return a->share->served < b->share->served;
+    return a->arrival < b->arrival;
+}
+
+/* The list is nearly in order already. */
+static void sort_active(struct eng_engine *e)
+{
+    for (int i = 1; i < e->n_active; i++) {
+        struct eng_session *s = e->active[i];
+        int at = i;
+        for (; at > 0 && before(s, e->active[at - 1]); at--)
+            e->active[at] = e->active[at - 1];
+        e->active[at] = s;
+    }
+}
+
+static struct eng_session *first_waiting(struct eng_engine *e)
+{
+    struct eng_session *first = NULL;
+    for (int i = 0; i < e->opt.n_session; i++) {
+        struct eng_session *s = &e->session[i];
+        if (eng_session_waits(s) && (!first || before(s, first)))
+            first = s;
+    }
+    return first;
+}
+
+/* ---- shares: what each user has had, as long as one of his sessions runs --------------------------- */
+
+static struct eng_share *share_of(struct eng_engine *e, uint64_t user)
+{
+    struct eng_share *free_one = NULL;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < e->opt.n_session; i++) {
+        struct eng_share *x = &e->share[i];
+        if (x->n_running && x->user == user)
+            return x;
+        if (!x->n_running)
+            free_one = x;
+        else if (x->served < least)
+            least = x->served;
+    }
+    kn_assert(free_one);
+    /* who comes anew begins level with who has had least: absence saves nothing up */
+    *free_one = (struct eng_share){ .user = user, .served = least == UINT64_MAX ? 0 : least };
+    return free_one;
+}
+
+void eng_schedule_enter(struct eng_session *s, uint64_t user)
+{
+    s->share = share_of(s->engine, user);
+    s->share->n_running++;
+    s->arrival = s->engine->n_arrival++;
+}
+
+void eng_schedule_served(struct eng_session *s, int n_row) { s->share->served += (uint64_t)n_row; }
+
+/* ---- seats ------------------------------------------------------------------------------------------ */
+
+static void take_seat(struct eng_session *s)
+{
+    struct eng_engine *e = s->engine;
+    s->seat = e->free_seat[e->opt.n_parallel - e->n_active - 1];
+    s->path.slot = e->seat_slot[s->seat];
+    e->active[e->n_active++] = s;
+}
+
+static void leave_seat(struct eng_session *s)
+{
+    struct eng_engine *e = s->engine;
+    int i = 0;
+    if (s->seat < 0)
+        return;
+    eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
+    while (e->active[i] != s)
+        i++;
+    for (e->n_active--; i < e->n_active; i++)
+        e->active[i] = e->active[i + 1];
+    e->free_seat[e->opt.n_parallel - e->n_active - 1] = s->seat;
+    s->seat = -1;
+    s->n_kv = s->n_row = 0;
+}
+
+static void preempt(struct eng_session *s)
+{
+    leave_seat(s);
+    s->engine->stats.n_preempted++;
+}
+
+void eng_schedule_leave(struct eng_session *s)
+{
+    leave_seat(s);
+    s->share->n_running--;
+    s->share = NULL;
+}
+
+/* Blocks for the whole text so far and one token more. */
+static int blocks_of(const struct eng_session *s) { return kn_ceil_div(s->n_token + 1, ENG_KV_BLOCK); }
+
+/* Beside what the others need for theirs, and a block for each to grow into. */
+static bool fits(const struct eng_engine *e, const struct eng_session *s)
+{
+    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->path.salt, s->token, s->n_token - 1);
+    for (int i = 0; i < e->n_active; i++)
+        need += kn_max(0, blocks_of(e->active[i]) - e->active[i]->path.n_slot / ENG_KV_BLOCK) + 1;
+    return need <= e->kv.n_free;
+}
+
+static void give_seats(struct eng_engine *e)
+{
+    for (struct eng_session *s; (s = first_waiting(e)) != NULL;) {
+        struct eng_session *last = e->n_active ? e->active[e->n_active - 1] : NULL;
+        if (last && (e->n_active == e->opt.n_parallel || !fits(e, s))) {
+            if (last->priority >= s->priority)
+                return;
+            preempt(last);
+            continue;
+        }
+        take_seat(s);
+        sort_active(e);
+    }
+}
+
+/* ---- prompts -------------------------------------------------------------------------------------- */
+
+/* Is t about to compute a block that s needs, or the beginning of?  Then s had better wait for it. */
+static bool computes_for(const struct eng_session *t, const struct eng_session *s)
+{
+    int end = s->n_kv + ENG_KV_BLOCK, n = kn_min(end, s->n_token - 1);
+    return t->n_row > 0 && t->n_kv < end && t->n_token >= end && t->path.salt == s->path.salt &&
+           !memcmp(t->token, s->token, (size_t)n * sizeof *s->token);
+}
+
+/* Takes over what is known already of the text to come: whole blocks as they are, the beginning of one as
+ * a copy.  The last token is computed in any case: its logits are due. */
+static void find_known(struct eng_engine *e, struct eng_session *s)
+{
+    int32_t like;
+    int n = s->n_token - 1;
+    if (s->path.n_slot != s->path.n_kept || s->n_kv != s->path.n_slot)
+        return;
+    s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, n);
+    int n_same = eng_kv_pin_like(&e->kv, &s->path, s->token, n, &like);
+    if (n_same) {
+        if (eng_kv_reserve(&e->kv, &s->path, s->n_kv + n_same) == 0) {
+            moe_context_copy_slots(e->context, like * ENG_KV_BLOCK, s->path.slot[s->n_kv], n_same);
+            s->n_kv += n_same;
+        }
+        eng_kv_unpin(&e->kv, like);
+    }
+    int found = kn_min(s->n_kv, s->n_prompt) - s->n_reached;
+    if (found > 0) {
+        s->n_cached += found;
+        e->stats.n_cache_found += (uint64_t)found;
+    }
+    s->n_reached = kn_max(s->n_reached, s->n_kv);
+}
+
+/* ---- the pass --------------------------------------------------------------------------------------- */
+
+static bool is_due(const struct eng_session *s) { return s->n_token - s->n_kv == 1; }
+
+/* KV for n more rows of the i-th; those behind it make room, the last first.  False: there is none, and
+ * it has lost its seat unless it is the only one. */
+static bool reserve(struct eng_engine *e, int i, int n)
+{
+    struct eng_session *s = e->active[i];
+    while (eng_kv_reserve(&e->kv, &s->path, s->n_kv + n)) {
+        if (e->n_active - 1 == i) {
+            if (e->n_active > 1)
+                preempt(s);
+            return false;
+        }
+        preempt(e->active[e->n_active - 1]);
+    }
+    return true;
+}
+
+static int prompt_rows(struct eng_engine *e, int i, int room)
+{
+    struct eng_session *s = e->active[i];
+    find_known(e, s);
+    if (s->path.n_slot == s->n_kv && !is_due(s))
+        for (int j = 0; j < i; j++)
+            if (computes_for(e->active[j], s))
+                return 0;
+    return kn_min(s->n_token - s->n_kv, room);
+}
+
+void eng_schedule(struct eng_engine *e)
+{
+    int n_due = 0;
+    sort_active(e);
+    give_seats(e);
+    for (int i = 0; i < e->n_active; i++) {
+        e->active[i]->n_row = 0;
+        n_due += is_due(e->active[i]);
+    }
+    int room = eng_pace_rows(&e->pace, n_due, e->opt.n_chunk - n_due);
+    for (int i = 0; i < e->n_active; i++) {
+        struct eng_session *s = e->active[i];
+        bool due = is_due(s);
+        int n = due ? 1 : prompt_rows(e, i, room);
+        if (n == 0 || !reserve(e, i, n))
+            continue;
+        s->n_row = n;
+        if (!due)
+            room -= n;
+    }
+}
