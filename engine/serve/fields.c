@@ -194,7 +194,7 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
     return value;
 }
 
-static void expect_object(struct eng_fields *f, const json_t *value)
+static void expect_object(struct eng_fields *f, json_t *value)
 {
     if (json_is_object(value))
         f->object = value;
@@ -213,7 +213,7 @@ struct eng_fields eng_field_object(const struct eng_fields *f, const char *name)
 }
 
 struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i,
-                                 const json_t *item)
+                                 json_t *item)
 {
     struct eng_fields in = { .why = f->why };
     char index[32];

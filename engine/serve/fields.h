@@ -13,7 +13,7 @@
 enum { ENG_FIELD_PATH = 64 };
 
 struct eng_fields {
-    const json_t *object; /* NULL: nothing is there */
+    json_t *object; /* NULL: nothing is there */
     struct eng_refusal *why;
     char path[ENG_FIELD_PATH]; /* before a member's name: "", "messages[3]." */
 };
@@ -42,7 +42,7 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
 struct eng_fields eng_field_object(const struct eng_fields *f, const char *name);
 /* The i-th item of a member that is an array; it has to be an object. */
 struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i,
-                                 const json_t *item);
+                                 json_t *item);
 
 /* Which of these strings it is, -1 when it is absent; anything else is refused. */
 int eng_field_choice(const struct eng_fields *f, const char *name, const char *const *word, int n);

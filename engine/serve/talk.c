@@ -78,7 +78,7 @@ static void join_texts(struct talk *t, json_t *m, const char *name)
 
 /* Arguments come as a text of JSON, or as the object itself; templates that can take the object say
  * it better, and the others want the text. */
-static json_t *arguments(const struct talk *t, const json_t *given)
+static json_t *arguments(const struct talk *t, json_t *given)
 {
     json_t *object = NULL;
     if (!given || (json_is_string(given) && !json_string_length(given)))
@@ -104,7 +104,7 @@ static json_t *arguments(const struct talk *t, const json_t *given)
 }
 
 static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *name,
-                     const json_t *given)
+                     json_t *given)
 {
     json_t *calls = json_object_get(m, "tool_calls");
     if (!calls) {

@@ -27,4 +27,8 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 /* What may be said about thinking becomes variables of the template. */
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 
+/* The ask's grammar, of what tools and response format want. */
+void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
+                        const struct eng_desk *desk, const struct eng_talk_tools *tools);
+
 #endif
