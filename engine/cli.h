@@ -24,6 +24,7 @@
     X(quantize, "write a model with its weights in other formats")               \
     X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
+    X(batch,    "answer a file of requests; resumes by itself")                  \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(doctor,   "look at this machine, and say what to fix")
@@ -50,10 +51,11 @@ ENG_COMMANDS(ENG_DECLARE)
 struct eng_config {
     const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
+    const char *errors;                                 /* of a batch; NULL: beside its output */
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
-    int n_parallel;
+    int n_parallel;                                     /* 0: what is expected to be fastest */
     int n_layer, n_vocab;                               /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
@@ -61,7 +63,7 @@ struct eng_config {
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, retry_failed;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
@@ -85,9 +87,11 @@ int eng_read_file(const char *path, char **text, size_t *n);
 
 /* ---- progress ---------------------------------------------------------------------------------- */
 
-/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet. */
+/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet.  It counts bytes, or
+ * what `unit` says ("lines"). */
 struct eng_progress;
 int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
+int  eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
 struct off_progress *eng_progress_counter(struct eng_progress *p);
 void eng_progress_close(struct eng_progress *p);        /* ends the line with the rate reached */
 

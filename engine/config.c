@@ -218,6 +218,8 @@ static int read_arguments(struct arguments *a, enum eng_command_id command, int 
             a->help = true;
         else if (argv[i][0] == '-' && argv[i][1])
             e = take_flag(a, command, argc, argv, &i);
+        else if (command == ENG_batch && n_place++ == 0)
+            e = add_given(a, eng_option_find("--input", 1u << command), argv[i], "IN.jsonl");
         else if ((command == ENG_inspect || command == ENG_quantize || command == ENG_pack) && n_place++ == 0)
             e = add_given(a, eng_option_find("--model", 1u << command), argv[i], "MODEL");
         else

@@ -24,10 +24,11 @@
 #define QUANTIZE (1u << ENG_quantize)
 #define PACK     (1u << ENG_pack)
 #define SYNTH    (1u << ENG_synth)
+#define BATCH    (1u << ENG_batch)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
+#define LOAD     (RUN | EVAL | BATCH | BENCH) /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
@@ -80,6 +81,14 @@ static const struct eng_option options[] = {
       "FILE", "file to write" },
     { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
+    { "input", "-i", BATCH, ENG_TEXT, AT(input), 0, 0,
+      "FILE", "requests, one a line; the name alone will do" },
+    { "output", "-o", BATCH, ENG_TEXT, AT(output), 0, 0,
+      "FILE", "answers are added to it; what it holds already is not done again" },
+    { "errors", "", BATCH, ENG_TEXT, AT(errors), 0, 0,
+      "FILE", "the same for what cannot be answered; unless told, the output's name with .errors" },
+    { "retry-failed", "", BATCH, ENG_FLAG, AT(retry_failed), 0, 0,
+      NULL, "empty the errors file first, and try those again" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
@@ -97,6 +106,8 @@ static const struct eng_option options[] = {
       "N", "0: one per CPU" },
     { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
+    { "parallel", "-np", BATCH, ENG_INTEGER, AT(n_parallel), 0, 4096,
+      "N", "requests at once; 0: as many as are expected to be fastest" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
       "SIZE", "all the memory that may be taken; 0: what is free" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
@@ -139,7 +150,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | BATCH | INSPECT | QUANTIZE | PACK | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -160,7 +171,8 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_batch, AT(model), "-m MODEL" },
+    { ENG_batch, AT(input), "IN.jsonl" },     { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -182,7 +194,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->sampling.bias = c->bias;
     c->n_predict = -1;
     c->n_chunk = 512;
-    c->n_parallel = 1;
+    c->n_parallel = command == ENG_batch ? 0 : 1;
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;

@@ -1,7 +1,7 @@
 /* engine/batch/batch.h - a file of requests to a file of answers, whatever happens on the way.  Internal to
  * engine.
  *
- *     eng_batch_open -> [ eng_batch_step ]* -> eng_batch_close
+ *     eng_batch_open -> eng_batch_start -> [ eng_batch_step ]* -> eng_batch_settle -> eng_batch_close
  *
  * In: JSONL, one request a line, as OpenAI's batches have them.  Out: JSONL, one answer a line, in any order,
  * under the request's custom_id; what cannot be answered goes to a second file, with the reason.  Lines are
@@ -135,7 +135,7 @@ int  eng_journal_start(struct eng_journal *j);
 /* Appends a line; it is on the disk about a second later.  KN_E* once that has failed. */
 int  eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
 int  eng_journal_status(struct eng_journal *j);
-/* When this returns 0 everything is on the disk. */
+/* When this returns 0 everything is on the disk.  May be called again. */
 int  eng_journal_close(struct eng_journal *j);
 
 /* ---- run.c ------------------------------------------------------------------------------------- */
@@ -145,9 +145,10 @@ struct eng_batch_options {
     bool retry_failed;
 };
 
-struct eng_batch_counts {                       /* lines */
-    uint64_t total, before, done, failed;       /* before: by earlier runs, of which failed_before failed */
-    uint64_t failed_before, n_token;
+struct eng_batch_counts {                       /* lines; before: dealt with by earlier runs */
+    uint64_t total, before, done;
+    uint64_t failed, failed_before;             /* of those; all that stand in the errors file */
+    uint64_t n_token;
 };
 
 struct eng_batch;
@@ -160,7 +161,8 @@ int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng
 /* 1: goes on; 0: all lines are dealt with; or KN_E*, said. */
 int  eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
-/* Everything that is done is made durable first: 0, or why not. */
-int  eng_batch_close(struct eng_batch *b);
+/* No more steps: 0 when everything that is done is on the disk, or why it is not. */
+int  eng_batch_settle(struct eng_batch *b);
+void eng_batch_close(struct eng_batch *b);
 
 #endif

@@ -238,9 +238,11 @@ int eng_journal_close(struct eng_journal *j)
         pthread_mutex_destroy(&j->lock);
         pthread_cond_destroy(&j->filled);
         pthread_cond_destroy(&j->emptied);
+        j->started = false;
     }
     for (int i = 0; i < ENG_OUTLETS; i++) {
         kn_file_close(j->file[i].fd);
+        j->file[i].fd = -1;
         eng_bytes_free(&j->file[i].filling);
         eng_bytes_free(&j->file[i].writing);
     }

@@ -1,0 +1,165 @@
+/* spillway batch: a file of requests to a file of answers.
+ *
+ * What a batch is, and what survives which accident, stands in batch/batch.h; here it gets its model, its
+ * memory and its number of sessions, and says how far it is: on a terminal a bar, otherwise a line now and
+ * then.  Ctrl-C ends it after the step under way; what was done is kept, and the same command goes on.
+ *
+ * Exit: 0 every line has an answer, 1 some have not, 2 usage, or refused. */
+#include "engine/batch/batch.h"
+#include "engine/chat.h"
+#include "engine/cli.h"
+#include "engine/internal.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define SAY_NS        10000000000               /* between two lines, where there is no terminal */
+#define GRAMMAR_BYTES ((size_t)16 << 20)
+#define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
+
+struct job {
+    const struct eng_config *config;
+    struct eng_batch *batch;
+    struct eng_engine *engine;
+    struct eng_chat *chat;
+    struct eng_progress *bar;
+    uint64_t start_ns, said_ns;
+    char errors[ENG_PATH_BYTES];
+};
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int open_batch(struct job *j)
+{
+    const struct eng_config *c = j->config;
+    if (snprintf(j->errors, sizeof j->errors, c->errors ? "%s" : "%s.errors", c->errors ? c->errors : c->output) >=
+        (int)sizeof j->errors)
+        return kn_fail(KN_ELIMIT, "%s: too long a name", c->output);
+    return eng_batch_open(&j->batch, &(struct eng_batch_options){
+        .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
+}
+
+/* Nobody waits for a single token here: prompts fill the passes as far as they go. */
+static int open_engine(struct job *j)
+{
+    const struct eng_config *c = j->config;
+    struct eng_options o = {
+        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
+        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
+        .stretch = 1e9, .grammar_bytes = GRAMMAR_BYTES, .io = c->io, .keep_heat = true, .no_pack = c->no_pack };
+    int error = 0;
+    if (!o.n_parallel) {
+        o.aside = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);
+        error = eng_advise_parallel(&o.n_parallel, &o);
+    }
+    if (error)
+        return error;
+    o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX);
+    if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
+        return error;
+    o.progress = eng_progress_counter(j->bar);
+    error = eng_open(&j->engine, &o);
+    eng_progress_close(j->bar);
+    j->bar = NULL;
+    return error;
+}
+
+/* A model that knows no conversations still completes texts. */
+static int open_chat(struct job *j)
+{
+    int error = eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), j->config->model);
+    return error == KN_EUNSUPPORTED ? 0 : error;
+}
+
+/* ---- telling how far it is --------------------------------------------------------------------- */
+
+static void say(struct job *j, const struct eng_batch_counts *n, double seconds)
+{
+    uint64_t past = n->before + n->done;
+    double left = n->done ? seconds / (double)n->done * (double)(n->total - past) : 0;
+    kn_say(KN_LOG_INFO, "%llu of %llu lines, %llu failed, %.1f tokens/s, %.0f:%02d left",
+           (unsigned long long)past, (unsigned long long)n->total, (unsigned long long)n->failed,
+           seconds > 0 ? (double)n->n_token / seconds : 0, (double)(uint64_t)(left / 60), (int)left % 60);
+}
+
+static void tell_progress(struct job *j)
+{
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    uint64_t now = kn_now_ns();
+    atomic_store_explicit(&eng_progress_counter(j->bar)->done_bytes, n.done, memory_order_relaxed);
+    atomic_store_explicit(&eng_progress_counter(j->bar)->total_bytes, n.total - n.before, memory_order_relaxed);
+    if (isatty(STDERR_FILENO) || now - j->said_ns < SAY_NS)
+        return;
+    j->said_ns = now;
+    say(j, &n, (double)(now - j->start_ns) * 1e-9);
+}
+
+static void tell_end(struct job *j, bool stopped)
+{
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    double seconds = (double)(kn_now_ns() - j->start_ns) * 1e-9;
+    uint64_t missing = n.total - n.before - n.done, failed = n.failed + n.failed_before;
+    if (j->config->json)
+        printf("{\"lines\":%llu,\"before\":%llu,\"done\":%llu,\"failed\":%llu,\"missing\":%llu,\"tokens\":%llu,"
+               "\"seconds\":%.3f,\"tokens_per_s\":%.3f}\n", (unsigned long long)n.total,
+               (unsigned long long)n.before, (unsigned long long)n.done, (unsigned long long)failed,
+               (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
+               seconds > 0 ? (double)n.n_token / seconds : 0);
+    if (n.before)
+        kn_say(KN_LOG_INFO, "%llu lines were done before", (unsigned long long)n.before);
+    kn_say(KN_LOG_INFO, "%llu lines done, %llu tokens, %.1f tokens/s", (unsigned long long)n.done,
+           (unsigned long long)n.n_token, seconds > 0 ? (double)n.n_token / seconds : 0);
+    if (failed)
+        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed tries them again)",
+               (unsigned long long)failed, j->errors);
+    if (missing)
+        kn_say(KN_LOG_WARN, "%s with %llu lines to go: the same command goes on from here",
+               stopped ? "interrupted" : "ended", (unsigned long long)missing);
+}
+
+/* ---- the job ----------------------------------------------------------------------------------- */
+
+/* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
+static int work(struct job *j, const struct eng_desk *desk, const atomic_bool *stop)
+{
+    int got = eng_batch_start(j->batch, j->engine, desk, j->engine->opt.n_parallel);
+    if (got)
+        return 2;
+    if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
+        return 2;
+    j->start_ns = j->said_ns = kn_now_ns();
+    for (got = 1; got == 1 && !atomic_load(stop);) {
+        got = eng_batch_step(j->batch);
+        tell_progress(j);
+    }
+    eng_progress_close(j->bar);
+    int kept = eng_batch_settle(j->batch);
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    tell_end(j, got == 1);
+    return got || kept || n.failed + n.failed_before ? 1 : 0;
+}
+
+int eng_cmd_batch(const struct eng_config *config)
+{
+    struct job j = { .config = config };
+    const atomic_bool *stop = eng_interrupt();
+    int status = 2;
+    if (!open_batch(&j) && !open_engine(&j) && !open_chat(&j)) {
+        const char *name = base_name(config->model);
+        struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat, .gr_tokens = j.engine->tokens,
+                                 .model = &name, .n_ctx = eng_n_ctx(j.engine), .n_predict = config->n_predict };
+        spec_params_default(&desk.sampling);
+        status = work(&j, &desk, stop);
+    }
+    eng_batch_close(j.batch);
+    eng_chat_close(j.chat);
+    eng_close(j.engine);
+    return status;
+}
