@@ -61,9 +61,10 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat terminal prefix kv pace schedule session plan budget advise open step stop measure interrupt json input cmd_run \
-                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
-                  cmd_plan cmd_doctor
+                  chat terminal prefix kv pace schedule session plan budget advise open step stop measure \
+                  interrupt json input disk batch/lines batch/seen batch/record batch/journal batch/run \
+                  cmd_run cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
+                  cmd_synth cmd_plan cmd_doctor cmd_batch
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ static int open_chat(struct job *j)
 
 /* ---- telling how far it is --------------------------------------------------------------------- */
 
-static void say(struct job *j, const struct eng_batch_counts *n, double seconds)
+static void say(const struct eng_batch_counts *n, double seconds)
 {
     uint64_t past = n->before + n->done;
     double left = n->done ? seconds / (double)n->done * (double)(n->total - past) : 0;
@@ -96,7 +96,7 @@ static void tell_progress(struct job *j)
     if (isatty(STDERR_FILENO) || now - j->said_ns < SAY_NS)
         return;
     j->said_ns = now;
-    say(j, &n, (double)(now - j->start_ns) * 1e-9);
+    say(&n, (double)(now - j->start_ns) * 1e-9);
 }
 
 static void tell_end(struct job *j, bool stopped)
@@ -154,7 +154,7 @@ int eng_cmd_batch(const struct eng_config *config)
     if (!open_batch(&j) && !open_engine(&j) && !open_chat(&j)) {
         const char *name = base_name(config->model);
         struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat, .gr_tokens = j.engine->tokens,
-                                 .model = &name, .n_ctx = eng_n_ctx(j.engine), .n_predict = config->n_predict };
+                                 .model = &name, .n_model = 1, .any_model = true, .n_ctx = eng_n_ctx(j.engine), .n_predict = config->n_predict };
         spec_params_default(&desk.sampling);
         status = work(&j, &desk, stop);
     }

@@ -33,8 +33,9 @@ static int parse_id(struct eng_record *r, struct eng_fault *why)
     const json_t *id = json_object_get(r->all, "custom_id");
     if (!id)
         return refuse(why, "missing_custom_id", "the line has no \"custom_id\"");
-    if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST)
-        return refuse(why, "invalid_custom_id", "\"custom_id\" has to be a text of 1 to 1024 bytes");
+    if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
+        strlen(json_string_value(id)) != json_string_length(id))
+        return refuse(why, "invalid_custom_id", "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
     r->custom_id = json_string_value(id);
     r->n_custom_id = json_string_length(id);
     return 0;
@@ -63,7 +64,7 @@ int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct e
     *r = (struct eng_record){ 0 };
     if (line->too_long)
         return refuse(why, "line_too_long", "the line has more than 16 MiB");
-    r->all = json_loadb(line->text, line->n, JSON_REJECT_DUPLICATES, &error);
+    r->all = json_loadb(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->all) {
         why->code = "invalid_json_line";
         snprintf(why->message, sizeof why->message, "the line is not JSON: %.160s, at byte %d", error.text,
@@ -126,7 +127,7 @@ void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, u
 
 /* ---- back -------------------------------------------------------------------------------------- */
 
-/* No custom_id begins so: JSON texts hold no NUL. */
+/* No custom_id begins so: none holds a NUL. */
 size_t eng_record_number_name(uint64_t number, char *name)
 {
     memset(name, 0, 8);
