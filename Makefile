@@ -53,7 +53,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
-SRC_speculative = sample
+SRC_speculative = sample tree verify
 SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
@@ -61,10 +61,13 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat terminal prefix kv pace schedule session plan budget advise open step stop measure \
-                  interrupt json input disk batch/lines batch/seen batch/record batch/journal batch/run \
-                  cmd_run cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
-                  cmd_synth cmd_plan cmd_doctor cmd_batch
+                  chat serve/speech_style serve/speech serve/speech_call serve/speech_value \
+                  serve/speech_grammar serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain \
+                  serve/ask serve/dialect serve/write_completions serve/write_chat serve/write_responses \
+                  serve/write_messages serve/reply terminal prefix kv pace schedule session plan budget advise \
+                  open step stop measure interrupt json input disk batch/lines batch/seen batch/record \
+                  batch/journal batch/run cmd_run cmd_eval cmd_batch cmd_bench cmd_tokenize cmd_render \
+                  cmd_inspect cmd_quantize cmd_pack cmd_synth cmd_plan cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

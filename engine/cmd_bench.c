@@ -26,6 +26,7 @@
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
 #define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
 #define WINDOW      8                           /* passes over which hits are compared */
+#define HUGE_STRETCH 1e9                        /* prompts are timed in whole chunks, whoever waits */
 
 struct bench {
     const struct eng_config *config;
@@ -33,7 +34,7 @@ struct bench {
     struct eng_rates rates;
     int batch[MAX_BATCHES], n_batch, most;
     struct eng_session **session;               /* [most] */
-    struct eng_event *event;                    /* [most] */
+    struct eng_event *event;                    /* [eng_event_room] */
     int32_t *prompt;                            /* [n_prompt] */
     bool streams;                               /* not all experts fit */
 };
@@ -347,7 +348,7 @@ static int open_bench(struct bench *b)
     error = eng_open(&b->engine, &(struct eng_options){
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
         .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
+        .kv_mem = c->kv_mem, .stretch = HUGE_STRETCH, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
         .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     if (error)
@@ -363,7 +364,7 @@ static int open_bench(struct bench *b)
     wait_until_filled(b);
     b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));
-    b->event = kn_calloc((size_t)b->most, sizeof *b->event);
+    b->event = kn_calloc((size_t)eng_event_room(b->engine), sizeof *b->event);
     b->prompt = kn_calloc((size_t)c->n_prompt, sizeof *b->prompt);
     if (!b->session || !b->event || !b->prompt)
         return kn_fail(KN_ENOMEM, "no memory for %d sequences", b->most);

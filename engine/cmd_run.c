@@ -39,7 +39,7 @@ static int open_run(struct run *r)
     if (error)
         return error;
     size_t room = eng_decoder_room(eng_vocab(r->engine));
-    r->event = kn_calloc(1, sizeof *r->event);
+    r->event = kn_calloc((size_t)eng_event_room(r->engine), sizeof *r->event);
     r->piece = kn_alloc(room);
     r->shown = kn_alloc(room + ENG_STOP_BYTES);
     if (!r->event || !r->piece || !r->shown)
@@ -91,6 +91,22 @@ static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t 
     return say(r, eng_stop_feed(stop, bytes, n, r->shown));
 }
 
+static int take(struct run *r, const struct eng_event *event, struct eng_decoder *decoder,
+                struct eng_stop *stop, struct timing *t)
+{
+    if (event->finish == ENG_FAILED)
+        return event->status;
+    if (event->token == ENG_NO_TOKEN)           /* only the prompt was read; nothing to add */
+        return 0;
+    t->n_token++;
+    if (!t->first_ns)
+        t->first_ns = kn_now_ns();
+    int error = eng_ids_push(&r->ids, event->token);
+    if (error || event->finish == ENG_STOP)     /* what ends an answer is no part of it */
+        return error;
+    return show(r, stop, r->piece, eng_decoder_feed(decoder, event->token, r->piece));
+}
+
 /* Generates from r->ids, which gets the answer's tokens as well. */
 static int answer(struct run *r, struct timing *t)
 {
@@ -115,25 +131,14 @@ static int answer(struct run *r, struct timing *t)
                           .n_prompt = request.n_token - eng_session_cached(r->session) };
     if (moe_model_store(eng_model(r->engine)))
         off_stats_get(moe_model_store(eng_model(r->engine)), &t->store);
-    while (eng_session_runs(r->session) && !eng_terminal_stopped()) {
+    while (!error && eng_session_runs(r->session) && !eng_terminal_stopped() && !stop.hit) {
         int n = eng_step(r->engine, r->event);
-        if (n < 0 || (n > 0 && r->event->finish == ENG_FAILED))
-            return n < 0 ? n : r->event->status;
-        if (n == 0 ||
-            r->event->token == ENG_NO_TOKEN) /* only the prompt was read; nothing to add */
-            continue;
-        t->n_token++;
-        if (!t->first_ns)
-            t->first_ns = kn_now_ns();
-        if ((error = eng_ids_push(&r->ids, r->event->token)))
-            return error;
-        if (r->event->finish != ENG_STOP)       /* what ends an answer is no part of it */
-            error = show(r, &stop, r->piece, eng_decoder_feed(&decoder, r->event->token, r->piece));
-        if (error)
-            return error;
-        if (stop.hit)
-            eng_session_stop(r->session);
+        error = n < 0 ? n : 0;
+        for (int k = 0; k < n && !error && !stop.hit; k++)
+            error = take(r, &r->event[k], &decoder, &stop, t);
     }
+    if (error)
+        return error;
     eng_session_stop(r->session);
     error = show(r, &stop, r->piece, eng_decoder_finish(&decoder, r->piece));
     if (!error)

@@ -128,6 +128,7 @@ struct eng_stop {
     const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
+    int which;                                  /* hit: the string that did it */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };

@@ -76,14 +76,11 @@ static void unuse(struct eng_kv *kv, int32_t id)
     kv->n_free++;
 }
 
-/* Who uses a block uses all before it, so the children of an unused one are unused as well. */
+/* The oldest has no children: who used one used the block before it too, and gave it back later. */
 static int32_t take(struct eng_kv *kv)
 {
     if (kv->n_unused == 0) {
         int32_t id = kv->oldest;
-        while (kv->block[id].child >= 0)
-            id = kv->block[id].child;
-        kn_assert(kv->block[id].n_user == 0);
         unretire(kv, id);
         eng_prefix_drop(kv, id);
         kv->free_block[kv->n_unused++] = id;

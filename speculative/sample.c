@@ -1,6 +1,7 @@
 /* speculative/sample.c - chooses a token from a row of logits, exactly as speculative.h defines it.
  *
- * It owns scratch for one row, taken at open.  In come logits, parameters and history; out goes a token.
+ * It owns scratch for one row, taken at open.  In come logits, parameters and history; out goes a token,
+ * or the distribution that it would be drawn from.
  *
  * The definition sorts the vocabulary and draws two logarithms per token.  Neither is done:
  *   - tokens are thrown into buckets by their logit.  Counts and weights of whole buckets show in which of
@@ -10,7 +11,7 @@
  *     -log(1 - u), which the number of leading ones of u's bits bounds.  Of 150,000 tokens a dozen or so
  *     pay for the logarithms (2 multiplications each for the rest: about 1 ns).
  * Both give the definition's result by construction; tests compare them with a plain sort. */
-#include "speculative/speculative.h"
+#include "speculative/internal.h"
 
 #include <float.h>
 #include <math.h>
@@ -19,18 +20,21 @@
 #define MAX_VOCAB (1 << 24)
 #define N_BUCKET  2048
 #define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is nothing */
-#define NO_BUCKET UINT16_MAX
+#define NO_BUCKET UINT16_MAX                    /* not in the head, whatever the cuts */
+#define IN_HEAD   (N_BUCKET + 1)                /* of the last bucket, and taken */
 
 struct spec_sampler {
     const struct kn_ops *ops;
     int n_vocab;
     float    *z;            /* [n_vocab] processed logits; -INFINITY: never */
     float    *prob;         /* [n_vocab] */
-    uint64_t *heap;         /* [n_vocab] sort keys */
+    int32_t  *support;      /* [n_vocab] */
+    uint64_t *heap;         /* [n_vocab] sort keys; between calls, room for whoever asks */
     uint32_t *count;        /* [n_vocab] zero between calls */
     uint16_t *bucket;       /* [n_vocab] */
     uint64_t weight_in[N_BUCKET];
     int      count_in[N_BUCKET];
+    double most, log_first; /* of the row after step 0: the largest logit, and its log probability */
 };
 
 /* ---- noise ------------------------------------------------------------------------------------- */
@@ -39,15 +43,10 @@ struct spec_sampler {
  * one of them share nothing; a row's tokens are then a splitmix64 sequence from that point. */
 static uint64_t noise_stream(uint64_t seed, uint32_t choice, int64_t position)
 {
-    uint64_t h = kn_mix(seed + KN_GOLDEN);
-    h = kn_mix(h + KN_GOLDEN * ((uint64_t)choice + 1));
-    return kn_mix(h + KN_GOLDEN * ((uint64_t)position + 1));
+    return spec_stream(seed, choice, position, SPEC_FOR_CHOICE);
 }
 
-static inline uint64_t noise_bits(uint64_t stream, int32_t token)
-{
-    return kn_mix(stream + KN_GOLDEN * ((uint64_t)(uint32_t)token + 1));
-}
+static inline uint64_t noise_bits(uint64_t stream, int32_t token) { return spec_bits(stream, (uint32_t)token); }
 
 /* u is an odd multiple of 2^-53: exact, and never 0 or 1. */
 static double noise_gumbel(uint64_t bits)
@@ -127,10 +126,11 @@ int spec_sampler_open(struct spec_sampler **out, int n_vocab)
     s->n_vocab = n_vocab;
     s->z = kn_calloc((size_t)n_vocab, sizeof *s->z);
     s->prob = kn_calloc((size_t)n_vocab, sizeof *s->prob);
+    s->support = kn_calloc((size_t)n_vocab, sizeof *s->support);
     s->heap = kn_calloc((size_t)n_vocab, sizeof *s->heap);
     s->count = kn_calloc((size_t)n_vocab, sizeof *s->count);
     s->bucket = kn_calloc((size_t)n_vocab, sizeof *s->bucket);
-    if (!s->z || !s->prob || !s->heap || !s->count || !s->bucket)
+    if (!s->z || !s->prob || !s->support || !s->heap || !s->count || !s->bucket)
         goto fail;
     *out = s;
     return 0;
@@ -146,6 +146,7 @@ void spec_sampler_close(struct spec_sampler *s)
         return;
     kn_free(s->z);
     kn_free(s->prob);
+    kn_free(s->support);
     kn_free(s->heap);
     kn_free(s->count);
     kn_free(s->bucket);
@@ -219,6 +220,35 @@ static void apply_mask(struct spec_sampler *s, const uint32_t *mask /* [spec_mas
         if (!(mask[i >> 5] >> (i & 31) & 1))
             s->z[i] = -INFINITY;
 }
+
+/* All of them; first is the likeliest token. */
+static int process(struct spec_sampler *s, const struct spec_params *p, const float *logits,
+                   const int32_t *history, int n_history, int64_t position, int32_t *first)
+{
+    for (int i = 0; i < s->n_vocab; i++)
+        s->z[i] = clean(logits[i]);
+    int32_t plain = largest(s->z, s->n_vocab);
+    s->most = s->z[plain];
+    probabilities(s, plain, 1);
+    s->log_first = kn_log(s->prob[plain]);
+
+    penalise(s, p, history, n_history);
+    add_bias(s, p);
+    if (p->mask)
+        apply_mask(s, p->mask);
+    *first = largest(s->z, s->n_vocab);
+    if (s->z[*first] > -INFINITY)
+        return 0;
+    return kn_fail(KN_EINVAL, "no token can follow at position %lld: each logit is NaN, -inf or "
+                   "forbidden by a bias or a mask", (long long)position);
+}
+
+float spec_logprob(const struct spec_sampler *s, const float *logits, int32_t token)
+{
+    return (float)(clean(logits[token]) - s->most + s->log_first);
+}
+
+double *spec_room(struct spec_sampler *s) { return (double *)(void *)s->heap; }
 
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
@@ -330,64 +360,58 @@ static int last_bucket(const struct spec_sampler *s, struct cut *left)
     return b;
 }
 
-static void consider_head(struct spec_sampler *s, const struct spec_params *p, int32_t first,
-                          struct winner *w)
+static bool cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
+
+/* Considers the head for w.  Without one, only tells it: a token is in the head if its bucket is before the
+ * one returned, or IN_HEAD. */
+static int head(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
 {
     struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX,
                         p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
     int n = 0;
     if (p->top_p < 1)
-        probabilities(s, first, w->temperature);
+        probabilities(s, first, p->temperature);
     fill_buckets(s, p, s->z[first]);
     int last = last_bucket(s, &left);
 
     for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (s->bucket[i] < last)
-            consider(w, s->z[i], i);
-        else if (s->bucket[i] == last)
+        if (s->bucket[i] == last)
             s->heap[n++] = sort_key(s->z[i], i);
+        else if (w && s->bucket[i] < last)
+            consider(w, s->z[i], i);
     }
     for (int i = n / 2; i-- > 0;)
         heap_sink(s->heap, n, i);
     for (bool more = true; more && n > 0; n--) {
         int32_t token = sort_key_token(heap_pop(s->heap, n));
-        consider(w, s->z[token], token);
+        if (w)
+            consider(w, s->z[token], token);
+        s->bucket[token] = IN_HEAD;
         more = cut_take(&left, 1, p->top_p < 1 ? weight_of(s->prob[token]) : 0);
     }
+    return last;
 }
 
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
                 const int32_t *history, int n_history, int64_t position, struct spec_choice *out)
 {
-    for (int i = 0; i < s->n_vocab; i++)
-        s->z[i] = clean(logits[i]);
-    int32_t first = largest(s->z, s->n_vocab);
-    double most = s->z[first];
-    probabilities(s, first, 1);
-    double log_first = kn_log(s->prob[first]);
-
-    penalise(s, p, history, n_history);
-    add_bias(s, p);
-    if (p->mask)
-        apply_mask(s, p->mask);
-    first = largest(s->z, s->n_vocab);
-    if (!(s->z[first] > -INFINITY))
-        return kn_fail(KN_EINVAL, "no token can follow at position %lld: each logit is NaN, -inf or "
-                       "forbidden by a bias or a mask", (long long)position);
-
+    int32_t first;
+    int e = process(s, p, logits, history, n_history, position, &first);
+    if (e < 0)
+        return e;
     struct winner w = { .token = first };
     if (p->temperature > 0) {
         w.stream = noise_stream(p->seed, p->choice, position);
         w.temperature = p->temperature;
         w.score = s->z[first] / w.temperature + noise_gumbel(noise_bits(w.stream, first));
-        if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0)
-            consider_head(s, p, first, &w);
+        if (cuts(p))
+            head(s, p, first, &w);
         else
             for (int32_t i = 0; i < s->n_vocab; i++)
                 consider(&w, s->z[i], i);
     }
     out->token = w.token;
-    out->logprob = (float)(clean(logits[w.token]) - most + log_first);
+    out->logprob = spec_logprob(s, logits, w.token);
     return 0;
 }
 
@@ -404,4 +428,78 @@ void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_to
         out[k] = (struct spec_top){ token, (float)(s->z[token] - most + log_first) };
         s->z[token] = -INFINITY;
     }
+}
+
+/* ---- the distribution ---------------------------------------------------------------------------- */
+
+/* The support's ids, ascending, and how many they are. */
+static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t first)
+{
+    int n = 0;
+    if (p->temperature == 0) {
+        s->support[n++] = first;
+    } else if (cuts(p)) {
+        int last = head(s, p, first, NULL);
+        for (int32_t i = 0; i < s->n_vocab; i++)
+            if (s->bucket[i] < last || s->bucket[i] == IN_HEAD)
+                s->support[n++] = i;
+    } else {
+        for (int32_t i = 0; i < s->n_vocab; i++)
+            if (s->z[i] > -INFINITY)
+                s->support[n++] = i;
+    }
+    return n;
+}
+
+int spec_target(struct spec_sampler *s, const struct spec_params *p, const float *logits,
+                const int32_t *history, int n_history, int64_t position, struct spec_dist *out)
+{
+    int32_t first;
+    int e = process(s, p, logits, history, n_history, position, &first);
+    if (e < 0)
+        return e;
+    int n = gather(s, p, first);
+    double most = s->z[first], temperature = p->temperature > 0 ? p->temperature : 1, sum = 0;
+    for (int i = 0; i < n; i++)
+        s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
+    s->ops->softmax(s->prob, n);
+    for (int i = 0; i < n; i++)
+        sum += s->prob[i];
+    *out = (struct spec_dist){ n, n < s->n_vocab ? s->support : NULL, s->prob, sum };
+    return 0;
+}
+
+int spec_dist_find(const struct spec_dist *d, int32_t token)
+{
+    int low = 0, high = d->n;
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (spec_dist_id(d, mid) < token)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < d->n && spec_dist_id(d, low) == token ? low : -1;
+}
+
+double spec_dist_prob(const struct spec_dist *d, int32_t token)
+{
+    int i = spec_dist_find(d, token);
+    return i < 0 ? 0 : d->weight[i] / d->sum;
+}
+
+int32_t spec_dist_token(const struct spec_dist *d, double u)
+{
+    int i = 0, taken = 0;
+    double at = u * d->sum, sum = 0;
+    for (; i < d->n && sum <= at; i++) {
+        sum += d->weight[i];
+        taken = d->weight[i] > 0 ? i : taken;
+    }
+    return spec_dist_id(d, taken);
+}
+
+double spec_draft_uniform(const struct spec_params *p, int64_t position, int n)
+{
+    return spec_uniform(spec_stream(p->seed, p->choice, position, SPEC_FOR_DRAFT), (uint32_t)n);
 }

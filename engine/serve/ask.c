@@ -293,6 +293,7 @@ static void read_told(struct parse *p)
 {
     struct eng_fields options = eng_field_object(&p->body, "stream_options");
     int64_t n = 1;
+    bool skip = true;
     bool openai = p->ask->api == ENG_API_COMPLETIONS || p->ask->api == ENG_API_CHAT;
     eng_field_bool(&p->body, "stream", &p->ask->stream);
     eng_field_bool(&options, "include_usage", &p->ask->include_usage);
@@ -301,6 +302,8 @@ static void read_told(struct parse *p)
     if (openai)
         eng_field_int(&p->body, "n", 1, ENG_ASK_EACH, &n);
     p->ask->n_each = (int)n;
+    if (p->ask->api == ENG_API_COMPLETIONS && eng_field_bool(&p->body, "skip_special_tokens", &skip))
+        p->ask->shows_special = !skip;
     read_logprobs(p);
     if (p->ask->api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &p->ask->echo);

@@ -95,6 +95,7 @@ struct eng_ask {
     int64_t created_s;
     const char *model; /* the desk's */
     bool stream, include_usage, echo;
+    bool shows_special; /* control tokens are text */
 
     struct eng_ids *prompt; /* [n_prompt] */
     int n_prompt, n_each;   /* n_prompt * n_each choices */

@@ -8,11 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum format { FORMAT_TEXT, FORMAT_OBJECT, FORMAT_SCHEMA };
-
 struct wish {
-    enum format format;
-    json_t *schema;         /* the body's */
+    json_t *schema;         /* the body's, or `made`; NULL: any text */
+    json_t *made;           /* that of any object */
     struct eng_fields from; /* to name what is wrong */
 };
 
@@ -24,7 +22,6 @@ static void read_schema(struct wish *w, const struct eng_fields *f)
     else if (!json_is_object(schema) && !json_is_boolean(schema))
         eng_field_refuse(f, "schema", "must be a JSON schema, an object");
     w->schema = schema;
-    w->format = FORMAT_SCHEMA;
     w->from = *f;
 }
 
@@ -46,17 +43,20 @@ static struct eng_fields format_of(enum eng_api api, const struct eng_fields *bo
 static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields *body)
 {
     static const char *const types[] = { "text", "json_object", "json_schema" };
+    enum { TEXT, OBJECT, SCHEMA };
     struct eng_fields f = format_of(api, body);
     int type = eng_field_choice(&f, "type", types, 3);
+    bool flat = api == ENG_API_RESPONSES || api == ENG_API_MESSAGES || type == OBJECT;
     *w = (struct wish){ .from = f };
     if (f.object && type < 0)
         eng_field_refuse(&f, "type", "is missing");
-    if (type == FORMAT_OBJECT && !eng_field(&f, "schema")) {
-        w->format = FORMAT_OBJECT;
-    } else if (type == FORMAT_OBJECT || (type == FORMAT_SCHEMA && (api == ENG_API_RESPONSES ||
-                                                                  api == ENG_API_MESSAGES))) {
+    if (type == OBJECT && !eng_field(&f, "schema")) {
+        w->schema = w->made = json_pack("{s:s}", "type", "object");
+        if (!w->made)
+            eng_refuse(body->why, 500, NULL, NULL, "no memory for the response format");
+    } else if (type > TEXT && flat) {
         read_schema(w, &f);
-    } else if (type == FORMAT_SCHEMA) {
+    } else if (type == SCHEMA) {
         struct eng_fields inner = eng_field_object(&f, "json_schema");
         if (!inner.object)
             eng_field_refuse(&f, "json_schema", "is missing");
@@ -64,35 +64,24 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
     }
 }
 
-static void compile_wish(struct eng_ask *ask, const struct wish *w)
+/* Tools that are strict, or have to be called, and formats are promises. */
+static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
+                    const struct eng_desk *desk, const struct eng_talk_tools *tools)
 {
-    struct gr_builder *b = NULL;
-    int error = gr_builder_open(&b);
-    if (!error) {
-        int32_t node = w->format == FORMAT_OBJECT ? gr_json_object(b, GR_END)
-                                                  : gr_schema(b, w->schema, GR_END);
-        error = gr_compile(&ask->grammar, b, node);
-    }
-    if (error == KN_ENOMEM)
-        eng_refuse(w->from.why, 500, NULL, NULL, "no memory for the response format");
-    else if (error)
-        eng_field_refuse(&w->from, "schema", "is refused: %s", gr_builder_why(b));
-    gr_builder_close(b);
-}
-
-static void compile_tools(struct eng_ask *ask, const struct eng_fields *body,
-                          const struct eng_desk *desk, const struct eng_talk_tools *tools)
-{
+    static const struct eng_speech_style plain = { .way = ENG_SPEECH_NONE };
     char why[256] = "";
-    int error = eng_speech_grammar(&ask->grammar, desk->speech,
+    int error = eng_speech_grammar(&ask->grammar, desk->speech ? desk->speech : &plain,
                                    &(struct eng_speech_tools){ .tools = tools->list,
                                                                .choice = tools->choice,
                                                                .name = tools->name,
                                                                .parallel = tools->parallel,
+                                                               .schema = w->schema,
                                                                .thinks = ask->thinks },
                                    why, sizeof why);
     if (error == KN_ENOMEM)
-        eng_refuse(body->why, 500, NULL, NULL, "no memory for the tools");
+        eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");
+    else if (error && w->schema && (!tools->list || tools->choice == ENG_TOOL_AUTO))
+        eng_field_refuse(&w->from, "schema", "is refused: %s", why);
     else if (error && (tools->choice != ENG_TOOL_AUTO || tools->strict))
         eng_field_refuse(body, "tools", "are refused: %s", why);
 }
@@ -103,14 +92,13 @@ void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;
     read_wish(&w, ask->api, body);
-    if (eng_refused(body->why))
+    if (eng_refused(body->why) || (!tools->list && !w.schema))
         return;
-    if (!desk->gr_tokens && (w.format != FORMAT_TEXT || forced || tools->strict))
-        eng_refuse(body->why, 400, NULL, forced ? "tool_choice" : "response_format",
+    if (desk->gr_tokens)
+        compile(ask, &w, body, desk, tools);
+    else if (w.schema || forced || tools->strict)
+        eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
                    "this model's vocabulary cannot write every text, so that no form can be "
                    "promised");
-    else if (tools->list && (forced || w.format == FORMAT_TEXT) && desk->gr_tokens)
-        compile_tools(ask, body, desk, tools);
-    else if (w.format != FORMAT_TEXT)
-        compile_wish(ask, &w);
+    json_decref(w.made);
 }

@@ -12,7 +12,8 @@
  *
  * How it is made: a choice's tokens become text (eng_decoder), the text thoughts, content and calls
  * (speech.h), content ends at a stop string (eng_stop), and what is left goes to one of four
- * writers, one per dialect, as the same few events (dialect.h).
+ * writers, one per dialect, as the same few events (dialect.h).  After KN_ENOMEM an answer has a hole,
+ * and is to be dropped.
  *
  * Belongs to one thread at a time; ask and desk outlive it. */
 #ifndef ENGINE_SERVE_REPLY_H
@@ -42,6 +43,10 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_told *told);
 
 /* Prompt tokens of this choice that were found computed: for the usage. */
 void eng_reply_cached(struct eng_reply *r, int choice, int n);
+
+/* The stream begins now, before there is a token: for a caller who has to send something while a
+ * long prompt is read.  What goes wrong from here on is an event.  Nothing where there is no stream. */
+void eng_reply_begin(struct eng_reply *r);
 
 /* Ends all of it with an error: an event in a stream that has begun, else the body. */
 void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why);

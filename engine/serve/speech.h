@@ -47,7 +47,7 @@ enum eng_speech_way {
 #undef ENG_SPEECH_ENUM
 };
 
-enum { ENG_SPEECH_MARKS = 20 };
+enum { ENG_SPEECH_MARKS = 21 };
 
 struct eng_speech_style {
     enum eng_speech_way way;
@@ -112,13 +112,15 @@ struct eng_speech_tools {
     enum eng_tool_choice choice;
     const char *name;    /* NAMED: which */
     bool parallel;       /* more than one call */
+    const json_t *schema; /* what an answer that is no call has to be; NULL: any text */
     bool thinks;         /* the answer begins within the thoughts */
 };
 
 /* What an answer may be: auto is any text, but a call is one of the tools', with arguments that
  * conform to its parameters; required and named are a call at once, after thoughts if the model has
- * them.  Every text of the grammar is read by eng_speech as such calls.  *out is NULL where nothing
- * is to be kept to: no tools, or `none`.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or KN_ELIMIT, and one
+ * them.  Every text of the grammar is read by eng_speech as such calls.  With a schema an answer is
+ * either one call or more, at once, or JSON that conforms to it.  *out is NULL where nothing is to be
+ * kept to: no schema, and no tools or `none`.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or KN_ELIMIT, and one
  * line for whoever sent the request in why[n_why]. */
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
                        const struct eng_speech_tools *t, char *why, size_t n_why);

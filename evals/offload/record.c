@@ -92,7 +92,7 @@ static int answer(struct recorder *r, const struct eng_ids *ids, int *n_left)
 {
     struct eng_request request = { .token = ids->id, .n_token = (int)ids->n, .n_predict = -1,
                                    .ignore_eos = !r->prompts };
-    struct eng_event event;
+    struct eng_event event[2];
     spec_params_default(&request.sampling);
     request.sampling.temperature = 1;
     request.sampling.seed = r->seed++;
@@ -100,10 +100,10 @@ static int answer(struct recorder *r, const struct eng_ids *ids, int *n_left)
     for (bool begun = false; !error && *n_left > 0 && eng_session_runs(r->session); ) {
         r->trace.n = 0;
         off_store_record(r->store, &r->trace);
-        int n = eng_step(r->engine, &event);
+        int n = eng_step(r->engine, event);
         off_store_record(r->store, NULL);
-        if (n < 0 || (n > 0 && event.status))
-            error = n < 0 ? n : event.status;
+        if (n < 0 || (n > 0 && event->status))
+            error = n < 0 ? n : event->status;
         else if (begun && r->trace.n && !write_pass(r))
             error = kn_fail(KN_EIO, "the trace cannot be written");
         else if (begun && r->trace.n)

@@ -254,7 +254,7 @@ static void what_two_need_is_computed_once(void **state)
     for (int i = 0; i < 200; i++)
         token[i] = below(n_vocab);
     for (int with_salt = 0; with_salt < 2; with_salt++) {
-        struct eng_engine *e = open_engine(4, 64, 0);
+        struct eng_engine *e = open_engine(4, 1024, 0);
         struct eng_session *s[4];
         for (int i = 0; i < 4; i++) {
             struct eng_request r = request(token, 200, 2, (uint64_t)i);

@@ -1,0 +1,93 @@
+/* speculative/tree.c - builds a draft: nodes, what was drawn, the union of several, and pruning.
+ *
+ * A tree is a few hundred nodes in plain arrays, parents before children; a child is looked for by walking
+ * them, which at this size costs less than keeping an index would. */
+#include "speculative/internal.h"
+
+void spec_tree_clear(struct spec_tree *t)
+{
+    t->n = t->n_draw = 0;
+    t->peeked = false;
+}
+
+int spec_tree_child(const struct spec_tree *t, int node, int32_t token)
+{
+    for (int i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node && t->token[i] == token)
+            return i;
+    return -1;
+}
+
+int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source)
+{
+    kn_assert(parent >= SPEC_ROOT && parent < t->n);
+    int i = spec_tree_child(t, parent, token);
+    if (i < 0) {
+        if (t->n == SPEC_NODES)
+            return -1;
+        i = t->n++;
+        t->token[i] = token;
+        t->parent[i] = (int16_t)parent;
+        t->depth[i] = (int16_t)(parent == SPEC_ROOT ? 1 : t->depth[parent] + 1);
+        t->source[i] = 0;
+        t->survival[i] = survival;
+    }
+    t->source[i] |= source;
+    if (survival > t->survival[i])
+        t->survival[i] = survival;
+    return i;
+}
+
+int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
+                   float survival, uint8_t source)
+{
+    int node = t->n_draw < SPEC_NODES ? spec_tree_add(t, parent, token, survival, source) : -1;
+    if (node < 0)
+        t->peeked = true;           /* whether there was room depends on how many draws were the same */
+    else
+        t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
+    return node;
+}
+
+/* A node's draws stay in their order, after those that are there. */
+void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other)
+{
+    int at[SPEC_NODES];             /* where a node of other is; SPEC_END: there was no room */
+    for (int i = 0; i < other->n; i++) {
+        int parent = other->parent[i] == SPEC_ROOT ? SPEC_ROOT : at[other->parent[i]], node = -1;
+        if (parent != SPEC_END)
+            node = spec_tree_add(t, parent, other->token[i], other->survival[i], other->source[i]);
+        at[i] = node < 0 ? SPEC_END : node;
+    }
+    for (int i = 0; i < other->n_draw; i++) {
+        if (at[other->draw[i].node] >= 0 && t->n_draw < SPEC_NODES)
+            t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)at[other->draw[i].node], other->draw[i].q };
+        else
+            t->peeked = true;
+    }
+    t->peeked |= other->peeked;
+}
+
+void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
+{
+    int at[SPEC_NODES], n = 0, n_draw = 0;
+    for (int i = 0; i < t->n; i++) {
+        int parent = t->parent[i] == SPEC_ROOT ? SPEC_ROOT : at[t->parent[i]];
+        at[i] = SPEC_END;
+        if (!keep[i] || parent == SPEC_END)
+            continue;
+        at[i] = n;
+        t->token[n] = t->token[i];
+        t->parent[n] = (int16_t)parent;
+        t->depth[n] = t->depth[i];
+        t->source[n] = t->source[i];
+        t->survival[n] = t->survival[i];
+        n++;
+    }
+    for (int i = 0; i < t->n_draw; i++)
+        if (at[t->draw[i].node] >= 0)
+            t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
+    t->peeked |= n_draw < t->n_draw && !blind;
+    t->n = n;
+    t->n_draw = n_draw;
+}

@@ -1,0 +1,243 @@
+/* speculative/verify.c - walks a draft over the rows of the model, and says which tokens are kept.
+ *
+ * In come a tree, and one row of logits at a time, of the node that is asked for; out go the path that is
+ * kept and a token more.  A row that is not on the walk costs nothing: a row is processed when it is reached.
+ *
+ * The law of a row while draws are tried is the target's weights until one is rejected, and then a residual
+ * over the same support, in the sampler's room.  Support and q both ascend by id, so a residual is one pass
+ * over the two: 3 floats and doubles per token, 20 bytes, about the time of one more pass of the sampler. */
+#include "speculative/internal.h"
+
+/* ---- the law of a row ----------------------------------------------------------------------------- */
+
+struct law {
+    struct spec_dist p;
+    double *mass;                               /* [p.n]; NULL: p's weights */
+    double sum;
+};
+
+static int law_of_row(struct law *l, const struct spec_verify *v, struct spec_sampler *s,
+                      const struct spec_params *p, const float *logits)
+{
+    int e = spec_target(s, p, logits, v->history, v->n_history + v->n_walked,
+                        v->position + v->n_walked, &l->p);
+    l->mass = NULL;
+    l->sum = l->p.sum;
+    return e;
+}
+
+static double law_prob(const struct law *l, int32_t token)
+{
+    int i = spec_dist_find(&l->p, token);
+    return i < 0 ? 0 : (l->mass ? l->mass[i] : l->p.weight[i]) / l->sum;
+}
+
+/* The law becomes what is left of carry times it when q is taken away; returns how much that is of 1. */
+static double law_subtract(struct law *l, struct spec_sampler *s, double carry, const struct spec_dist *q)
+{
+    double *mass = spec_room(s), scale = carry / l->sum, q_scale = 1 / q->sum, sum = 0;
+    for (int i = 0, j = 0; i < l->p.n; i++) {
+        int32_t token = spec_dist_id(&l->p, i);
+        while (j < q->n && spec_dist_id(q, j) < token)
+            j++;
+        double here = (l->mass ? l->mass[i] : l->p.weight[i]) * scale;
+        if (j < q->n && spec_dist_id(q, j) == token)
+            here -= q->weight[j] * q_scale;
+        mass[i] = here > 0 ? here : 0;
+        sum += mass[i];
+    }
+    l->mass = sum > 0 ? mass : NULL;            /* nothing is left: q is the law, and so p will do */
+    l->sum = sum > 0 ? sum : l->p.sum;
+    return sum;
+}
+
+static int32_t law_token(const struct law *l, double u)
+{
+    if (!l->mass)
+        return spec_dist_token(&l->p, u);
+    double at = u * l->sum, sum = 0;
+    int taken = 0;
+    for (int i = 0; i < l->p.n && sum <= at; i++) {
+        sum += l->mass[i];
+        taken = l->mass[i] > 0 ? i : taken;
+    }
+    return spec_dist_id(&l->p, taken);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------------- */
+
+static double roll(struct spec_verify *v)
+{
+    int n = v->n_dice++;
+    const struct spec_params *p = v->params;
+    return v->dice ? v->dice[n]
+                   : spec_uniform(spec_stream(p->seed, p->choice, v->position, SPEC_FOR_VERIFY), (uint32_t)n);
+}
+
+/* The n-th draw, from one on, of a child of the node; n_draw when there is none. */
+static int next_draw(const struct spec_tree *t, int node, int n)
+{
+    while (n < t->n_draw && t->parent[t->draw[n].node] != node)
+        n++;
+    return n;
+}
+
+static void go_to(struct spec_verify *v, int child)
+{
+    v->history[v->n_history + v->n_walked] = v->tree->token[child];
+    v->path[v->n_walked++] = (int16_t)child;
+    v->node = child;
+}
+
+/* Every node has at most one child, which was drawn once. */
+static bool is_drawn_chain(const struct spec_tree *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->parent[i] != i - 1 || i >= t->n_draw || t->draw[i].node != i)
+            return false;
+    return t->n_draw == t->n;
+}
+
+void spec_verify_start(struct spec_verify *v)
+{
+    const struct spec_tree *t = v->tree;
+    if (v->params->temperature == 0 || t->n_draw == 0 || t->peeked)
+        v->rule = SPEC_COUPLED;
+    else if (v->rule == SPEC_BLOCK && !is_drawn_chain(t))
+        v->rule = SPEC_RATIO;
+    v->node = SPEC_ROOT;
+    v->n_path = v->n_out = v->n_dice = v->n_walked = 0;
+    v->carry = 1;
+}
+
+/* ---- a row at a time ------------------------------------------------------------------------------- */
+
+/* Tries the draws below v->node in order; what none of them takes is drawn from what they leave. */
+static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
+                     const float *logits, struct spec_choice *out)
+{
+    const struct spec_tree *t = v->tree;
+    struct law l;
+    int e = law_of_row(&l, v, s, p, logits);
+    if (e < 0)
+        return e;
+    int32_t token = -1;
+    for (int n = next_draw(t, v->node, 0); n < t->n_draw && token < 0; n = next_draw(t, v->node, n + 1)) {
+        const struct spec_dist *q = t->draw[n].q;
+        int32_t x = t->token[t->draw[n].node];
+        if (roll(v) * spec_dist_prob(q, x) < law_prob(&l, x))
+            token = x;
+        else
+            law_subtract(&l, s, 1, q);
+    }
+    out->token = token >= 0 ? token : law_token(&l, roll(v));
+    out->logprob = spec_logprob(s, logits, out->token);
+    return 0;
+}
+
+/* The token is settled now, and the walk goes on where it leads. */
+static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
+                      const float *logits)
+{
+    struct spec_choice *out = &v->out[v->n_out];
+    bool drawn = v->rule == SPEC_RATIO && next_draw(v->tree, v->node, 0) < v->tree->n_draw;
+    int e = drawn ? try_draws(v, s, p, logits, out)
+                  : spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
+                                v->position + v->n_walked, out);
+    if (e < 0) {
+        v->node = SPEC_END;
+        return e;
+    }
+    v->n_out++;
+    int child = spec_tree_child(v->tree, v->node, out->token);
+    v->node = SPEC_END;
+    if (child >= 0) {
+        go_to(v, child);
+        v->n_path = v->n_walked;
+    }
+    return 0;
+}
+
+/* ---- a block at a time ------------------------------------------------------------------------------ */
+
+/* Sun et al., "Block verification accelerates speculative decoding".  carry is the probability, given the
+ * tokens so far, that all of them are kept; a walk that goes on has not settled whether it is.  At a node the
+ * residual is the positive part of carry * p - q, S in all, and the walk's tokens are what is kept, unless
+ * a later node's are, with probability S / (S + 1 - carry); at the last, with probability carry. */
+
+static void finish_block(struct spec_verify *v)
+{
+    v->out[v->n_path] = v->last;
+    v->n_out = v->n_path + 1;
+    v->node = SPEC_END;
+}
+
+/* Whether all of the walk is kept, when nothing is drafted after it. */
+static bool keep_all(struct spec_verify *v)
+{
+    if (!(roll(v) < v->carry))
+        return false;
+    v->n_path = v->n_walked;
+    return true;
+}
+
+static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
+                      const float *logits)
+{
+    const struct spec_tree *t = v->tree;
+    int child = v->node + 1;
+    if (child == t->n) {                        /* kept, or it would not have been asked for */
+        int e = spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
+                            v->position + v->n_walked, &v->last);
+        if (e == 0)
+            finish_block(v);
+        return e;
+    }
+    struct law l;
+    int e = law_of_row(&l, v, s, p, logits);
+    if (e < 0)
+        return e;
+    int32_t x = t->token[child];
+    const struct spec_dist *q = t->draw[child].q;
+    double want = v->carry * law_prob(&l, x), have = spec_dist_prob(q, x);
+    double left = law_subtract(&l, s, v->carry, q), rest = left + 1 - v->carry;
+    if (v->node == SPEC_ROOT || roll(v) * rest < left || rest == 0) {
+        v->n_path = v->n_walked;
+        v->last.token = law_token(&l, roll(v));
+        v->last.logprob = spec_logprob(s, logits, v->last.token);
+    }
+    v->carry = want < have ? want / have : 1;
+    if (want > 0) {
+        v->out[v->n_walked] = (struct spec_choice){ x, spec_logprob(s, logits, x) };
+        go_to(v, child);
+    }
+    if (want == 0 || (child + 1 == t->n && !keep_all(v)))
+        finish_block(v);
+    return 0;
+}
+
+int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *logits, const uint32_t *mask)
+{
+    kn_assert(v->node != SPEC_END);
+    struct spec_params p = *v->params;
+    p.mask = mask;
+    if (v->rule != SPEC_BLOCK)
+        return settle_row(v, s, &p, logits);
+    int e = walk_block(v, s, &p, logits);
+    if (e == 0)
+        return 0;
+    spec_verify_stop(v);
+    return v->n_out > v->n_path ? 0 : e;        /* what was kept may end before this row */
+}
+
+void spec_verify_stop(struct spec_verify *v)
+{
+    if (v->rule == SPEC_BLOCK && v->n_walked > 0) {
+        bool last = v->node + 1 == v->tree->n;
+        if (last || keep_all(v))
+            v->n_out = v->n_path;
+        else
+            finish_block(v);
+    }
+    v->node = SPEC_END;
+}
