@@ -123,6 +123,7 @@ struct eng_journal {
     pthread_cond_t filled, emptied;
     bool started, closing;                      /* closing, status: under the lock */
     int status;                                 /* of the first commit that failed */
+    uint64_t gather_ns;                         /* that a line waits for others before it is written */
 };
 
 /* Opens or makes both, keeps others out, and cuts off a line that was not finished. */
@@ -131,8 +132,8 @@ int  eng_journal_open(struct eng_journal *j, const char *answers, const char *er
 int  eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int  eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
 int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties it; before start */
-int  eng_journal_start(struct eng_journal *j);
-/* Appends a line; it is on the disk about a second later.  KN_E* once that has failed. */
+int  eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
+/* Appends a line; it is on the disk about gather_ns later.  KN_E* once that has failed. */
 int  eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
 int  eng_journal_status(struct eng_journal *j);
 /* When this returns 0 everything is on the disk.  May be called again. */
@@ -143,6 +144,7 @@ int  eng_journal_close(struct eng_journal *j);
 struct eng_batch_options {
     const char *in, *out, *errors;
     bool retry_failed;
+    uint64_t gather_ns;                         /* 0: a second */
 };
 
 struct eng_batch_counts {                       /* lines; before: dealt with by earlier runs */

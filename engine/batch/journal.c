@@ -1,7 +1,7 @@
 /* The two files that a batch writes: answers, and reasons why there is none.
  *
- * Lines are appended to a buffer, and a thread writes what has gathered and brings it to the disk, at least
- * once a second: who computes never waits for a disk, unless it is so slow that a whole buffer gathers.  A
+ * Lines are appended to a buffer, and a thread writes what has gathered and brings it to the disk, about once
+ * a second: who computes never waits for a disk, unless it is so slow that a whole buffer gathers.  A
  * line counts as done when it is whole and in the file; a last line without its end is from a run that was
  * killed or a disk that was full, and is cut off at open, as is what a power cut left as zeros.
  *
@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_NS    1000000000
 #define GATHER_BYTES ((size_t)1 << 20)          /* enough for a write of its own */
 #define GATHER_MOST  ((size_t)16 << 20)         /* then who appends waits */
 
@@ -133,7 +132,12 @@ static void wait_for_work(struct eng_journal *j)
     while (!j->closing && j->file[0].filling.n + j->file[1].filling.n == 0)
         pthread_cond_wait(&j->filled, &j->lock);
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += GATHER_NS / 1000000000;
+    until.tv_sec += (time_t)(j->gather_ns / 1000000000);
+    until.tv_nsec += (long)(j->gather_ns % 1000000000);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
     while (!gathered(j) && pthread_cond_timedwait(&j->filled, &j->lock, &until) == 0)
         ;
 }
@@ -185,9 +189,10 @@ static void *keep_committing(void *arg)
     return NULL;
 }
 
-int eng_journal_start(struct eng_journal *j)
+int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
 {
     pthread_condattr_t monotonic;
+    j->gather_ns = gather_ns;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&j->lock, NULL);

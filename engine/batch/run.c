@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define GATHER_NS 1000000000                    /* what a power cut may cost */
+
 struct flight {
     struct eng_ask *ask;                        /* NULL: free */
     struct eng_reply *reply;
@@ -98,7 +100,7 @@ static int open_journal(struct eng_batch *b)
         if ((error = eng_journal_read(j, (enum eng_outlet)i, &b->seen)))
             return error;
     b->counts.failed_before = j->file[ENG_OUTLET_ERRORS].n_line;
-    return eng_journal_start(j);
+    return eng_journal_start(j, b->opt.gather_ns ? b->opt.gather_ns : GATHER_NS);
 }
 
 int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)

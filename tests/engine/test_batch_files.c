@@ -312,7 +312,7 @@ static int open_journal(struct eng_journal *j, struct eng_seen *seen)
     for (int i = 0; i < ENG_OUTLETS && !error; i++)
         if (!(error = eng_journal_count(j, (enum eng_outlet)i)))
             error = eng_journal_read(j, (enum eng_outlet)i, seen);
-    return error ? error : eng_journal_start(j);
+    return error ? error : eng_journal_start(j, 1000000000);
 }
 
 static bool is_done(struct eng_seen *seen, int i)
