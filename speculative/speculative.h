@@ -121,6 +121,7 @@ struct spec_tree {
     int16_t depth[SPEC_NODES];                      /* 1: follows the root */
     uint8_t source[SPEC_NODES];                     /* bit i: drafter i proposed it */
     float   survival[SPEC_NODES];                   /* estimate that it and all before it are kept */
+    int     n_asked;                                /* nodes, each as often as it was asked for */
     int     n_draw;
     struct spec_draw draw[SPEC_NODES];              /* q stays valid until the draft is verified */
     bool    peeked;
@@ -129,7 +130,7 @@ struct spec_tree {
 void spec_tree_clear(struct spec_tree *t);
 
 /* The child of parent with this token, found or made; its survival is the larger.  -1: the tree is full.
- * A drawn token that finds no room makes the tree a peeked one. */
+ * A draw that might find no room makes the tree a peeked one: ask for SPEC_NODES nodes at most. */
 int  spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
                     float survival, uint8_t source);
@@ -137,8 +138,8 @@ int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct
 int  spec_tree_child(const struct spec_tree *t, int node, int32_t token);        /* -1: none */
 void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other);
 
-/* Drops the nodes that are not to be kept and all below them.  blind: what is kept depends on no drawn token
- * among the dropped, nor on how many were the same. */
+/* Drops the nodes that are not to be kept and all below them.  blind: whether a node is kept depends on no
+ * token that was drawn for it, its siblings or anything below, but at most on those before it. */
 void spec_tree_prune(struct spec_tree *t, const bool *keep /* [n] */, bool blind);
 
 /* ---- verification ------------------------------------------------------------------------------- */
