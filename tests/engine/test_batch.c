@@ -270,6 +270,18 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
         }
         free_files(&answers, &failures);
     }
+    open_engine(&j, 2);                         /* what fails only when it runs is no answer either */
+    j.desk.n_ctx = 4 * sizeof words;
+    assert_int_equal(go(&j, -1, true), 0);
+    close_engine(&j);
+    struct file answers = get(out), failures = get(errors);
+    assert_int_equal(answers.n, 3);
+    assert_int_equal(failures.n, 8);
+    int n_503 = 0;
+    for (int i = 0; i < failures.n; i++)
+        n_503 += strstr(failures.line[i], "\"custom_id\":\"long\",\"response\":{\"status_code\":503,") != NULL;
+    assert_int_equal(n_503, 1);
+    free_files(&answers, &failures);
     forget();
 }
 
