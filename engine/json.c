@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-size_t eng_json_escape(struct moe_string s, size_t *at, char *out)
+size_t eng_json_piece(struct moe_string s, size_t *at, char *out)
 {
     int bad = 1;
     bool cut;
@@ -14,20 +14,20 @@ size_t eng_json_escape(struct moe_string s, size_t *at, char *out)
     uint8_t c = (uint8_t)*p;
     *at += n ? n : (size_t)bad;
     if (!n)
-        return (size_t)snprintf(out, ENG_JSON_ESCAPE, "\\ufffd");
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\ufffd");
     if (c < 0x20 || c == 0x7f)
-        return (size_t)snprintf(out, ENG_JSON_ESCAPE, "\\u%04x", c);
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\u%04x", c);
     if (c == '"' || c == '\\')
-        return (size_t)snprintf(out, ENG_JSON_ESCAPE, "\\%c", c);
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\%c", c);
     memcpy(out, p, n);
     return n;
 }
 
 void eng_json_string(FILE *out, struct moe_string s)
 {
-    char escaped[ENG_JSON_ESCAPE];
+    char escaped[ENG_JSON_PIECE];
     fputc('"', out);
     for (size_t at = 0; at < s.n;)
-        fwrite(escaped, 1, eng_json_escape(s, &at, escaped), out);
+        fwrite(escaped, 1, eng_json_piece(s, &at, escaped), out);
     fputc('"', out);
 }

@@ -71,13 +71,13 @@ void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n)
 {
     eng_bytes_add(b, "\"", 1);
     for (size_t at = 0; at < n;) {
-        char escaped[ENG_JSON_ESCAPE];
+        char escaped[ENG_JSON_PIECE];
         size_t from = at;
         while (at < n && is_plain((uint8_t)p[at]))
             at++;
         eng_bytes_add(b, p + from, at - from);
         if (at < n)
-            eng_bytes_add(b, escaped, eng_json_escape((struct moe_string){ p, n }, &at, escaped));
+            eng_bytes_add(b, escaped, eng_json_piece((struct moe_string){ p, n }, &at, escaped));
     }
     eng_bytes_add(b, "\"", 1);
 }

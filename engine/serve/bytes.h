@@ -28,7 +28,7 @@ void eng_bytes_quote(struct eng_bytes *b, const char *p, size_t n);
 void eng_bytes_json(struct eng_bytes *b, const json_t *value);
 
 /* The character at s.data[*at] as it stands between quotes; returns its bytes, and goes on. */
-enum { ENG_JSON_ESCAPE = 8 };
-size_t eng_json_escape(struct moe_string s, size_t *at, char *out /* [ENG_JSON_ESCAPE] */);
+enum { ENG_JSON_PIECE = 8 };
+size_t eng_json_piece(struct moe_string s, size_t *at, char *out /* [ENG_JSON_PIECE] */);
 
 #endif

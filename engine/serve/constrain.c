@@ -69,8 +69,9 @@ static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_
                     const struct eng_desk *desk, const struct eng_talk_tools *tools)
 {
     static const struct eng_speech_style plain = { .way = ENG_SPEECH_NONE };
+    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !desk->speech;
     char why[256] = "";
-    int error = eng_speech_grammar(&ask->grammar, desk->speech ? desk->speech : &plain,
+    int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : desk->speech,
                                    &(struct eng_speech_tools){ .tools = tools->list,
                                                                .choice = tools->choice,
                                                                .name = tools->name,
@@ -92,11 +93,10 @@ void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;
     read_wish(&w, ask->api, body);
-    if (eng_refused(body->why) || (!tools->list && !w.schema))
-        return;
-    if (desk->gr_tokens)
+    bool wanted = !eng_refused(body->why) && (tools->list || w.schema);
+    if (wanted && desk->gr_tokens)
         compile(ask, &w, body, desk, tools);
-    else if (w.schema || forced || tools->strict)
+    else if (wanted && (w.schema || forced || tools->strict))
         eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
                    "this model's vocabulary cannot write every text, so that no form can be "
                    "promised");

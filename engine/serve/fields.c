@@ -47,6 +47,8 @@ static int refuse(struct eng_refusal *why, int status, const char *code, const c
     };
     snprintf(why->param, sizeof why->param, "%s", param ? param : "");
     vsnprintf(why->message, sizeof why->message, format, args);
+    for (char *c = why->message; *c; c++) /* one line, whatever a template or a body has in it */
+        *c = (uint8_t)*c < ' ' ? ' ' : *c;
     return status == 429 || status == 503 ? KN_ELIMIT : status < 500 ? KN_EINVAL : KN_EIO;
 }
 

@@ -425,7 +425,7 @@ static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t
     if (w->n_tool)
         node[n++] = any_tool(w, harmony_call, GR_END);
     node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
-    if (t->schema && t->choice == ENG_TOOL_AUTO) {
+    if (t->schema && t->choice != ENG_TOOL_REQUIRED && t->choice != ENG_TOOL_NAMED) {
         int32_t last = put_mark(w, MARK_MESSAGE, gr_schema(w->b, t->schema, GR_END));
         int32_t type = put(w, " ", put_mark(w, MARK_CONSTRAIN, put(w, "json", last)));
         node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", either(w, last, type)));
