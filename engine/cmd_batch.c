@@ -24,13 +24,17 @@ struct job {
     struct eng_chat *chat;
     struct eng_progress *bar;
     uint64_t start_ns, said_ns;
-    char errors[ENG_PATH_BYTES];
+    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
 };
 
-static const char *base_name(const char *path)
+/* As the server calls it: the file's name without folder and ending. */
+static void name_model(struct job *j)
 {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    const char *path = j->config->model, *slash = strrchr(path, '/');
+    snprintf(j->name, sizeof j->name, "%s", slash ? slash + 1 : path);
+    size_t n = strlen(j->name);
+    if (n > 5 && !strcmp(j->name + n - 5, ".gguf"))
+        j->name[n - 5] = 0;
 }
 
 static int open_batch(struct job *j)
@@ -152,7 +156,8 @@ int eng_cmd_batch(const struct eng_config *config)
     const atomic_bool *stop = eng_interrupt();
     int status = 2;
     if (!open_batch(&j) && !open_engine(&j) && !open_chat(&j)) {
-        const char *name = base_name(config->model);
+        const char *name = j.name;
+        name_model(&j);
         struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat, .gr_tokens = j.engine->tokens,
                                  .model = &name, .n_model = 1, .any_model = true, .n_ctx = eng_n_ctx(j.engine), .n_predict = config->n_predict };
         spec_params_default(&desk.sampling);

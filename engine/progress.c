@@ -38,11 +38,11 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* 1.5 GB, in decimal units as disks and manuals count; or 12 lines. */
-static void amount_text(double bytes, const char *of, char *out, size_t size)
+/* 1.5 GB, in decimal units as disks and manuals count; things that are counted go without a unit. */
+static void amount_text(double bytes, bool counted, char *out, size_t size)
 {
-    if (of) {
-        snprintf(out, size, bytes < 9.95 && bytes != (int)bytes ? "%.1f %s" : "%.0f %s", bytes, of);
+    if (counted) {
+        snprintf(out, size, bytes < 9.95 && bytes != (int)bytes ? "%.1f" : "%.0f", bytes);
         return;
     }
     static const char *const unit[] = { "B", "kB", "MB", "GB", "TB", "PB" };
@@ -80,11 +80,12 @@ static void draw(struct eng_progress *p)
     memset(bar, ' ', sizeof bar - 1);
     memset(bar, '=', (size_t)filled);
     bar[sizeof bar - 1] = 0;
-    amount_text((double)done, p->unit, part, sizeof part);
-    amount_text((double)total, p->unit, whole, sizeof whole);
-    amount_text(per_second, p->unit, speed, sizeof speed);
-    int n = snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s  %s/s", p->what, bar,
-                     (int)((double)done / (double)total * 100), part, whole, speed);
+    amount_text((double)done, p->unit != NULL, part, sizeof part);
+    amount_text((double)total, p->unit != NULL, whole, sizeof whole);
+    amount_text(per_second, p->unit != NULL, speed, sizeof speed);
+    int n = snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s%s%s  %s/s", p->what, bar,
+                     (int)((double)done / (double)total * 100), part, whole, p->unit ? " " : "",
+                     p->unit ? p->unit : "", speed);
     if (per_second > 0 && n < (int)sizeof line) {
         long left = (long)((double)(total - done) / per_second) + 1;
         snprintf(line + n, sizeof line - (size_t)n, "  %ld:%02ld left", left / 60, left % 60);
@@ -154,9 +155,10 @@ static void end_line(struct eng_progress *p)
     if (shown)
         fputs(ERASE_LINE, stderr);
     if (done > 0 && done >= total - total / 64) {
-        amount_text((double)done, p->unit, bytes, sizeof bytes);
-        amount_text(seconds > 0 ? (double)done / seconds : 0, p->unit, speed, sizeof speed);
-        fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, bytes, seconds, speed);
+        amount_text((double)done, p->unit != NULL, bytes, sizeof bytes);
+        amount_text(seconds > 0 ? (double)done / seconds : 0, p->unit != NULL, speed, sizeof speed);
+        fprintf(stderr, "%s: %s%s%s in %.1f s, %s/s\n", p->what, bytes, p->unit ? " " : "",
+                p->unit ? p->unit : "", seconds, speed);
     }
     shown = false;
     pthread_mutex_unlock(&stderr_mutex);
