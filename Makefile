@@ -53,7 +53,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
-SRC_speculative = sample tree verify
+SRC_speculative = sample tree verify recall drafter dsi simulate
 SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
@@ -64,10 +64,11 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   chat serve/speech_style serve/speech serve/speech_call serve/speech_value \
                   serve/speech_grammar serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain \
                   serve/ask serve/dialect serve/write_completions serve/write_chat serve/write_responses \
-                  serve/write_messages serve/reply terminal prefix kv pace schedule session plan budget advise \
-                  open step stop measure interrupt json input disk batch/lines batch/seen batch/record \
-                  batch/journal batch/run cmd_run cmd_eval cmd_batch cmd_bench cmd_tokenize cmd_render \
-                  cmd_inspect cmd_quantize cmd_pack cmd_synth cmd_plan cmd_doctor
+                  serve/write_messages serve/reply terminal prefix kv pace schedule draft_text draft_model \
+                  draft session plan budget advise open step stop measure interrupt json input disk batch/lines batch/seen \
+                  batch/record batch/journal batch/run cmd_run cmd_eval cmd_batch cmd_bench cmd_tokenize cmd_render \
+                  cmd_inspect cmd_quantize cmd_pack cmd_synth cmd_plan cmd_simulate \
+                  simulate_dsi cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

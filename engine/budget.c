@@ -37,11 +37,12 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
     one.n_slot = 1;
-    size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES;
+    size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
         .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
                        (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),
-        .dense_bytes = s->dense_bytes, .step_bytes = moe_context_bytes(use->model, &one),
+        .dense_bytes = s->dense_bytes + use->drafters.weights,
+        .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
         .kv_slot_bytes = slot, .n_ctx = one.max_pos, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
         .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = s->n_expert_total,
     };

@@ -9,8 +9,7 @@
 
 #include <stdio.h>
 
-#include "moe/moe.h"
-#include "speculative/speculative.h"
+#include "engine/engine.h"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
@@ -27,6 +26,7 @@
     X(batch,    "answer a file of requests; resumes by itself")                  \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
+    X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
 
 enum eng_command_id {
@@ -57,13 +57,20 @@ struct eng_config {
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;                                     /* 0: what is expected to be fastest */
     int n_layer, n_vocab;                               /* 0: the shape's own */
-    int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
+    int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
+    const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead "1,5,10" or "1-200" */
+    float target_ms, draft_ms, acceptance, contention;
+    int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, retry_failed;
+    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    enum spec_rule verify;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors,
+         retry_failed;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
@@ -75,6 +82,9 @@ struct eng_config {
 /* Fills config for `command` from argv (after the command's name), SPILLWAY_* and --config FILE.  1: help
  * was asked for, and printed.  Strings are argv's, the environment's or the pool's; config stays put. */
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
+
+/* What the flags ask of an engine; the command adds what is its own. */
+struct eng_options eng_config_options(const struct eng_config *config);
 
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);

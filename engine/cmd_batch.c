@@ -51,10 +51,10 @@ static int open_batch(struct job *j)
 static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
-    struct eng_options o = {
-        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
-        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .stretch = 1e9, .grammar_bytes = GRAMMAR_BYTES, .io = c->io, .keep_heat = true, .no_pack = c->no_pack };
+    struct eng_options o = eng_config_options(c);
+    o.n_parallel = c->n_parallel;
+    o.stretch = 1e9;
+    o.grammar_bytes = GRAMMAR_BYTES;
     int error = 0;
     if (!o.n_parallel) {
         o.aside = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);

@@ -27,9 +27,11 @@
 #define BATCH    (1u << ENG_batch)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
+#define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
 #define LOAD     (RUN | EVAL | BATCH | BENCH) /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
+#define DRAFT    (RUN | BATCH | BENCH | PLAN) /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -95,14 +97,41 @@ static const struct eng_option options[] = {
       "N", "tokens of each prompt" },
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
+    { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
+      "N", "pairs of blocks without and with drafts" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
+
+    { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
+      "WHAT", "dsi: plain decoding, speculation (SI) and distributed speculation (DSI)" },
+    { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
+      "NAME", "table or grid, as published; in place of latencies and acceptance" },
+    { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
+      "NAME", "of the grid: event, what happens, or offline, the published formulas" },
+    { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
+      "X", "milliseconds of a target's pass" },
+    { "draft-ms", "", SIMULATE, ENG_NUMBER, AT(draft_ms), 0.001, 1e6,
+      "X", "milliseconds of a drafted token" },
+    { "acceptance", "", SIMULATE, ENG_NUMBER, AT(acceptance), 0, 1,
+      "X", "share of drafted tokens that are right" },
+    { "lookahead", "", SIMULATE, ENG_TEXT, AT(lookahead), 0, 0,
+      "LIST", "drafted tokens to verify together, 1,5,10 or 1-200" },
+    { "sp", "", SIMULATE, ENG_INTEGER, AT(n_target), 1, 1000,
+      "N", "targets that verify at the same time" },
+    { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
+      "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+    { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
+      "N", "tokens of an output; 0: 50, and 1000 for the grid" },
+    { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
+      "N", "outputs to take the mean of; 0: 3000, and 5 for the grid" },
+    { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
+      NULL, "let SI too take only the lookaheads that DSI's targets allow" },
 
     { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
     { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
@@ -120,12 +149,18 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that the disk reads; 0: measured" },
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
+    { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, bench: oracle:P; several times" },
+    { "gamma", "--draft-max", DRAFT, ENG_GAMMA, AT(gamma), 0, 64,
+      "N", "tokens drafted for each sequence; auto: as many as pay" },
+    { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
+      "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
-    { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
+    { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
     { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
@@ -171,8 +206,9 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },         { ENG_batch, AT(model), "-m MODEL" },
-    { ENG_batch, AT(input), "IN.jsonl" },     { ENG_batch, AT(output), "-o OUT.jsonl" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
+    { ENG_batch, AT(model), "-m MODEL" },     { ENG_batch, AT(input), "IN.jsonl" },
+    { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -198,8 +234,15 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
+    c->n_round = 3;
     c->batches = "1,4,8,16";
     c->format = "q4_k";
+    c->gamma = ENG_GAMMA_AUTO;
+    c->method = "event";
+    c->target_ms = 30;
+    c->draft_ms = 3;
+    c->acceptance = 0.8f;
+    c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
 }
@@ -393,6 +436,8 @@ static bool read_isa(const char *s, enum kn_isa *out)
 }
 
 static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
+static const char *const rule_name[] = { [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio",
+                                         [SPEC_BLOCK] = "block", NULL };
 static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
                                        [OFF_IO_PREAD] = "pread", NULL };
 
@@ -462,6 +507,24 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
             return 0;
         snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
         break;
+    case ENG_DRAFTS:
+        if (c->n_draft == ENG_DRAFTERS_MOST)
+            return kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST);
+        return eng_draft_parse(&c->draft[c->n_draft++], s);
+    case ENG_GAMMA:
+        if (!strcmp(s, "auto") || (read_integer(s, &i) && i >= o->least && i <= o->most)) {
+            *(int *)field = !strcmp(s, "auto") ? ENG_GAMMA_AUTO : (int)i;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "auto, or a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_VERIFY:
+        if (find_name(s, rule_name) >= 0) {
+            *(enum spec_rule *)field = (enum spec_rule)find_name(s, rule_name);
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "coupled, ratio or block");
+        break;
     case ENG_KV:
         if ((i = find_name(s, kv_name)) >= 0) {
             *(enum kn_kv *)field = (enum kn_kv)i;
@@ -484,6 +547,8 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
 {
     if (o->kind == ENG_STOPS)
         c->n_stop = 0;
+    if (o->kind == ENG_DRAFTS)
+        c->n_draft = 0;
     if (o->kind == ENG_BIASES)
         c->sampling.n_bias = 0;
 }
@@ -503,7 +568,13 @@ const char *eng_option_needed(enum eng_command_id command, int nth)
 const char *const *eng_option_choices(const struct eng_option *o)
 {
     static const char *const isa_name[] = { "scalar", "avx2", "avx512", NULL };
-    return o->kind == ENG_KV ? kv_name : o->kind == ENG_IO ? io_name : o->kind == ENG_ISA ? isa_name : NULL;
+    switch (o->kind) {
+    case ENG_KV:     return kv_name;
+    case ENG_IO:     return io_name;
+    case ENG_ISA:    return isa_name;
+    case ENG_VERIFY: return rule_name;
+    default:         return NULL;
+    }
 }
 
 void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)

@@ -81,23 +81,26 @@ static void take_seat(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
     s->seat = e->free_seat[e->opt.n_parallel - e->n_active - 1];
-    s->path.slot = e->seat_slot[s->seat];
+    s->path.slot = s->seat->slot;
+    spec_tree_clear(&s->seat->tree);
     e->active[e->n_active++] = s;
+    eng_draft_enter(s);
 }
 
 static void leave_seat(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
     int i = 0;
-    if (s->seat < 0)
+    if (!s->seat)
         return;
+    eng_draft_leave(s);
     eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
     while (e->active[i] != s)
         i++;
     for (e->n_active--; i < e->n_active; i++)
         e->active[i] = e->active[i + 1];
     e->free_seat[e->opt.n_parallel - e->n_active - 1] = s->seat;
-    s->seat = -1;
+    s->seat = NULL;
     s->n_kv = s->n_row = 0;
 }
 

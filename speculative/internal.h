@@ -37,4 +37,37 @@ float spec_logprob(const struct spec_sampler *s, const float *logits /* [n_vocab
 /* Room beside what spec_target left, until the sampler's next call. */
 double *spec_room(struct spec_sampler *s);          /* [n_vocab] */
 
+/* ---- texts that are remembered ------------------------------------------------------------------- */
+
+/* The latest tokens of one text or of many.  Positions count what was ever added, modulo 2^32. */
+#define SPEC_RECALL_LEVELS 3
+
+struct spec_recall {
+    uint32_t mask;                                  /* tokens there is room for, less one */
+    uint32_t n, start;                              /* the next position; the oldest that is there */
+    uint32_t run;                                   /* tokens of the text that is being added */
+    uint64_t text_salt;
+    int32_t  *token;                                /* [mask + 1] */
+    uint32_t *head[SPEC_RECALL_LEVELS];             /* [mask + 1] latest position of a hash */
+    uint32_t *before[SPEC_RECALL_LEVELS];           /* [mask + 1] the one before, of each position */
+    uint64_t *salt;                                 /* of each block of tokens; NULL: one for all */
+};
+
+struct spec_match {
+    const struct spec_recall *in;
+    uint32_t at;                                    /* the position that follows the match */
+    int length;
+};
+
+void spec_recall_take(struct spec_recall *r, struct kn_arena *a, int n_token, bool owned);
+void spec_recall_forget(struct spec_recall *r);     /* everything */
+void spec_recall_text(struct spec_recall *r, uint64_t salt);    /* what is added from here on is another text */
+void spec_recall_add(struct spec_recall *r, int32_t token);
+bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out);     /* false: the text ends */
+
+/* Puts the longest matches of the end of tail among the n best, longest first; at most `most`.  Only texts of
+ * this salt are looked at. */
+int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
+                     struct spec_match *best, int n, int most);
+
 #endif

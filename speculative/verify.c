@@ -56,12 +56,10 @@ static int32_t law_token(const struct law *l, double u)
     if (!l->mass)
         return spec_dist_token(&l->p, u);
     double at = u * l->sum, sum = 0;
-    int taken = 0;
-    for (int i = 0; i < l->p.n && sum <= at; i++) {
-        sum += l->mass[i];
-        taken = l->mass[i] > 0 ? i : taken;
-    }
-    return spec_dist_id(&l->p, taken);
+    int i = 0;
+    while (i < l->p.n - 1 && (sum += l->mass[i]) <= at)
+        i++;
+    return spec_dist_id(&l->p, i);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------------- */
@@ -201,7 +199,7 @@ static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struc
     const struct spec_dist *q = t->draw[child].q;
     double want = v->carry * law_prob(&l, x), have = spec_dist_prob(q, x);
     double left = law_subtract(&l, s, v->carry, q), rest = left + 1 - v->carry;
-    if (v->node == SPEC_ROOT || roll(v) * rest < left || rest == 0) {
+    if (v->node == SPEC_ROOT || roll(v) * rest < left) {
         v->n_path = v->n_walked;
         v->last.token = law_token(&l, roll(v));
         v->last.logprob = spec_logprob(s, logits, v->last.token);
@@ -232,7 +230,7 @@ int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *
 
 void spec_verify_stop(struct spec_verify *v)
 {
-    if (v->rule == SPEC_BLOCK && v->n_walked > 0) {
+    if (v->rule == SPEC_BLOCK) {
         bool last = v->node + 1 == v->tree->n;
         if (last || keep_all(v))
             v->n_out = v->n_path;

@@ -423,6 +423,7 @@ static void sample_file(void **state)
     for (int c = 0; c < ENG_COMMAND_COUNT; c++)
         accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
                                         : c == ENG_quantize ? "-m m -o y"
+                                        : c == ENG_simulate ? "dsi"
                                                             : "-m m");
 }
 

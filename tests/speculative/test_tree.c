@@ -88,6 +88,8 @@ static void prune_keeps_what_hangs_together(void **state)
         bool which[SPEC_NODES], stays[SPEC_NODES];
         int n = 0;
         random_tree(&before, random_below(40), &q, 1);
+        for (int i = 0; i < before.n; i++)
+            before.source[i] = (uint8_t)random_below(256);
         paths_of(&before, path);
         for (int i = 0; i < before.n; i++) {
             which[i] = random_below(5) > 0;
@@ -102,6 +104,7 @@ static void prune_keeps_what_hangs_together(void **state)
             if (at >= 0) {
                 assert_int_equal(n_draws(&after, at, &q), n_draws(&before, i, &q));
                 assert_true(after.survival[at] == before.survival[i]);
+                assert_int_equal(after.source[at], before.source[i]);
                 n++;
             }
         }
@@ -148,6 +151,33 @@ static void full(void **state)
     spec_tree_draw(&t, SPEC_ROOT, 0, &q, 1, 1);
     spec_tree_merge(&same, &t);
     assert_true(same.peeked);
+    spec_tree_clear(&t);
+    spec_tree_clear(&other);
+    other.peeked = true;
+    spec_tree_merge(&t, &other);                /* as is what has it in it */
+    assert_true(t.peeked);
+    spec_tree_clear(&t);
+    assert_false(t.peeked);
+
+    spec_tree_clear(&other);                    /* the same token drawn often counts as often */
+    for (int i = 0; i < SPEC_NODES; i++)
+        spec_tree_draw(&other, SPEC_ROOT, 1, &q, 1, 1);
+    spec_tree_clear(&t);
+    spec_tree_merge(&t, &other);
+    assert_false(t.peeked);
+    spec_tree_draw(&t, SPEC_ROOT, 2, &q, 1, 1);
+    assert_true(t.peeked);
+
+    spec_tree_clear(&t);                        /* what follows a node without room has none either */
+    spec_tree_clear(&other);
+    for (int i = 0, node = SPEC_ROOT; i < SPEC_NODES; i++) {
+        spec_tree_add(&t, SPEC_ROOT, i, 1, 1);
+        node = spec_tree_add(&other, node, 7, 1, 2);
+    }
+    spec_tree_merge(&t, &other);
+    assert_int_equal(t.n, SPEC_NODES);
+    assert_int_equal(t.source[7], 3);
+    assert_int_equal(spec_tree_child(&t, 7, 7), -1);
 }
 
 int main(void)

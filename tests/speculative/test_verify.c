@@ -172,6 +172,11 @@ static void rule_fits_the_draft(void **state)
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 1), SPEC_BLOCK);
     assert_int_equal(rule_of(&tree, SPEC_BLOCK, 1), SPEC_RATIO);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
+    spec_tree_clear(&mixed);                                /* a chain, drawn in another order */
+    spec_tree_add(&mixed, spec_tree_add(&mixed, SPEC_ROOT, 0, 1, 1), 1, 1, 1);
+    spec_tree_draw(&mixed, 0, 1, &q, 1, 1);
+    spec_tree_draw(&mixed, SPEC_ROOT, 0, &q, 1, 1);
+    assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
     assert_int_equal(rule_of(&added, SPEC_BLOCK, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&added, SPEC_RATIO, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 0), SPEC_COUPLED);
@@ -209,20 +214,26 @@ static struct spec_verify start(struct edge *e, enum spec_rule rule, const doubl
     return v;
 }
 
-/* q is p but for its last bit, and the die falls between: nothing is left, and p is drawn from. */
+/* q is p but for its last bit, and the die falls between: nothing is left, and p is what the next draw is
+ * held against (here it fails), and drawn from. */
 static void nothing_left_is_p(void **state)
 {
     (void)state;
-    static const double dice[] = { 1 - 0x1p-53, 0.6, 0.6, 0.6 };
+    static const double dice[] = { 1 - 0x1p-53, 0.9, 0.6, 0.6 };
+    static const float one[1] = { 1 };
+    const struct spec_dist point = { 1, NULL, one, 1 };
     const float z[2] = { 0, 0 };
     for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++) {
         struct edge e;
         open_edge(&e, 2, 2);
         e.q.sum = 2 - 0x1p-52 * 2;
         spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
+        if (rule == SPEC_RATIO)
+            spec_tree_draw(&e.t, SPEC_ROOT, 0, &point, 1, 1);
         struct spec_verify v = start(&e, rule, dice);
         assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
         if (rule == SPEC_RATIO) {
+            assert_int_equal(v.n_dice, 3);
             assert_int_equal(v.n_out, 1);
             assert_int_equal(v.out[0].token, 1);
         }
@@ -252,6 +263,50 @@ static void disjoint_supports(void **state)
             assert_int_equal(v.n_out, 1);
             assert_int_equal(v.out[0].token, 1);
             assert_true(v.out[0].logprob == 0);
+            spec_sampler_close(e.s);
+        }
+}
+
+/* A die of 0 takes no token whose mass is 0. */
+static void least_die(void **state)
+{
+    (void)state;
+    static const double dice[][2] = { [SPEC_RATIO] = { 0.9, 0 }, [SPEC_BLOCK] = { 0, 0.9 } };
+    const float z[3] = { (float)kn_log(.2), (float)kn_log(.2), (float)kn_log(.6) };
+    for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++) {
+        struct edge e;
+        open_edge(&e, 3, 2);                    /* p - q is positive for token 2 alone */
+        spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
+        struct spec_verify v = start(&e, rule, dice[rule]);
+        assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
+        assert_int_equal(v.n_out, 1);
+        assert_int_equal(v.out[0].token, 2);
+        spec_sampler_close(e.s);
+    }
+}
+
+/* Below what is drawn, where nothing is, the token is the one that spec_sample chooses. */
+static void nothing_drawn_is_the_rows_own_choice(void **state)
+{
+    (void)state;
+    static const double kept[] = { 0, 0, 0, 0 };
+    const float z[4] = { 0, .1f, .2f, .3f };
+    for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++)
+        for (int64_t position = 0; position < 30; position++) {
+            struct edge e;
+            struct spec_choice own;
+            open_edge(&e, 4, 4);
+            int node = spec_tree_draw(&e.t, SPEC_ROOT, 2, &e.q, 1, 1);
+            if (rule == SPEC_RATIO)
+                spec_tree_add(&e.t, node, 3, 1, 1);
+            struct spec_verify v = start(&e, rule, kept);
+            v.position = position;
+            assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
+            assert_int_equal(v.node, node);
+            assert_int_equal(spec_verify_row(&v, e.s, z, NULL), 0);
+            assert_int_equal(spec_sample(e.s, &e.p, z, e.text, 1, position + 1, &own), 0);
+            assert_memory_equal(&v.out[1], &own, sizeof own);
+            assert_int_equal(v.n_path, 1 + (rule == SPEC_RATIO && own.token == 3));
             spec_sampler_close(e.s);
         }
 }
@@ -395,6 +450,8 @@ int main(void)
         cmocka_unit_test(rule_fits_the_draft),
         cmocka_unit_test(nothing_left_is_p),
         cmocka_unit_test(disjoint_supports),
+        cmocka_unit_test(least_die),
+        cmocka_unit_test(nothing_drawn_is_the_rows_own_choice),
         cmocka_unit_test(stops_before_a_row),
         cmocka_unit_test(row_without_a_token),
         cmocka_unit_test(longest_chain),

@@ -324,17 +324,20 @@ static void law_is_the_targets(void **state)
 
 /* ---- known numbers ---------------------------------------------------------------------------------- */
 
-/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is kept with probability .7, of two one with .76, of three .808. */
+/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is kept with probability .7, of two one with .76, of three .808.
+ * p = (.5 .4 .1) and q = (.1 .2 .7): .4, and with a second draw, of which only token 2 is rejected, .58. */
 static void draws_kept_golden(void **state)
 {
     (void)state;
-    static const double p[3] = { .5, .3, .2 }, q[3] = { .2, .3, .5 };
-    static const struct { int shape; double kept; } golden[] = { { 0, .7 }, { 3, .76 }, { 4, .808 } };
+    static const double p[2][3] = { { .5, .3, .2 }, { .5, .4, .1 } }, q[2][3] = { { .2, .3, .5 }, { .1, .2, .7 } };
+    static const struct { int shape, of; double kept; } golden[] = {
+        { 0, 0, .7 }, { 3, 0, .76 }, { 4, 0, .808 }, { 0, 1, .4 }, { 3, 1, .58 },
+    };
     static struct case_ c;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
         open_case(&c, &shapes[golden[i].shape], 3, 0, SPEC_RATIO);
-        c.target.prob = p;
-        c.draft.prob = q;
+        c.target.prob = p[golden[i].of];
+        c.draft.prob = q[golden[i].of];
         c.p.temperature = c.draft_p.temperature = 1;
         find_law(&c);
         assert_true(fabs(c.kept - golden[i].kept) < 1e-6);
