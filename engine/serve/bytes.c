@@ -21,7 +21,7 @@ char *eng_bytes_room(struct eng_bytes *b, size_t n)
         b->failed = true;
         return NULL;
     }
-    if (want > b->cap) {
+    if (want > b->cap || !b->data) {
         cap = want < 256 ? 256 : want + want / 2;
         char *grown = kn_realloc(b->data, b->cap, cap);
         if (!grown) {
@@ -36,8 +36,8 @@ char *eng_bytes_room(struct eng_bytes *b, size_t n)
 
 void eng_bytes_add(struct eng_bytes *b, const char *p, size_t n)
 {
-    char *to = eng_bytes_room(b, n);
-    if (to && n) {
+    char *to = n ? eng_bytes_room(b, n) : NULL;
+    if (to) {
         memcpy(to, p, n);
         b->n += n;
     }

@@ -26,7 +26,8 @@ struct eng_part {
 struct eng_entry {
     int32_t token;
     float logprob;
-    size_t at, at_char; /* where it begins, in bytes and characters of the choice's text */
+    size_t at, at_char; /* once it is sure: where it begins in the choice's text, in bytes and in
+                           characters */
 };
 
 enum eng_end { ENG_END_NONE, ENG_END_STOP, ENG_END_STRING, ENG_END_LENGTH, ENG_END_CALLS,

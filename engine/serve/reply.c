@@ -27,24 +27,58 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
         }
         c->entry_cap = (int)cap;
     }
-    c->entry[i] = (struct eng_entry){ t->token, t->logprob, c->n_text, c->n_text_char };
+    c->entry[i] = (struct eng_entry){ .token = t->token, .logprob = t->logprob };
     for (size_t k = 0; k < n_top; k++)
         c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ ENG_NO_TOKEN, 0 };
     c->n_entry++;
 }
 
-/* Those before `first` have been told, or are no text. */
-static void drop_entries(struct eng_reply *r, struct eng_choice *c, int first)
+/* Takes [from, to) out: they have been told, or are no text. */
+static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, int to)
 {
-    size_t left = (size_t)(c->n_entry - first), n_top = (size_t)r->ask->n_top;
-    if (!first)
+    size_t left = (size_t)(c->n_entry - to), n_top = (size_t)r->ask->n_top;
+    if (from == to)
         return;
-    memmove(c->entry, c->entry + first, left * sizeof *c->entry);
+    memmove(c->entry + from, c->entry + to, left * sizeof *c->entry);
     if (n_top)
-        memmove(c->top, c->top + (size_t)first * n_top, left * n_top * sizeof *c->top);
-    c->n_entry = (int)left;
-    c->n_sure -= first;
-    c->n_told -= first;
+        memmove(c->top + (size_t)from * n_top, c->top + (size_t)to * n_top,
+                left * n_top * sizeof *c->top);
+    c->n_entry -= to - from;
+}
+
+/* Do the texts of the entries from `first` on begin with this one? */
+static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int first,
+                      const char *text, size_t n)
+{
+    size_t at = 0;
+    for (int i = first; i < c->n_entry && at < n; i++) {
+        struct moe_string s = eng_vocab_text(r->desk->vocab, c->entry[i].token);
+        if (memcmp(text + at, s.data, s.n < n - at ? s.n : n - at) != 0)
+            return false;
+        at += s.n;
+    }
+    return at >= n;
+}
+
+/* Text came: of the tokens not yet known to be text, those that it is made of are.  The ones before
+ * them were a mark, which is short.  What is no UTF-8 is not found this way, and taken as it comes. */
+static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
+{
+    enum { MARK = 64 };
+    int first = c->n_sure, last = kn_min(c->n_entry, first + MARK);
+    size_t at = 0, at_char = c->n_text_char, seen = 0;
+    while (first < last && !stands_at(r, c, first, text, n))
+        first++;
+    if (first < last)
+        remove_entries(r, c, c->n_sure, first);
+    for (; c->n_sure < c->n_entry && at < n; c->n_sure++) {
+        struct eng_entry *e = &c->entry[c->n_sure];
+        for (; seen <= at; seen++) /* one more at each first byte of a character but the first */
+            at_char += seen > 0 && ((uint8_t)text[seen] & 0xC0) != 0x80;
+        e->at = c->n_text + at;
+        e->at_char = at_char;
+        at += eng_vocab_text(r->desk->vocab, e->token).n;
+    }
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -122,8 +156,11 @@ static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part
     r->out.failed |= p->text.failed;
     if (r->ask->stream)
         r->dialect->part_more(r, c, p, text, n, first);
-    if (!r->keeps)
-        drop_entries(r, c, c->n_told);
+    if (!r->keeps) {
+        remove_entries(r, c, 0, c->n_told);
+        c->n_sure -= c->n_told;
+        c->n_told = 0;
+    }
 }
 
 /* ---- what speech tells ----------------------------------------------------------------------- */
@@ -143,17 +180,7 @@ static void take_content(struct eng_reply *r, struct eng_choice *c, const char *
         r->out.failed = true;
         return;
     }
-    /* after thoughts or a call only the token that this came with is known to be text */
-    if (c->is_open && open_part(c)->kind != ENG_PART_TEXT && c->n_entry > c->n_sure + 1) {
-        struct spec_top *top = c->top + (size_t)c->n_sure * (size_t)r->ask->n_top;
-        int last = c->n_entry - 1;
-        c->entry[c->n_sure] = c->entry[last];
-        if (r->ask->n_top)
-            memcpy(top, c->top + (size_t)last * (size_t)r->ask->n_top,
-                   (size_t)r->ask->n_top * sizeof *top);
-        c->n_entry = c->n_sure + 1;
-    }
-    c->n_sure = c->n_entry;
+    settle_entries(r, c, text, n);
     c->n_text += n;
     for (size_t i = 0; i < n; i++)
         c->n_text_char += ((uint8_t)text[i] & 0xC0) != 0x80;

@@ -71,8 +71,8 @@ bool eng_speech_next(struct eng_speech *s, struct eng_speech_event *e)
     if (s->next_event == s->n_event)
         return false;
     const struct queued *q = &s->event[s->next_event++];
-    *e = (struct eng_speech_event){.kind = q->kind, .call = q->call, .whole = q->whole,
-                                   .text = s->out.p + q->at, .n = q->n};
+    *e = (struct eng_speech_event){
+        .kind = q->kind, .call = q->call, .whole = q->whole, .text = s->out.p + q->at, .n = q->n};
     return true;
 }
 
@@ -211,7 +211,8 @@ static void open_message(struct eng_speech *s)
     static const char functions[] = "functions.", analysis[] = "analysis";
     struct moe_string to = word_after(&s->held, "to=");
     struct moe_string channel = word_after(&s->held, s->style->mark[MARK_CHANNEL].text);
-    const bool thinks = channel.n == sizeof analysis - 1 && !memcmp(channel.data, analysis, channel.n);
+    const bool thinks =
+        channel.n == sizeof analysis - 1 && !memcmp(channel.data, analysis, channel.n);
     s->state = thinks ? IN_THOUGHTS : IN_TEXT;
     s->name.n = 0;
     if (s->tools && to.n >= sizeof functions && !memcmp(to.data, functions, sizeof functions - 1)) {
@@ -225,8 +226,10 @@ static void open_message(struct eng_speech *s)
 static void header_byte(struct eng_speech *s, uint8_t c)
 {
     eng_speech_hold(s, (char *)&c, 1);
-    const bool possible = has_channel(s) ? c >= ' ' && s->held.n <= ENG_SPEECH_NAME
-                                         : may_be_header(&s->held);
+    if (s->error)
+        return;
+    const bool possible =
+        has_channel(s) ? c >= ' ' && s->held.n <= ENG_SPEECH_NAME : may_be_header(&s->held);
     if (possible)
         return;
     s->state = IN_TEXT;
@@ -270,7 +273,9 @@ static uint32_t watched(const struct eng_speech *s)
     case IN_TEXT:
         if (harmony)
             return message_ends;
-        return (s->at_start ? BIT(MARK_THINK) : 0) | (s->tools ? call_marks : 0) |
+        return (s->at_start || s->style->mark[MARK_THINK].control != ENG_NO_TOKEN ? BIT(MARK_THINK)
+                                                                                  : 0) |
+               (s->tools ? call_marks : 0) |
                (s->after_call ? BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) : 0);
     case IN_THOUGHTS:
         return harmony ? message_ends : BIT(MARK_THINK_END);
@@ -341,14 +346,17 @@ static void drain(struct eng_speech *s, bool all)
         int m = s->begins[first] ? find_mark(s, &n) : NO_MARK;
         if (m == MAYBE_MARK && !all)
             return;
-        if (m < 0)
+        s->again = false;
+        if (m < 0) {
             n = 1;
+            eng_speech_byte(s, first);
+        } else {
+            eng_speech_mark(s, (enum mark)m);
+        }
+        if (s->again) /* by the state that it has led to */
+            continue;
         s->n_pending -= n;
         memmove(s->pending, s->pending + n, s->n_pending);
-        if (m >= 0)
-            eng_speech_mark(s, (enum mark)m);
-        else
-            eng_speech_byte(s, first);
     }
 }
 

@@ -3,13 +3,15 @@
  *
  *     eng_speech_style                                               once per model
  *     eng_speech_grammar                                             once per request with tools
- *     eng_speech_open -> [ feed or control, next* ]* -> finish, next* -> close       once per answer
+ *     eng_speech_open -> [ feed or control, next* ]* -> finish, next* -> close       once per
+ * answer
  *
  *     style    how a model writes its thoughts and its tool calls: known by its chat template.
  *     speech   reads one answer and gives events.  Text goes to feed as eng_decoder (with
- * ENG_DECODE_SKIP_SPECIAL) gives it, tokens of ENG_TOKEN_CONTROL go to control; a stop token may be
- * given or not.  Where a style's mark is a control token of the vocabulary, that token alone is the
- * mark, and the same letters written out are text; where it is none, the letters are the mark.
+ * ENG_DECODE_SKIP_SPECIAL) gives it; a token of ENG_TOKEN_CONTROL goes to control, after what
+ * eng_decoder_finish still had; a stop token may be given or not.  Where a style's mark is a
+ * control token of the vocabulary, that token alone is the mark, and the same letters written out
+ * are text; where it is none, the letters are the mark.
  *
  * What is certain comes out at once; held back is only what may become a mark, the white space
  * before one, and a call until its name is known.  The events do not depend on how the text was cut
@@ -51,11 +53,11 @@ enum { ENG_SPEECH_MARKS = 21 };
 
 struct eng_speech_style {
     enum eng_speech_way way;
-    bool thinks;                /* it may think aloud before it answers */
-    bool variant;               /* of its way: see style.c */
+    bool thinks;  /* it may think aloud before it answers */
+    bool variant; /* of its way: see style.c */
     struct eng_speech_mark {
-        const char *text;       /* NULL: the style has none such */
-        int32_t control;        /* or ENG_NO_TOKEN: it is written out */
+        const char *text; /* NULL: the style has none such */
+        int32_t control;  /* or ENG_NO_TOKEN: it is written out */
     } mark[ENG_SPEECH_MARKS];
 };
 
@@ -79,9 +81,9 @@ enum eng_speech_kind {
 
 struct eng_speech_event {
     enum eng_speech_kind kind;
-    int call;          /* counted from 0; the last three kinds */
-    bool whole;        /* CALL_END */
-    const char *text;  /* [n] not terminated; valid until the next feed, control or finish */
+    int call;         /* counted from 0; the last three kinds */
+    bool whole;       /* CALL_END */
+    const char *text; /* [n] not terminated; valid until the next feed, control or finish */
     size_t n;
 };
 
@@ -89,8 +91,8 @@ struct eng_speech;
 
 struct eng_speech_options {
     const struct eng_speech_style *style; /* outlives the speech */
-    const json_t *tools;                  /* as in a request; NULL: calls are not looked for.  Kept */
-    bool thinks;                          /* the answer begins within the thoughts */
+    const json_t *tools; /* as in a request; NULL: calls are not looked for.  Kept */
+    bool thinks;         /* the answer begins within the thoughts */
 };
 
 int eng_speech_open(struct eng_speech **out, const struct eng_speech_options *o);
@@ -110,18 +112,18 @@ enum eng_tool_choice { ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED, ENG_TOOL
 struct eng_speech_tools {
     const json_t *tools; /* [{"type": "function", "function": {"name": .., "parameters": ..}}] */
     enum eng_tool_choice choice;
-    const char *name;    /* NAMED: which */
-    bool parallel;       /* more than one call */
+    const char *name;     /* NAMED: which */
+    bool parallel;        /* more than one call */
     const json_t *schema; /* what an answer that is no call has to be; NULL: any text */
-    bool thinks;         /* the answer begins within the thoughts */
+    bool thinks;          /* the answer begins within the thoughts */
 };
 
 /* What an answer may be: auto is any text, but a call is one of the tools', with arguments that
  * conform to its parameters; required and named are a call at once, after thoughts if the model has
  * them.  Every text of the grammar is read by eng_speech as such calls.  With a schema an answer is
- * either one call or more, at once, or JSON that conforms to it.  *out is NULL where nothing is to be
- * kept to: no schema, and no tools or `none`.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or KN_ELIMIT, and one
- * line for whoever sent the request in why[n_why]. */
+ * either one call or more, at once, or JSON that conforms to it.  *out is NULL where nothing is to
+ * be kept to: no schema, and no tools or `none`.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or KN_ELIMIT,
+ * and one line for whoever sent the request in why[n_why]. */
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
                        const struct eng_speech_tools *t, char *why, size_t n_why);
 

@@ -1,6 +1,7 @@
 /* engine/serve/speech_call.c - calls, way by way.
  *
- * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as content.
+ * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as
+ * content.
  *
  * Every way has a name and arguments; they differ in what stands around those.  Until the name is
  * told all bytes are held, so that what is no call after all comes out whole; a byte that does not
@@ -22,10 +23,11 @@ static void give_up(struct eng_speech *s)
     eng_speech_to_text(s, false);
 }
 
-static void give_up_at(struct eng_speech *s, uint8_t c)
+/* Not with this byte, which is read again. */
+static void give_up_before(struct eng_speech *s)
 {
     give_up(s);
-    eng_speech_byte(s, c);
+    s->again = true;
 }
 
 /* False when it is too much: the call is then given up, the byte with it. */
@@ -58,7 +60,7 @@ static void open_name(struct eng_speech *s)
 {
     s->state = IN_NAME;
     s->name.n = 0;
-    s->name_done = s->typed = false;
+    s->name_done = false;
 }
 
 void eng_call_open(struct eng_speech *s, enum mark m)
@@ -204,7 +206,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     struct json_scan *j = &s->json;
     const bool top = j->depth == 1, in_string = eng_json_in_string(j);
     if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
-        give_up_at(s, c);
+        give_up_before(s);
         return;
     }
     if (top && in_string && j->key && c != '"')
@@ -212,7 +214,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     enum json_step step = eng_json_step(j, c);
     if (step == JSON_BAD) {
         break_object(s);
-        eng_speech_byte(s, c);
+        s->again = true;
         return;
     }
     if (top && !in_string && eng_json_in_string(j) && j->key)
@@ -232,7 +234,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
 static void before_object_byte(struct eng_speech *s, uint8_t c)
 {
     if (c != '{' && !eng_speech_space(c))
-        give_up_at(s, c);
+        give_up_before(s);
     else if (hold(s, c) && c == '{')
         eng_call_open_object(s);
 }
@@ -253,7 +255,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
             return;
         }
         if (c != '{') {
-            give_up_at(s, c);
+            give_up_before(s);
             return;
         }
         s->json = (struct json_scan){.lax = true};
@@ -261,7 +263,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
     }
     enum json_step step = eng_json_step(&s->json, c);
     if (step == JSON_BAD) {
-        give_up_at(s, c);
+        give_up_before(s);
         return;
     }
     argument_byte(s, c);
@@ -283,7 +285,7 @@ static void id_byte(struct eng_speech *s, uint8_t c)
     } else if (is_name(c)) {
         hold(s, c);
     } else {
-        give_up_at(s, c);
+        give_up_before(s);
     }
 }
 
@@ -296,7 +298,7 @@ static void fence_byte(struct eng_speech *s, uint8_t c)
     } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
         hold(s, c);
     } else {
-        give_up_at(s, c);
+        give_up_before(s);
     }
 }
 
@@ -316,7 +318,7 @@ static bool name_ends(struct eng_speech *s, uint8_t c)
         open_parameters(s);
     } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
         open_parameters(s);
-    } else if (s->typed && (c == '\n' || c == '`')) {
+    } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
         s->state = IN_FENCE;
         fence_byte(s, c);
     } else if (way(s) == ENG_SPEECH_MISTRAL && c == '{') {
@@ -336,7 +338,7 @@ static void name_byte(struct eng_speech *s, uint8_t c)
         s->name_done = s->name.n > 0;
         hold(s, c);
     } else if (!is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
-        give_up_at(s, c);
+        give_up_before(s);
     } else if (hold(s, c)) {
         add(s, &s->name, c);
     }
@@ -371,7 +373,6 @@ static void after_name_byte(struct eng_speech *s, uint8_t c)
         arguments_byte(s, c);
     } else {
         open_name(s);
-        s->typed = true;
         name_byte(s, c);
     }
 }
@@ -403,7 +404,7 @@ static void before_item_byte(struct eng_speech *s, uint8_t c)
     else if (c == ']' && s->any_call)
         eng_speech_to_text(s, true);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 static void section_byte(struct eng_speech *s, uint8_t c)
@@ -411,7 +412,7 @@ static void section_byte(struct eng_speech *s, uint8_t c)
     if (eng_speech_space(c) || (c == '`' && s->any_call))
         hold(s, c);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
@@ -421,7 +422,7 @@ static void space_byte(struct eng_speech *s, uint8_t c)
     if (eng_speech_space(c))
         hold(s, c);
     else
-        give_up_at(s, c);
+        give_up_before(s);
 }
 
 static void key_byte(struct eng_speech *s, uint8_t c)
@@ -430,7 +431,7 @@ static void key_byte(struct eng_speech *s, uint8_t c)
         s->state = IN_VALUE;
         eng_value_open(s);
     } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
-        give_up_at(s, c);
+        give_up_before(s);
     } else if (hold(s, c)) {
         add(s, &s->key, c);
     }
@@ -448,19 +449,44 @@ static void close_parameters(struct eng_speech *s)
 void eng_call_byte(struct eng_speech *s, uint8_t c)
 {
     switch (s->state) {
-    case BEFORE_OBJECT: before_object_byte(s, c); break;
-    case IN_OBJECT: object_byte(s, c); break;
-    case BEFORE_CALLS: before_calls_byte(s, c); break;
-    case BEFORE_ITEM: before_item_byte(s, c); break;
-    case IN_NAME: name_byte(s, c); break;
-    case AFTER_NAME: after_name_byte(s, c); break;
-    case IN_ID: id_byte(s, c); break;
-    case IN_FENCE: fence_byte(s, c); break;
-    case IN_ARGUMENTS: arguments_byte(s, c); break;
-    case IN_SECTION: section_byte(s, c); break;
-    case IN_KEY: key_byte(s, c); break;
-    case IN_VALUE: eng_value_byte(s, c); break;
-    default: space_byte(s, c);
+    case BEFORE_OBJECT:
+        before_object_byte(s, c);
+        break;
+    case IN_OBJECT:
+        object_byte(s, c);
+        break;
+    case BEFORE_CALLS:
+        before_calls_byte(s, c);
+        break;
+    case BEFORE_ITEM:
+        before_item_byte(s, c);
+        break;
+    case IN_NAME:
+        name_byte(s, c);
+        break;
+    case AFTER_NAME:
+        after_name_byte(s, c);
+        break;
+    case IN_ID:
+        id_byte(s, c);
+        break;
+    case IN_FENCE:
+        fence_byte(s, c);
+        break;
+    case IN_ARGUMENTS:
+        arguments_byte(s, c);
+        break;
+    case IN_SECTION:
+        section_byte(s, c);
+        break;
+    case IN_KEY:
+        key_byte(s, c);
+        break;
+    case IN_VALUE:
+        eng_value_byte(s, c);
+        break;
+    default:
+        space_byte(s, c);
     }
 }
 
@@ -575,10 +601,11 @@ static bool take_mark(struct eng_speech *s, enum mark m)
     }
 }
 
-/* A mark that has no place here breaks the call off; it may open the next. */
+/* A mark that has no place here breaks the call off; it may open the next.  In plain text it is
+ * nothing. */
 void eng_call_mark(struct eng_speech *s, enum mark m)
 {
-    if (eng_call_watch(s) >> m & 1 && take_mark(s, m))
+    if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
         return;
     if (s->state == IN_OBJECT)
         break_object(s);

@@ -169,8 +169,8 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
 static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = put_mark(w, MARK_MESSAGE, put_arguments(w, t, next));
-    int32_t constrained = either(w, put_mark(w, MARK_CONSTRAIN, put(w, "json", next)),
-                                 put(w, "json", next));
+    int32_t constrained =
+        either(w, put_mark(w, MARK_CONSTRAIN, put(w, "json", next)), put(w, "json", next));
     int32_t type = put(w, " ", constrained);
     int32_t first = put_mark(w, MARK_CHANNEL, put(w, "commentary", type));
     int32_t to = put(w, " to=functions.", put(w, t->name, first));
@@ -391,8 +391,7 @@ static int32_t free_answer(struct writer *w)
     int32_t text = gr_free_until(w->b, t, n, true);
     if (w->style->way != ENG_SPEECH_LLAMA)
         return text;
-    int32_t node[] = {not_an_object(w, text), t[0].next,
-                      put_mark(w, MARK_CALLS, t[0].next)};
+    int32_t node[] = {not_an_object(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next)};
     return gr_alternatives(w->b, node, 3);
 }
 
@@ -498,7 +497,8 @@ static int add_tools(struct writer *w, const struct eng_speech_tools *t)
     return KN_EINVAL;
 }
 
-static int write_grammar(struct gr_grammar **out, struct writer *w, const struct eng_speech_tools *t)
+static int write_grammar(struct gr_grammar **out, struct writer *w,
+                         const struct eng_speech_tools *t)
 {
     const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
     const bool is_free = may_talk && !t->schema;
@@ -527,8 +527,12 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
         if (t->choice != ENG_TOOL_AUTO)
             return KN_EUNSUPPORTED;
     }
+    if (!calls && (t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED)) {
+        snprintf(why, n_why, "a call is wanted, and there are no tools");
+        return KN_EINVAL;
+    }
     if (!calls && !t->schema)
-        return t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED ? KN_EINVAL : 0;
+        return 0;
     struct writer *w = kn_calloc(1, sizeof *w);
     int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
     if (!error) {

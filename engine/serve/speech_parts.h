@@ -15,15 +15,29 @@
 #include "engine/serve/speech.h"
 
 enum mark {
-    MARK_THINK, MARK_THINK_END,
-    MARK_CALLS, MARK_CALLS_END,      /* around all calls */
-    MARK_CALL, MARK_CALL_END,        /* around one */
-    MARK_SEPARATOR, MARK_ID,         /* between a name and its arguments */
-    MARK_FUNCTION, MARK_FUNCTION_END,
-    MARK_KEY, MARK_KEY_END, MARK_VALUE, MARK_VALUE_END,
-    MARK_START, MARK_CHANNEL, MARK_CONSTRAIN, MARK_MESSAGE, MARK_END, MARK_CALL_STOP, MARK_RETURN,
+    MARK_THINK,
+    MARK_THINK_END,
+    MARK_CALLS,
+    MARK_CALLS_END, /* around all calls */
+    MARK_CALL,
+    MARK_CALL_END, /* around one */
+    MARK_SEPARATOR,
+    MARK_ID, /* between a name and its arguments */
+    MARK_FUNCTION,
+    MARK_FUNCTION_END,
+    MARK_KEY,
+    MARK_KEY_END,
+    MARK_VALUE,
+    MARK_VALUE_END,
+    MARK_START,
+    MARK_CHANNEL,
+    MARK_CONSTRAIN,
+    MARK_MESSAGE,
+    MARK_END,
+    MARK_CALL_STOP,
+    MARK_RETURN,
     MARK_COUNT,
-    MARK_BYTES = 48                  /* none is longer */
+    MARK_BYTES = 48 /* none is longer */
 };
 _Static_assert((int)MARK_COUNT == (int)ENG_SPEECH_MARKS, "the header's number of marks");
 #define BIT(mark) (UINT32_C(1) << (mark))
@@ -70,14 +84,25 @@ bool eng_speech_is_free_string(const json_t *schema); /* and all of them */
 /* ---- speech.c -------------------------------------------------------------------------------- */
 
 enum state {
-    IN_TEXT, IN_THOUGHTS,
-    BEFORE_OBJECT, IN_OBJECT,               /* {"name": .., "arguments": ..} */
-    BEFORE_CALLS, BEFORE_ITEM,              /* after [TOOL_CALLS]; in its array */
-    IN_NAME, AFTER_NAME, IN_ID, IN_FENCE,
+    IN_TEXT,
+    IN_THOUGHTS,
+    BEFORE_OBJECT,
+    IN_OBJECT, /* {"name": .., "arguments": ..} */
+    BEFORE_CALLS,
+    BEFORE_ITEM, /* after [TOOL_CALLS]; in its array */
+    IN_NAME,
+    AFTER_NAME,
+    IN_ID,
+    IN_FENCE,
     IN_ARGUMENTS,
-    IN_SECTION,                             /* between calls with marks of their own */
-    BEFORE_FUNCTION, IN_PARAMETERS, IN_KEY, AFTER_KEY, IN_VALUE,
-    IN_HEADER, BETWEEN_MESSAGES
+    IN_SECTION, /* between calls with marks of their own */
+    BEFORE_FUNCTION,
+    IN_PARAMETERS,
+    IN_KEY,
+    AFTER_KEY,
+    IN_VALUE,
+    IN_HEADER,
+    BETWEEN_MESSAGES
 };
 
 struct queued {
@@ -98,27 +123,28 @@ struct eng_speech {
 
     char pending[MARK_BYTES]; /* [n_pending] what may become a mark */
     size_t n_pending;
+    bool again;       /* the byte is to be read once more */
     bool begins[256]; /* the first bytes of marks */
 
     enum state state;
-    struct text held; /* becomes content if this is no call: from the mark on, until its name is told */
-    bool at_start;    /* nothing was said yet: thoughts, or a bare object, may come */
-    bool after_call;  /* nothing was said since a call */
-    bool drop_space;  /* white space is no part of the text here */
+    struct text
+        held; /* becomes content if this is no call: from the mark on, until its name is told */
+    bool at_start;   /* nothing was said yet: thoughts, or a bare object, may come */
+    bool after_call; /* nothing was said since a call */
+    bool drop_space; /* white space is no part of the text here */
 
-    int call;         /* the present one's number, or how many there were */
-    bool in_call;     /* it has been told */
+    int call;     /* the present one's number, or how many there were */
+    bool in_call; /* it has been told */
     struct text name, key, value;
     struct json_scan json;
 
     enum { ROLE_NONE, ROLE_NAME, ROLE_ARGUMENTS, ROLE_OTHER } role; /* of a member of the object */
-    bool has_name, has_arguments;                                  /* in the object */
-    bool name_done;   /* white space came after it */
-    bool typed;       /* "function" came before it */
-    bool listed;      /* the object is an item */
-    bool any_call;    /* since the mark that opens calls */
-    bool first_key;   /* no argument was told yet */
-    bool free_string; /* the value is text as it stands */
+    bool has_name, has_arguments;                                   /* in the object */
+    bool name_done;                                                 /* white space came after it */
+    bool listed;                                                    /* the object is an item */
+    bool any_call;             /* since the mark that opens calls */
+    bool first_key;            /* no argument was told yet */
+    bool free_string;          /* the value is text as it stands */
     bool first_line, line_end; /* of it: nothing was there yet; a line end is held back */
 };
 
@@ -131,7 +157,8 @@ void eng_speech_to_text(struct eng_speech *s, bool after_call);
 
 /* ---- speech_call.c --------------------------------------------------------------------------- */
 
-uint32_t eng_call_watch(const struct eng_speech *s); /* the marks that mean something in its state */
+uint32_t
+eng_call_watch(const struct eng_speech *s); /* the marks that mean something in its state */
 void eng_call_open(struct eng_speech *s, enum mark m);
 void eng_call_open_object(struct eng_speech *s);
 void eng_call_byte(struct eng_speech *s, uint8_t c);

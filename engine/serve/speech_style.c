@@ -8,52 +8,85 @@
 
 #include "engine/serve/speech_parts.h"
 
-#define BAR "\xEF\xBD\x9C"  /* U+FF5C, a wide | */
-#define LOW "\xE2\x96\x81"  /* U+2581, a low block in place of a space */
+#define BAR "\xEF\xBD\x9C" /* U+FF5C, a wide | */
+#define LOW "\xE2\x96\x81" /* U+2581, a low block in place of a space */
 #define DEEPSEEK(name) "<" BAR name BAR ">"
 
 struct known {
     enum eng_speech_way way;
-    const char *sign[2];        /* all of which the template has */
-    const char *variant;        /* and what makes it the way's variant */
+    const char *sign[2]; /* all of which the template has */
+    const char *variant; /* and what makes it the way's variant */
     const char *mark[MARK_COUNT];
 };
 
 static const struct known known[] = {
     /* after <|start|>assistant come channel and recipient; the thoughts are a channel */
-    {ENG_SPEECH_HARMONY, {"<|channel|>", "<|message|>"}, NULL,
-     {[MARK_START] = "<|start|>", [MARK_CHANNEL] = "<|channel|>",
-      [MARK_CONSTRAIN] = "<|constrain|>", [MARK_MESSAGE] = "<|message|>", [MARK_END] = "<|end|>",
-      [MARK_CALL_STOP] = "<|call|>", [MARK_RETURN] = "<|return|>"}},
+    {ENG_SPEECH_HARMONY,
+     {"<|channel|>", "<|message|>"},
+     NULL,
+     {[MARK_START] = "<|start|>",
+      [MARK_CHANNEL] = "<|channel|>",
+      [MARK_CONSTRAIN] = "<|constrain|>",
+      [MARK_MESSAGE] = "<|message|>",
+      [MARK_END] = "<|end|>",
+      [MARK_CALL_STOP] = "<|call|>",
+      [MARK_RETURN] = "<|return|>"}},
     /* the variant, V3: function<sep>name, a line end, and the arguments in a fence */
-    {ENG_SPEECH_DEEPSEEK, {DEEPSEEK("tool" LOW "call" LOW "begin")}, "```json",
+    {ENG_SPEECH_DEEPSEEK,
+     {DEEPSEEK("tool" LOW "call" LOW "begin")},
+     "```json",
      {[MARK_CALLS] = DEEPSEEK("tool" LOW "calls" LOW "begin"),
       [MARK_CALLS_END] = DEEPSEEK("tool" LOW "calls" LOW "end"),
       [MARK_CALL] = DEEPSEEK("tool" LOW "call" LOW "begin"),
       [MARK_CALL_END] = DEEPSEEK("tool" LOW "call" LOW "end"),
       [MARK_SEPARATOR] = DEEPSEEK("tool" LOW "sep")}},
-    {ENG_SPEECH_KIMI, {"<|tool_call_begin|>", "<|tool_call_argument_begin|>"}, NULL,
-     {[MARK_CALLS] = "<|tool_calls_section_begin|>", [MARK_CALLS_END] = "<|tool_calls_section_end|>",
-      [MARK_CALL] = "<|tool_call_begin|>", [MARK_CALL_END] = "<|tool_call_end|>",
+    {ENG_SPEECH_KIMI,
+     {"<|tool_call_begin|>", "<|tool_call_argument_begin|>"},
+     NULL,
+     {[MARK_CALLS] = "<|tool_calls_section_begin|>",
+      [MARK_CALLS_END] = "<|tool_calls_section_end|>",
+      [MARK_CALL] = "<|tool_call_begin|>",
+      [MARK_CALL_END] = "<|tool_call_end|>",
       [MARK_SEPARATOR] = "<|tool_call_argument_begin|>"}},
-    {ENG_SPEECH_GLM, {"<arg_key>", "<arg_value>"}, NULL,
-     {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>", [MARK_KEY] = "<arg_key>",
-      [MARK_KEY_END] = "</arg_key>", [MARK_VALUE] = "<arg_value>",
+    {ENG_SPEECH_GLM,
+     {"<arg_key>", "<arg_value>"},
+     NULL,
+     {[MARK_CALL] = "<tool_call>",
+      [MARK_CALL_END] = "</tool_call>",
+      [MARK_KEY] = "<arg_key>",
+      [MARK_KEY_END] = "</arg_key>",
+      [MARK_VALUE] = "<arg_value>",
       [MARK_VALUE_END] = "</arg_value>"}},
-    {ENG_SPEECH_QWEN_XML, {"<seed:tool_call>", "<parameter="}, NULL,
-     {[MARK_CALL] = "<seed:tool_call>", [MARK_CALL_END] = "</seed:tool_call>",
-      [MARK_FUNCTION] = "<function=", [MARK_FUNCTION_END] = "</function>",
-      [MARK_KEY] = "<parameter=", [MARK_VALUE_END] = "</parameter>"}},
-    {ENG_SPEECH_QWEN_XML, {"<function=", "<parameter="}, NULL,
-     {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>",
-      [MARK_FUNCTION] = "<function=", [MARK_FUNCTION_END] = "</function>",
-      [MARK_KEY] = "<parameter=", [MARK_VALUE_END] = "</parameter>"}},
+    {ENG_SPEECH_QWEN_XML,
+     {"<seed:tool_call>", "<parameter="},
+     NULL,
+     {[MARK_CALL] = "<seed:tool_call>",
+      [MARK_CALL_END] = "</seed:tool_call>",
+      [MARK_FUNCTION] = "<function=",
+      [MARK_FUNCTION_END] = "</function>",
+      [MARK_KEY] = "<parameter=",
+      [MARK_VALUE_END] = "</parameter>"}},
+    {ENG_SPEECH_QWEN_XML,
+     {"<function=", "<parameter="},
+     NULL,
+     {[MARK_CALL] = "<tool_call>",
+      [MARK_CALL_END] = "</tool_call>",
+      [MARK_FUNCTION] = "<function=",
+      [MARK_FUNCTION_END] = "</function>",
+      [MARK_KEY] = "<parameter=",
+      [MARK_VALUE_END] = "</parameter>"}},
     /* the variant is the newer way: a name, maybe [CALL_ID], and [ARGS] */
-    {ENG_SPEECH_MISTRAL, {"[TOOL_CALLS]"}, "[ARGS]",
+    {ENG_SPEECH_MISTRAL,
+     {"[TOOL_CALLS]"},
+     "[ARGS]",
      {[MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]"}},
-    {ENG_SPEECH_HERMES, {"<tool_call>", "arguments"}, NULL,
+    {ENG_SPEECH_HERMES,
+     {"<tool_call>", "arguments"},
+     NULL,
      {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>"}},
-    {ENG_SPEECH_LLAMA, {"<|start_header_id|>", "\"parameters\": "}, NULL,
+    {ENG_SPEECH_LLAMA,
+     {"<|start_header_id|>", "\"parameters\": "},
+     NULL,
      {[MARK_CALLS] = "<|python_tag|>"}},
     {ENG_SPEECH_NONE, {""}, NULL, {0}},
 };
@@ -66,15 +99,21 @@ static bool has(const char *text, size_t n, const char *part)
     return !part || memmem(text, n, part, strlen(part));
 }
 
-/* Some templates never write the mark that opens, or strip thoughts by the one that closes. */
+static bool is_special(const struct eng_vocab *v, const char *text)
+{
+    return v && eng_vocab_find_special(v, text, strlen(text)) != ENG_NO_TOKEN;
+}
+
+/* By the template, some of which never write the mark that opens or strip thoughts by the one that
+ * closes; or else by the vocabulary. */
 static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n,
                           const struct eng_vocab *v)
 {
-    for (size_t i = 0; i < sizeof thoughts / sizeof *thoughts && !s->thinks; i++) {
-        const char *const *t = thoughts[i];
-        s->thinks = has(text, n, t[0]) || has(text, n, t[1]) ||
-                    (v && eng_vocab_find_special(v, t[0], strlen(t[0])) != ENG_NO_TOKEN &&
-                     eng_vocab_find_special(v, t[1], strlen(t[1])) != ENG_NO_TOKEN);
+    const size_t n_known = sizeof thoughts / sizeof *thoughts;
+    for (size_t i = 0; i < 2 * n_known && !s->thinks; i++) {
+        const char *const *t = thoughts[i % n_known];
+        s->thinks = i < n_known ? has(text, n, t[0]) || has(text, n, t[1])
+                                : is_special(v, t[0]) && is_special(v, t[1]);
         for (int end = 0; s->thinks && end < 2; end++)
             s->mark[MARK_THINK + end].text = t[end];
     }
@@ -94,7 +133,8 @@ void eng_speech_style(struct eng_speech_style *out, const char *template_text, s
     n = template_text ? n : 0;
     while (!has(text, n, k->sign[0]) || !has(text, n, k->sign[1]))
         k++;
-    *out = (struct eng_speech_style){.way = k->way, .variant = k->variant && has(text, n, k->variant)};
+    *out =
+        (struct eng_speech_style){.way = k->way, .variant = k->variant && has(text, n, k->variant)};
     for (int i = 0; i < MARK_COUNT; i++)
         out->mark[i].text = k->mark[i];
     if (out->way == ENG_SPEECH_HARMONY)

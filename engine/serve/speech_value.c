@@ -1,11 +1,11 @@
 /* engine/serve/speech_value.c - JSON as it goes by, and argument values that stand as plain text.
  *
- * The scan is a validator of RFC 8259 that keeps one bit per level, so that a call's end is known at
- * the byte that ends it and no text makes it deep or slow.
+ * The scan is a validator of RFC 8259 that keeps one bit per level, so that a call's end is known
+ * at the byte that ends it and no text makes it deep or slow.
  *
  * Where a model writes arguments one by one (Qwen's XML, GLM), a string stands as it is and all
- * else as JSON; which of the two a text is only the tool's schema can tell.  A parameter that may be
- * any string is told while it comes; any other waits for its end, is told as it stands if it is
+ * else as JSON; which of the two a text is only the tool's schema can tell.  A parameter that may
+ * be any string is told while it comes; any other waits for its end, is told as it stands if it is
  * JSON, and else as a string. */
 #include <stdio.h>
 #include <string.h>
@@ -15,9 +15,24 @@
 /* ---- the scan -------------------------------------------------------------------------------- */
 
 enum {
-    WANT_VALUE, WANT_ITEM_OR_END, WANT_KEY, WANT_KEY_OR_END, WANT_COLON, AFTER_VALUE,
-    STRING, ESCAPE, HEX, WORD,
-    MINUS, ZERO, DIGITS, POINT, FRACTION, EXPONENT, EXPONENT_SIGN, EXPONENT_DIGITS
+    WANT_VALUE,
+    WANT_ITEM_OR_END,
+    WANT_KEY,
+    WANT_KEY_OR_END,
+    WANT_COLON,
+    AFTER_VALUE,
+    STRING,
+    ESCAPE,
+    HEX,
+    WORD,
+    MINUS,
+    ZERO,
+    DIGITS,
+    POINT,
+    FRACTION,
+    EXPONENT,
+    EXPONENT_SIGN,
+    EXPONENT_DIGITS
 };
 
 bool eng_speech_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -128,9 +143,10 @@ static enum json_step number_step(struct json_scan *j, uint8_t c)
 {
     const int s = j->state;
     if (is_digit(c) && s != ZERO)
-        return go(j, s == MINUS ? (c == '0' ? ZERO : DIGITS)
-                     : s == POINT ? FRACTION
-                     : s == EXPONENT || s == EXPONENT_SIGN ? EXPONENT_DIGITS : s);
+        return go(j, s == MINUS                            ? (c == '0' ? ZERO : DIGITS)
+                     : s == POINT                          ? FRACTION
+                     : s == EXPONENT || s == EXPONENT_SIGN ? EXPONENT_DIGITS
+                                                           : s);
     if (c == '.' && (s == ZERO || s == DIGITS))
         return go(j, POINT);
     if ((c == 'e' || c == 'E') && number_may_end(j) && s != EXPONENT_DIGITS)
@@ -271,9 +287,9 @@ bool eng_speech_is_string(const json_t *schema)
 
 bool eng_speech_is_free_string(const json_t *schema)
 {
-    static const char *const narrower[] = {"enum",   "const", "pattern", "minLength", "maxLength",
-                                           "format", "anyOf", "oneOf",   "allOf",     "not",
-                                           "$ref",   "nullable"};
+    static const char *const narrower[] = {"enum",      "const",  "pattern", "minLength",
+                                           "maxLength", "format", "anyOf",   "oneOf",
+                                           "allOf",     "not",    "$ref",    "nullable"};
     bool is = eng_speech_is_string(schema);
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower && is; i++)
         is = !json_object_get(schema, narrower[i]);

@@ -5,6 +5,7 @@
 
 struct talk {
     const struct eng_desk *desk;
+    const char *thoughts; /* what the template calls them */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
     json_t *names;    /* of the calls so far, by their ids */
@@ -236,7 +237,7 @@ static void read_chat_message(struct talk *t, const struct eng_fields *f)
         m = add_message(t, "assistant");
         add_member(t, m, "content", f, "content");
         if (thoughts)
-            add_text(t, m, "reasoning_content", thoughts);
+            add_text(t, m, t->thoughts, thoughts);
         read_calls(t, f, m);
     }
 }
@@ -270,7 +271,7 @@ static void read_item(struct talk *t, const struct eng_fields *f)
         add_content(t, m, f, "output");
     } else if (type == REASONING) { /* its summary is for people; the thoughts may be there too */
         if (eng_field(f, "content"))
-            add_member(t, turn(t, "assistant"), "reasoning_content", f, "content");
+            add_member(t, turn(t, "assistant"), t->thoughts, f, "content");
     } else {
         read_item_message(t, f);
     }
@@ -292,7 +293,7 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
         add_member(t, m, "content", f, "content");
     } else if (type && !strcmp(type, "thinking") && !is_user) {
         json_t *thoughts = required_string(f, "thinking");
-        add_text(t, turn(t, role), "reasoning_content", thoughts);
+        add_text(t, turn(t, role), t->thoughts, thoughts);
     } else if (!type || is_user || strcmp(type, "redacted_thinking") != 0) {
         json_t *text = part_text(f);
         add_text(t, turn(t, role), "content", text);
@@ -338,7 +339,9 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
                           const struct eng_desk *desk)
 {
+    const bool harmony = desk->speech && desk->speech->way == ENG_SPEECH_HARMONY;
     struct talk t = { .desk = desk, .why = body->why,
+                      .thoughts = harmony ? "thinking" : "reasoning_content",
                       .messages = json_array(), .names = json_object() };
     const char *before = api == ENG_API_RESPONSES ? "instructions" : "system";
     json_t *m;
@@ -357,7 +360,9 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
         read_list(&t, body, "input", read_item);
     json_array_foreach(t.messages, i, m) {
         join_texts(&t, m, "content");
-        join_texts(&t, m, "reasoning_content");
+        join_texts(&t, m, t.thoughts);
+        if (harmony && json_string_length(json_object_get(m, "content")))
+            json_object_del(m, t.thoughts); /* its template takes one or the other */
     }
     json_decref(t.names);
     if (!eng_refused(t.why))

@@ -36,7 +36,7 @@ static json_t *function_of(const struct eng_fields *f, const char *parameters)
 {
     json_t *text = eng_field_string(f, "description");
     struct eng_fields schema = eng_field_object(f, parameters);
-    json_t *function = json_pack("{s:O?, s:O?}", "name", eng_field(f, "name"), "description", text);
+    json_t *function = json_pack("{s:O*, s:O*}", "name", eng_field(f, "name"), "description", text);
     if (function && schema.object &&
         json_object_set_new(function, "parameters", json_deep_copy(schema.object))) {
         json_decref(function);

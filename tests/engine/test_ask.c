@@ -407,6 +407,9 @@ static void tools_reach_the_template_in_one_form(void **state)
             "{\"type\": \"web_search\"}]"), TOLD);
     renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
             "\"description\": \"d\", \"input_schema\": {\"type\": \"object\"}}]"), TOLD);
+    renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
+            "\"input_schema\": {}}]"), "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", "
+            "\"function\": {\"name\": \"f\", \"parameters\": {}}}]<s>assistant\n");
     renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"tool_choice\": \"none\", \"tools\": [{\"type\": "
             "\"function\", \"function\": {\"name\": \"f\"}}]"),
             "<s>user\nhello<|im_end|>\n<s>assistant\n");
@@ -492,6 +495,21 @@ static void arguments_are_what_the_template_takes(void **state)
         desk_open_with(cases[i].template);
         renders(ENG_API_CHAT, body, cases[i].want);
     }
+    desk_close(NULL);
+    desk_open(NULL);
+}
+
+/* gpt-oss has another name for thoughts, and takes either them or text with a call. */
+static void thoughts_go_by_the_templates_name(void **state)
+{
+    (void)state;
+    desk_close(NULL);
+    desk_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
+                   "}};{% endfor %}");
+    renders(ENG_API_CHAT,
+            "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
+            "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
+            "/hello;why/;/so;");
     desk_close(NULL);
     desk_open(NULL);
 }
@@ -765,6 +783,7 @@ int main(void)
         cmocka_unit_test(tools_reach_the_template_in_one_form),
         cmocka_unit_test(messages_that_cannot_be_read_are_refused),
         cmocka_unit_test(arguments_are_what_the_template_takes),
+        cmocka_unit_test(thoughts_go_by_the_templates_name),
         cmocka_unit_test(a_template_may_refuse),
         cmocka_unit_test(tools_and_formats_are_checked),
         cmocka_unit_test(a_format_holds_the_answer_and_lets_it_think),
