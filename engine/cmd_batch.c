@@ -52,7 +52,6 @@ static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
     struct eng_options o = eng_config_options(c);
-    o.n_parallel = c->n_parallel;
     o.stretch = 1e9;
     o.grammar_bytes = GRAMMAR_BYTES;
     int error = 0;
