@@ -11,11 +11,14 @@
 
 #include "engine/engine.h"
 
+#define ENG_VERSION "0.1.0"
+
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
 #define ENG_COMMANDS(X)                                                          \
     X(run,      "answer a prompt; without one, chat on the terminal")            \
+    X(serve,    "answer requests over HTTP, as OpenAI's and Anthropic's APIs")   \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
     X(render,   "a conversation on stdin to the text of a prompt")               \
@@ -56,6 +59,11 @@ struct eng_config {
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;                                     /* 0: what is expected to be fastest */
+    const char *host, *api_key_file, *alias, *cors;     /* of the server */
+    int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
+    size_t max_body;
+    const char *notify_socket;                          /* of the service manager, and how often it wants */
+    uint64_t watchdog_us;                               /* to hear of us; both from the environment alone */
     int n_layer, n_vocab;                               /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */

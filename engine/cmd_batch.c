@@ -8,7 +8,7 @@
 #include "engine/batch/batch.h"
 #include "engine/chat.h"
 #include "engine/cli.h"
-#include "engine/internal.h"
+#include "engine/plan.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +23,7 @@ struct job {
     struct eng_engine *engine;
     struct eng_chat *chat;
     struct eng_progress *bar;
+    int n_parallel;
     uint64_t start_ns, said_ns;
     char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
 };
@@ -61,6 +62,7 @@ static int open_engine(struct job *j)
     }
     if (error)
         return error;
+    j->n_parallel = o.n_parallel;
     o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX);
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
@@ -131,7 +133,7 @@ static void tell_end(struct job *j, bool stopped)
 /* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
 static int work(struct job *j, const struct eng_desk *desk, const atomic_bool *stop)
 {
-    int got = eng_batch_start(j->batch, j->engine, desk, j->engine->opt.n_parallel);
+    int got = eng_batch_start(j->batch, j->engine, desk, j->n_parallel);
     if (got)
         return 2;
     if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
@@ -157,9 +159,10 @@ int eng_cmd_batch(const struct eng_config *config)
     if (!open_batch(&j) && !open_engine(&j) && !open_chat(&j)) {
         const char *name = j.name;
         name_model(&j);
-        struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat, .gr_tokens = j.engine->tokens,
-                                 .model = &name, .n_model = 1, .any_model = true, .n_ctx = eng_n_ctx(j.engine), .n_predict = config->n_predict };
-        spec_params_default(&desk.sampling);
+        struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat,
+                                 .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
+                                 .any_model = true, .n_ctx = eng_n_ctx(j.engine),
+                                 .n_predict = config->n_predict, .sampling = config->sampling };
         status = work(&j, &desk, stop);
     }
     eng_batch_close(j.batch);

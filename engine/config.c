@@ -263,6 +263,14 @@ static int draw_seed(struct eng_config *c)
     return 0;
 }
 
+/* What a service manager tells those that it starts: sd_notify(3). */
+static void read_manager(struct eng_config *c)
+{
+    const char *us = getenv("WATCHDOG_USEC");
+    c->notify_socket = getenv("NOTIFY_SOCKET");
+    c->watchdog_us = us ? strtoull(us, NULL, 10) : 0;
+}
+
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
     static struct arguments a;                  /* too large for a stack; parsed once, by the main thread */
@@ -284,6 +292,8 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     if ((e = apply_environment(config, command)) < 0 || (e = apply_arguments(config, &a)) < 0 ||
         (e = eng_option_check(config, command)) < 0)
         return e;
+    if (command == ENG_serve)
+        read_manager(config);
     if (command == ENG_run && !config->seed_given)
         return draw_seed(config);
     return 0;

@@ -20,6 +20,7 @@
 #include "speculative/speculative.h"
 
 struct eng_engine;
+struct gr_tokens;                               /* engine/grammar/grammar.h */
 struct eng_session;
 
 /* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
@@ -72,6 +73,7 @@ int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
@@ -79,6 +81,9 @@ int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
 /* As the option, from the next step on; at most what the engine was opened with. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
+
+/* One line: whether the last pass drafted, and why. */
+int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
 
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP 20

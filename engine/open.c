@@ -141,7 +141,8 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
              .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
-             .aside = e->opt.aside, .drafters = eng_drafters_need(e) }))) {
+             .aside = e->opt.aside, .drafters = eng_drafters_need(e),
+             .n_ahead = e->n_draft_row / kn_max(1, e->opt.n_parallel) }))) {
         eng_close(e);
         return error;
     }
@@ -239,6 +240,7 @@ void eng_close(struct eng_engine *e)
 const struct moe_model *eng_model(const struct eng_engine *e) { return e->model; }
 const struct moe_file *eng_file(const struct eng_engine *e) { return e->file; }
 const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab; }
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e) { return e->tokens; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }

@@ -17,6 +17,7 @@
 /* ---- the table --------------------------------------------------------------------------------- */
 
 #define RUN      (1u << ENG_run)
+#define SERVE    (1u << ENG_serve)
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
 #define RENDER   (1u << ENG_render)
@@ -29,9 +30,9 @@
 #define PLAN     (1u << ENG_plan)
 #define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | EVAL | BATCH | BENCH) /* those that load a model */
+#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH) /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
-#define DRAFT    (RUN | BATCH | BENCH | PLAN) /* those that may draft */
+#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -43,8 +44,34 @@ static const struct eng_option options[] = {
       "TEXT", "answer this and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
-    { "predict", "-n --n-predict", RUN, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
+    { "predict", "-n --n-predict", RUN | SERVE | BATCH, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
       "N", "tokens at most; -1: until the model stops" },
+    { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
+      "NAME", "address to listen on; others than this machine's own need --api-key-file" },
+    { "port", "", SERVE, ENG_INTEGER, AT(port), 0, 65535,
+      "N", "0: any that is free" },
+    { "api-key-file", "", SERVE, ENG_TEXT, AT(api_key_file), 0, 0,
+      "FILE", "keys that may ask, one a line" },
+    { "alias", "-a --served-model-name", SERVE, ENG_TEXT, AT(alias), 0, 0,
+      "NAMES", "what the model is called, between commas; its file's name unless told" },
+    { "queue", "", SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
+      "N", "requests that wait beyond --parallel; more are told to come again" },
+    { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,
+      "ORIGIN", "pages from there may ask, https://chat.example.com, or *" },
+    { "max-body", "", SERVE, ENG_SIZE, AT(max_body), 0, 0,
+      "SIZE", "of one request [8M]" },
+    { "max-connections", "", SERVE, ENG_INTEGER, AT(n_connection), 1, 1 << 20,
+      "N", "open at once; more wait" },
+    { "timeout", "", SERVE, ENG_INTEGER, AT(patience_s), 1, 86400,
+      "SECONDS", "to send a whole request, or to take some of an answer" },
+    { "idle-timeout", "", SERVE, ENG_INTEGER, AT(idle_s), 1, 86400,
+      "SECONDS", "that a connection may stay without a request" },
+    { "ping", "--sse-ping-interval", SERVE, ENG_INTEGER, AT(ping_s), 1, 86400,
+      "SECONDS", "between signs of life in a stream that has nothing to say yet" },
+    { "drain", "--shutdown-timeout", SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
+      "SECONDS", "for requests under way when asked to end; asked again, at once" },
+    { "stall", "", SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
+      "SECONDS", "without a pass over waiting work, until /ready says 503" },
     { "ids", "", EVAL, ENG_TEXT, AT(ids), 0, 0,
       "LIST", "token ids, 1,2,3" },
     { "logits", "", EVAL, ENG_TEXT, AT(logits), 0, 0,
@@ -133,7 +160,7 @@ static const struct eng_option options[] = {
       "N", "prompt tokens in one pass" },
     { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
-    { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
+    { "parallel", "-np --max-num-seqs", SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
     { "parallel", "-np", BATCH, ENG_INTEGER, AT(n_parallel), 0, 4096,
       "N", "requests at once; 0: as many as are expected to be fastest" },
@@ -162,19 +189,19 @@ static const struct eng_option options[] = {
 
     { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
-    { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+    { "temp", "--temperature", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
-    { "top-k", "", RUN, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
+    { "top-k", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
       "N", "the N likeliest tokens; 0: all" },
-    { "top-p", "", RUN, ENG_NUMBER, SAMPLE(top_p), 0, 1,
+    { "top-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(top_p), 0, 1,
       "X", "the likeliest that make up X together; 1: all" },
-    { "min-p", "", RUN, ENG_NUMBER, SAMPLE(min_p), 0, 1,
+    { "min-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(min_p), 0, 1,
       "X", "those at least X times as likely as the first; 0: all" },
-    { "repeat-penalty", "", RUN, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
+    { "repeat-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
       "X", "logits of tokens seen, divided by X; 1: off" },
-    { "presence-penalty", "", RUN, ENG_NUMBER, SAMPLE(presence), -100, 100,
+    { "presence-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(presence), -100, 100,
       "X", "off logits of tokens seen; 0: off" },
-    { "frequency-penalty", "", RUN, ENG_NUMBER, SAMPLE(frequency), -100, 100,
+    { "frequency-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(frequency), -100, 100,
       "X", "off logits for each time seen; 0: off" },
     { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
       "N", "tokens that penalties see; -1: all" },
@@ -201,7 +228,8 @@ _Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c mar
 
 /* What a command cannot do without. */
 static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
-    { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
+    { ENG_run, AT(model), "-m MODEL" },       { ENG_serve, AT(model), "-m MODEL" },
+    { ENG_eval, AT(model), "-m MODEL" },
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
@@ -245,6 +273,19 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
+    if (command == ENG_serve) {
+        c->n_parallel = 8;
+        c->host = "127.0.0.1";
+        c->port = 8080;
+        c->n_queue = 128;
+        c->n_connection = 4096;
+        c->max_body = 8 << 20;
+        c->patience_s = 30;
+        c->idle_s = 300;
+        c->ping_s = 10;
+        c->drain_s = 30;
+        c->stall_s = 60;
+    }
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */

@@ -246,7 +246,7 @@ static void take_token(struct eng_reply *r, struct eng_choice *c, const struct e
         r->out.failed = true;
         return;
     }
-    if (r->ask->logprobs && !control)
+    if (r->ask->logprobs)
         add_entry(r, c, t);
     take_text(r, c, eng_decoder_feed(&c->decoder, t->token, out));
     if (c->speech && control)

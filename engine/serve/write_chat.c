@@ -49,15 +49,16 @@ static void chat_begin(struct eng_reply *r)
     }
 }
 
-static void write_call(struct eng_bytes *out, const struct eng_part *p, bool whole)
+/* In a stream it is told as it begins, and has its number. */
+static void write_call(struct eng_bytes *out, const struct eng_part *p, bool numbered)
 {
     eng_bytes_text(out, "{");
-    if (!whole)
+    if (numbered)
         eng_bytes_format(out, "\"index\":%d,", p->call);
     eng_bytes_format(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", p->id);
     eng_bytes_quote(out, p->name.data, p->name.n);
     eng_bytes_text(out, ",\"arguments\":");
-    eng_bytes_quote(out, p->text.data, whole ? p->text.n : 0);
+    eng_bytes_quote(out, p->text.data, p->text.n);
     eng_bytes_text(out, "}}");
 }
 
@@ -67,7 +68,7 @@ static void chat_part_begin(struct eng_reply *r, struct eng_choice *c, const str
         return;
     begin_chunk(r, c);
     eng_bytes_text(&r->out, "\"tool_calls\":[");
-    write_call(&r->out, p, false);
+    write_call(&r->out, p, true);
     eng_bytes_text(&r->out, "]");
     end_chunk(r, c, 0, 0);
 }
@@ -152,7 +153,7 @@ static void write_message(struct eng_bytes *out, const struct eng_choice *c)
         for (int i = 0; i < c->n_part; i++)
             if (c->part[i].kind == ENG_PART_CALL) {
                 eng_bytes_text(out, c->part[i].call ? "," : "");
-                write_call(out, &c->part[i], true);
+                write_call(out, &c->part[i], false);
             }
         eng_bytes_text(out, "]");
     }

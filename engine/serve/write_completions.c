@@ -8,15 +8,15 @@ static const char *const finish[] = { NULL, "stop", "stop", "length", "stop", "s
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
 
-/* Tokens are names of members here, so each has to be a text of its own: one that is no UTF-8 is
- * told as its bytes. */
+/* Tokens are names of members here, so each has to be a text of its own: one that is no UTF-8, or
+ * holds the NUL that names may not have everywhere, is told as its bytes. */
 static void write_name(struct eng_bytes *out, const struct eng_vocab *v, int32_t token)
 {
     struct moe_string s = eng_vocab_text(v, token);
     bool cut;
     int bad;
     for (size_t i = 0, n; i < s.n; i += n)
-        if (!(n = (size_t)eng_utf8_next(s.data + i, s.n - i, &bad, &cut))) {
+        if (!(n = (size_t)eng_utf8_next(s.data + i, s.n - i, &bad, &cut)) || !s.data[i]) {
             eng_bytes_text(out, "\"bytes:");
             for (i = 0; i < s.n; i++)
                 eng_bytes_format(out, "\\\\x%02x", (uint8_t)s.data[i]);

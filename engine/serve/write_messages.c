@@ -52,29 +52,25 @@ static void write_input(struct eng_bytes *out, const struct eng_part *p)
     json_decref(input);
 }
 
-/* At its start a block is empty. */
-static void write_block(struct eng_bytes *out, const struct eng_part *p, bool whole)
+/* As it is so far: at its start empty. */
+static void write_block(struct eng_bytes *out, const struct eng_part *p)
 {
-    size_t n = whole ? p->text.n : 0;
     if (p->kind == ENG_PART_CALL) {
         eng_bytes_format(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", p->id);
         eng_bytes_quote(out, p->name.data, p->name.n);
         eng_bytes_text(out, ",\"input\":");
-        if (whole)
-            write_input(out, p);
-        else
-            eng_bytes_text(out, "{}");
+        write_input(out, p);
     } else if (p->kind == ENG_PART_THOUGHTS) {
         eng_bytes_text(out, "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":");
-        eng_bytes_quote(out, p->text.data, n);
+        eng_bytes_quote(out, p->text.data, p->text.n);
     } else {
         eng_bytes_text(out, "{\"type\":\"text\",\"text\":");
-        eng_bytes_quote(out, p->text.data, n);
+        eng_bytes_quote(out, p->text.data, p->text.n);
     }
     eng_bytes_text(out, "}");
 }
 
-static void write_message(struct eng_reply *r, bool whole)
+static void write_message(struct eng_reply *r)
 {
     struct eng_bytes *out = &r->out;
     const struct eng_choice *c = &r->choice[0];
@@ -83,9 +79,9 @@ static void write_message(struct eng_reply *r, bool whole)
     eng_bytes_text(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     eng_bytes_quote(out, r->ask->model, strlen(r->ask->model));
     eng_bytes_text(out, ",\"content\":[");
-    for (int i = 0; whole && i < c->n_part; i++) {
+    for (int i = 0; i < c->n_part; i++) {
         eng_bytes_text(out, i ? "," : "");
-        write_block(out, &c->part[i], true);
+        write_block(out, &c->part[i]);
     }
     eng_bytes_text(out, "],");
     write_reason(out, c);
@@ -100,7 +96,7 @@ static void messages_begin(struct eng_reply *r)
 {
     begin_event(r, "message_start");
     eng_bytes_text(&r->out, ",\"message\":");
-    write_message(r, false);
+    write_message(r);
     end_event(r);
 }
 
@@ -108,7 +104,7 @@ static void messages_part_begin(struct eng_reply *r, struct eng_choice *c, const
 {
     begin_event(r, "content_block_start");
     eng_bytes_format(&r->out, ",\"index\":%d,\"content_block\":", c->n_part - 1);
-    write_block(&r->out, p, false);
+    write_block(&r->out, p);
     end_event(r);
 }
 
@@ -157,7 +153,7 @@ static void messages_error(struct eng_reply *r, const struct eng_refusal *why)
     eng_bytes_text(&r->out, "\n\n");
 }
 
-static void messages_body(struct eng_reply *r) { write_message(r, true); }
+static void messages_body(struct eng_reply *r) { write_message(r); }
 
 const struct eng_dialect eng_dialect_messages = {
     .begin = messages_begin, .part_begin = messages_part_begin, .part_more = messages_part_more,

@@ -9,12 +9,13 @@
 #define N_CTX     256
 #define N_SESSION 12
 #ifdef __SANITIZE_THREAD__                             /* where everything takes thirty times as long */
-#define N_REQUEST 5
-#define SHARE(n)  ((n) / 5 + 1)
+#define N_REQUEST 4
+#define SHARE(n)  ((n) / 12 + 1)
 #else
 #define N_REQUEST 9
 #define SHARE(n)  (n)
 #endif
+#define WHOLE     (SHARE(12) == 12)
 
 static char path[64];
 static int n_vocab = 300;
@@ -184,6 +185,8 @@ static void run_crowd(struct eng_engine *e, int n_least)
 {
     struct eng_session *s;
     int n_started = 0, n_ended = 0;
+    for (int i = 0; i < N_SESSION; i++)
+        eng_session_close(&e->session[i]);
     memset(running, 0, sizeof running);
     for (int step = 0; n_ended < n_least; step++) {
         assert_true(step < 20000);

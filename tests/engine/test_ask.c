@@ -163,6 +163,9 @@ static void what_is_wrong_is_named(void **state)
           "400 chat_template_kwargs.messages" },
         { ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}",
           "400 chat_template_kwargs.thinking" },
+        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
+                        "12345678901234567890123456789012345678901234567890\"}",
+          "400 chat_template_kwargs.thinking" },
         { ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs" },
         { ENG_API_CHAT, "\"reasoning_effort\": \"low\"", "" },
         { ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort" },
@@ -227,6 +230,8 @@ static void prompts_come_in_four_shapes(void **state)
         { "\"hello\"", 1, "259" },
         { "\"\"", 1, "262" },                   /* BOS, which the vocabulary has */
         { "[\"hello\", \"a\"]", 2, "259" },
+        { "[\"hello\"]", 1, "259" },
+        { "[[1, 2]]", 1, "1 2" },
         { "[1, 2, 3]", 1, "1 2 3" },
         { "[[1, 2], [3]]", 2, "1 2" },
         { "\"<|im_end|>a\"", 1, "263 97" },
@@ -250,6 +255,19 @@ static void prompts_come_in_four_shapes(void **state)
         snprintf(member, sizeof member, "{\"prompt\": %s}", bad[i]);
         expect(ENG_API_COMPLETIONS, member, "400 prompt");
     }
+}
+
+static void choices_go_by_prompt_and_number(void **state)
+{
+    struct eng_ask *ask = ask_of(ENG_API_COMPLETIONS, "{\"prompt\": [[1], [2]], \"n\": 2}");
+    struct eng_request r;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        eng_ask_request(ask, i, &r);
+        assert_int_equal(r.token[0], 1 + i / 2);
+        assert_int_equal(r.sampling.choice, i % 2);
+    }
+    eng_ask_close(ask);
 }
 
 static void a_request_has_a_bounded_number_of_choices(void **state)
@@ -495,6 +513,9 @@ static void arguments_are_what_the_template_takes(void **state)
         desk_open_with(cases[i].template);
         renders(ENG_API_CHAT, body, cases[i].want);
     }
+    renders(ENG_API_MESSAGES, "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": "
+                              "\"tool_use\", \"id\": \"1\", \"name\": \"f\", \"input\": {\"a\": 1}}]}]}",
+            "{\"a\":1}");
     desk_close(NULL);
     desk_open(NULL);
 }
@@ -559,6 +580,9 @@ static void tools_and_formats_are_checked(void **state)
           "400 tools[0].function.name", false },
         { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]",
           "400 tools[0].function.name", false },
+        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": "
+                        "\"function\", \"function\": {\"name\": \"f\"}}]",
+          "400 tools[1].function.name", false },
         { ENG_API_CHAT, TOOL(", \"parameters\": 5"), "400 tools[0].function.parameters", false },
         /* schemas beyond us: refused where a promise was asked for, else left to the model */
         { ENG_API_CHAT, TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
@@ -639,11 +663,44 @@ static void a_format_holds_the_answer_and_lets_it_think(void **state)
                                       "</tool_call>"));
     assert_false(accepts(ask->grammar, "hello"));
     eng_ask_close(ask);
+    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
+                                    "\"response_format\": {\"type\": \"json_object\"}"));
+    assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* the prompt began to think */
+    assert_false(accepts(ask->grammar, "{\"a\": 1}"));
+    eng_ask_close(ask);
     ask = ask_of(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, "\"response_format\": {\"type\": "
                                            "\"json_object\"}"));
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
     assert_false(accepts(ask->grammar, "<think></think>{}")); /* a completion is text, no speech */
     eng_ask_close(ask);
+}
+
+/* gpt-oss gives its answer in a channel of its own; a model without calls has a format all the same. */
+static void a_format_fits_the_models_way(void **state)
+{
+    static const char body[] = "{\"messages\": [" USER "], \"response_format\": {\"type\": "
+                               "\"json_object\"}, " TOOL("") "}";
+    struct eng_ask *ask;
+    (void)state;
+    desk_close(NULL);
+    desk_open_with("<|channel|><|message|>{{ messages[0].content }}");
+    ask = ask_of(ENG_API_CHAT, body);
+    assert_true(accepts(ask->grammar, "<|channel|>final<|message|>{\"a\": 1}"));
+    assert_true(accepts(ask->grammar, "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+                                      "<|channel|>final <|constrain|>json<|message|>{}"));
+    assert_true(accepts(ask->grammar, "<|channel|>commentary to=functions.f json<|message|>{}"));
+    assert_false(accepts(ask->grammar, "<|channel|>final<|message|>so"));
+    assert_false(accepts(ask->grammar, "{}"));
+    eng_ask_close(ask);
+    desk_close(NULL);
+    desk_open_with("{{ messages[0].content }}");
+    ask = ask_of(ENG_API_CHAT, body);
+    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
+    assert_false(accepts(ask->grammar, "so"));
+    eng_ask_close(ask);
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\""), "400 tools");
+    desk_close(NULL);
+    desk_open(NULL);
 }
 
 /* Schemas that have taken servers down: each ends soon, refused or not. */
@@ -776,6 +833,7 @@ int main(void)
         cmocka_unit_test(a_body_is_an_object),
         cmocka_unit_test(depth_has_an_end),
         cmocka_unit_test(prompts_come_in_four_shapes),
+        cmocka_unit_test(choices_go_by_prompt_and_number),
         cmocka_unit_test(a_request_has_a_bounded_number_of_choices),
         cmocka_unit_test(lists_are_bounded),
         cmocka_unit_test(a_prompt_leaves_room_for_an_answer),
@@ -787,6 +845,7 @@ int main(void)
         cmocka_unit_test(a_template_may_refuse),
         cmocka_unit_test(tools_and_formats_are_checked),
         cmocka_unit_test(a_format_holds_the_answer_and_lets_it_think),
+        cmocka_unit_test(a_format_fits_the_models_way),
         cmocka_unit_test(no_schema_does_harm),
         cmocka_unit_test(a_request_reaches_the_engine_whole),
         cmocka_unit_test(no_memory_is_an_answer_too),

@@ -134,7 +134,7 @@ static void open_engine(struct job *j, int n_parallel)
     assert_int_equal(eng_open(&j->engine, &(struct eng_options){ .model = model, .isa = KN_ISA_COUNT - 1,
         .n_ctx = N_CTX, .n_parallel = n_parallel, .n_thread = 1, .stretch = 1e9, .grammar_bytes = 1 << 20 }), 0);
     assert_int_equal(eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), model), 0);
-    j->desk = (struct eng_desk){ .vocab = eng_vocab(j->engine), .chat = j->chat, .gr_tokens = j->engine->tokens,
+    j->desk = (struct eng_desk){ .vocab = eng_vocab(j->engine), .chat = j->chat, .gr_tokens = eng_grammar_tokens(j->engine),
                                  .model = &name, .n_model = 1, .any_model = true, .n_ctx = N_CTX,
                                  .n_predict = -1 };
     spec_params_default(&j->desk.sampling);

@@ -316,6 +316,7 @@ static void a_stream_says_what_the_body_says(void **state)
         { CALL "\n" CALL, "", "", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<think>hm</think>" CALL, "", "hm", "|f{\"x\":\"\xC3\xA9\xF0\x9F\x98\x80\"}" },
         { "<tool_call>no call</tool_call>", "<tool_call>no call</tool_call>", "", "" },
+        { "cut <tool_call>{\"na", "cut <tool_call>{\"na", "", "" },
     };
     static struct said s[2];
     static struct heard h[2];
@@ -525,6 +526,24 @@ static void text_ends_before_a_stop_string(void **state)
     json_decref(v);
 }
 
+/* What was held back for a stop string stands before the call that follows it; a call that was cut
+ * off has no input. */
+static void blocks_keep_their_order(void **state)
+{
+    static struct said s;
+    const char *text = "a !" CALL "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": ";
+    (void)state;
+    answer(ENG_API_MESSAGES, body_of(ENG_API_MESSAGES, false, "\"stop_sequences\": [\"!!\"]"), text,
+           strlen(text), ENG_LENGTH, &s);
+    json_t *v = json_loads(s.data, 0, NULL);
+    assert_int_equal(json_array_size(get(v, "content")), 3);
+    assert_string_equal(json_string_value(get(v, "content.0.text")), "a !");
+    assert_string_equal(json_string_value(get(v, "content.1.input.x")), "\xC3\xA9\xF0\x9F\x98\x80");
+    assert_int_equal(json_object_size(get(v, "content.2.input")), 0);
+    assert_string_equal(json_string_value(get(v, "stop_reason")), "max_tokens");
+    json_decref(v);
+}
+
 /* A choice says when it needs no more: its session can be stopped, and what still comes is nothing. */
 static void a_reply_says_when_a_choice_is_done(void **state)
 {
@@ -558,6 +577,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
     assert_true(eng_reply_done(r));
     take(r, &s);
     assert_non_null(strstr(s.data, "data: [DONE]"));
+    assert_null(strstr(s.data, "\"x\""));       /* what ends an answer is no part of it */
     assert_int_equal(eng_reply_tokens(r, 0), 2);
     assert_int_equal(eng_reply_tokens(r, 1), 2);
     eng_reply_close(r);
@@ -577,6 +597,8 @@ static void tokens_are_told_with_their_text(void **state)
         { "x<tool_call>none", "x<tool_call>none" },
         { "a<s>b", "ab" },
         { "<think></think>hello", "hello" },
+        { "<think>0123456789012345678901234567890123456789012345678901234567890123456789</think>hello",
+          "hello" },
         { "<think>a</think>hello <think", "hello <think" },
         { "a \n STOP", "a \n " },
     };
@@ -605,6 +627,52 @@ static void tokens_are_told_with_their_text(void **state)
             }
             assert_string_equal(tokens, cases[i].tokens);
         }
+}
+
+static void join_tokens(char *out, const json_t *list)
+{
+    json_t *e;
+    size_t i;
+    *out = 0;
+    json_array_foreach((json_t *)list, i, e)
+        add(out, get(e, "token"));
+}
+
+/* Each item has those of its own text, in the stream, in its last events and in the body. */
+static void responses_tell_them_by_item(void **state)
+{
+    const char *text = "one" CALL "two", *at;
+    static struct said s;
+    char tokens[256], all[256] = "";
+    json_t *v, *last = NULL;
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        answer(ENG_API_RESPONSES, body_of(ENG_API_RESPONSES, stream, "\"top_logprobs\": 3"), text,
+               strlen(text), ENG_LENGTH, &s);
+        for (at = s.data; stream && (v = next_event(&at)); json_decref(v)) {
+            const char *type = json_string_value(get(v, "type"));
+            if (!strcmp(type, "response.output_text.delta")) {
+                join_tokens(tokens, get(v, "logprobs"));
+                strcat(all, tokens);
+            } else if (get(v, "text")) {
+                join_tokens(tokens, get(v, "logprobs"));
+                assert_string_equal(tokens, json_string_value(get(v, "text")));
+            } else if (!strcmp(type, "response.incomplete")) {
+                last = json_deep_copy(get(v, "response"));
+            }
+        }
+        v = stream ? last : json_loads(s.data, 0, NULL);
+        join_tokens(tokens, get(v, "output.0.content.0.logprobs"));
+        assert_string_equal(tokens, "one");
+        join_tokens(tokens, get(v, "output.2.content.0.logprobs"));
+        assert_string_equal(tokens, "two");
+        assert_string_equal(json_string_value(get(v, "status")), "incomplete");
+        assert_string_equal(json_string_value(get(v, "output.0.status")), "completed");
+        assert_string_equal(json_string_value(get(v, "output.2.status")), "incomplete");
+        assert_string_equal(json_string_value(get(v, "incomplete_details.reason")), "max_output_tokens");
+        json_decref(v);
+    }
+    assert_string_equal(all, "onetwo");
 }
 
 static void completions_tell_them_in_lists(void **state)
@@ -660,6 +728,7 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
     eng_reply_begin(r);
     assert_true(eng_reply_began(r));
     assert_int_equal(feed(r, 0, "", 0, ENG_FAILED, &s), 1);
+    assert_string_equal(eng_reply_finish(r, 0), "error");
     assert_int_equal(s.status, 200);
     assert_non_null(strstr(s.data, error[1]));
     eng_reply_close(r);
@@ -702,8 +771,10 @@ int main(void)
         cmocka_unit_test(message_events),
         cmocka_unit_test(response_events),
         cmocka_unit_test(text_ends_before_a_stop_string),
+        cmocka_unit_test(blocks_keep_their_order),
         cmocka_unit_test(a_reply_says_when_a_choice_is_done),
         cmocka_unit_test(tokens_are_told_with_their_text),
+        cmocka_unit_test(responses_tell_them_by_item),
         cmocka_unit_test(completions_tell_them_in_lists),
         cmocka_unit_test(errors_come_with_a_status_or_in_the_stream),
         cmocka_unit_test(no_memory_ends_a_reply),
