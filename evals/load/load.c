@@ -28,7 +28,7 @@ static struct {
     const char *model, *key, *prompts;
     bool completions, ignore_eos, json;
 } want = { .users = 8, .requests = 32, .rounds = 1, .max_tokens = 128, .words = 64, .seed = 1, .warmup = 1,
-           .timeout_s = 600, .model = "default", .temperature = 1 };
+           .timeout_s = 600, .temperature = 1 };
 
 static json_t *prompt_list;                     /* of --prompts: strings, or arrays of messages */
 
@@ -162,9 +162,9 @@ static bool read_prompts(const char *path)
 static char *make_body(uint64_t i, int round, bool is_long)
 {
     uint64_t request = (uint64_t)round * 1000003u + i;
-    json_t *prompt = NULL, *body = json_pack("{s:s, s:b, s:{s:b}, s:i, s:f, s:I}", "model", want.model, "stream",
-        1, "stream_options", "include_usage", 1, "max_tokens", want.max_tokens, "temperature", want.temperature,
-        "seed", (json_int_t)(want.seed + request));
+    json_t *prompt = NULL, *body = json_pack("{s:b, s:{s:b}, s:i, s:f, s:I}", "stream", 1, "stream_options",
+        "include_usage", 1, "max_tokens", want.max_tokens, "temperature", want.temperature, "seed",
+        (json_int_t)(want.seed + request));
     if (prompt_list && !is_long) {
         prompt = json_incref(json_array_get(prompt_list, request % json_array_size(prompt_list)));
     } else {
@@ -178,6 +178,8 @@ static char *make_body(uint64_t i, int round, bool is_long)
         json_object_set(body, "messages", prompt);
     else
         json_object_set_new(body, "messages", json_pack("[{s:s, s:O}]", "role", "user", "content", prompt));
+    if (want.model)
+        json_object_set_new(body, "model", json_string(want.model));
     if (want.ignore_eos)
         json_object_set_new(body, "ignore_eos", json_true());
     char *text = json_dumps(body, JSON_COMPACT);
@@ -432,7 +434,7 @@ static const char usage[] =
     "  --completions        /v1/completions, not chat\n"
     "  --ignore-eos         answers go on to --max-tokens (where the server knows the word)\n"
     "  --temperature X      [1]\n"
-    "  --model NAME         [default]\n"
+    "  --model NAME         for servers that want to be told\n"
     "  --api-key KEY\n"
     "  --seed N             of prompts, arrivals and answers [1]\n"
     "  --timeout S          of a request [600]\n"
