@@ -41,7 +41,8 @@ static void name_model(struct job *j)
 static int open_batch(struct job *j)
 {
     const struct eng_config *c = j->config;
-    if (snprintf(j->errors, sizeof j->errors, c->errors ? "%s" : "%s.errors", c->errors ? c->errors : c->output) >=
+    const char *name = c->errors ? c->errors : c->output;
+    if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >=
         (int)sizeof j->errors)
         return kn_fail(KN_ELIMIT, "%s: too long a name", c->output);
     return eng_batch_open(&j->batch, &(struct eng_batch_options){
@@ -96,8 +97,9 @@ static void tell_progress(struct job *j)
     struct eng_batch_counts n;
     eng_batch_counts(j->batch, &n);
     uint64_t now = kn_now_ns();
-    atomic_store_explicit(&eng_progress_counter(j->bar)->done_bytes, n.done, memory_order_relaxed);
-    atomic_store_explicit(&eng_progress_counter(j->bar)->total_bytes, n.total - n.before, memory_order_relaxed);
+    struct off_progress *p = eng_progress_counter(j->bar);
+    atomic_store_explicit(&p->done_bytes, n.done, memory_order_relaxed);
+    atomic_store_explicit(&p->total_bytes, n.total - n.before, memory_order_relaxed);
     if (isatty(STDERR_FILENO) || now - j->said_ns < SAY_NS)
         return;
     j->said_ns = now;

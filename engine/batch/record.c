@@ -35,7 +35,8 @@ static int parse_id(struct eng_record *r, struct eng_fault *why)
         return refuse(why, "missing_custom_id", "the line has no \"custom_id\"");
     if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
         strlen(json_string_value(id)) != json_string_length(id))
-        return refuse(why, "invalid_custom_id", "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
+        return refuse(why, "invalid_custom_id",
+                      "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
     r->custom_id = json_string_value(id);
     r->n_custom_id = json_string_length(id);
     return 0;
@@ -54,8 +55,8 @@ static int parse_request(struct eng_record *r, struct eng_fault *why)
             r->api = urls[i].api;
             return 0;
         }
-    return refuse(why, "invalid_url", "\"url\" has to be /v1/chat/completions, /v1/completions, /v1/responses "
-                                      "or /v1/messages");
+    return refuse(why, "invalid_url",
+                  "\"url\" has to be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
 }
 
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why)

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define GATHER_NS 1000000000                    /* what a power cut may cost */
+#define GATHER_NS     1000000000                /* what a power cut may cost */
+#define JOURNAL_BYTES ((size_t)4 << 20)         /* of lines on their way, as long as the disk keeps up */
 
 struct flight {
     struct eng_ask *ask;                        /* NULL: free */
@@ -84,7 +85,8 @@ static int open_journal(struct eng_batch *b)
     struct eng_journal *j = &b->journal;
     int error;
     if (same_file(b->opt.out, b->in) || same_file(b->opt.errors, b->in))
-        return kn_fail(KN_EINVAL, "%s: would be read and written: name another file for the output", b->opt.in);
+        return kn_fail(KN_EINVAL, "%s: would be read and written: name another file for the output",
+                       b->opt.in);
     if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
         (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
         return error;
@@ -120,14 +122,14 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* A line is there as text, as JSON and as text once more while it is parsed; an ask keeps its JSON, and a line
- * that is much longer than a context is refused. */
+/* A line is there as text, as JSON and as text once more while it is parsed; an ask keeps its JSON, and a
+ * line that is much longer than a context is refused. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
     size_t kept = line < (size_t)n_ctx * 32 ? line : (size_t)n_ctx * 32;
-    return eng_seen_bytes(b->seen.most) + 6 * line + ((size_t)n_parallel + 1) * (4 * kept + (size_t)n_ctx * 64) +
-           ((size_t)4 << 20);
+    size_t flight = 4 * kept + (size_t)n_ctx * 64;
+    return eng_seen_bytes(b->seen.most) + 6 * line + ((size_t)n_parallel + 1) * flight + JOURNAL_BYTES;
 }
 
 int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_desk *desk, int n_parallel)
@@ -268,7 +270,8 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     enum eng_met met = r.custom_id ? eng_seen_meet(&b->seen, r.custom_id, r.n_custom_id) : ENG_MET_NEW;
     if (!bad && met == ENG_MET_TWICE) {
         why.code = "duplicate_custom_id";
-        snprintf(why.message, sizeof why.message, "an earlier line has this custom_id: this one is not answered");
+        snprintf(why.message, sizeof why.message,
+                 "an earlier line has this custom_id: this one is not answered");
         bad = KN_EINVAL;
     }
     if (bad) {
