@@ -62,17 +62,17 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat serve/speech_style serve/speech serve/speech_call serve/speech_value \
-                  serve/speech_grammar serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain \
-                  serve/params serve/ask serve/dialect serve/write_completions serve/write_chat \
-                  serve/write_responses serve/write_messages serve/reply \
-                  terminal prefix kv pace schedule draft_text draft_model draft session plan budget advise open \
-                  step stop measure interrupt json input \
+                  serve/speech_style serve/speech serve/speech_call serve/speech_value serve/speech_grammar \
+                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
+                  serve/dialect serve/write_completions serve/write_chat serve/write_responses \
+                  serve/write_messages serve/reply \
+                  chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget advise \
+                  open step stop measure interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \
-                  disk cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect \
-                  cmd_quantize cmd_pack cmd_synth cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
+                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

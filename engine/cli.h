@@ -28,6 +28,7 @@
     X(synth,    "write a model of a real shape with random weights")             \
     X(batch,    "answer a file of requests; resumes by itself")                  \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(fit,      "measure what passes take, and fit the model of it")             \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
@@ -77,7 +78,7 @@ struct eng_config {
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors,
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
          retry_failed;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];

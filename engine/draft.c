@@ -172,11 +172,22 @@ static void cut(struct eng_engine *e)
             spec_tree_prune(&e->due[i]->seat->tree, e->cut[i].keep, false);
 }
 
+static void explain(const struct eng_engine *e)
+{
+    char line[256];
+    eng_explain(e, line, sizeof line);
+    kn_say(KN_LOG_INFO, "%s", line);
+}
+
 static void draft_as_decided(struct eng_engine *e, int n_beside)
 {
     for (int i = 0; i < e->n_due; i++)
         e->due_seat[i] = e->due[i]->seat->number;
+    struct spec_decision before = e->decision;
     spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
+    if (e->opt.explain && (before.drafter != e->decision.drafter || before.depth != e->decision.depth ||
+                           before.why != e->decision.why))
+        explain(e);
     if (e->decision.drafter == SPEC_OFF)
         return;
     draft(e, e->decision.drafter, e->decision.depth);
