@@ -53,7 +53,7 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *errors;                                 /* of a batch; NULL: beside its output */
     const char *batches;                                /* "1,4,16" */

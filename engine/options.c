@@ -183,6 +183,8 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
+      "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
