@@ -77,6 +77,7 @@ struct eng_config {
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI; tokens of their blocks */
     enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
          retry_failed;
