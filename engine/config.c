@@ -215,6 +215,8 @@ static const char *place_flag(enum eng_command_id command)
 {
     if (command == ENG_simulate)
         return "--what";
+    if (command == ENG_batch)
+        return "--input";
     return command == ENG_inspect || command == ENG_quantize || command == ENG_pack ? "--model" : NULL;
 }
 
