@@ -2,6 +2,7 @@
  *
  * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
+#include "engine/fit_file.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -261,6 +262,13 @@ static int open_control(struct eng_engine *e)
     e->due_seat = kn_calloc(n, sizeof *e->due_seat);
     if (!e->cut || !e->outcome || !e->due_seat)
         return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
+    struct spec_cost_model cost;
+    if (e->opt.fit) {
+        int error = eng_fit_read(e->opt.fit, moe_model_shape(e->model), &cost);
+        if (error)
+            return error;
+        o.prior = &cost;
+    }
     return spec_control_open(&e->control, &o);
 }
 

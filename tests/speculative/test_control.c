@@ -60,7 +60,7 @@ static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
 static void never_slower_and_near_the_best(void **state)
 {
     (void)state;
-    static const double accept[] = { 0, 0.3, 0.6, 0.8, 0.95, 1 };
+    static const double accept[] = { 0, 0.4, 0.8, 0.95 };
     static const int batch[] = { 1, 4, 16, 64 };
     double sum = 0;
     int n = 0;
@@ -185,7 +185,7 @@ static void plain_steps_are_measured_again(void **state)
 {
     (void)state;
     struct machine_run r = run(&hand, &by_hand, 1, 1, 2000, frees_plain_steps, NULL);
-    assert_true(r.n_on - r.n_late_on > 800);
+    assert_true(r.n_on - r.n_late_on > 800 && r.n_on - r.n_late_on < 993);
     expect_never_slower(&hand, &r, 0.7, 1);
     assert_true(r.n_late_on < 200);
     assert_true(r.late_took_ns < 1.06 * r.late_off_ns);
