@@ -28,7 +28,7 @@ void eng_session_close(struct eng_session *s)
 
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
-    int n_vocab = moe_model_shape(e->model)->n_vocab;
+    int n_vocab = eng_vocab_size(e->vocab);     /* rows of the model beyond it are padding */
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
     if (r->n_token > e->opt.n_ctx)
