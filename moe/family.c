@@ -11,16 +11,23 @@
 struct family {
     const char *arch;
     enum kn_rope rope;
-    bool qkv_bias, qk_norm;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
+    bool qkv_bias;
+    enum moe_qk_norm qk_norm;
+    enum moe_shared shared;
+    bool norm_topk, as_dense;                   /* where the file does not say: normalised; as wide as dense layers */
 };
 
 static const struct family families[] = {
-    { "llama",    KN_ROPE_PAIRS,  false, false, MAY_HAVE_EXPERTS },     /* llama, mistral, mixtral */
-    { "qwen2",    KN_ROPE_HALVES, true,  false, DENSE_ONLY },
-    { "qwen3",    KN_ROPE_HALVES, false, true,  DENSE_ONLY },
-    { "qwen3moe", KN_ROPE_HALVES, false, true,  MUST_HAVE_EXPERTS },
+    { .arch = "llama", .rope = KN_ROPE_PAIRS, .experts = MAY_HAVE_EXPERTS,     /* llama, mistral, mixtral */
+      .norm_topk = true, .as_dense = true },
+    { .arch = "qwen2", .qkv_bias = true },
+    { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
+    { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
+    { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
+    { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
+#define N_FAMILY ((int)(sizeof families / sizeof *families))
 
 /* ---- keys: "<arch>.<name>" ------------------------------------------------------------------------ */
 
@@ -98,7 +105,8 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
         (error = get_int_uniform(k, "attention.head_count", d->n_layer, 1, 4096, -1, &d->n_head)) ||
         (error = get_int_uniform(k, "attention.head_count_kv", d->n_layer, 1, 4096, d->n_head, &d->n_kv)) ||
-        (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)))
+        (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)) ||
+        (error = get_float(k, "attention.clamp_kqv", 0, 1e6, 0, &d->clamp_qkv)))
         return error;
     int d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head, d_value;
     if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
@@ -119,9 +127,24 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* The network that all rows share: its width is a number of its own, or that of dense layers. */
+static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
+{
+    int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &count);
+    if (error)
+        return error;
+    if (count && family->shared == MOE_SHARED_NONE)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
+                       moe_file_path(k->f), k->arch, count, k->arch);
+    d->shared = family->shared;
+    if (d->shared == MOE_SHARED_GATED)
+        return get_int(k, "expert_shared_feed_forward_length", 1, 1 << 24, d_ff ? d_ff : -1, &d->d_shared);
+    return 0;
+}
+
 static int read_experts(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
-    int error, gating, shared;
+    int error, gating, d_ff;
     if ((error = get_int(k, "expert_count", 0, 1 << 16, 0, &d->n_expert)))
         return error;
     if (d->n_expert == 0 && family->experts == MUST_HAVE_EXPERTS)
@@ -129,20 +152,21 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f),
                        k->arch, k->arch);
-    if (d->n_expert == 0 || family->experts == MAY_HAVE_EXPERTS) {
-        if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, 1, 1 << 24, -1, &d->d_ff)))
-            return error;
-    }
-    if (d->n_expert == 0)
+    int least = d->n_expert ? 0 : 1;            /* 0: not said */
+    if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
+        return error;
+    if (d->n_expert == 0) {
+        d->d_ff = d_ff;
         return 0;
+    }
     char buf[128];
-    d->norm_topk = true;
+    d->norm_topk = family->norm_topk;
     d->expert_scale = 1;
-    int fallback = d->d_ff ? d->d_ff : -1;
+    int fallback = family->as_dense && d_ff ? d_ff : -1;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
         (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 1, &gating)) ||
-        (error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &shared)) ||
+        (error = read_shared(d, k, family, d_ff)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
@@ -150,12 +174,8 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (gating > 1)                             /* 0: not said; 1: softmax */
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; softmax (1) is what %s has",
                        moe_file_path(k->f), k->arch, gating, k->arch);
-    if (shared)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
-                       moe_file_path(k->f), k->arch, shared, k->arch);
     if (d->expert_scale == 0)                   /* written by some converters for "none" */
         d->expert_scale = 1;
-    d->d_ff = 0;
     return 0;
 }
 
@@ -200,6 +220,21 @@ static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
     return 0;
 }
 
+static const struct family *find_family(const struct moe_file *f, struct moe_string arch)
+{
+    char shown[64], known[512] = "";
+    for (int i = 0; i < N_FAMILY; i++) {
+        if (moe_string_is(arch, families[i].arch))
+            return &families[i];
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
+    }
+    moe_string_show(arch, shown, sizeof shown);
+    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; these are: %s (mistral and mixtral "
+            "files say llama)", moe_file_path(f), shown, known);
+    return NULL;
+}
+
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
 {
     struct moe_string arch;
@@ -209,16 +244,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (error == 0)
         return kn_fail(KN_ECORRUPT, "%s: general.architecture is missing", moe_file_path(f));
     *d = (struct moe_desc){ .scaling = MOE_SCALING_NONE };
-    const struct family *family = NULL;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (moe_string_is(arch, families[i].arch))
-            family = &families[i];
-    if (!family) {
-        char shown[64];
-        moe_string_show(arch, shown, sizeof shown);
-        return kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; llama (and mistral, "
-                       "mixtral), qwen2, qwen3 and qwen3moe are", moe_file_path(f), shown);
-    }
+    const struct family *family = find_family(f, arch);
+    if (!family)
+        return KN_EUNSUPPORTED;
     snprintf(d->arch, sizeof d->arch, "%s", family->arch);
     d->rope = family->rope;
     d->qkv_bias = family->qkv_bias;

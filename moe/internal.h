@@ -58,6 +58,8 @@ uint32_t moe_file_type(enum kn_format f);
 /* ---- what a model is: family.c reads it from metadata, model.c binds weights to it ---------------- */
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
+enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
+enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_GATED };     /* gated: times sigmoid of a product with the row */
 
 /* A family as data: everything the one forward pass asks about. */
 struct moe_desc {
@@ -65,6 +67,8 @@ struct moe_desc {
     int n_layer, d_model, n_head, n_kv, d_head, n_rot, n_vocab, n_ctx_train;
     int d_ff;                                   /* dense layers */
     int n_expert, n_used, d_expert;             /* 0, 0, 0: a dense model */
+    enum moe_shared shared;
+    int d_shared;                               /* the network that every row goes through beside its experts */
     float eps;
     enum kn_rope rope;
     float rope_base;
@@ -72,7 +76,9 @@ struct moe_desc {
     float scaling_factor, scaling_attn;         /* scaling_attn multiplies cos and sin */
     int scaling_ctx;                            /* yarn: the context it was trained on first */
     float beta_fast, beta_slow;
-    bool qkv_bias, qk_norm;
+    bool qkv_bias;
+    enum moe_qk_norm qk_norm;
+    float clamp_qkv;                            /* Q, K and V stay within plus and minus this; 0: anything */
     bool norm_topk;                             /* chosen probabilities are made to sum to 1 */
     float expert_scale;                         /* and multiplied by this */
 };
@@ -84,10 +90,11 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [
 
 struct moe_layer {
     float *attn_norm, *ffn_norm;                /* [d_model] */
-    float *q_norm, *k_norm;                     /* [d_head] or NULL */
+    float *q_norm, *k_norm;                     /* [d_head], of all heads [n_head * d_head] and [n_kv * d_head], or NULL */
     float *q_bias, *k_bias, *v_bias;            /* or NULL */
     struct kn_mat q, k, v, o;                   /* o reads n_head * d_head */
-    struct kn_mat gate, up, down;               /* dense layers */
+    struct kn_mat gate, up, down;               /* dense layers; in the others what all rows share, or nothing */
+    struct kn_mat shared_gate;                  /* [1, d_model] or nothing */
     struct kn_mat router;                       /* [n_expert, d_model]; data NULL in a dense layer */
     int expert0;                                /* the store's number of this layer's expert 0 */
     unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
@@ -146,6 +153,7 @@ struct moe_guess {
     struct moe_acts norm;                       /* [moe_guess_rows, d_model] */
     float *logit;                               /* [moe_guess_rows, n_expert] */
     int32_t *id;                                /* [moe_guess_rows, n_used] */
+    float *weight;                              /* [moe_guess_rows, n_used] */
 };
 
 struct moe_context {
@@ -163,12 +171,13 @@ struct moe_context {
     float *q, *k, *v;                           /* [max_row, n_head * d_head], [max_row, n_kv * d_head] */
     struct moe_acts att;                        /* [max_row, n_head * d_head] what attention gave */
     float (*turn)[2];                           /* [max_row, n_rot / 2] */
-    float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff] */
-    struct moe_acts act;                        /* the same shape: swiglu(gate, up) */
+    float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared] */
+    struct moe_acts act, wide;                  /* their activations: of experts, of what all rows go through */
     float *y;                                   /* [max_row * n_used, d_model] */
     float *route_logit;                         /* [max_row, n_expert] */
     int32_t *route_id;                          /* [max_row, n_used] */
     float *route_weight;                        /* [max_row, n_used] */
+    float *shared_weight, *shared;              /* [max_row], [max_row, d_model] */
     struct moe_plan plan;
     uint8_t *mark;                              /* [n_expert] the ticket's */
     int32_t *arrived;                           /* [n_expert], and two beside it: what off_wait fills */
@@ -189,6 +198,7 @@ void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
+void moe_route_row(const struct moe_context *c, float *p, int32_t *id, float *weight);
 int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
 void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
 void moe_guess_end(struct moe_context *c);
@@ -215,8 +225,11 @@ struct moe_synth_shape {
     const char *name, *arch, *pre;          /* pre: the pre-tokeniser's name */
     int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
     int n_expert, n_used, d_expert;         /* n_expert 0: dense, d_ff wide */
+    int d_shared;
     float rope_base, eps;
-    bool qk_norm;
+    bool qkv_bias;
+    enum moe_qk_norm qk_norm;
+    enum moe_shared shared;
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* or NULL */
 

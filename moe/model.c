@@ -15,33 +15,40 @@
 
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
-enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT };
-enum need { ALWAYS, QK_NORM, QKV_BIAS, DENSE, EXPERTS };
+enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
+enum need { ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, DENSE, EXPERTS, SHARED, SHARED_GATE };
 
 struct part {
     const char *name;
     enum need need;
-    enum dim out, in;                           /* a vector has out D_ONE */
-    size_t field;                               /* float * or struct kn_mat in struct moe_layer */
+    enum { VECTOR, MATRIX } kind;               /* float * or struct kn_mat .. */
+    enum dim out, in;
+    size_t field;                               /* .. in struct moe_layer */
 };
 #define FIELD(name) offsetof(struct moe_layer, name)
 
 static const struct part parts[] = {
-    { "attn_norm.weight",    ALWAYS,   D_ONE,     D_MODEL, FIELD(attn_norm) },
-    { "attn_q.weight",       ALWAYS,   D_Q,       D_MODEL, FIELD(q) },
-    { "attn_k.weight",       ALWAYS,   D_KV,      D_MODEL, FIELD(k) },
-    { "attn_v.weight",       ALWAYS,   D_KV,      D_MODEL, FIELD(v) },
-    { "attn_output.weight",  ALWAYS,   D_MODEL,   D_Q,     FIELD(o) },
-    { "attn_q_norm.weight",  QK_NORM,  D_ONE,     D_HEAD,  FIELD(q_norm) },
-    { "attn_k_norm.weight",  QK_NORM,  D_ONE,     D_HEAD,  FIELD(k_norm) },
-    { "attn_q.bias",         QKV_BIAS, D_ONE,     D_Q,     FIELD(q_bias) },
-    { "attn_k.bias",         QKV_BIAS, D_ONE,     D_KV,    FIELD(k_bias) },
-    { "attn_v.bias",         QKV_BIAS, D_ONE,     D_KV,    FIELD(v_bias) },
-    { "ffn_norm.weight",     ALWAYS,   D_ONE,     D_MODEL, FIELD(ffn_norm) },
-    { "ffn_gate.weight",     DENSE,    D_FF,      D_MODEL, FIELD(gate) },
-    { "ffn_up.weight",       DENSE,    D_FF,      D_MODEL, FIELD(up) },
-    { "ffn_down.weight",     DENSE,    D_MODEL,   D_FF,    FIELD(down) },
-    { "ffn_gate_inp.weight", EXPERTS,  D_EXPERTS, D_MODEL, FIELD(router) },
+    { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
+    { "attn_q.weight",             ALWAYS,       MATRIX, D_Q,       D_MODEL,  FIELD(q) },
+    { "attn_k.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(k) },
+    { "attn_v.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(v) },
+    { "attn_output.weight",        ALWAYS,       MATRIX, D_MODEL,   D_Q,      FIELD(o) },
+    { "attn_q_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(k_norm) },
+    { "attn_q_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_Q,      FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_KV,     FIELD(k_norm) },
+    { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
+    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(k_bias) },
+    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(v_bias) },
+    { "ffn_norm.weight",           ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
+    { "ffn_up.weight",             DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(up) },
+    { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
+    { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
+    { "ffn_gate_shexp.weight",     SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(gate) },
+    { "ffn_up_shexp.weight",       SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(up) },
+    { "ffn_down_shexp.weight",     SHARED,       MATRIX, D_MODEL,   D_SHARED, FIELD(down) },
+    { "ffn_gate_inp_shexp.weight", SHARED_GATE,  MATRIX, D_ONE,     D_MODEL,  FIELD(shared_gate) },
 };
 #define N_PART ((int)(sizeof parts / sizeof *parts))
 
@@ -61,6 +68,7 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_FF:      return d->d_ff;
     case D_EXPERTS: return d->n_expert;
     case D_EXPERT:  return d->d_expert;
+    case D_SHARED:  return d->d_shared;
     }
     return 0;
 }
@@ -68,11 +76,14 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
 static bool is_needed(const struct moe_desc *d, enum need need)
 {
     switch (need) {
-    case QK_NORM:  return d->qk_norm;
-    case QKV_BIAS: return d->qkv_bias;
-    case DENSE:    return d->n_expert == 0;
-    case EXPERTS:  return d->n_expert > 0;
-    default:       return true;
+    case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
+    case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
+    case QKV_BIAS:     return d->qkv_bias;
+    case DENSE:        return d->n_expert == 0;
+    case EXPERTS:      return d->n_expert > 0;
+    case SHARED:       return d->shared != MOE_SHARED_NONE;
+    case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
+    default:           return true;
     }
 }
 
@@ -165,8 +176,8 @@ static int bind_layer(struct binder *b, int layer)
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
         void *field = (char *)l + p->field;
         int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
-        int error = p->out == D_ONE ? bind_vector(b, name, n_in, false, field)
-                                    : bind_matrix(b, name, n_out, n_in, false, field);
+        int error = p->kind == VECTOR ? bind_vector(b, name, n_in, false, field)
+                                      : bind_matrix(b, name, n_out, n_in, false, field);
         if (error)
             return error;
     }
@@ -419,7 +430,7 @@ static void describe(struct moe_model *m)
         if (m->dense[i].matrix != &m->embed || m->tied)
             m->shape.pass_bytes += m->dense[i].tensor->bytes;
     double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
-    double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert : 3.0 * d->d_ff;
+    double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared : 3.0 * d->d_ff;
     m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv + ffn) + d->n_vocab);
     if (d->n_expert)
         sum_up_experts(m);

@@ -23,14 +23,11 @@ void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
     }
 }
 
-static void route_row(void *arg, int row, int thread)
+/* p[n_expert]: the router's logits, which become probabilities; id and weight: [n_used]. */
+void moe_route_row(const struct moe_context *c, float *p, int32_t *id, float *weight)
 {
-    (void)thread;
-    struct moe_context *c = arg;
     const struct moe_desc *d = &c->model->desc;
-    float *p = c->route_logit + (size_t)row * (size_t)d->n_expert;
-    int32_t *id = c->route_id + (size_t)row * (size_t)d->n_used;
-    float *weight = c->route_weight + (size_t)row * (size_t)d->n_used, sum = 0;
+    float sum = 0;
     c->model->ops->softmax(p, d->n_expert);
     moe_choose(p, d->n_expert, d->n_used, id);
     for (int i = 0; i < d->n_used; i++)
@@ -41,12 +38,21 @@ static void route_row(void *arg, int row, int thread)
     }
 }
 
+static void route_item(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    size_t n_used = (size_t)c->model->desc.n_used, at = (size_t)row;
+    moe_route_row(c, c->route_logit + at * (size_t)c->model->desc.n_expert, c->route_id + at * n_used,
+                  c->route_weight + at * n_used);
+}
+
 void moe_route(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     c->product[0] = moe_product(&c->norm, &l->router, c->route_logit, c->n_row);
     moe_products(c, 1);
-    kn_parallel_for(c->team, c->n_row, route_row, c);
+    kn_parallel_for(c->team, c->n_row, route_item, c);
 }
 
 void moe_plan_rows(struct moe_context *c, int layer)

@@ -27,6 +27,8 @@
 #define SHARPEN  1.3f                       /* of queries and of keys: attention is not flat */
 #define ROUTER   1.5f                       /* deviation of router logits */
 #define LOGIT    2.0f                       /* deviation of output logits */
+#define BIAS     0.1f                       /* deviation of biases */
+#define PER_LAYER 24                        /* tensors, at most */
 #define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
 
 struct recipe {                             /* one tensor */
@@ -47,19 +49,27 @@ struct plan {
 
 /* ---- which tensors --------------------------------------------------------------------------- */
 
-static struct recipe *add(struct plan *p, const char *name, enum kn_format format, float deviation)
+static struct recipe *add(struct plan *p, const char *name, const char *kind, enum kn_format format,
+                          float deviation)
 {
     kn_assert(p->n_recipe < p->room);
     struct recipe *r = &p->recipe[p->n_recipe++];
     *r = (struct recipe){ .format = format, .deviation = deviation };
-    snprintf(r->name, sizeof r->name, "%s.weight", name);
+    snprintf(r->name, sizeof r->name, "%s.%s", name, kind);
     return r;
 }
 
 static void add_norm(struct plan *p, const char *name, int n, float mean)
 {
-    struct recipe *r = add(p, name, KN_F32, 0.05f * mean);
+    struct recipe *r = add(p, name, "weight", KN_F32, 0.05f * mean);
     r->mean = mean;
+    r->n_dim = 1;
+    r->dim[0] = (uint64_t)n;
+}
+
+static void add_bias(struct plan *p, const char *name, int n, float deviation)
+{
+    struct recipe *r = add(p, name, "bias", KN_F32, deviation);
     r->n_dim = 1;
     r->dim[0] = (uint64_t)n;
 }
@@ -68,7 +78,8 @@ static void add_norm(struct plan *p, const char *name, int n, float mean)
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
                     int n_mat, float gain)
 {
-    struct recipe *r = add(p, name, moe_format_fit(name, want, (uint64_t)n_in), gain / sqrtf((float)n_in));
+    enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
+    struct recipe *r = add(p, name, "weight", format, gain / sqrtf((float)n_in));
     r->n_dim = n_mat ? 3 : 2;
     r->dim[0] = (uint64_t)n_in;
     r->dim[1] = (uint64_t)n_out;
@@ -93,9 +104,14 @@ static void add_attention(struct plan *p, int layer)
     add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
     add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
     add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0, RESIDUAL);
+    if (s->qkv_bias) {
+        add_bias(p, IN("attn_q"), n_q, BIAS);
+        add_bias(p, IN("attn_k"), n_kv, BIAS);
+        add_bias(p, IN("attn_v"), n_kv, BIAS);
+    }
     if (s->qk_norm) {
-        add_norm(p, IN("attn_q_norm"), s->d_head, SHARPEN);
-        add_norm(p, IN("attn_k_norm"), s->d_head, SHARPEN);
+        add_norm(p, IN("attn_q_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_q : s->d_head, SHARPEN);
+        add_norm(p, IN("attn_k_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_kv : s->d_head, SHARPEN);
     }
 }
 
@@ -115,13 +131,19 @@ static void add_ffn(struct plan *p, int layer)
     add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, s->n_expert, 1);
     add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, s->n_expert, 1);
     add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, s->n_expert, down);
+    if (s->shared) {
+        add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
+        add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
+    }
 #undef IN
 }
 
 static int make_plan(struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
-    p->room = 3 + 12 * p->n_layer;
+    p->room = 3 + PER_LAYER * p->n_layer;
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
@@ -179,6 +201,8 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         say_u32(w, arch, "expert_used_count", s->n_used);
         if (s->d_expert != s->d_ff)
             say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+        if (s->d_shared)
+            say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
     }
     return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
 }
