@@ -35,6 +35,10 @@ KN_OPS_OF(avx512)
 /* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
+/* 2^(e - 128), what an MXFP4 block's whole numbers are multiplied by; e 255, in the format no number,
+ * is infinity. */
+float kn_mxfp4_step(uint8_t e);
+
 /* The CPUs that this process may use, node by node. */
 struct kn_cpus {
     int n_node, node[KN_NODES];                 /* as in struct kn_machine */

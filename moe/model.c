@@ -118,7 +118,7 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
         *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %u, which is not supported yet "
-                         "(F32, F16, BF16, Q8_0, Q4_K and Q6_K are)", path, name, t->gguf_type);
+                         "(F32, F16, BF16, Q8_0, Q4_K, Q6_K and MXFP4 are)", path, name, t->gguf_type);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {

@@ -38,6 +38,7 @@ uint32_t moe_file_type(enum kn_format f)
     case KN_Q4_K: return 15;
     case KN_Q6_K: return 18;
     case KN_BF16: return 32;
+    case KN_MXFP4: return 38;
     default:      return 0;
     }
 }
