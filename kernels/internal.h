@@ -21,6 +21,8 @@
     void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],       \
                        enum kn_rope kind);                                                        \
     void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                    \
+    void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit,    \
+                                 int n, float *y);                                                \
     void kn_softmax_##isa(float *x, int n);                                                       \
     void kn_add_##isa(float *x, const float *y, int n);                                           \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                           \
