@@ -79,6 +79,7 @@ static void attend_item(void *arg, int item, int thread)
     const struct attention_job *j = arg;
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = j->l;
     int head = item / c->n_row, row = c->n_row - 1 - item % c->n_row, n_q = d->n_head / d->n_kv;
     const struct moe_row *r = &c->batch->row[row];
     if (c->status[row])
@@ -88,8 +89,10 @@ static void attend_item(void *arg, int item, int thread)
     c->model->ops->attend(&(struct kn_attend){
         .q = c->q + at, .out = c->att.x + out,
         .k = kv_head(c, j->layer, 0, head), .v = kv_head(c, j->layer, 1, head),
-        .base = r->base, .tail = r->tail, .n_base = r->n_base, .first = 0, .last = r->position,
+        .base = r->base, .tail = r->tail, .n_base = r->n_base,
+        .first = l->window ? kn_max(0, r->position - l->window + 1) : 0, .last = r->position,
         .n_q = n_q, .d_head = d->d_head, .kv = c->opt.kv, .scale = c->attend_scale,
+        .sink = l->sinks ? l->sinks + head * n_q : NULL,
     });
 }
 
@@ -109,5 +112,5 @@ void moe_attention(struct moe_context *c, int layer)
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_head, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
-    moe_rows_add(c, c->y);
+    moe_rows_add(c, c->y, l->o_bias);
 }

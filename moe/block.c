@@ -13,13 +13,23 @@
 
 struct ffn_job {
     struct moe_context *c;
-    const int32_t *pair;                        /* rows of gate, up and acts; NULL: the identity */
+    const struct moe_layer *l;
+    const int32_t *pair;                        /* rows of gate, up and acts; NULL: the identity, no experts */
     struct moe_acts *acts;
     unsigned kinds;
     int d_act;
 };
 
 /* ---- activation -------------------------------------------------------------------------------------- */
+
+static void activate(const struct moe_context *c, const float *gate, const float *up, int n, float *x)
+{
+    const struct moe_desc *d = &c->model->desc;
+    if (d->swiglu_limit > 0)
+        c->model->ops->swiglu_clamped(gate, up, d->swiglu_alpha, d->swiglu_limit, n, x);
+    else
+        c->model->ops->swiglu(gate, up, n, x);
+}
 
 static void activate_item(void *arg, int item, int thread)
 {
@@ -29,7 +39,12 @@ static void activate_item(void *arg, int item, int thread)
     int row = j->pair ? j->pair[item] : item;
     size_t at = (size_t)row * (size_t)j->d_act;
     float *x = j->acts->x + (size_t)row * j->acts->stride;
-    c->model->ops->swiglu(c->gate + at, c->up + at, j->d_act, x);
+    if (j->pair && j->l->gate_bias) {
+        size_t own = (size_t)c->route_id[row] * (size_t)j->d_act;
+        c->model->ops->add(c->gate + at, j->l->gate_bias + own, j->d_act);
+        c->model->ops->add(c->up + at, j->l->up_bias + own, j->d_act);
+    }
+    activate(c, c->gate + at, c->up + at, j->d_act, x);
     moe_code_row(c, j->acts, j->kinds, j->d_act, row);
 }
 
@@ -43,7 +58,7 @@ static void run_wide(struct moe_context *c, const struct moe_layer *l, int d_act
     if (l->shared_gate.n_out)
         c->product[2] = moe_product(&c->norm, &l->shared_gate, c->shared_weight, c->n_row);
     moe_products(c, l->shared_gate.n_out ? 3 : 2);
-    struct ffn_job job = { c, NULL, &c->wide, moe_act_bit(&l->down), d_act };
+    struct ffn_job job = { c, l, NULL, &c->wide, moe_act_bit(&l->down), d_act };
     kn_parallel_for(c->team, c->n_row, activate_item, &job);
     c->product[0] = moe_product(&c->wide, &l->down, y, c->n_row);
     moe_products(c, 1);
@@ -54,7 +69,7 @@ void moe_dense_ffn(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     moe_rows_norm(c, l->ffn_norm, moe_act_bit(&l->gate) | moe_act_bit(&l->up), NULL, c->n_row);
     run_wide(c, l, c->model->desc.d_ff, c->y);
-    moe_rows_add(c, c->y);
+    moe_rows_add(c, c->y, NULL);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
@@ -99,7 +114,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         int begin = p->first[c->arrived[i]];
         while (i + 1 < n_run && c->arrived[i + 1] == c->arrived[i] + 1)
             i++;
-        struct ffn_job job = { c, p->pair + begin, &c->act, l->down_acts, c->model->desc.d_expert };
+        struct ffn_job job = { c, l, p->pair + begin, &c->act, l->down_acts, c->model->desc.d_expert };
         kn_parallel_for(c->team, p->first[c->arrived[i] + 1] - begin, activate_item, &job);
     }
     for (int i = 0; i < n_run; i++)
@@ -123,6 +138,8 @@ static void combine_row(void *arg, int row, int thread)
     memset(sum, 0, n * sizeof *sum);
     for (int i = 0; i < d->n_used; i++) {
         size_t pair = (size_t)row * (size_t)d->n_used + (size_t)i;
+        if (j->l->down_bias)
+            c->model->ops->add(c->y + pair * n, j->l->down_bias + (size_t)c->route_id[pair] * n, d->d_model);
         c->model->ops->add_scaled(sum, c->route_weight[pair], c->y + pair * n, d->d_model);
     }
     if (d->d_shared) {

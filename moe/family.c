@@ -13,7 +13,11 @@ struct family {
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
     bool qkv_bias;
+    bool o_bias, sinks, router_bias, expert_bias, post_norm, yarn_exact;
     enum moe_qk_norm qk_norm;
+    int window_period;                          /* over 0: all layers but each of so many see a window */
+    enum moe_gating gating;                     /* 0: softmax */
+    float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
     bool norm_topk, as_dense;                   /* where the file does not say: normalised; as wide as dense layers */
 };
@@ -25,6 +29,9 @@ static const struct family families[] = {
     { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
     { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
     { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
+    { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
+      .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
+      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -136,7 +143,6 @@ static int read_shared(struct moe_desc *d, const struct keys *k, const struct fa
     if (count && family->shared == MOE_SHARED_NONE)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
                        moe_file_path(k->f), k->arch, count, k->arch);
-    d->shared = family->shared;
     if (d->shared == MOE_SHARED_GATED)
         return get_int(k, "expert_shared_feed_forward_length", 1, 1 << 24, d_ff ? d_ff : -1, &d->d_shared);
     return 0;
@@ -160,20 +166,18 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
         return 0;
     }
     char buf[128];
-    d->norm_topk = family->norm_topk;
-    d->expert_scale = 1;
     int fallback = family->as_dense && d_ff ? d_ff : -1;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
-        (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 1, &gating)) ||
+        (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating)) ||
         (error = read_shared(d, k, family, d_ff)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
         return error;
-    if (gating > 1)                             /* 0: not said; 1: softmax */
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; softmax (1) is what %s has",
-                       moe_file_path(k->f), k->arch, gating, k->arch);
+    if (gating && gating != (int)d->gating)     /* 0: not said */
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
+                       k->arch, gating, (int)d->gating, k->arch);
     if (d->expert_scale == 0)                   /* written by some converters for "none" */
         d->expert_scale = 1;
     return 0;
@@ -211,6 +215,27 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* The period may be given, or for each layer whether it has a window, which must be the family's. */
+static int read_window(struct moe_desc *d, const struct keys *k)
+{
+    char buf[128];
+    int error;
+    if (!d->window_period)
+        return 0;
+    if ((error = get_int(k, "attention.sliding_window", 1, INT32_MAX, -1, &d->window)))
+        return error;
+    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
+    if (!v || v->type != MOE_ARRAY)
+        return get_int(k, "attention.sliding_window_pattern", 1, 4096, d->window_period, &d->window_period);
+    bool same = v->item != MOE_STRING && v->item != MOE_F32 && v->item != MOE_F64 && v->n >= (size_t)d->n_layer;
+    for (int i = 0; same && i < d->n_layer; i++)
+        same = (moe_value_int(v, (size_t)i) != 0) == (i % d->window_period != d->window_period - 1);
+    if (!same)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not a window in all layers but each of %d, as %s has",
+                       moe_file_path(k->f), buf, d->window_period, k->arch);
+    return 0;
+}
+
 static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
 {
     const struct moe_value *tokens = moe_file_find(f, "tokenizer.ggml.tokens");
@@ -235,6 +260,28 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
     return NULL;
 }
 
+static void take_family(struct moe_desc *d, const struct family *family)
+{
+    *d = (struct moe_desc){
+        .rope = family->rope, .qkv_bias = family->qkv_bias, .o_bias = family->o_bias, .sinks = family->sinks,
+        .router_bias = family->router_bias, .expert_bias = family->expert_bias, .post_norm = family->post_norm,
+        .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
+        .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
+        .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
+        .norm_topk = family->norm_topk, .expert_scale = 1,
+    };
+    snprintf(d->arch, sizeof d->arch, "%s", family->arch);
+}
+
+void moe_desc_family(struct moe_desc *d, const char *arch)
+{
+    int i = 0;
+    while (i < N_FAMILY - 1 && strcmp(families[i].arch, arch))
+        i++;
+    kn_assert(!strcmp(families[i].arch, arch));
+    take_family(d, &families[i]);
+}
+
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
 {
     struct moe_string arch;
@@ -243,17 +290,13 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         return error;
     if (error == 0)
         return kn_fail(KN_ECORRUPT, "%s: general.architecture is missing", moe_file_path(f));
-    *d = (struct moe_desc){ .scaling = MOE_SCALING_NONE };
     const struct family *family = find_family(f, arch);
     if (!family)
         return KN_EUNSUPPORTED;
-    snprintf(d->arch, sizeof d->arch, "%s", family->arch);
-    d->rope = family->rope;
-    d->qkv_bias = family->qkv_bias;
-    d->qk_norm = family->qk_norm;
+    take_family(d, family);
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k)) || (error = read_experts(d, &k, family)) ||
-        (error = read_rope(d, &k)) || (error = check_vocab(d, f)))
+        (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = check_vocab(d, f)))
         return error;
     return 0;
 }
@@ -284,8 +327,15 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq)
     if (d->scaling == MOE_SCALING_YARN) {
         if (!(d->beta_fast > 0 && d->beta_slow > 0 && d->rope_base > 1))
             return kn_fail(KN_ECORRUPT, "the yarn scaling's betas or base are out of range");
-        low = clamp_floor(yarn_pair(d, d->beta_fast), d->n_rot - 1);
-        high = clamp_ceil(yarn_pair(d, d->beta_slow), d->n_rot - 1);
+        low = yarn_pair(d, d->beta_fast);
+        high = yarn_pair(d, d->beta_slow);
+        if (d->yarn_exact) {
+            low = low < 0 ? 0 : low;
+            high = high > d->n_rot - 1 ? d->n_rot - 1 : high;
+        } else {
+            low = clamp_floor(low, d->n_rot - 1);
+            high = clamp_ceil(high, d->n_rot - 1);
+        }
         if (high - low < 0.001)
             high = low + 0.001;
     }

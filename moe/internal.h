@@ -59,6 +59,7 @@ uint32_t moe_file_type(enum kn_format f);
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
+enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_CHOSEN = 3 };  /* as in files; chosen: softmax of those alone */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_GATED };     /* gated: times sigmoid of a product with the row */
 
 /* A family as data: everything the one forward pass asks about. */
@@ -75,15 +76,24 @@ struct moe_desc {
     enum moe_scaling scaling;
     float scaling_factor, scaling_attn;         /* scaling_attn multiplies cos and sin */
     int scaling_ctx;                            /* yarn: the context it was trained on first */
+    bool yarn_exact;                            /* its ramp may begin and end between two pairs */
     float beta_fast, beta_slow;
-    bool qkv_bias;
+    bool qkv_bias, o_bias, sinks;
+    int window, window_period;                  /* positions seen, but all in each window_period-th layer; 0: all */
+    bool post_norm;                             /* what files call the FFN's norm */
     enum moe_qk_norm qk_norm;
     float clamp_qkv;                            /* Q, K and V stay within plus and minus this; 0: anything */
+    enum moe_gating gating;
+    bool router_bias, expert_bias;
+    float swiglu_alpha, swiglu_limit;           /* of the clamped activation; 0: the usual one */
     bool norm_topk;                             /* chosen probabilities are made to sum to 1 */
     float expert_scale;                         /* and multiplied by this */
 };
 
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
+
+/* What all models of a family have, without a number of theirs; arch is one of those known. */
+void moe_desc_family(struct moe_desc *d, const char *arch);
 
 /* The angle that pair i advances per position; extra[i], when there is one, divides it. */
 int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [n_rot / 2] */);
@@ -91,11 +101,15 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [
 struct moe_layer {
     float *attn_norm, *ffn_norm;                /* [d_model] */
     float *q_norm, *k_norm;                     /* [d_head], of all heads [n_head * d_head] and [n_kv * d_head], or NULL */
-    float *q_bias, *k_bias, *v_bias;            /* or NULL */
+    float *q_bias, *k_bias, *v_bias, *o_bias;   /* or NULL */
+    float *sinks;                               /* [n_head] or NULL */
+    int window;                                 /* positions seen, its own among them; 0: all */
     struct kn_mat q, k, v, o;                   /* o reads n_head * d_head */
     struct kn_mat gate, up, down;               /* dense layers; in the others what all rows share, or nothing */
     struct kn_mat shared_gate;                  /* [1, d_model] or nothing */
     struct kn_mat router;                       /* [n_expert, d_model]; data NULL in a dense layer */
+    float *router_bias;                         /* [n_expert] or NULL */
+    float *gate_bias, *up_bias, *down_bias;     /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
     int expert0;                                /* the store's number of this layer's expert 0 */
     unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
 };
@@ -198,7 +212,7 @@ void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
-void moe_route_row(const struct moe_context *c, float *p, int32_t *id, float *weight);
+void moe_route_row(const struct moe_context *c, const struct moe_layer *l, float *p, int32_t *id, float *weight);
 int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
 void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
 void moe_guess_end(struct moe_context *c);
@@ -209,7 +223,7 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
                    const int32_t *row, int n);
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
-void moe_rows_add(struct moe_context *c, const float *y /* [n_row, d_model] */);    /* x += y */
+void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias);   /* x += y + bias */
 void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product);
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
@@ -226,10 +240,10 @@ struct moe_synth_shape {
     int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
     int n_expert, n_used, d_expert;         /* n_expert 0: dense, d_ff wide */
     int d_shared;
+    int window, yarn_factor, yarn_ctx;      /* 0: none */
     float rope_base, eps;
     bool qkv_bias;
     enum moe_qk_norm qk_norm;
-    enum moe_shared shared;
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* or NULL */
 

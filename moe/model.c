@@ -15,8 +15,11 @@
 
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
-enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
-enum need { ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, DENSE, EXPERTS, SHARED, SHARED_GATE };
+enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
+enum need {
+    ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS, FFN_NORM, POST_NORM,
+    DENSE, EXPERTS, ROUTER_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
+};
 
 struct part {
     const char *name;
@@ -40,11 +43,18 @@ static const struct part parts[] = {
     { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
     { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(k_bias) },
     { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(v_bias) },
-    { "ffn_norm.weight",           ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "attn_output.bias",          O_BIAS,       VECTOR, D_ONE,     D_MODEL,  FIELD(o_bias) },
+    { "attn_sinks.weight",         SINKS,        VECTOR, D_ONE,     D_HEADS,  FIELD(sinks) },
+    { "post_attention_norm.weight", POST_NORM,   VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_norm.weight",           FFN_NORM,     VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
     { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
     { "ffn_up.weight",             DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(up) },
     { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
     { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
+    { "ffn_gate_inp.bias",         ROUTER_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(router_bias) },
+    { "ffn_gate_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
+    { "ffn_up_exps.bias",          EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
+    { "ffn_down_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_MODEL,  FIELD(down_bias) },
     { "ffn_gate_shexp.weight",     SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(gate) },
     { "ffn_up_shexp.weight",       SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(up) },
     { "ffn_down_shexp.weight",     SHARED,       MATRIX, D_MODEL,   D_SHARED, FIELD(down) },
@@ -65,6 +75,7 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_Q:       return d->n_head * d->d_head;
     case D_KV:      return d->n_kv * d->d_head;
     case D_HEAD:    return d->d_head;
+    case D_HEADS:   return d->n_head;
     case D_FF:      return d->d_ff;
     case D_EXPERTS: return d->n_expert;
     case D_EXPERT:  return d->d_expert;
@@ -79,8 +90,14 @@ static bool is_needed(const struct moe_desc *d, enum need need)
     case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
     case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
     case QKV_BIAS:     return d->qkv_bias;
+    case O_BIAS:       return d->o_bias;
+    case SINKS:        return d->sinks;
+    case FFN_NORM:     return !d->post_norm;
+    case POST_NORM:    return d->post_norm;
     case DENSE:        return d->n_expert == 0;
     case EXPERTS:      return d->n_expert > 0;
+    case ROUTER_BIAS:  return d->router_bias;
+    case EXPERT_BIAS:  return d->expert_bias;
     case SHARED:       return d->shared != MOE_SHARED_NONE;
     case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
     default:           return true;
@@ -143,10 +160,10 @@ static struct off_source source_of(const struct moe_tensor *t, int n_out, int n_
 }
 
 /* Every tensor is asked for once, so there is room for all of them. */
-static int bind_vector(struct binder *b, const char *name, int n, bool optional, float **out)
+static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
 {
     int error = 0;
-    const struct moe_tensor *t = find(b, name, 1, n, 0, optional, &error);
+    const struct moe_tensor *t = find(b, name, n_out, n, 0, optional, &error);
     if (t)
         b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .vector = out };
     return error;
@@ -176,12 +193,14 @@ static int bind_layer(struct binder *b, int layer)
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
         void *field = (char *)l + p->field;
         int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
-        int error = p->kind == VECTOR ? bind_vector(b, name, n_in, false, field)
+        int error = p->kind == VECTOR ? bind_vector(b, name, n_out, n_in, false, field)
                                       : bind_matrix(b, name, n_out, n_in, false, field);
         if (error)
             return error;
     }
     l->expert0 = layer * d->n_expert;
+    if (d->window && layer % d->window_period != d->window_period - 1)
+        l->window = d->window;
     return 0;
 }
 
@@ -191,9 +210,9 @@ static int bind_all(struct binder *b)
     const struct moe_desc *d = &m->desc;
     int error;
     if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
-        (error = bind_vector(b, "output_norm.weight", d->d_model, false, &m->out_norm)) ||
+        (error = bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm)) ||
         (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)) ||
-        (error = bind_vector(b, "rope_freqs.weight", d->n_rot / 2, true, &m->rope_extra)))
+        (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)
         if ((error = bind_layer(b, i)))
@@ -291,6 +310,9 @@ static struct off_source source_of_dense(const struct moe_dense *p)
     return source_of(p->tensor, p->matrix->n_out, p->matrix->n_in);
 }
 
+/* Of a vector, or of one for each expert. */
+static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
+
 /* Matrices first: they take whole pages, and reads want theirs to begin with one.  load: [n_dense], filled
  * with them, or NULL over an arena that counts.  Returns how many they are. */
 static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
@@ -310,7 +332,7 @@ static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load 
     }
     for (int i = 0; i < m->n_dense; i++)
         if (m->dense[i].vector)
-            *m->dense[i].vector = kn_arena_take(a, m->dense[i].tensor->dim[0], sizeof(float));
+            *m->dense[i].vector = kn_arena_take(a, n_value(m->dense[i].tensor), sizeof(float));
     m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
     return n;
 }
@@ -319,13 +341,13 @@ static int read_vector(const struct moe_file *f, const struct moe_tensor *t, flo
 {
     const struct off_files *files = moe_file_files(f);
     int n = (int)t->dim[0];
-    size_t bytes = kn_row_bytes(format_of(t), n);
-    void *raw = kn_alloc(bytes);
+    size_t row = kn_row_bytes(format_of(t), n), bytes = row * (size_t)t->dim[1];
+    uint8_t *raw = kn_alloc(bytes);
     if (!raw)
-        return kn_fail(KN_ENOMEM, "no memory for a vector of %d values", n);
+        return kn_fail(KN_ENOMEM, "no memory for vectors of %zu values", n_value(t));
     int error = kn_file_read(files->fd[t->file], files->path[t->file], raw, bytes, t->offset);
-    if (!error)
-        kn_row_decode(format_of(t), raw, n, to);
+    for (size_t i = 0; !error && i < t->dim[1]; i++)
+        kn_row_decode(format_of(t), raw + i * row, n, to + i * (size_t)n);
     kn_free(raw);
     return error;
 }

@@ -57,7 +57,7 @@ enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_
 bool moe_tensor_is_expert(const struct moe_tensor *t)
 {
     static const char *const old[] = { "ffn_gate.", "ffn_up.", "ffn_down." };
-    if (memmem(t->name.data, t->name.n, "_exps.", 6))
+    if (memmem(t->name.data, t->name.n, "_exps.weight", 12))
         return true;
     for (int i = 0; i < 3; i++) {
         const char *at = memmem(t->name.data, t->name.n, old[i], strlen(old[i]));

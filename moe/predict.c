@@ -37,7 +37,7 @@ static void choose_item(void *arg, int row, int thread)
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
     size_t at = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, c->guess.logit + (size_t)row * (size_t)d->n_expert, c->guess.id + at, c->guess.weight + at);
+    moe_route_row(c, j->next, c->guess.logit + (size_t)row * (size_t)d->n_expert, c->guess.id + at, c->guess.weight + at);
 }
 
 /* By the weight that all rows together give an expert, the largest first. */

@@ -1,7 +1,8 @@
 /* Which experts a row goes to, and which rows an expert gets.
  *
  * Route: softmax over the router's logits; the n_used largest, in descending order, the lowest id first
- * on a tie; their probabilities, made to sum to 1 (in choice order) where the family does so.
+ * on a tie; their probabilities, made to sum to 1 (in choice order) where the family does so.  Or the
+ * largest logits, and softmax over those alone.
  * Plan: a counting sort of (row, choice) pairs by expert, so that an expert meets its rows in ascending
  * order and is read once however many rows chose it. */
 #include "moe/internal.h"
@@ -24,26 +25,37 @@ void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
 }
 
 /* p[n_expert]: the router's logits, which become probabilities; id and weight: [n_used]. */
-void moe_route_row(const struct moe_context *c, float *p, int32_t *id, float *weight)
+void moe_route_row(const struct moe_context *c, const struct moe_layer *l, float *p, int32_t *id, float *weight)
 {
     const struct moe_desc *d = &c->model->desc;
+    const struct kn_ops *ops = c->model->ops;
     float sum = 0;
-    c->model->ops->softmax(p, d->n_expert);
+    if (l->router_bias)
+        ops->add(p, l->router_bias, d->n_expert);
+    if (d->gating == MOE_GATING_SOFTMAX)
+        ops->softmax(p, d->n_expert);
     moe_choose(p, d->n_expert, d->n_used, id);
     for (int i = 0; i < d->n_used; i++)
-        sum += p[id[i]];
+        weight[i] = p[id[i]];
+    if (d->gating == MOE_GATING_CHOSEN)
+        ops->softmax(weight, d->n_used);
+    for (int i = 0; i < d->n_used; i++)
+        sum += weight[i];
     for (int i = 0; i < d->n_used; i++) {
-        weight[i] = d->norm_topk ? p[id[i]] / sum : p[id[i]];
+        weight[i] = d->norm_topk ? weight[i] / sum : weight[i];
         weight[i] *= d->expert_scale;
     }
 }
 
+struct route_job { struct moe_context *c; const struct moe_layer *l; };
+
 static void route_item(void *arg, int row, int thread)
 {
     (void)thread;
-    struct moe_context *c = arg;
+    const struct route_job *j = arg;
+    struct moe_context *c = j->c;
     size_t n_used = (size_t)c->model->desc.n_used, at = (size_t)row;
-    moe_route_row(c, c->route_logit + at * (size_t)c->model->desc.n_expert, c->route_id + at * n_used,
+    moe_route_row(c, j->l, c->route_logit + at * (size_t)c->model->desc.n_expert, c->route_id + at * n_used,
                   c->route_weight + at * n_used);
 }
 
@@ -52,7 +64,8 @@ void moe_route(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     c->product[0] = moe_product(&c->norm, &l->router, c->route_logit, c->n_row);
     moe_products(c, 1);
-    kn_parallel_for(c->team, c->n_row, route_item, c);
+    struct route_job job = { c, l };
+    kn_parallel_for(c->team, c->n_row, route_item, &job);
 }
 
 void moe_plan_rows(struct moe_context *c, int layer)

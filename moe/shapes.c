@@ -23,13 +23,19 @@ static const struct moe_synth_shape shapes[] = {
         .name = "qwen2-57b-a14b", .arch = "qwen2moe", .pre = "qwen2",
         .n_layer = 28, .d_model = 3584, .n_head = 28, .n_kv = 4, .d_head = 128, .d_ff = 18944,
         .n_expert = 64, .n_used = 8, .d_expert = 2560, .n_vocab = 151936, .n_ctx = 32768,
-        .shared = MOE_SHARED_GATED, .d_shared = 20480, .qkv_bias = true,
+        .d_shared = 20480, .qkv_bias = true,
         .rope_base = 1e6f, .eps = 1e-6f,
     }, {
         .name = "olmoe", .arch = "olmoe", .pre = "olmo",
         .n_layer = 16, .d_model = 2048, .n_head = 16, .n_kv = 16, .d_head = 128, .d_ff = 1024,
         .n_expert = 64, .n_used = 8, .d_expert = 1024, .n_vocab = 50304, .n_ctx = 4096,
         .rope_base = 1e4f, .eps = 1e-5f, .qk_norm = MOE_QK_NORM_ALL,
+    }, {
+        .name = "gpt-oss-120b", .arch = "gpt-oss", .pre = "gpt-4o",
+        .n_layer = 36, .d_model = 2880, .n_head = 64, .n_kv = 8, .d_head = 64, .d_ff = 2880,
+        .n_expert = 128, .n_used = 4, .d_expert = 2880, .n_vocab = 201088, .n_ctx = 131072,
+        .window = 128, .yarn_factor = 32, .yarn_ctx = 4096, .qkv_bias = true,
+        .rope_base = 15e4f, .eps = 1e-5f,
     }, {
         .name = "tiny", .arch = "qwen3moe", .pre = "qwen2",
         .n_layer = 3, .d_model = 256, .n_head = 8, .n_kv = 2, .d_head = 64, .d_ff = 512,
@@ -44,13 +50,19 @@ static const struct moe_synth_shape shapes[] = {
         .name = "tiny-qwen2moe", .arch = "qwen2moe", .pre = "qwen2",
         .n_layer = 2, .d_model = 128, .n_head = 4, .n_kv = 2, .d_head = 32, .d_ff = 256,
         .n_expert = 8, .n_used = 2, .d_expert = 64, .n_vocab = 1024, .n_ctx = 2048,
-        .shared = MOE_SHARED_GATED, .d_shared = 160, .qkv_bias = true,
+        .d_shared = 160, .qkv_bias = true,
         .rope_base = 1e6f, .eps = 1e-6f,
     }, {
         .name = "tiny-olmoe", .arch = "olmoe", .pre = "olmo",
         .n_layer = 2, .d_model = 128, .n_head = 4, .n_kv = 4, .d_head = 32, .d_ff = 64,
         .n_expert = 8, .n_used = 3, .d_expert = 64, .n_vocab = 1024, .n_ctx = 2048,
         .rope_base = 1e4f, .eps = 1e-5f, .qk_norm = MOE_QK_NORM_ALL,
+    }, {
+        .name = "tiny-gpt-oss", .arch = "gpt-oss", .pre = "gpt-4o",
+        .n_layer = 2, .d_model = 128, .n_head = 4, .n_kv = 2, .d_head = 32, .d_ff = 96,
+        .n_expert = 8, .n_used = 2, .d_expert = 96, .n_vocab = 1024, .n_ctx = 2048,
+        .window = 21, .yarn_factor = 8, .yarn_ctx = 256, .qkv_bias = true,
+        .rope_base = 15e4f, .eps = 1e-5f,
     }, {                        /* rows that are no whole blocks, experts no power of two */
         .name = "tiny-odd", .arch = "llama", .pre = "llama-bpe",
         .n_layer = 2, .d_model = 192, .n_head = 6, .n_kv = 3, .d_head = 32, .d_ff = 200,

@@ -41,6 +41,7 @@ struct recipe {                             /* one tensor */
 
 struct plan {
     const struct moe_synth_shape *shape;
+    struct moe_desc family;                 /* what its family has */
     const struct moe_synth_options *opt;
     struct recipe *recipe;                  /* [n_recipe] in file order */
     int n_recipe, room;
@@ -59,19 +60,25 @@ static struct recipe *add(struct plan *p, const char *name, const char *kind, en
     return r;
 }
 
-static void add_norm(struct plan *p, const char *name, int n, float mean)
+static struct recipe *add_vector(struct plan *p, const char *name, const char *kind, int n, float deviation)
 {
-    struct recipe *r = add(p, name, "weight", KN_F32, 0.05f * mean);
-    r->mean = mean;
+    struct recipe *r = add(p, name, kind, KN_F32, deviation);
     r->n_dim = 1;
     r->dim[0] = (uint64_t)n;
+    return r;
 }
 
-static void add_bias(struct plan *p, const char *name, int n, float deviation)
+static void add_norm(struct plan *p, const char *name, int n, float mean)
 {
-    struct recipe *r = add(p, name, "bias", KN_F32, deviation);
-    r->n_dim = 1;
-    r->dim[0] = (uint64_t)n;
+    add_vector(p, name, "weight", n, 0.05f * mean)->mean = mean;
+}
+
+/* n_vec over 0: one for each expert. */
+static void add_bias(struct plan *p, const char *name, int n, int n_vec)
+{
+    struct recipe *r = add_vector(p, name, "bias", n, BIAS);
+    r->n_dim = n_vec ? 2 : 1;
+    r->dim[1] = (uint64_t)n_vec;
 }
 
 /* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
@@ -105,10 +112,14 @@ static void add_attention(struct plan *p, int layer)
     add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
     add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0, RESIDUAL);
     if (s->qkv_bias) {
-        add_bias(p, IN("attn_q"), n_q, BIAS);
-        add_bias(p, IN("attn_k"), n_kv, BIAS);
-        add_bias(p, IN("attn_v"), n_kv, BIAS);
+        add_bias(p, IN("attn_q"), n_q, 0);
+        add_bias(p, IN("attn_k"), n_kv, 0);
+        add_bias(p, IN("attn_v"), n_kv, 0);
     }
+    if (p->family.o_bias)
+        add_bias(p, IN("attn_output"), s->d_model, 0);
+    if (p->family.sinks)
+        add_vector(p, IN("attn_sinks"), "weight", s->n_head, 1);
     if (s->qk_norm) {
         add_norm(p, IN("attn_q_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_q : s->d_head, SHARPEN);
         add_norm(p, IN("attn_k_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_kv : s->d_head, SHARPEN);
@@ -125,13 +136,20 @@ static void add_ffn(struct plan *p, int layer)
     float share = moe ? 1.5f / (float)s->n_used : 1;
     float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
-    add_norm(p, IN("ffn_norm"), s->d_model, 1);
+    add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
     if (moe)
         add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, s->n_expert, 0, ROUTER);
     add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, s->n_expert, 1);
     add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, s->n_expert, 1);
     add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, s->n_expert, down);
-    if (s->shared) {
+    if (p->family.router_bias)
+        add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
+    if (p->family.expert_bias) {
+        add_bias(p, IN("ffn_gate_exps"), d_ff, s->n_expert);
+        add_bias(p, IN("ffn_up_exps"), d_ff, s->n_expert);
+        add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
+    }
+    if (s->d_shared) {
         add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
         add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
         add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
@@ -174,6 +192,13 @@ static void say_f32(struct moe_writer *w, const char *arch, const char *key, flo
     moe_writer_value(w, full, MOE_F32, &x);
 }
 
+static void say_string(struct moe_writer *w, const char *arch, const char *key, const char *s)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_string(w, full, s, strlen(s));
+}
+
 static int write_metadata(struct moe_writer *w, const struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -196,11 +221,17 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "rope.dimension_count", s->d_head);
     say_f32(w, arch, "rope.freq_base", s->rope_base);
     say_u32(w, arch, "vocab_size", p->n_vocab);
+    if (s->window)
+        say_u32(w, arch, "attention.sliding_window", s->window);
+    if (s->yarn_factor) {
+        say_string(w, arch, "rope.scaling.type", "yarn");
+        say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
+        say_u32(w, arch, "rope.scaling.original_context_length", s->yarn_ctx);
+    }
     if (s->n_expert) {
         say_u32(w, arch, "expert_count", s->n_expert);
         say_u32(w, arch, "expert_used_count", s->n_used);
-        if (s->d_expert != s->d_ff)
-            say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+        say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
         if (s->d_shared)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
     }
@@ -305,6 +336,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
 {
     struct plan p = { .shape = moe_synth_shape_find(opt->shape), .opt = opt };
     if (p.shape) {
+        moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
     }
