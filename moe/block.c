@@ -143,7 +143,7 @@ static void combine_row(void *arg, int row, int thread)
         c->model->ops->add_scaled(sum, c->route_weight[pair], c->y + pair * n, d->d_model);
     }
     if (d->d_shared) {
-        float by = j->l->shared_gate.n_out ? 1.0f / (1.0f + kn_expf(-c->shared_weight[row])) : 1.0f;
+        float by = j->l->shared_gate.n_out ? moe_sigmoid(c->shared_weight[row]) : 1.0f;
         c->model->ops->add_scaled(sum, by, c->shared + (size_t)row * n, d->d_model);
     }
     c->model->ops->add(c->x + (size_t)row * n, sum, d->d_model);

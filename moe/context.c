@@ -53,6 +53,7 @@ static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned ki
     g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
     g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
     g->logit = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
+    g->rank = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
     g->id = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(int32_t));
     g->weight = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(float));
     take_acts(a, &g->norm, kinds, n_row, d->d_model);
@@ -63,6 +64,7 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     const struct moe_desc *d = &c->model->desc;
     size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
     c->route_logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
+    c->route_rank = kn_arena_take(a, n_row * n_expert, sizeof(float));
     c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
     c->shared_weight = kn_arena_take(a, d->d_shared ? n_row : 0, sizeof(float));

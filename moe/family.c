@@ -13,7 +13,8 @@ struct family {
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
     bool qkv_bias;
-    bool o_bias, sinks, router_bias, expert_bias, post_norm, yarn_exact;
+    bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
+    bool by_tensors;                            /* QKV biases and QK norms: what the file has */
     enum moe_qk_norm qk_norm;
     int window_period;                          /* over 0: all layers but each of so many see a window */
     enum moe_gating gating;                     /* 0: softmax */
@@ -29,6 +30,11 @@ static const struct family families[] = {
     { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
     { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
     { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
+    { .arch = "glm4moe", .qkv_bias = true, .qk_norm = MOE_QK_NORM_HEAD, .by_tensors = true, .post_norm = true,
+      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "minimax-m2", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID,
+      .select_bias = true, .norm_topk = true },
     { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
       .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
       .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
@@ -108,6 +114,7 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
                        embed ? "not a matrix" : "missing");
     d->n_vocab = (int)embed->dim[1];
     if ((error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+        (error = get_int(k, "nextn_predict_layers", 0, d->n_layer - 1, 0, &d->n_ahead)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
         (error = get_int_uniform(k, "attention.head_count", d->n_layer, 1, 4096, -1, &d->n_head)) ||
@@ -115,6 +122,7 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
         (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)) ||
         (error = get_float(k, "attention.clamp_kqv", 0, 1e6, 0, &d->clamp_qkv)))
         return error;
+    d->n_layer -= d->n_ahead;
     int d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head, d_value;
     if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
         (error = get_int(k, "attention.value_length", 1, KN_MAX_D_HEAD, d->d_head, &d_value)) ||
@@ -134,7 +142,7 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* The network that all rows share: its width is a number of its own, or that of dense layers. */
+/* The network that all rows share: as wide as so many experts, or a number of its own, or as dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
     int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &count);
@@ -143,8 +151,35 @@ static int read_shared(struct moe_desc *d, const struct keys *k, const struct fa
     if (count && family->shared == MOE_SHARED_NONE)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
                        moe_file_path(k->f), k->arch, count, k->arch);
+    if (d->shared == MOE_SHARED_PLAIN && (count == 0 || d->d_expert > (1 << 24) / count))
+        return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is %s", moe_file_path(k->f), k->arch,
+                       count ? "out of range" : "missing");
+    if (d->shared == MOE_SHARED_PLAIN)
+        d->d_shared = count * d->d_expert;
     if (d->shared == MOE_SHARED_GATED)
         return get_int(k, "expert_shared_feed_forward_length", 1, 1 << 24, d_ff ? d_ff : -1, &d->d_shared);
+    return 0;
+}
+
+static int read_groups(struct moe_desc *d, const struct keys *k)
+{
+    int error;
+    if ((error = get_int(k, "expert_group_count", 0, MOE_MAX_GROUP, 1, &d->n_group)) ||
+        (error = get_int(k, "expert_group_used_count", 0, MOE_MAX_GROUP, 1, &d->n_group_used)))
+        return error;
+    if (d->n_group <= 1 || d->n_group == d->n_group_used) {         /* 0: not said */
+        d->n_group = 1;
+        return 0;
+    }
+    if (d->gating != MOE_GATING_SIGMOID)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_group_count %d: %s has no groups of experts",
+                       moe_file_path(k->f), k->arch, d->n_group, k->arch);
+    int n = d->n_expert / d->n_group;
+    if (d->n_expert % d->n_group || n < 2 || !d->n_group_used || d->n_group_used > d->n_group ||
+        d->n_used > n * d->n_group_used)
+        return kn_fail(KN_ECORRUPT, "%s: %s.expert_group_count %d and expert_group_used_count %d do not fit %d "
+                       "experts of which %d are used", moe_file_path(k->f), k->arch, d->n_group, d->n_group_used,
+                       d->n_expert, d->n_used);
     return 0;
 }
 
@@ -167,10 +202,15 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     }
     char buf[128];
     int fallback = family->as_dense && d_ff ? d_ff : -1;
+    if ((error = get_int(k, "leading_dense_block_count", 0, d->n_layer - 1, 0, &d->n_lead)))
+        return error;
+    if (d->n_lead && !d_ff)
+        return kn_fail(KN_ECORRUPT, "%s: %s.feed_forward_length is missing", moe_file_path(k->f), k->arch);
+    d->d_ff = d->n_lead ? d_ff : 0;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
         (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating)) ||
-        (error = read_shared(d, k, family, d_ff)) ||
+        (error = read_shared(d, k, family, d_ff)) || (error = read_groups(d, k)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
@@ -264,7 +304,7 @@ static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
         .rope = family->rope, .qkv_bias = family->qkv_bias, .o_bias = family->o_bias, .sinks = family->sinks,
-        .router_bias = family->router_bias, .expert_bias = family->expert_bias, .post_norm = family->post_norm,
+        .router_bias = family->router_bias, .select_bias = family->select_bias, .expert_bias = family->expert_bias, .post_norm = family->post_norm,
         .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
         .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
         .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
@@ -294,6 +334,10 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     if (!family)
         return KN_EUNSUPPORTED;
     take_family(d, family);
+    if (family->by_tensors) {
+        d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") != NULL;
+        d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
+    }
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k)) || (error = read_experts(d, &k, family)) ||
         (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = check_vocab(d, f)))

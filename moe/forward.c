@@ -81,7 +81,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     kn_parallel_for(c->team, c->n_row, embed_row, c);
     for (int layer = 0; layer < d->n_layer; layer++) {
         moe_attention(c, layer);
-        if (d->n_expert)
+        if (c->model->layer[layer].router.n_out)
             moe_block(c, layer);
         else
             moe_dense_ffn(c, layer);
@@ -89,6 +89,6 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
-                                .experts_per_layer = c->distinct / d->n_layer };
+                                .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
     return 0;
 }

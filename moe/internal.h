@@ -59,13 +59,15 @@ uint32_t moe_file_type(enum kn_format f);
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
-enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_CHOSEN = 3 };  /* as in files; chosen: softmax of those alone */
-enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_GATED };     /* gated: times sigmoid of a product with the row */
+enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN };  /* as in files; chosen: softmax of those alone */
+enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };    /* times sigmoid of a product with the row */
 
 /* A family as data: everything the one forward pass asks about. */
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_rot, n_vocab, n_ctx_train;
+    int n_lead;                                 /* layers before the first that has experts */
+    int n_ahead;                                /* layers after the last that guess tokens ahead: not loaded */
     int d_ff;                                   /* dense layers */
     int n_expert, n_used, d_expert;             /* 0, 0, 0: a dense model */
     enum moe_shared shared;
@@ -85,6 +87,8 @@ struct moe_desc {
     float clamp_qkv;                            /* Q, K and V stay within plus and minus this; 0: anything */
     enum moe_gating gating;
     bool router_bias, expert_bias;
+    bool select_bias;                           /* of what experts are chosen by, not of their weights */
+    int n_group, n_group_used;                  /* only these many groups of experts, the best, are chosen from */
     float swiglu_alpha, swiglu_limit;           /* of the clamped activation; 0: the usual one */
     bool norm_topk;                             /* chosen probabilities are made to sum to 1 */
     float expert_scale;                         /* and multiplied by this */
@@ -108,7 +112,7 @@ struct moe_layer {
     struct kn_mat gate, up, down;               /* dense layers; in the others what all rows share, or nothing */
     struct kn_mat shared_gate;                  /* [1, d_model] or nothing */
     struct kn_mat router;                       /* [n_expert, d_model]; data NULL in a dense layer */
-    float *router_bias;                         /* [n_expert] or NULL */
+    float *router_bias, *select_bias;           /* [n_expert] or NULL */
     float *gate_bias, *up_bias, *down_bias;     /* [n_expert, d_expert], down [n_expert, d_model]; or NULL */
     int expert0;                                /* the store's number of this layer's expert 0 */
     unsigned expert_acts, down_acts;            /* activation kinds that gates and ups, and downs, read */
@@ -158,6 +162,14 @@ struct moe_product { struct kn_matmul mul; int node; };
 /* Panels of one product on one node, a few to a work item. */
 struct moe_piece { int product, panel0, panel1, per_item, item0; };
 
+/* One row's way to its experts: logits come in as p, which become probabilities. */
+struct moe_routing {
+    float *p, *rank;                            /* [n_expert] */
+    int32_t *id;                                /* [n_used] */
+    float *weight;                              /* [n_used] */
+};
+#define MOE_MAX_GROUP 64
+
 /* The experts that the next layer is expected to use. */
 struct moe_guess {
     struct off_ticket ticket;                   /* n 0: none is open */
@@ -165,7 +177,7 @@ struct moe_guess {
     uint8_t *mark;                              /* [n_expert] the ticket's */
     float *sum;                                 /* [n_expert] */
     struct moe_acts norm;                       /* [moe_guess_rows, d_model] */
-    float *logit;                               /* [moe_guess_rows, n_expert] */
+    float *logit, *rank;                        /* [moe_guess_rows, n_expert] */
     int32_t *id;                                /* [moe_guess_rows, n_used] */
     float *weight;                              /* [moe_guess_rows, n_used] */
 };
@@ -188,7 +200,7 @@ struct moe_context {
     float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared] */
     struct moe_acts act, wide;                  /* their activations: of experts, of what all rows go through */
     float *y;                                   /* [max_row * n_used, d_model] */
-    float *route_logit;                         /* [max_row, n_expert] */
+    float *route_logit, *route_rank;            /* [max_row, n_expert] probabilities, and what is chosen by */
     int32_t *route_id;                          /* [max_row, n_used] */
     float *route_weight;                        /* [max_row, n_used] */
     float *shared_weight, *shared;              /* [max_row], [max_row, d_model] */
@@ -212,7 +224,7 @@ void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
-void moe_route_row(const struct moe_context *c, const struct moe_layer *l, float *p, int32_t *id, float *weight);
+void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r);
 int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
 void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
 void moe_guess_end(struct moe_context *c);
@@ -227,6 +239,8 @@ void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const 
 void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product);
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
+
+static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 
 static inline unsigned moe_act_bit(const struct kn_mat *w)
 {
@@ -244,6 +258,8 @@ struct moe_synth_shape {
     float rope_base, eps;
     bool qkv_bias;
     enum moe_qk_norm qk_norm;
+    int n_lead, n_rot;                      /* n_rot 0: all of a head */
+    float expert_scale;                     /* 0: 1 */
 };
 const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* or NULL */
 

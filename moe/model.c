@@ -18,7 +18,7 @@
 enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
 enum need {
     ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS, FFN_NORM, POST_NORM,
-    DENSE, EXPERTS, ROUTER_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
+    DENSE, EXPERTS, ROUTER_BIAS, SELECT_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
 };
 
 struct part {
@@ -52,6 +52,7 @@ static const struct part parts[] = {
     { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
     { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
     { "ffn_gate_inp.bias",         ROUTER_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(router_bias) },
+    { "exp_probs_b.bias",          SELECT_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(select_bias) },
     { "ffn_gate_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
     { "ffn_up_exps.bias",          EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
     { "ffn_down_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_MODEL,  FIELD(down_bias) },
@@ -84,8 +85,12 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     return 0;
 }
 
-static bool is_needed(const struct moe_desc *d, enum need need)
+/* What experts need is needed in layers that have them. */
+static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
+    bool dense = !d->n_expert || layer < d->n_lead;
+    if (need >= EXPERTS && dense)
+        return false;
     switch (need) {
     case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
     case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
@@ -94,9 +99,9 @@ static bool is_needed(const struct moe_desc *d, enum need need)
     case SINKS:        return d->sinks;
     case FFN_NORM:     return !d->post_norm;
     case POST_NORM:    return d->post_norm;
-    case DENSE:        return d->n_expert == 0;
-    case EXPERTS:      return d->n_expert > 0;
+    case DENSE:        return dense;
     case ROUTER_BIAS:  return d->router_bias;
+    case SELECT_BIAS:  return d->select_bias;
     case EXPERT_BIAS:  return d->expert_bias;
     case SHARED:       return d->shared != MOE_SHARED_NONE;
     case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
@@ -187,7 +192,7 @@ static int bind_layer(struct binder *b, int layer)
     struct moe_layer *l = &b->m->layer[layer];
     for (int i = 0; i < N_PART; i++) {
         const struct part *p = &parts[i];
-        if (!is_needed(d, p->need))
+        if (!is_needed(d, layer, p->need))
             continue;
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
@@ -198,7 +203,7 @@ static int bind_layer(struct binder *b, int layer)
         if (error)
             return error;
     }
-    l->expert0 = layer * d->n_expert;
+    l->expert0 = (layer - d->n_lead) * d->n_expert;
     if (d->window && layer % d->window_period != d->window_period - 1)
         l->window = d->window;
     return 0;
@@ -278,28 +283,49 @@ static void sum_up_experts(struct moe_model *m)
 static int list_experts(struct binder *b)
 {
     const struct moe_desc *d = &b->m->desc;
-    b->m->expert = kn_calloc((size_t)d->n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
+    int n_layer = d->n_layer - d->n_lead;
+    b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
     if (!b->m->expert)
-        return kn_fail(KN_ENOMEM, "no memory to list %d experts", d->n_layer * d->n_expert);
-    for (int layer = 0; layer < d->n_layer; layer++)
+        return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
+    for (int layer = d->n_lead; layer < d->n_layer; layer++)
         for (int i = 0; i < OFF_MATRICES; i++) {
-            int error = bind_experts(b, layer, i, b->m->expert + (size_t)layer * (size_t)d->n_expert);
+            int error = bind_experts(b, layer, i, b->m->expert + b->m->layer[layer].expert0);
             if (error)
                 return error;
         }
     return 0;
 }
 
+/* Layers that guess tokens ahead come after the others. */
+static bool is_ahead(const struct moe_desc *d, struct moe_string name)
+{
+    char prefix[32];
+    for (int i = d->n_layer; i < d->n_layer + d->n_ahead; i++) {
+        size_t n = (size_t)snprintf(prefix, sizeof prefix, "blk.%d.", i);
+        if (name.n > n && !memcmp(name.data, prefix, n))
+            return true;
+    }
+    return false;
+}
+
 static int refuse_unknown(const struct binder *b)
 {
+    int n_ahead = 0;
     for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
         char name[128];
         if (b->used[i])
             continue;
+        if (is_ahead(&b->m->desc, moe_file_tensor(b->f, i)->name)) {
+            n_ahead++;
+            continue;
+        }
         moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
         return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
                        "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
+    if (n_ahead)
+        kn_say(KN_LOG_INFO, "%s: %d tensors that guess tokens ahead are left in the file",
+               moe_file_path(b->f), n_ahead);
     return 0;
 }
 
@@ -442,7 +468,7 @@ static void describe(struct moe_model *m)
         .n_layer = d->n_layer, .d_model = d->d_model, .n_head = d->n_head, .n_kv = d->n_kv,
         .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
         .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
-        .n_expert_total = d->n_layer * d->n_expert,
+        .n_expert_total = (d->n_layer - d->n_lead) * d->n_expert,
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     struct kn_arena count = { 0 };
@@ -452,8 +478,10 @@ static void describe(struct moe_model *m)
         if (m->dense[i].matrix != &m->embed || m->tied)
             m->shape.pass_bytes += m->dense[i].tensor->bytes;
     double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
-    double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared : 3.0 * d->d_ff;
-    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv + ffn) + d->n_vocab);
+    double dense = 3.0 * d->d_ff, block = d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared;
+    int n_dense = d->n_expert ? d->n_lead : d->n_layer;
+    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv) + n_dense * dense +
+                                 (d->n_layer - n_dense) * block + d->n_vocab);
     if (d->n_expert)
         sum_up_experts(m);
 }

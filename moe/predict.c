@@ -36,8 +36,9 @@ static void choose_item(void *arg, int row, int thread)
     const struct guess_job *j = arg;
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
-    size_t at = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, j->next, c->guess.logit + (size_t)row * (size_t)d->n_expert, c->guess.id + at, c->guess.weight + at);
+    struct moe_guess *g = &c->guess;
+    size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
+    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used, g->weight + used });
 }
 
 /* By the weight that all rows together give an expert, the largest first. */

@@ -126,37 +126,51 @@ static void add_attention(struct plan *p, int layer)
     }
 }
 
+/* Biases, and the network that all rows share. */
+static void add_beside_experts(struct plan *p, int layer, float down)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    char n[48];
+    if (p->family.router_bias)
+        add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
+    if (p->family.select_bias)
+        add_bias(p, IN("exp_probs_b"), s->n_expert, 0);
+    if (p->family.expert_bias) {
+        add_bias(p, IN("ffn_gate_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_up_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
+    }
+    if (p->family.shared) {
+        add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
+    }
+    if (p->family.shared == MOE_SHARED_GATED)
+        add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
+}
+
 /* Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
 static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     enum kn_format f = p->opt->format;
-    bool moe = s->n_expert > 0;
+    bool moe = s->n_expert > 0 && layer >= s->n_lead;
+    int n_expert = moe ? s->n_expert : 0;
     int d_ff = moe ? s->d_expert : s->d_ff;
     float share = moe ? 1.5f / (float)s->n_used : 1;
     float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
     add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
     if (moe)
-        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, s->n_expert, 0, ROUTER);
-    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, s->n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, s->n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, s->n_expert, down);
-    if (p->family.router_bias)
-        add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
-    if (p->family.expert_bias) {
-        add_bias(p, IN("ffn_gate_exps"), d_ff, s->n_expert);
-        add_bias(p, IN("ffn_up_exps"), d_ff, s->n_expert);
-        add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
-    }
-    if (s->d_shared) {
-        add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
-        add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
-        add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
-        add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
-    }
-#undef IN
+        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
+    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
+    if (moe)
+        add_beside_experts(p, layer, down);
 }
+#undef IN
 
 static int make_plan(struct plan *p)
 {
@@ -218,7 +232,7 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "attention.key_length", s->d_head);
     say_u32(w, arch, "attention.value_length", s->d_head);
     say_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
-    say_u32(w, arch, "rope.dimension_count", s->d_head);
+    say_u32(w, arch, "rope.dimension_count", s->n_rot ? s->n_rot : s->d_head);
     say_f32(w, arch, "rope.freq_base", s->rope_base);
     say_u32(w, arch, "vocab_size", p->n_vocab);
     if (s->window)
@@ -232,8 +246,16 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         say_u32(w, arch, "expert_count", s->n_expert);
         say_u32(w, arch, "expert_used_count", s->n_used);
         say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
-        if (s->d_shared)
+        if (p->family.shared == MOE_SHARED_GATED)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
+        if (p->family.shared == MOE_SHARED_PLAIN)
+            say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
+        if (s->n_lead)
+            say_u32(w, arch, "leading_dense_block_count", s->n_lead);
+        if (p->family.gating != MOE_GATING_SOFTMAX)
+            say_u32(w, arch, "expert_gating_func", (int)p->family.gating);
+        if (s->expert_scale > 0)
+            say_f32(w, arch, "expert_weights_scale", s->expert_scale);
     }
     return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
 }

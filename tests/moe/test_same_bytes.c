@@ -225,6 +225,7 @@ static int open_two_nodes(void **state)
 static int open_shared(void **state) { return open_model(state, "tiny-qwen2moe", KN_Q8_0); }
 static int open_norm_all(void **state) { return open_model(state, "tiny-olmoe", KN_F16); }
 static int open_window(void **state) { return open_model(state, "tiny-gpt-oss", KN_MXFP4); }
+static int open_lead(void **state) { return open_model(state, "tiny-glm4moe", KN_Q8_0); }
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
 
 static int close_model(void **state)
@@ -292,7 +293,7 @@ int main(void)
 #define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
     const struct CMUnitTest tests[] = {
         TEST(open_q4_k), TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense),
-        TEST(open_two_nodes), TEST(open_shared), TEST(open_norm_all), TEST(open_window),
+        TEST(open_two_nodes), TEST(open_shared), TEST(open_norm_all), TEST(open_window), TEST(open_lead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
