@@ -9,14 +9,16 @@
 
 #include <stdio.h>
 
-#include "moe/moe.h"
-#include "speculative/speculative.h"
+#include "engine/engine.h"
+
+#define ENG_VERSION "0.1.0"
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
 #define ENG_COMMANDS(X)                                                          \
     X(run,      "answer a prompt; without one, chat on the terminal")            \
+    X(serve,    "answer requests over HTTP, as OpenAI's and Anthropic's APIs")   \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
     X(render,   "a conversation on stdin to the text of a prompt")               \
@@ -26,6 +28,7 @@
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
+    X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
 
 enum eng_command_id {
@@ -54,14 +57,25 @@ struct eng_config {
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;
+    const char *host, *api_key_file, *alias, *cors;     /* of the server */
+    int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
+    size_t max_body;
+    const char *notify_socket;                          /* of the service manager, and how often it wants */
+    uint64_t watchdog_us;                               /* to hear of us; both from the environment alone */
     int n_layer, n_vocab;                               /* 0: the shape's own */
-    int n_prompt, n_gen, n_warmup;                      /* n_warmup -1: until settled */
+    int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
+    const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead "1,5,10" or "1-200" */
+    float target_ms, draft_ms, acceptance, contention;
+    int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack;
+    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    enum spec_rule verify;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
@@ -73,6 +87,9 @@ struct eng_config {
 /* Fills config for `command` from argv (after the command's name), SPILLWAY_* and --config FILE.  1: help
  * was asked for, and printed.  Strings are argv's, the environment's or the pool's; config stays put. */
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv);
+
+/* What the flags ask of an engine; the command adds what is its own. */
+struct eng_options eng_config_options(const struct eng_config *config);
 
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);

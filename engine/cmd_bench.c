@@ -1,4 +1,4 @@
-/* spillway bench: how fast, and how far from what the machine allows.
+/* spillway bench: how fast, and how far from what the machine allows; and what drafts do to that.
  *
  * For each batch size: as many sequences with prompts of their own, sampled at temperature 1 with a seed
  * each.  Prefill is timed until the last prompt is read; then passes are warmed up, until the slots for
@@ -7,7 +7,10 @@
  * The bound beside a figure is the longest of three times: the bytes that an optimal cache of this size
  * would have read, at the disk's rate; the bytes touched, at the memory's; the operations, at the
  * processor's.  All rates are measured in the same run, outside the engine's own path, the disk's right
- * before and after each figure, of which the better one counts. */
+ * before and after each figure, of which the better one counts.
+ *
+ * With drafters, blocks without and with drafts alternate: the same sequences from the same prompts, so the
+ * same tokens, which is checked; the ratio is that of the two blocks of a pair. */
 #include "engine/cli.h"
 #include "engine/disk.h"
 #include "engine/engine.h"
@@ -26,6 +29,8 @@
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
 #define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
 #define WINDOW      8                           /* passes over which hits are compared */
+#define DRAFT_WARM  4                           /* passes of a block that are not timed */
+#define MAX_ROUNDS  64
 #define HUGE_STRETCH 1e9                        /* prompts are timed in whole chunks, whoever waits */
 
 struct bench {
@@ -36,13 +41,17 @@ struct bench {
     struct eng_session **session;               /* [most] */
     struct eng_event *event;                    /* [eng_event_room] */
     int32_t *prompt;                            /* [n_prompt] */
+    int32_t *said;                              /* [most][n_gen] without drafts */
+    char drafter[64];                           /* its name in the output */
     bool streams;                               /* not all experts fit */
 };
 
 struct figure {
     const char *what;
     int batch;
-    double seconds, tokens, passes, logits;
+    const char *drafter;                        /* "none" */
+    int gamma;
+    double seconds, tokens, passes, rows, logits, drafted, kept;
     double bytes, macs;                         /* of all passes */
     double experts;                             /* per layer and pass */
     double disk_Bps, least_read;                /* bytes that an optimal cache would have read */
@@ -136,7 +145,7 @@ static void add_costs(const struct bench *b, struct figure *f, double positions)
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions;
     double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits pay for it */
-    f->macs = f->tokens * (s->row_macs - head) + f->logits * head +
+    f->macs = f->rows * (s->row_macs - head) + f->logits * head +
               (s->n_head * s->d_head * 2.0) * s->n_layer * positions;
 }
 
@@ -151,8 +160,8 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
            "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"compulsory_bytes\":%.0f,"
            "\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"hit_rate\":%.4f,"
            "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
-           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"none\",\"gamma\":0,\"tokens_per_pass\":%.2f,"
-           "\"settled\":%s}\n",
+           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"gamma\":%d,\"tokens_per_pass\":%.2f,"
+           "\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
            f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
            b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
            usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, f->least_read,
@@ -160,7 +169,7 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
            (unsigned long long)s->soon_hits, asked ? (double)s->hits / asked : 1,
            (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
            (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, (unsigned long long)s->n_packed,
-           f->tokens / f->passes,
+           f->drafter ? f->drafter : "none", f->gamma, f->tokens / f->passes, f->drafted, f->kept,
            f->settled ? "true" : "false");
 }
 
@@ -174,6 +183,9 @@ static void print_row(const struct bench *b, const struct figure *f, double boun
                (double)s->read_bytes / f->seconds / 1e9, f->disk_Bps / 1e9,
                s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
                100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
+    if (f->drafter)
+        printf("  %s: %.0f of %.0f kept, %.2f tokens a pass", f->drafter, f->kept, f->drafted,
+               f->tokens / f->passes / f->batch);
     printf("\n");
 }
 
@@ -253,6 +265,11 @@ static int stop_clock(struct bench *b, struct start *s, struct figure *f, double
     kn_free(s->trace.item);
     f->least_read = (double)least;
     f->passes = (double)(engine.n_pass - s->engine.n_pass);
+    f->rows = (double)(engine.n_row - s->engine.n_row);
+    f->tokens = f->tokens > 0 ? f->tokens : (double)(engine.n_token - s->engine.n_token);
+    f->logits = f->logits > 0 ? f->logits : f->rows;
+    f->drafted = (double)(engine.n_draft - s->engine.n_draft);
+    f->kept = (double)(engine.n_draft_kept - s->engine.n_draft_kept);
     f->experts = (engine.experts - s->engine.experts) / f->passes;
     add_costs(b, f, positions);
     if (!error)
@@ -288,13 +305,118 @@ static int warm_up(struct bench *b, int batch, bool *settled)
     return passes;
 }
 
+/* ---- drafts ------------------------------------------------------------------------------------------ */
+
+/* All sequences from their prompts again, read and with their first tokens, without drafts. */
+static int restart(struct bench *b, int batch)
+{
+    close_all(b, batch);
+    eng_set_gamma(b->engine, 0);
+    int error = start_all(b, batch);
+    return error ? error : run_passes(b, batch, 0);
+}
+
+/* Until the first has said all that is to be said. */
+static int run_until_said(struct bench *b, int batch)
+{
+    for (int most = 0; most < b->config->n_gen;) {
+        int got = eng_step(b->engine, b->event);
+        for (int i = 0; i < got; i++)
+            if (b->event[i].finish == ENG_FAILED)
+                return b->event[i].status;
+        if (got < 0)
+            return got;
+        for (int i = 0; i < batch; i++) {
+            int n;
+            eng_session_tokens(b->session[i], &n);
+            most = kn_max(most, n - b->config->n_prompt);
+        }
+    }
+    return 0;
+}
+
+static int32_t *said_of(const struct bench *b, int i) { return b->said + (size_t)i * (size_t)b->config->n_gen; }
+
+/* The same sequences have to say the same. */
+static int compare(const struct bench *b, int batch)
+{
+    for (int i = 0; i < batch; i++) {
+        int n;
+        const int32_t *token = eng_session_tokens(b->session[i], &n);
+        n = kn_min(n - b->config->n_prompt, b->config->n_gen);
+        if (memcmp(said_of(b, i), token + b->config->n_prompt, (size_t)n * sizeof *token))
+            return kn_fail(KN_ECORRUPT, "sequence %d said something else with drafts: this must not be", i);
+    }
+    return 0;
+}
+
+/* One block; the first passes only warm up. */
+static int run_block(struct bench *b, int batch, bool drafts, struct figure *f)
+{
+    const struct eng_config *c = b->config;
+    int warm = kn_min(DRAFT_WARM, c->n_gen / 4), error = restart(b, batch);
+    double n = c->n_prompt, m = c->n_gen;
+    struct start start;
+    *f = (struct figure){ .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL,
+                          .gamma = drafts ? c->gamma : 0, .settled = true };
+    if (!error && drafts) {
+        for (int i = 0; i < batch; i++)
+            eng_session_tell(b->session[i], said_of(b, i), c->n_gen);
+        eng_set_gamma(b->engine, c->gamma);
+    }
+    if (error || (warm && (error = run_passes(b, batch, warm))) ||
+        (error = start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine))) || (error = run_until_said(b, batch)))
+        return error;
+    error = stop_clock(b, &start, f, batch * m * (n + m / 2));
+    if (!error && drafts)
+        return compare(b, batch);
+    for (int i = 0; i < batch && !error; i++)
+        memcpy(said_of(b, i), eng_session_tokens(b->session[i], &warm) + c->n_prompt,
+               (size_t)c->n_gen * sizeof *b->said);
+    return error;
+}
+
+/* Of pairs of blocks: the mean ratio, and the half width of its 95 % interval (Student's t). */
+static void print_ratio(const struct bench *b, int batch, const double *ratio, int n)
+{
+    static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++)
+        mean += ratio[i] / n;
+    for (int i = 0; i < n; i++)
+        square += (ratio[i] - mean) * (ratio[i] - mean);
+    double half = n > 1 ? t[kn_min(n - 1, 10)] * __builtin_sqrt(square / (n - 1) / n) : 0;
+    if (b->config->json)
+        printf("{\"what\":\"speedup\",\"batch\":%d,\"drafter\":\"%s\",\"gamma\":%d,\"pairs\":%d,"
+               "\"ratio\":%.4f,\"ratio_interval\":%.4f}\n", batch, b->drafter, b->config->gamma, n, mean, half);
+    else
+        printf("with %s at batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks, the same tokens)\n",
+               b->drafter, batch, mean, half, n);
+    fflush(stdout);
+}
+
+static int bench_drafts(struct bench *b, int batch)
+{
+    double ratio[MAX_ROUNDS];
+    int error = 0, n = b->config->n_round;
+    for (int i = 0; i < n && !error; i++) {
+        struct figure off, on;
+        if (!(error = run_block(b, batch, false, &off)) && !(error = run_block(b, batch, true, &on)))
+            ratio[i] = on.tokens / on.seconds / (off.tokens / off.seconds);
+    }
+    close_all(b, batch);
+    eng_set_gamma(b->engine, 0);
+    if (!error)
+        print_ratio(b, batch, ratio, n);
+    return error;
+}
+
 static int bench_batch(struct bench *b, int batch)
 {
     const struct eng_config *c = b->config;
     struct figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt,
                               .logits = batch };
-    struct figure decode = { .what = "decode", .batch = batch, .tokens = (double)batch * c->n_gen,
-                             .logits = (double)batch * c->n_gen };
+    struct figure decode = { .what = "decode", .batch = batch };
     double n = c->n_prompt, m = c->n_gen;
     int chunk = eng_n_chunk(b->engine), n_row = kn_min(chunk, batch * c->n_prompt);
     struct start start;
@@ -313,7 +435,7 @@ static int bench_batch(struct bench *b, int batch)
         error = stop_clock(b, &start, &decode, batch * m * (n + warm + (m + 1) / 2));
     }
     close_all(b, batch);
-    return error;
+    return !error && c->n_gen && c->n_draft ? bench_drafts(b, batch) : error;
 }
 
 /* Before the model is there, so that its memory and the probe's are never taken together. */
@@ -337,6 +459,19 @@ static void wait_until_filled(const struct bench *b)
         off_stats_get(store, &s);
 }
 
+/* An oracle knows what will come, as no real drafter does: its name stands on every line. */
+static void name_drafters(struct bench *b)
+{
+    static const char *const name[] = { "none", "ngram", "suffix", "model", "oracle" };
+    size_t n = 0;
+    for (int i = 0; i < b->config->n_draft && n < sizeof b->drafter; i++) {
+        const struct eng_draft_wish *w = &b->config->draft[i];
+        n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", i ? "+" : "", name[w->kind]);
+        if (w->kind == ENG_DRAFT_ORACLE && n < sizeof b->drafter)
+            n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, ":%g", w->right);
+    }
+}
+
 static int open_bench(struct bench *b)
 {
     const struct eng_config *c = b->config;
@@ -345,11 +480,13 @@ static int open_bench(struct bench *b)
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? MOST_WARM : c->n_warmup) + 2;
-    error = eng_open(&b->engine, &(struct eng_options){
-        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = b->most,
-        .n_ctx = c->n_ctx ? c->n_ctx : need, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-        .kv_mem = c->kv_mem, .stretch = HUGE_STRETCH, .io = c->io, .aside = PROBE_BYTES, .keep_heat = true,
-        .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
+    struct eng_options o = eng_config_options(c);
+    o.n_parallel = b->most;
+    o.n_ctx = c->n_ctx ? c->n_ctx : need;
+    o.stretch = HUGE_STRETCH;
+    o.aside = PROBE_BYTES;
+    o.progress = eng_progress_counter(bar);
+    error = eng_open(&b->engine, &o);
     eng_progress_close(bar);
     if (error)
         return error;
@@ -361,12 +498,15 @@ static int open_bench(struct bench *b)
         return kn_fail(KN_EINVAL, "%d sequences of %d tokens take more keys and values than the %d positions "
                        "that fit: raise --host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
                        eng_memory(b->engine)->n_kv_slot);
+    eng_set_gamma(b->engine, 0);                /* until it is drafts that are measured */
+    name_drafters(b);
     wait_until_filled(b);
     b->streams = eng_memory(b->engine)->n_resident < eng_memory(b->engine)->n_expert;
     b->session = kn_calloc((size_t)b->most, sizeof(struct eng_session *));
     b->event = kn_calloc((size_t)eng_event_room(b->engine), sizeof *b->event);
     b->prompt = kn_calloc((size_t)c->n_prompt, sizeof *b->prompt);
-    if (!b->session || !b->event || !b->prompt)
+    b->said = kn_calloc((size_t)b->most * (size_t)kn_max(1, c->n_gen), sizeof *b->said);
+    if (!b->session || !b->event || !b->prompt || !b->said)
         return kn_fail(KN_ENOMEM, "no memory for %d sequences", b->most);
     return 0;
 }
@@ -409,5 +549,6 @@ int eng_cmd_bench(const struct eng_config *config)
     kn_free(b.session);
     kn_free(b.event);
     kn_free(b.prompt);
+    kn_free(b.said);
     return error ? 2 : 0;
 }

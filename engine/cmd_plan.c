@@ -130,10 +130,8 @@ int eng_cmd_plan(const struct eng_config *c)
 {
     struct eng_engine *e;
     struct eng_machine machine;
-    if (eng_describe(&e, &(struct eng_options){
-            .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread,
-            .n_parallel = c->n_parallel, .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem,
-            .kv_mem = c->kv_mem }))
+    struct eng_options o = eng_config_options(c);
+    if (eng_describe(&e, &o))
         return 2;
     int error = find_rates(c, e, &machine);
     if (!error) {

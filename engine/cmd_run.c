@@ -31,10 +31,9 @@ static int open_run(struct run *r)
     int error = eng_progress_open(&bar, "loading", c->quiet);
     if (error)
         return error;
-    error = eng_open(&r->engine, &(struct eng_options){
-        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = 1,
-        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .io = c->io, .keep_heat = true, .no_pack = c->no_pack, .progress = eng_progress_counter(bar) });
+    struct eng_options o = eng_config_options(c);
+    o.progress = eng_progress_counter(bar);
+    error = eng_open(&r->engine, &o);
     eng_progress_close(bar);
     if (error)
         return error;

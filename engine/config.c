@@ -210,16 +210,25 @@ static int take_flag(struct arguments *a, enum eng_command_id command, int argc,
     return add_given(a, o, argv[*i], word);
 }
 
+/* The flag that a command's first word without dashes stands for; NULL: it takes none. */
+static const char *place_flag(enum eng_command_id command)
+{
+    if (command == ENG_simulate)
+        return "--what";
+    return command == ENG_inspect || command == ENG_quantize || command == ENG_pack ? "--model" : NULL;
+}
+
 static int read_arguments(struct arguments *a, enum eng_command_id command, int argc, char **argv)
 {
+    const char *place = place_flag(command);
     int n_place = 0, e = 0;
     for (int i = 0; i < argc && e == 0; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
             a->help = true;
         else if (argv[i][0] == '-' && argv[i][1])
             e = take_flag(a, command, argc, argv, &i);
-        else if ((command == ENG_inspect || command == ENG_quantize || command == ENG_pack) && n_place++ == 0)
-            e = add_given(a, eng_option_find("--model", 1u << command), argv[i], "MODEL");
+        else if (place && n_place++ == 0)
+            e = add_given(a, eng_option_find(place, 1u << command), argv[i], place);
         else
             e = kn_fail(KN_EINVAL, "%s: '%s' is not a flag; quote a text of several words",
                         eng_command_name[command], argv[i]);
@@ -252,6 +261,14 @@ static int draw_seed(struct eng_config *c)
     return 0;
 }
 
+/* What a service manager tells those that it starts: sd_notify(3). */
+static void read_manager(struct eng_config *c)
+{
+    const char *us = getenv("WATCHDOG_USEC");
+    c->notify_socket = getenv("NOTIFY_SOCKET");
+    c->watchdog_us = us ? strtoull(us, NULL, 10) : 0;
+}
+
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
     static struct arguments a;                  /* too large for a stack; parsed once, by the main thread */
@@ -273,7 +290,20 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     if ((e = apply_environment(config, command)) < 0 || (e = apply_arguments(config, &a)) < 0 ||
         (e = eng_option_check(config, command)) < 0)
         return e;
+    if (command == ENG_serve)
+        read_manager(config);
     if (command == ENG_run && !config->seed_given)
         return draw_seed(config);
     return 0;
+}
+
+struct eng_options eng_config_options(const struct eng_config *c)
+{
+    struct eng_options o = {
+        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
+        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
+        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .io = c->io, .keep_heat = true,
+        .no_pack = c->no_pack };
+    memcpy(o.draft, c->draft, sizeof o.draft);
+    return o;
 }

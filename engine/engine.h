@@ -20,7 +20,23 @@
 #include "speculative/speculative.h"
 
 struct eng_engine;
+struct gr_tokens;                               /* engine/grammar/grammar.h */
 struct eng_session;
+
+/* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
+struct eng_draft_wish {
+    enum eng_draft_kind { ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL,
+                          ENG_DRAFT_ORACLE } kind;
+    char file[256];                             /* a draft model; a text that suffixes are learnt from */
+    double right;                               /* oracle: probability of the right token */
+    bool shared;                                /* suffix: what one session says may help another of its salt */
+};
+
+/* Says what is wrong with it. */
+int eng_draft_parse(struct eng_draft_wish *out, const char *text);
+
+#define ENG_DRAFTERS_MOST 4
+#define ENG_GAMMA_AUTO (-1)
 
 struct eng_options {
     const char *model;
@@ -36,6 +52,10 @@ struct eng_options {
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
     double stretch;                             /* of a pass by prompts: pace.c; 0: 1.8 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
+    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    int n_draft;
+    int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
+    enum spec_rule verify;
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */
@@ -53,10 +73,17 @@ int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
 int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
+
+/* As the option, from the next step on; at most what the engine was opened with. */
+void eng_set_gamma(struct eng_engine *e, int gamma);
+
+/* One line: whether the last pass drafted, and why. */
+int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
 
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP 20
@@ -98,6 +125,9 @@ void eng_session_close(struct eng_session *s);
 int  eng_session_start(struct eng_session *s, const struct eng_request *r);
 bool eng_session_runs(const struct eng_session *s);     /* more steps are needed */
 void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
+
+/* Tells the oracle what the session, started, will say; the caller keeps it until the session ends. */
+void eng_session_tell(struct eng_session *s, const int32_t *token, int n);
 int  eng_session_cached(const struct eng_session *s);   /* prompt tokens found computed; known once it advances */
 bool eng_session_waits(const struct eng_session *s);    /* runs, but has no place in the passes now */
 int  eng_session_computed(const struct eng_session *s); /* tokens whose KV is there: a prompt's progress */
@@ -110,6 +140,8 @@ struct eng_stats {
     double experts;                             /* distinct ones per layer, summed over passes */
     uint64_t n_row, n_preempted;                /* rows of passes; times that a session lost its KV */
     uint64_t n_cache_asked, n_cache_found;      /* prompt tokens looked for, and found computed */
+    uint64_t n_draft, n_draft_kept;             /* tokens drafted and verified; of them, kept */
+    uint64_t draft_ns;
     int n_running, n_waiting;                   /* sessions, now */
     int n_kv_block, n_kv_used;                  /* of sessions that run; what is only kept is free */
 };
@@ -128,6 +160,7 @@ struct eng_stop {
     const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
+    int which;                                  /* hit: the string that did it */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };

@@ -1,10 +1,11 @@
-/* engine/internal.h - the engine's own insides: KV blocks, who advances, sessions. */
+/* engine/internal.h - the engine's own insides: KV blocks, who advances, what is drafted, sessions. */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
 #include "engine/grammar/grammar.h"
 #include "engine/plan.h"
+#include "speculative/control.h"
 
 /* ---- kv.c, prefix.c: slot numbers, in blocks.  Integers only; the memory is the context's. -------- */
 
@@ -20,6 +21,7 @@ struct eng_block {
     int32_t parent, child, next, prev;          /* kept ones: a tree of texts; siblings are a list; -1: none */
     int32_t older, newer;                       /* kept ones without users */
     int32_t same_hash;                          /* next in the table's list */
+    uint8_t drafted;                            /* bit i: drafter i has keys and values for all of it */
     uint64_t salt;
     uint64_t key[2];                            /* of the salt and all tokens up to this block's end */
     int32_t token[ENG_KV_BLOCK];
@@ -70,6 +72,9 @@ void eng_kv_unpin(struct eng_kv *kv, int32_t block);
  * that hold the same already. */
 void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
+/* Gives back what was reserved beyond n positions. */
+void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);
+
 /* Gives everything back; the first n positions stay known while there is room, a part of a block too. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
@@ -96,6 +101,23 @@ void eng_pace_init(struct eng_pace *p, double stretch);
 int  eng_pace_rows(const struct eng_pace *p, int n_due, int most);
 void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns);
 
+/* ---- seats: what a session has while it advances ------------------------------------------------------ */
+
+#define ENG_DRAFTERS 4
+#define ENG_DRAFT_NODES 64                      /* of one session's draft */
+
+struct eng_seat {
+    int number;
+    int32_t *slot;                              /* [n_ctx + 1 + ENG_DRAFT_NODES] the path's */
+    struct spec_tree tree;                      /* the draft of the pass under way */
+    struct spec_verify verify;                  /* and what became of it */
+    int32_t *tail;                              /* [ENG_DRAFT_TAILS] slots of each node's branch */
+    struct gr_state *grammar;                   /* along the walk; NULL: no grammars */
+    int n_known[ENG_DRAFTERS];                  /* tokens that each drafter has taken in */
+};
+
+#define ENG_DRAFT_TAILS (ENG_DRAFT_NODES * (ENG_DRAFT_NODES + 1) / 2)
+
 /* ---- sessions ---------------------------------------------------------------------------------- */
 
 struct eng_share { uint64_t user, served; int n_running; };     /* n_running 0: free */
@@ -104,7 +126,7 @@ struct eng_session {
     struct eng_engine *engine;
     bool open;
     enum eng_finish finish;
-    int seat;                                   /* -1: it waits, or does not run */
+    struct eng_seat *seat;                      /* NULL: it waits, or does not run */
     int priority;
     uint64_t arrival;
     struct eng_share *share;                    /* of its user; while it runs */
@@ -119,7 +141,9 @@ struct eng_session {
     const struct gr_grammar *grammar;           /* or NULL */
     struct gr_state *grammar_state;             /* of all tokens so far */
     int n_top;
-    int first_row, n_row, want;                 /* of the pass under way; want -1: no logits */
+    const int32_t *told;                        /* [n_told] what it will say, for the oracle; the caller's */
+    int n_told;
+    int first_row, n_row, want;                 /* of the pass under way, without drafts; want -1: no logits */
 };
 
 /* What one thread needs to choose a token. */
@@ -143,19 +167,30 @@ struct eng_engine {
     struct eng_session *session;                /* [n_session] */
     struct eng_session **active;                /* [n_active] those with a seat, who goes first first */
     int n_active;
-    int32_t **seat_slot;                        /* [n_parallel] a path's slots */
-    int *free_seat;                             /* [n_parallel - n_active] a stack */
+    struct eng_seat *seat;                      /* [n_parallel] */
+    struct eng_seat **free_seat;                /* [n_parallel - n_active] a stack */
     struct eng_share *share;                    /* [n_session] */
     uint64_t n_arrival;
-    struct moe_row *row;                        /* [n_chunk] */
+    struct eng_drafter *drafter[ENG_DRAFTERS];  /* [n_drafter] */
+    int n_drafter;
+    struct spec_control *control;               /* NULL: no drafters */
+    struct spec_decision decision;              /* of the pass under way */
+    struct spec_cut *cut;                       /* [n_parallel] */
+    struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
+    int *due_seat;                              /* [n_parallel] their seats' numbers */
+    uint64_t draft_ns;                          /* of the pass under way */
+    struct off_stats store_then;                /* after the last pass that was learnt from */
+    struct moe_row *row;                        /* [n_chunk + n_draft_row] */
+    int n_draft_row;                            /* rows of drafts in a pass, at most */
     struct eng_chooser *chooser;                /* [threads] */
     struct eng_session **due;                   /* [n_parallel] of the pass under way */
-    struct spec_choice *choice;                 /* [n_parallel] */
-    int *choice_status;
-    struct spec_top *top;                       /* [n_parallel][ENG_TOP] */
+    int n_due;
+    int *n_node, *n_part;                       /* [n_parallel] that its draft may have; from one drafter */
+    int *choice_status;                         /* [n_parallel] */
+    struct spec_top *top;                       /* [n_parallel + n_draft_row][ENG_TOP] by row of logits */
     int32_t *stop;                              /* [n_stop] the tokens that end a text */
     int n_stop;
-    const float *logits;                        /* of the pass under way */
+    struct moe_result result;                   /* of the pass under way */
     struct eng_stats stats;
 };
 
@@ -168,5 +203,48 @@ void eng_schedule_leave(struct eng_session *s);                 /* it has ended:
 void eng_schedule_served(struct eng_session *s, int n_row);
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
+
+/* ---- draft.c: what may come next ----------------------------------------------------------------------- */
+
+/* A drafter is one of several kinds behind this table.  Its KV, if it has any, lies in memory of its own at
+ * the slots of the session's path: what is true of a slot is true there too. */
+struct eng_drafter_kind {
+    const char *name;
+    /* The session has got a seat; or loses it. */
+    void (*enter)(struct eng_drafter *d, struct eng_session *s);
+    void (*leave)(struct eng_drafter *d, struct eng_session *s);
+    /* Tokens were committed; n_kept of them were in the draft. */
+    void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
+    /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
+    int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
+    void (*close)(struct eng_drafter *d);
+};
+
+struct eng_drafter {
+    const struct eng_drafter_kind *kind;
+    const char *name;
+    struct eng_engine *engine;
+    int number;                                 /* its bit in a tree's source */
+    bool broken;                                /* it has failed once */
+};
+
+/* Opens what e->opt.draft names, so far that its memory is known; eng_drafters_load takes the memory. */
+int  eng_drafters_open(struct eng_engine *e);
+int  eng_drafters_load(struct eng_engine *e);
+void eng_drafters_close(struct eng_engine *e);
+struct eng_extra eng_drafters_need(const struct eng_engine *e);
+
+/* Drafts for those of the pass that are due: their seats' trees. */
+void eng_draft(struct eng_engine *e, int n_beside);
+void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns);
+void eng_draft_enter(struct eng_session *s);
+void eng_draft_leave(struct eng_session *s);
+void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
+
+int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+int  eng_draft_model_load(struct eng_drafter *d);
+struct eng_extra eng_draft_model_need(const struct eng_drafter *d);
+bool eng_draft_is_model(const struct eng_drafter *d);
 
 #endif

@@ -90,6 +90,7 @@ static int32_t take(struct eng_kv *kv)
     kv->n_free--;
     kv->block[id].n_user = 1;
     kv->block[id].n_token = 0;
+    kv->block[id].drafted = 0;
     return id;
 }
 
@@ -183,6 +184,16 @@ void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token,
 {
     while (path->n_kept + ENG_KV_BLOCK <= n)
         keep_block(kv, path, token + path->n_kept, ENG_KV_BLOCK);
+}
+
+void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n)
+{
+    int keep = (int)kn_align_up((size_t)n, ENG_KV_BLOCK);
+    kn_assert(keep >= path->n_kept);
+    while (path->n_slot > keep) {
+        path->n_slot -= ENG_KV_BLOCK;
+        unuse(kv, block_at(path, path->n_slot));
+    }
 }
 
 /* From the end, so that of one text the later parts are older. */

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION "0.1.0"
-
 static const struct { const char *name, *about; eng_command *run; } commands[ENG_COMMAND_COUNT] = {
 #define COMMAND(name, text) [ENG_##name] = { #name, text, eng_cmd_##name },
     ENG_COMMANDS(COMMAND)
@@ -16,7 +14,7 @@ static const struct { const char *name, *about; eng_command *run; } commands[ENG
 
 static void print_usage(FILE *out)
 {
-    fprintf(out, "spillway " VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
+    fprintf(out, "spillway " ENG_VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
                  "usage: spillway COMMAND [flags]\n\n");
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
@@ -61,7 +59,7 @@ static int dispatch(int argc, char **argv)
         return 0;
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("spillway " VERSION "\n");
+        printf("spillway " ENG_VERSION "\n");
         return 0;
     }
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)

@@ -14,7 +14,7 @@
 static struct moe_context_options context_options(const struct eng_engine *e)
 {
     return (struct moe_context_options){
-        .max_row = e->opt.n_chunk, .max_want = e->opt.n_parallel, .n_slot = e->split.n_kv_slot,
+        .max_row = e->opt.n_chunk + e->n_draft_row, .max_want = e->opt.n_parallel + e->n_draft_row, .n_slot = e->split.n_kv_slot,
         .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
 }
 
@@ -23,12 +23,22 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
     s->engine = e;
-    s->seat = -1;
     s->token = kn_calloc((size_t)e->opt.n_ctx + 1, sizeof *s->token);
     s->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->n_stop), sizeof *s->bias);
     if (e->opt.grammar_bytes)
         s->grammar_state = kn_calloc(1, sizeof *s->grammar_state);
     return s->token && s->bias && (s->grammar_state || !e->opt.grammar_bytes) ? 0 : KN_ENOMEM;
+}
+
+static int open_seat(struct eng_engine *e, struct eng_seat *seat, int number)
+{
+    seat->number = number;
+    seat->slot = kn_calloc(kn_align_up((size_t)e->opt.n_ctx + 1 + ENG_DRAFT_NODES, ENG_KV_BLOCK),
+                           sizeof *seat->slot);
+    seat->tail = kn_calloc(ENG_DRAFT_TAILS, sizeof *seat->tail);
+    if (e->opt.grammar_bytes)
+        seat->grammar = kn_calloc(1, sizeof *seat->grammar);
+    return seat->slot && seat->tail && (seat->grammar || !e->opt.grammar_bytes) ? 0 : KN_ENOMEM;
 }
 
 static int open_sessions(struct eng_engine *e)
@@ -38,16 +48,15 @@ static int open_sessions(struct eng_engine *e)
     e->session = kn_calloc(n, sizeof *e->session);
     e->share = kn_calloc(n, sizeof *e->share);
     e->active = kn_calloc(n_seat, sizeof(struct eng_session *));
-    e->free_seat = kn_calloc(n_seat, sizeof *e->free_seat);
-    e->seat_slot = kn_calloc(n_seat, sizeof(int32_t *));
-    if (!e->session || !e->share || !e->active || !e->free_seat || !e->seat_slot)
+    e->free_seat = kn_calloc(n_seat, sizeof(struct eng_seat *));
+    e->seat = kn_calloc(n_seat, sizeof *e->seat);
+    if (!e->session || !e->share || !e->active || !e->free_seat || !e->seat)
         error = KN_ENOMEM;
     for (size_t i = 0; !error && i < n; i++)
         error = open_session(e, &e->session[i]);
     for (size_t i = 0; !error && i < n_seat; i++) {
-        e->free_seat[i] = (int)i;
-        e->seat_slot[i] = kn_calloc(kn_align_up((size_t)e->opt.n_ctx + 1, ENG_KV_BLOCK), sizeof(int32_t));
-        error = e->seat_slot[i] ? 0 : KN_ENOMEM;
+        e->free_seat[i] = &e->seat[i];
+        error = open_seat(e, &e->seat[i], (int)i);
     }
     return error ? kn_fail(error, "no memory for %zu sessions", n) : 0;
 }
@@ -57,13 +66,15 @@ static int open_choosers(struct eng_engine *e)
 {
     int n_vocab = eng_vocab_size(e->vocab), n_thread = kn_team_size(e->team), error = 0;
     size_t n = (size_t)e->opt.n_parallel;
-    e->row = kn_calloc((size_t)e->opt.n_chunk, sizeof *e->row);
+    size_t n_draft = (size_t)e->n_draft_row;
+    e->row = kn_calloc((size_t)e->opt.n_chunk + n_draft, sizeof *e->row);
     e->due = kn_calloc(n, sizeof(struct eng_session *));
-    e->choice = kn_calloc(n, sizeof *e->choice);
+    e->n_node = kn_calloc(n, sizeof *e->n_node);
+    e->n_part = kn_calloc(n, sizeof *e->n_part);
     e->choice_status = kn_calloc(n, sizeof *e->choice_status);
-    e->top = kn_calloc(n * ENG_TOP, sizeof *e->top);
+    e->top = kn_calloc((n + n_draft) * ENG_TOP, sizeof *e->top);
     e->chooser = kn_calloc((size_t)n_thread, sizeof *e->chooser);
-    if (!e->row || !e->due || !e->choice || !e->choice_status || !e->top || !e->chooser)
+    if (!e->row || !e->due || !e->n_node || !e->n_part || !e->choice_status || !e->top || !e->chooser)
         return kn_fail(KN_ENOMEM, "no memory for a pass of %d rows", e->opt.n_chunk);
     if (e->opt.grammar_bytes && (error = gr_tokens_open(&e->tokens, e->vocab, e->opt.grammar_bytes)))
         return error;
@@ -121,14 +132,17 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
     e->opt.n_session = kn_max(e->opt.n_session, e->opt.n_parallel);
+    if (e->opt.n_draft && e->opt.gamma)
+        e->n_draft_row = kn_min(e->opt.n_parallel * (e->opt.gamma > 0 ? e->opt.gamma : 8), 512);
     eng_pace_init(&e->pace, e->opt.stretch > 0 ? e->opt.stretch : STRETCH);
     int error = kn_team_open(&e->team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
-        (error = open_choosers(e)) ||
+        (error = open_choosers(e)) || (error = eng_drafters_open(e)) ||
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
              .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
-             .aside = e->opt.aside }))) {
+             .aside = e->opt.aside, .drafters = eng_drafters_need(e),
+             .n_ahead = e->n_draft_row / kn_max(1, e->opt.n_parallel) }))) {
         eng_close(e);
         return error;
     }
@@ -172,7 +186,7 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
     if (error || (error = load_model(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
-        (error = moe_context_open(&e->context, e->model, &co))) {
+        (error = moe_context_open(&e->context, e->model, &co)) || (error = eng_drafters_load(e))) {
         eng_close(e);
         return error;
     }
@@ -194,8 +208,12 @@ void eng_close(struct eng_engine *e)
         kn_free(e->session[i].bias);
         kn_free(e->session[i].grammar_state);
     }
-    for (int i = 0; e->seat_slot && i < e->opt.n_parallel; i++)
-        kn_free(e->seat_slot[i]);
+    for (int i = 0; e->seat && i < e->opt.n_parallel; i++) {
+        kn_free(e->seat[i].slot);
+        kn_free(e->seat[i].tail);
+        kn_free(e->seat[i].grammar);
+    }
+    eng_drafters_close(e);
     gr_tokens_close(e->tokens);
     moe_context_close(e->context);
     moe_model_close(e->model);
@@ -207,10 +225,11 @@ void eng_close(struct eng_engine *e)
     kn_free(e->share);
     kn_free(e->active);
     kn_free(e->free_seat);
-    kn_free(e->seat_slot);
+    kn_free(e->seat);
     kn_free(e->row);
     kn_free(e->due);
-    kn_free(e->choice);
+    kn_free(e->n_node);
+    kn_free(e->n_part);
     kn_free(e->choice_status);
     kn_free(e->top);
     kn_free(e->chooser);
@@ -221,6 +240,7 @@ void eng_close(struct eng_engine *e)
 const struct moe_model *eng_model(const struct eng_engine *e) { return e->model; }
 const struct moe_file *eng_file(const struct eng_engine *e) { return e->file; }
 const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab; }
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e) { return e->tokens; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }

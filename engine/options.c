@@ -17,6 +17,7 @@
 /* ---- the table --------------------------------------------------------------------------------- */
 
 #define RUN      (1u << ENG_run)
+#define SERVE    (1u << ENG_serve)
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
 #define RENDER   (1u << ENG_render)
@@ -26,9 +27,11 @@
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
 #define PLAN     (1u << ENG_plan)
+#define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
+#define LOAD     (RUN | SERVE | EVAL | BENCH)   /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
+#define DRAFT    (RUN | SERVE | BENCH | PLAN)   /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -40,8 +43,34 @@ static const struct eng_option options[] = {
       "TEXT", "answer this and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
-    { "predict", "-n --n-predict", RUN, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
+    { "predict", "-n --n-predict", RUN | SERVE, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
       "N", "tokens at most; -1: until the model stops" },
+    { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
+      "NAME", "address to listen on; others than this machine's own need --api-key-file" },
+    { "port", "", SERVE, ENG_INTEGER, AT(port), 0, 65535,
+      "N", "0: any that is free" },
+    { "api-key-file", "", SERVE, ENG_TEXT, AT(api_key_file), 0, 0,
+      "FILE", "keys that may ask, one a line" },
+    { "alias", "-a --served-model-name", SERVE, ENG_TEXT, AT(alias), 0, 0,
+      "NAMES", "what the model is called, between commas; its file's name unless told" },
+    { "queue", "", SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
+      "N", "requests that wait beyond --parallel; more are told to come again" },
+    { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,
+      "ORIGIN", "pages from there may ask, https://chat.example.com, or *" },
+    { "max-body", "", SERVE, ENG_SIZE, AT(max_body), 0, 0,
+      "SIZE", "of one request [8M]" },
+    { "max-connections", "", SERVE, ENG_INTEGER, AT(n_connection), 1, 1 << 20,
+      "N", "open at once; more wait" },
+    { "timeout", "", SERVE, ENG_INTEGER, AT(patience_s), 1, 86400,
+      "SECONDS", "to send a whole request, or to take some of an answer" },
+    { "idle-timeout", "", SERVE, ENG_INTEGER, AT(idle_s), 1, 86400,
+      "SECONDS", "that a connection may stay without a request" },
+    { "ping", "--sse-ping-interval", SERVE, ENG_INTEGER, AT(ping_s), 1, 86400,
+      "SECONDS", "between signs of life in a stream that has nothing to say yet" },
+    { "drain", "--shutdown-timeout", SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
+      "SECONDS", "for requests under way when asked to end; asked again, at once" },
+    { "stall", "", SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
+      "SECONDS", "without a pass over waiting work, until /ready says 503" },
     { "ids", "", EVAL, ENG_TEXT, AT(ids), 0, 0,
       "LIST", "token ids, 1,2,3" },
     { "logits", "", EVAL, ENG_TEXT, AT(logits), 0, 0,
@@ -86,16 +115,43 @@ static const struct eng_option options[] = {
       "N", "tokens of each prompt" },
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
+    { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
+      "N", "pairs of blocks without and with drafts" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
+
+    { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
+      "WHAT", "dsi: plain decoding, speculation (SI) and distributed speculation (DSI)" },
+    { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
+      "NAME", "table or grid, as published; in place of latencies and acceptance" },
+    { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
+      "NAME", "of the grid: event, what happens, or offline, the published formulas" },
+    { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
+      "X", "milliseconds of a target's pass" },
+    { "draft-ms", "", SIMULATE, ENG_NUMBER, AT(draft_ms), 0.001, 1e6,
+      "X", "milliseconds of a drafted token" },
+    { "acceptance", "", SIMULATE, ENG_NUMBER, AT(acceptance), 0, 1,
+      "X", "share of drafted tokens that are right" },
+    { "lookahead", "", SIMULATE, ENG_TEXT, AT(lookahead), 0, 0,
+      "LIST", "drafted tokens to verify together, 1,5,10 or 1-200" },
+    { "sp", "", SIMULATE, ENG_INTEGER, AT(n_target), 1, 1000,
+      "N", "targets that verify at the same time" },
+    { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
+      "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+    { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
+      "N", "tokens of an output; 0: 50, and 1000 for the grid" },
+    { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
+      "N", "outputs to take the mean of; 0: 3000, and 5 for the grid" },
+    { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
+      NULL, "let SI too take only the lookaheads that DSI's targets allow" },
 
     { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
       "N", "context of a request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
       "N", "prompt tokens in one pass" },
-    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
+    { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
-    { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
+    { "parallel", "-np --max-num-seqs", SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
       "SIZE", "all the memory that may be taken; 0: what is free" },
@@ -109,26 +165,32 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that the disk reads; 0: measured" },
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
+    { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, bench: oracle:P; several times" },
+    { "gamma", "--draft-max", DRAFT, ENG_GAMMA, AT(gamma), 0, 64,
+      "N", "tokens drafted for each sequence; auto: as many as pay" },
+    { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
+      "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
       "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
 
-    { "seed", "-s", RUN | SYNTH | BENCH, ENG_SEED, SAMPLE(seed), 0, 0,
+    { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
-    { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+    { "temp", "--temperature", RUN | SERVE, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
-    { "top-k", "", RUN, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
+    { "top-k", "", RUN | SERVE, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
       "N", "the N likeliest tokens; 0: all" },
-    { "top-p", "", RUN, ENG_NUMBER, SAMPLE(top_p), 0, 1,
+    { "top-p", "", RUN | SERVE, ENG_NUMBER, SAMPLE(top_p), 0, 1,
       "X", "the likeliest that make up X together; 1: all" },
-    { "min-p", "", RUN, ENG_NUMBER, SAMPLE(min_p), 0, 1,
+    { "min-p", "", RUN | SERVE, ENG_NUMBER, SAMPLE(min_p), 0, 1,
       "X", "those at least X times as likely as the first; 0: all" },
-    { "repeat-penalty", "", RUN, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
+    { "repeat-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
       "X", "logits of tokens seen, divided by X; 1: off" },
-    { "presence-penalty", "", RUN, ENG_NUMBER, SAMPLE(presence), -100, 100,
+    { "presence-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(presence), -100, 100,
       "X", "off logits of tokens seen; 0: off" },
-    { "frequency-penalty", "", RUN, ENG_NUMBER, SAMPLE(frequency), -100, 100,
+    { "frequency-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(frequency), -100, 100,
       "X", "off logits for each time seen; 0: off" },
     { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
       "N", "tokens that penalties see; -1: all" },
@@ -155,12 +217,13 @@ _Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c mar
 
 /* What a command cannot do without. */
 static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
-    { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
+    { ENG_run, AT(model), "-m MODEL" },       { ENG_serve, AT(model), "-m MODEL" },
+    { ENG_eval, AT(model), "-m MODEL" },
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -186,10 +249,30 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
+    c->n_round = 3;
     c->batches = "1,4,8,16";
     c->format = "q4_k";
+    c->gamma = ENG_GAMMA_AUTO;
+    c->method = "event";
+    c->target_ms = 30;
+    c->draft_ms = 3;
+    c->acceptance = 0.8f;
+    c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
+    if (command == ENG_serve) {
+        c->n_parallel = 8;
+        c->host = "127.0.0.1";
+        c->port = 8080;
+        c->n_queue = 128;
+        c->n_connection = 4096;
+        c->max_body = 8 << 20;
+        c->patience_s = 30;
+        c->idle_s = 300;
+        c->ping_s = 10;
+        c->drain_s = 30;
+        c->stall_s = 60;
+    }
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */
@@ -381,6 +464,8 @@ static bool read_isa(const char *s, enum kn_isa *out)
 }
 
 static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
+static const char *const rule_name[] = { [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio",
+                                         [SPEC_BLOCK] = "block", NULL };
 static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
                                        [OFF_IO_PREAD] = "pread", NULL };
 
@@ -450,6 +535,24 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
             return 0;
         snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
         break;
+    case ENG_DRAFTS:
+        if (c->n_draft == ENG_DRAFTERS_MOST)
+            return kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST);
+        return eng_draft_parse(&c->draft[c->n_draft++], s);
+    case ENG_GAMMA:
+        if (!strcmp(s, "auto") || (read_integer(s, &i) && i >= o->least && i <= o->most)) {
+            *(int *)field = !strcmp(s, "auto") ? ENG_GAMMA_AUTO : (int)i;
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "auto, or a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_VERIFY:
+        if (find_name(s, rule_name) >= 0) {
+            *(enum spec_rule *)field = (enum spec_rule)find_name(s, rule_name);
+            return 0;
+        }
+        snprintf(wanted, sizeof wanted, "coupled, ratio or block");
+        break;
     case ENG_KV:
         if ((i = find_name(s, kv_name)) >= 0) {
             *(enum kn_kv *)field = (enum kn_kv)i;
@@ -472,6 +575,8 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
 {
     if (o->kind == ENG_STOPS)
         c->n_stop = 0;
+    if (o->kind == ENG_DRAFTS)
+        c->n_draft = 0;
     if (o->kind == ENG_BIASES)
         c->sampling.n_bias = 0;
 }

@@ -5,13 +5,13 @@
 #include "engine/cli.h"
 
 #define ENG_MAX_NAME     32                     /* letters of an option */
-#define ENG_MAX_OPTION   64
+#define ENG_MAX_OPTION   128
 #define ENG_ENV_PREFIX   "SPILLWAY_"
 #define ENG_ALL_COMMANDS ((1u << ENG_COMMAND_COUNT) - 1)
 
 enum eng_kind {
     ENG_FLAG, ENG_INTEGER, ENG_NUMBER, ENG_SEED, ENG_SIZE, ENG_TEXT, ENG_STOPS, ENG_BIASES, ENG_ISA, ENG_KV,
-    ENG_IO
+    ENG_IO, ENG_DRAFTS, ENG_GAMMA, ENG_VERIFY
 };
 
 struct eng_option {

@@ -55,6 +55,8 @@ double eng_plan_distinct(int n_expert, int n_used, int n_row);
 
 /* ---- budget.c: the split for a model on this machine ------------------------------------------- */
 
+struct eng_extra { size_t weights, step, slot; };   /* bytes; slot: for each position of KV */
+
 struct eng_use {
     const struct moe_file *file;
     const struct moe_model *model;              /* opened */
@@ -62,6 +64,8 @@ struct eng_use {
     int n_parallel;
     size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
     size_t aside;                               /* of host_mem, what others in the process will take */
+    struct eng_extra drafters;
+    int n_ahead;                                /* positions that a draft takes beyond a context */
 };
 
 /* Everything small is there already and counts as it is; everything large comes after.  Says why not. */

@@ -47,14 +47,15 @@ static int check(const struct eng_session *s, const struct eng_request *r)
     return spec_params_check(&r->sampling, eng_vocab_size(s->engine->vocab));
 }
 
-/* To ignore the end is to forbid every token that would be one. */
+/* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
+ * complete, nothing else can follow. */
 static void set_sampling(struct eng_session *s, const struct eng_request *r)
 {
     s->sampling = r->sampling;
     s->sampling.bias = s->bias;
     for (int i = 0; i < r->sampling.n_bias; i++)
         s->bias[i] = r->sampling.bias[i];
-    for (int i = 0; r->ignore_eos && i < s->engine->n_stop; i++)
+    for (int i = 0; r->ignore_eos && !r->grammar && i < s->engine->n_stop; i++)
         s->bias[s->sampling.n_bias++] = (struct spec_bias){ s->engine->stop[i], -__builtin_inff() };
 }
 
@@ -73,6 +74,8 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->priority = r->priority;
     s->path = (struct eng_path){ .salt = r->salt };
     s->n_top = r->n_top;
+    s->told = NULL;
+    s->n_told = 0;
     s->grammar = r->grammar;
     if (s->grammar)
         gr_start(s->grammar, s->grammar_state);
@@ -84,7 +87,7 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
 }
 
 bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
-bool eng_session_waits(const struct eng_session *s) { return eng_session_runs(s) && s->seat < 0; }
+bool eng_session_waits(const struct eng_session *s) { return eng_session_runs(s) && !s->seat; }
 
 void eng_session_stop(struct eng_session *s)
 {
@@ -96,6 +99,12 @@ void eng_session_end(struct eng_session *s, enum eng_finish finish)
 {
     s->finish = finish;
     eng_schedule_leave(s);
+}
+
+void eng_session_tell(struct eng_session *s, const int32_t *token, int n)
+{
+    s->told = token;
+    s->n_told = n;
 }
 
 int eng_session_cached(const struct eng_session *s) { return s->n_cached; }

@@ -1,24 +1,13 @@
-/* One step: who advances, rows laid out, one forward pass, choices, commit. */
+/* One step: who advances, what is drafted, rows laid out, one forward pass, choices, commit.
+ *
+ * A session whose next token is due has a root row, its last token, and a row for each node of its draft, so
+ * plain decoding is the verification of an empty draft.  A node's key and value lie at a slot of its own
+ * behind the root's; those of the path that is kept are moved to where their positions belong. */
 #include "engine/internal.h"
 
 #include <string.h>
 
 /* ---- lay out ------------------------------------------------------------------------------------- */
-
-/* Rows for the session's next tokens; logits are wanted when they reach the end. */
-static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
-{
-    s->first_row = *n_row;
-    s->want = s->n_kv + s->n_row == s->n_token ? (*n_want)++ : -1;
-    if (s->want >= 0)
-        e->due[s->want] = s;
-    for (int i = 0; i < s->n_row; i++) {
-        int p = s->n_kv + i;
-        e->row[(*n_row)++] = (struct moe_row){
-            .token = s->token[p], .position = p, .want_logits = s->want >= 0 && i == s->n_row - 1,
-            .base = s->path.slot, .n_base = s->path.n_slot };
-    }
-}
 
 static struct eng_event end(struct eng_session *s, enum eng_finish finish, int status)
 {
@@ -38,32 +27,132 @@ static int end_the_full(struct eng_engine *e, struct eng_event *event)
     return n_event;
 }
 
+/* Those that reach their text's end; returns how many rows are beside theirs. */
+static int list_due(struct eng_engine *e)
+{
+    int n_row = 0;
+    e->n_due = 0;
+    for (int i = 0; i < e->n_active; i++) {
+        struct eng_session *s = e->active[i];
+        n_row += s->n_row;
+        if (s->n_row && s->n_kv + s->n_row == s->n_token)
+            e->due[e->n_due++] = s;
+    }
+    return n_row - e->n_due;
+}
+
+/* Slots of the branch that ends in each node, the root's child first. */
+static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
+{
+    const struct spec_tree *t = &s->seat->tree;
+    const int32_t *slot = s->path.slot + s->n_token;
+    int32_t *tail = s->seat->tail;
+    int first[ENG_DRAFT_NODES], used = 0;
+    for (int i = 0; i < t->n; i++) {
+        int depth = t->depth[i], parent = t->parent[i];
+        first[i] = used;
+        if (parent != SPEC_ROOT)
+            memcpy(tail + used, tail + first[parent], (size_t)(depth - 1) * sizeof *tail);
+        tail[used + depth - 1] = slot[i];
+        used += depth;
+        e->row[(*n_row)++] = (struct moe_row){
+            .token = t->token[i], .position = s->n_token - 1 + depth, .want_logits = true,
+            .base = s->path.slot, .n_base = s->n_token, .tail = tail + first[i] };
+    }
+}
+
+/* Rows for the session's next tokens; logits are wanted when they reach the end. */
+static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
+{
+    bool due = s->n_row && s->n_kv + s->n_row == s->n_token;
+    s->first_row = *n_row;
+    s->want = due ? *n_want : -1;
+    for (int i = 0; i < s->n_row; i++) {
+        int p = s->n_kv + i;
+        e->row[(*n_row)++] = (struct moe_row){
+            .token = s->token[p], .position = p, .want_logits = due && i == s->n_row - 1,
+            .base = s->path.slot, .n_base = s->path.n_slot };
+    }
+    if (due) {
+        lay_draft(e, s, n_row);
+        *n_want += 1 + s->seat->tree.n;
+    }
+}
+
 /* ---- choose ---------------------------------------------------------------------------------------- */
+
+/* What may follow the node that the walk has reached. */
+static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c, int node)
+{
+    struct eng_seat *seat = s->seat;
+    if (!s->grammar)
+        return NULL;
+    if (node == SPEC_ROOT)
+        gr_copy(seat->grammar, s->grammar_state);
+    else
+        gr_advance_token(s->grammar, seat->grammar, e->tokens, seat->tree.token[node]);
+    gr_mask(s->grammar, seat->grammar, e->tokens, c->scratch, c->mask);
+    return c->mask;
+}
+
+/* Nothing follows a node whose row failed, or whose token ends the text. */
+static bool ends_here(const struct eng_engine *e, const struct eng_session *s, int node)
+{
+    return node != SPEC_ROOT && (e->result.status[s->first_row + s->n_row + node] ||
+                                 eng_vocab_is_stop(e->vocab, s->seat->tree.token[node]));
+}
+
+static int verify(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c)
+{
+    struct spec_verify *v = &s->seat->verify;
+    size_t n_vocab = (size_t)moe_model_shape(e->model)->n_vocab;
+    int status = 0;
+    *v = (struct spec_verify){ .tree = &s->seat->tree, .rule = e->opt.verify, .params = &s->sampling,
+                               .history = s->token, .n_history = s->n_token, .position = s->n_token };
+    for (spec_verify_start(v); v->node != SPEC_END && !status;) {
+        int node = v->node, row = s->want + 1 + node;   /* the root's is -1 */
+        if (ends_here(e, s, node)) {
+            spec_verify_stop(v);
+            continue;
+        }
+        const float *logits = e->result.logits + (size_t)row * n_vocab;
+        status = spec_verify_row(v, c->sampler, logits, mask_of(e, s, c, node));
+        if (s->n_top && !status)
+            spec_top(c->sampler, logits, s->n_top, &e->top[row * ENG_TOP]);
+    }
+    return v->n_out ? 0 : status;               /* what was kept before an error is kept */
+}
 
 static void choose_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
     struct eng_session *s = e->due[item];
-    const struct eng_chooser *c = &e->chooser[thread];
-    const float *logits = e->logits + (size_t)item * (size_t)moe_model_shape(e->model)->n_vocab;
-    struct spec_params sampling = s->sampling;
-    if (s->grammar) {
-        gr_mask(s->grammar, s->grammar_state, e->tokens, c->scratch, c->mask);
-        sampling.mask = c->mask;
-    }
-    e->choice_status[item] = spec_sample(c->sampler, &sampling, logits, s->token, s->n_token, s->n_token,
-                                         &e->choice[item]);
-    if (s->n_top && !e->choice_status[item])
-        spec_top(c->sampler, logits, s->n_top, &e->top[item * ENG_TOP]);
+    int status = 0;
+    for (int i = s->first_row; i < s->first_row + s->n_row && !status; i++)
+        status = e->result.status[i];
+    e->choice_status[item] = status ? status : verify(e, s, &e->chooser[thread]);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
-static struct eng_event commit(struct eng_engine *e, struct eng_session *s)
+/* The path's keys and values go where their positions belong.  A node's slot never lies before its place, so
+ * in order nothing is overwritten that is still needed. */
+static void keep_path(struct eng_engine *e, struct eng_session *s, int n_kept)
 {
-    const struct spec_choice *c = &e->choice[s->want];
+    const struct spec_verify *v = &s->seat->verify;
+    const int32_t *slot = s->path.slot + s->n_kv;
+    for (int i = 0; i < n_kept; i++)
+        if (v->path[i] != i)
+            moe_context_copy_slots(e->context, slot[v->path[i]], slot[i], 1);
+}
+
+static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s, int i)
+{
+    const struct spec_verify *v = &s->seat->verify;
+    const struct spec_choice *c = &v->out[i];
+    int row = s->want + 1 + (i ? v->path[i - 1] : SPEC_ROOT);
     struct eng_event event = { .session = s, .token = c->token, .logprob = c->logprob,
-                               .top = &e->top[s->want * ENG_TOP], .n_top = s->n_top };
+                               .top = &e->top[row * ENG_TOP], .n_top = s->n_top };
     s->token[s->n_token++] = c->token;
     if (s->grammar)
         gr_advance_token(s->grammar, s->grammar_state, e->tokens, c->token);
@@ -71,67 +160,120 @@ static struct eng_event commit(struct eng_engine *e, struct eng_session *s)
         event.finish = ENG_STOP;
     else if (s->n_token >= s->n_most)
         event.finish = ENG_LENGTH;
-    if (event.finish != ENG_RUNNING)
-        eng_session_end(s, event.finish);
     e->stats.n_token++;
     return event;
 }
 
-static int status_of(const struct eng_engine *e, const struct eng_session *s, const int *row_status)
+/* Tokens of a walk, until one ends the text.  A node counts as kept when its key and value hold. */
+static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event *event)
 {
-    for (int i = s->first_row; i < s->first_row + s->n_row; i++)
-        if (row_status[i])
-            return row_status[i];
-    return s->want >= 0 ? e->choice_status[s->want] : 0;
+    const struct spec_verify *v = &s->seat->verify;
+    int n_new = 0, n_kept = 0;
+    enum eng_finish finish = ENG_RUNNING;
+    while (n_new < v->n_out && finish == ENG_RUNNING) {
+        event[n_new] = commit_token(e, s, n_new);
+        finish = event[n_new++].finish;
+    }
+    while (n_kept < kn_min(n_new, v->n_path) && !e->result.status[s->first_row + s->n_row + v->path[n_kept]])
+        n_kept++;
+    keep_path(e, s, n_kept);
+    s->n_kv += n_kept;
+    e->stats.n_draft += (uint64_t)s->seat->tree.n;
+    e->stats.n_draft_kept += (uint64_t)kn_min(n_new, v->n_path);
+    if (finish == ENG_RUNNING)
+        eng_draft_commit(s, n_new, kn_min(n_new, v->n_path));
+    return n_new;
 }
 
-static int settle(struct eng_engine *e, const int *row_status, struct eng_event *event)
+static int first_failure(const struct eng_engine *e, const struct eng_session *s)
+{
+    for (int i = s->first_row; i < s->first_row + s->n_row; i++)
+        if (e->result.status[i])
+            return e->result.status[i];
+    return 0;
+}
+
+static void count_rows(struct eng_engine *e, struct eng_session *s)
+{
+    e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
+    eng_schedule_served(s, s->n_row);
+    s->n_kv += s->n_row;
+}
+
+/* One that is due: tokens, or the reason why there are none. */
+static int settle_due(struct eng_engine *e, struct eng_session *s, int status, struct eng_event *event)
+{
+    if (status) {
+        *event = end(s, ENG_FAILED, status);
+        return 1;
+    }
+    count_rows(e, s);
+    int n = commit(e, s, event);
+    enum eng_finish finish = event[n - 1].finish;
+    s->n_reached = kn_max(s->n_reached, s->n_kv);
+    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+    if (finish != ENG_RUNNING)
+        eng_session_end(s, finish);
+    else
+        eng_kv_trim(&e->kv, &s->path, s->n_token);
+    return n;
+}
+
+/* The others read on in their prompts. */
+static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
     for (int i = 0; i < e->n_active;) {
         struct eng_session *s = e->active[i];
-        int status = s->n_row ? status_of(e, s, row_status) : 0;
+        int status = s->want < 0 ? first_failure(e, s) : 0;
         if (status) {
             event[n_event++] = end(s, ENG_FAILED, status);
-        } else if (s->n_row) {
-            e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
-            s->n_kv += s->n_row;
+            continue;                           /* it has left the list */
+        }
+        if (s->want < 0 && s->n_row) {
+            count_rows(e, s);
             s->n_reached = kn_max(s->n_reached, s->n_kv);
             eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
-            eng_schedule_served(s, s->n_row);
-            if (s->want >= 0)
-                event[n_event++] = commit(e, s);
         }
-        i += i < e->n_active && e->active[i] == s;      /* who ended has left the list */
+        i++;
     }
     return n_event;
 }
 
-int eng_event_room(const struct eng_engine *e) { return e->opt.n_session + e->opt.n_parallel; }
+int eng_event_room(const struct eng_engine *e)
+{
+    return e->opt.n_session + e->opt.n_parallel + e->n_draft_row;
+}
 
 int eng_step(struct eng_engine *e, struct eng_event *event)
 {
     int n_row = 0, n_want = 0, n_event = end_the_full(e, event);
     eng_schedule(e);
+    int n_beside = list_due(e);
+    eng_draft(e, n_beside);
     for (int i = 0; i < e->n_active; i++)
         lay_rows(e, e->active[i], &n_row, &n_want);
     if (n_row == 0)
         return n_event;
-    struct moe_batch batch = { e->row, n_row };
-    struct moe_result result;
     uint64_t t0 = kn_now_ns();
-    int error = moe_forward(e->context, &batch, &result);
+    int error = moe_forward(e->context, &(struct moe_batch){ e->row, n_row }, &e->result);
     if (error)
         return error;
     uint64_t t1 = kn_now_ns();
-    e->logits = result.logits;
-    kn_parallel_for(e->team, n_want, choose_item, e);
-    n_event += settle(e, result.status, event + n_event);
+    kn_parallel_for(e->team, e->n_due, choose_item, e);
+    n_event += settle_prompts(e, event + n_event);
+    for (int i = 0; i < e->n_due; i++) {
+        if (e->outcome)
+            e->outcome[i] = (struct spec_outcome){ e->due[i]->seat->number, &e->due[i]->seat->tree,
+                e->choice_status[i] ? 0 : e->due[i]->seat->verify.n_path };
+        n_event += settle_due(e, e->due[i], e->choice_status[i], event + n_event);
+    }
     uint64_t t2 = kn_now_ns();
     eng_pace_learn(&e->pace, n_want, n_row - n_want, (double)(t2 - t0));
+    eng_draft_learn(e, n_row, n_beside, t2 - t0);
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;
-    e->stats.experts += result.experts_per_layer;
+    e->stats.experts += e->result.experts_per_layer;
     e->stats.pass_ns += t1 - t0;
     e->stats.sample_ns += t2 - t1;
     return n_event;

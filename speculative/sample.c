@@ -435,19 +435,15 @@ void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_to
 /* The support's ids, ascending, and how many they are. */
 static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t first)
 {
-    int n = 0;
+    int last, n = 0;
     if (p->temperature == 0) {
-        s->support[n++] = first;
-    } else if (cuts(p)) {
-        int last = head(s, p, first, NULL);
-        for (int32_t i = 0; i < s->n_vocab; i++)
-            if (s->bucket[i] < last || s->bucket[i] == IN_HEAD)
-                s->support[n++] = i;
-    } else {
-        for (int32_t i = 0; i < s->n_vocab; i++)
-            if (s->z[i] > -INFINITY)
-                s->support[n++] = i;
+        s->support[0] = first;
+        return 1;
     }
+    last = head(s, p, first, NULL);
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->bucket[i] < last || s->bucket[i] == IN_HEAD)
+            s->support[n++] = i;
     return n;
 }
 
@@ -458,11 +454,17 @@ int spec_target(struct spec_sampler *s, const struct spec_params *p, const float
     int e = process(s, p, logits, history, n_history, position, &first);
     if (e < 0)
         return e;
-    int n = gather(s, p, first);
-    double most = s->z[first], temperature = p->temperature > 0 ? p->temperature : 1, sum = 0;
-    for (int i = 0; i < n; i++)
-        s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
-    s->ops->softmax(s->prob, n);
+    double most = s->z[first], sum = 0;
+    int n = s->n_vocab;
+    if (p->temperature == 0 || cuts(p)) {
+        double temperature = p->temperature > 0 ? p->temperature : 1;
+        n = gather(s, p, first);
+        for (int i = 0; i < n; i++)
+            s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
+        s->ops->softmax(s->prob, n);
+    } else {
+        probabilities(s, first, p->temperature);
+    }
     for (int i = 0; i < n; i++)
         sum += s->prob[i];
     *out = (struct spec_dist){ n, n < s->n_vocab ? s->support : NULL, s->prob, sum };
@@ -490,13 +492,11 @@ double spec_dist_prob(const struct spec_dist *d, int32_t token)
 
 int32_t spec_dist_token(const struct spec_dist *d, double u)
 {
-    int i = 0, taken = 0;
     double at = u * d->sum, sum = 0;
-    for (; i < d->n && sum <= at; i++) {
-        sum += d->weight[i];
-        taken = d->weight[i] > 0 ? i : taken;
-    }
-    return spec_dist_id(d, taken);
+    int i = 0;
+    while (i < d->n - 1 && (sum += d->weight[i]) <= at)
+        i++;
+    return spec_dist_id(d, i);
 }
 
 double spec_draft_uniform(const struct spec_params *p, int64_t position, int n)

@@ -121,6 +121,7 @@ struct spec_tree {
     int16_t depth[SPEC_NODES];                      /* 1: follows the root */
     uint8_t source[SPEC_NODES];                     /* bit i: drafter i proposed it */
     float   survival[SPEC_NODES];                   /* estimate that it and all before it are kept */
+    int     n_asked;                                /* nodes, each as often as it was asked for */
     int     n_draw;
     struct spec_draw draw[SPEC_NODES];              /* q stays valid until the draft is verified */
     bool    peeked;
@@ -129,7 +130,7 @@ struct spec_tree {
 void spec_tree_clear(struct spec_tree *t);
 
 /* The child of parent with this token, found or made; its survival is the larger.  -1: the tree is full.
- * A drawn token that finds no room makes the tree a peeked one. */
+ * A draw that might find no room makes the tree a peeked one: ask for SPEC_NODES nodes at most. */
 int  spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
                     float survival, uint8_t source);
@@ -137,8 +138,8 @@ int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct
 int  spec_tree_child(const struct spec_tree *t, int node, int32_t token);        /* -1: none */
 void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other);
 
-/* Drops the nodes that are not to be kept and all below them.  blind: what is kept depends on no drawn token
- * among the dropped, nor on how many were the same. */
+/* Drops the nodes that are not to be kept and all below them.  blind: whether a node is kept depends on no
+ * token that was drawn for it, its siblings or anything below, but at most on those before it. */
 void spec_tree_prune(struct spec_tree *t, const bool *keep /* [n] */, bool blind);
 
 /* ---- verification ------------------------------------------------------------------------------- */
@@ -201,26 +202,29 @@ void spec_verify_stop(struct spec_verify *v);       /* no row for v->node: the t
 
 /* ---- drafters that need no model -------------------------------------------------------------------- */
 
-/* Tokens that followed when the text last stood where it stands now.
+/* Tokens that followed when a text last stood where this one stands now.
  *
  *     open -> learn* -> per session: [ begin, commit (prompt), [ draft, commit ]*, end ]* -> close
  *
  *   none     drafts nothing;
  *   ngram    a chain: what followed the longest earlier match in the session's own text;
  *   suffix   a tree: what followed the longest matches in the session's own text, in documents learnt, and
- *            in sessions of the same salt that have ended; by how often it did;
+ *            in ended sessions of the same salt, if those are shared; by length and by how often;
  *   oracle   the tokens it is told, each with the given probability, else a wrong one: for measurements.
  *
- * Survival is estimated from the length of the match and from how often drafts of such matches were right
- * in this session, which is kept even while nothing is verified.  Nothing is read across sessions but what is said
- * above.  Sessions are numbered 0 .. n_session - 1.  Drafts of different sessions may be made on different
- * threads; all else is one thread's. */
+ * Survival is estimated from the length of the match and how far the matches agree, by how often such drafts
+ * were right in this session; that is watched at every commit, drafted or not.  Nothing is read across sessions
+ * but what is said above.  A draft goes on while it may survive: it has no length to be set.
+ *
+ * Sessions are numbered 0 .. n_session - 1.  Drafts of different sessions may be made on different threads at
+ * once; all else is one thread's.  Memory is taken at open: 28 bytes per token that is remembered, rounded up
+ * to a power of two; what is older is forgotten. */
 enum spec_drafter_kind { SPEC_DRAFT_NONE, SPEC_DRAFT_NGRAM, SPEC_DRAFT_SUFFIX, SPEC_DRAFT_ORACLE };
 
 struct spec_drafter_options {
     enum spec_drafter_kind kind;
     int n_vocab, n_session;
-    int n_own;                                      /* tokens that are remembered of one session, the latest */
+    int n_own;                                      /* tokens of one session that are remembered */
     int n_shared;                                   /* of ended ones; 0: nothing is shared */
     int n_learn;                                    /* of documents */
     double right;                                   /* oracle: probability of the right token */
@@ -232,14 +236,16 @@ size_t spec_drafter_bytes(const struct spec_drafter_options *opt);  /* what open
 int  spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_options *opt);
 void spec_drafter_close(struct spec_drafter *d);
 
-void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n);    /* a document, for everyone */
-void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);
+void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n);   /* a document, for everyone */
+void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);    /* a new text; ends the last */
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n);
-void spec_drafter_end(struct spec_drafter *d, int session);
-void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n);  /* what will come */
+void spec_drafter_end(struct spec_drafter *d, int session);                     /* shares it, if that is asked */
+
+/* To the oracle: what will follow what is committed.  It stays the caller's, and there until told anew. */
+void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n);
 
 /* Adds to t at most n_node nodes, at most n_depth deep, that follow what was committed. */
-void spec_draft(struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
+void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
                 struct spec_tree *t);
 
 #endif

@@ -6,7 +6,7 @@
 
 void spec_tree_clear(struct spec_tree *t)
 {
-    t->n = t->n_draw = 0;
+    t->n = t->n_draw = t->n_asked = 0;
     t->peeked = false;
 }
 
@@ -21,6 +21,7 @@ int spec_tree_child(const struct spec_tree *t, int node, int32_t token)
 int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source)
 {
     kn_assert(parent >= SPEC_ROOT && parent < t->n);
+    t->n_asked++;
     int i = spec_tree_child(t, parent, token);
     if (i < 0) {
         if (t->n == SPEC_NODES)
@@ -38,14 +39,20 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
     return i;
 }
 
+/* Beyond so many asked for, whether there is room depends on how many draws were of the same token. */
+static void add_draw(struct spec_tree *t, int node, const struct spec_dist *q)
+{
+    if (t->n_asked > SPEC_NODES)
+        t->peeked = true;
+    if (node >= 0 && t->n_draw < SPEC_NODES)
+        t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
+}
+
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
                    float survival, uint8_t source)
 {
-    int node = t->n_draw < SPEC_NODES ? spec_tree_add(t, parent, token, survival, source) : -1;
-    if (node < 0)
-        t->peeked = true;           /* whether there was room depends on how many draws were the same */
-    else
-        t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
+    int node = spec_tree_add(t, parent, token, survival, source);
+    add_draw(t, node, q);
     return node;
 }
 
@@ -53,18 +60,16 @@ int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct 
 void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other)
 {
     int at[SPEC_NODES];             /* where a node of other is; SPEC_END: there was no room */
+    int n_asked = t->n_asked + other->n_asked;
     for (int i = 0; i < other->n; i++) {
         int parent = other->parent[i] == SPEC_ROOT ? SPEC_ROOT : at[other->parent[i]], node = -1;
         if (parent != SPEC_END)
             node = spec_tree_add(t, parent, other->token[i], other->survival[i], other->source[i]);
         at[i] = node < 0 ? SPEC_END : node;
     }
-    for (int i = 0; i < other->n_draw; i++) {
-        if (at[other->draw[i].node] >= 0 && t->n_draw < SPEC_NODES)
-            t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)at[other->draw[i].node], other->draw[i].q };
-        else
-            t->peeked = true;
-    }
+    t->n_asked = n_asked;
+    for (int i = 0; i < other->n_draw; i++)
+        add_draw(t, at[other->draw[i].node], other->draw[i].q);
     t->peeked |= other->peeked;
 }
 
@@ -87,7 +92,7 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
     for (int i = 0; i < t->n_draw; i++)
         if (at[t->draw[i].node] >= 0)
             t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
-    t->peeked |= n_draw < t->n_draw && !blind;
+    t->peeked |= t->n_draw > 0 && !blind;       /* that all was kept is a decision too */
     t->n = n;
     t->n_draw = n_draw;
 }

@@ -232,7 +232,7 @@ static void mistakes_are_told(void **state)
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
         { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, plan, doctor" },
-        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for plan" },
+        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
@@ -423,6 +423,7 @@ static void sample_file(void **state)
     for (int c = 0; c < ENG_COMMAND_COUNT; c++)
         accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
                                         : c == ENG_quantize ? "-m m -o y"
+                                        : c == ENG_simulate ? "dsi"
                                                             : "-m m");
 }
 

@@ -1,0 +1,269 @@
+/* A small model of the same vocabulary drafts for a large one: chains, all sessions' together, a token a pass.
+ *
+ * It chooses as the large one will, with the same parameters and the same noise, so that where the two agree
+ * on a distribution they agree on the token.  Its keys and values lie at the slots of the session's path,
+ * in memory of its own.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
+ * session whose text it has not caught up with goes without a draft meanwhile. */
+#include "engine/internal.h"
+
+#include <string.h>
+
+#define MOST_ROW 256                            /* of a pass, beside one of each session */
+
+struct item {                                   /* a session in a draft */
+    struct eng_session *s;
+    int most, n;                                /* tokens it may have, and has: they follow the text */
+    int node;                                   /* of the last of them in the tree */
+    float survival;                             /* of all of them together, as this model sees it */
+    bool goes_on;
+};
+
+struct draft_model {
+    struct eng_drafter base;
+    struct moe_file *file;
+    struct moe_model *model;
+    struct moe_context *context;
+    struct moe_row *row;                        /* [MOST_ROW + n_parallel] */
+    struct item *item;                          /* [n_parallel] */
+    struct spec_choice *choice;                 /* [n_parallel] by row of logits */
+    struct item **chooses;                      /* [n_parallel] */
+    struct moe_result result;
+};
+
+static const struct eng_drafter_kind model_kind;
+
+bool eng_draft_is_model(const struct eng_drafter *d) { return d->kind == &model_kind; }
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+/* Every token has to mean the same; a model may have rows of padding beyond. */
+static int check_vocab(const struct eng_engine *e, const struct draft_model *d, const char *path)
+{
+    struct eng_vocab *v;
+    int error = eng_vocab_open(&v, d->file);
+    if (error)
+        return error;
+    int n = eng_vocab_size(e->vocab), n_here = eng_vocab_size(v), id = 0;
+    while (n == n_here && id < n && eng_vocab_text(v, id).n == eng_vocab_text(e->vocab, id).n &&
+           !memcmp(eng_vocab_text(v, id).data, eng_vocab_text(e->vocab, id).data, eng_vocab_text(v, id).n))
+        id++;
+    eng_vocab_close(v);
+    if (n != n_here)
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path,
+                       e->opt.model, n_here, n);
+    if (id < n)
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d is another", path, e->opt.model, id);
+    return 0;
+}
+
+static struct moe_context_options context_options(const struct draft_model *d)
+{
+    const struct eng_engine *e = d->base.engine;
+    return (struct moe_context_options){
+        .max_row = MOST_ROW + e->opt.n_parallel, .max_want = e->opt.n_parallel,
+        .n_slot = e->split.n_kv_slot ? e->split.n_kv_slot : 1, .max_pos = e->opt.n_ctx, .kv = e->opt.kv,
+        .team = e->team };
+}
+
+static void close_model(struct eng_drafter *base)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    moe_context_close(d->context);
+    moe_model_close(d->model);
+    moe_file_close(d->file);
+    kn_free(d->row);
+    kn_free(d->item);
+    kn_free(d->choice);
+    kn_free(d->chooses);
+    kn_free(d);
+}
+
+int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+{
+    struct draft_model *d = kn_calloc(1, sizeof *d);
+    size_t n = (size_t)e->opt.n_parallel;
+    int error = 0;
+    if (!d)
+        return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    d->base = (struct eng_drafter){ .kind = &model_kind, .engine = e };
+    d->row = kn_calloc(MOST_ROW + n, sizeof *d->row);
+    d->item = kn_calloc(n, sizeof *d->item);
+    d->choice = kn_calloc(n, sizeof *d->choice);
+    d->chooses = kn_calloc(n, sizeof(struct item *));
+    if (!d->row || !d->item || !d->choice || !d->chooses)
+        error = kn_fail(KN_ENOMEM, "no memory for a drafter");
+    if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(e, d, w->file)))
+        error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = e->opt.isa });
+    if (!error && moe_model_shape(d->model)->n_ctx_train < e->opt.n_ctx)
+        kn_say(KN_LOG_WARN, "%s was trained on %d tokens: beyond them it will draft poorly", w->file,
+               moe_model_shape(d->model)->n_ctx_train);
+    if (error) {
+        close_model(&d->base);
+        return error;
+    }
+    *out = &d->base;
+    return 0;
+}
+
+/* All of it is in memory, always. */
+struct eng_extra eng_draft_model_need(const struct eng_drafter *base)
+{
+    const struct draft_model *d = (const struct draft_model *)base;
+    const struct moe_shape *shape = moe_model_shape(d->model);
+    struct moe_context_options one = context_options(d);
+    one.n_slot = 1;
+    return (struct eng_extra){ .weights = shape->dense_bytes + shape->expert_bytes,
+                               .step = moe_context_bytes(d->model, &one),
+                               .slot = moe_kv_slot_bytes(d->model, one.kv) };
+}
+
+int eng_draft_model_load(struct eng_drafter *base)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    struct moe_context_options co = context_options(d);
+    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->engine->team,
+                                                                     .io = base->engine->opt.io });
+    return error ? error : moe_context_open(&d->context, d->model, &co);
+}
+
+/* ---- what it knows of a session ------------------------------------------------------------------------- */
+
+static int *known(const struct draft_model *d, struct eng_session *s)
+{
+    return &s->seat->n_known[d->base.number];
+}
+
+static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+static void leave(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+
+static uint8_t *mark_of(const struct draft_model *d, const struct eng_session *s, int position)
+{
+    return &d->base.engine->kv.block[s->path.slot[position] / ENG_KV_BLOCK].drafted;
+}
+
+/* Blocks that end at or before n are known: to everyone who has them in his path. */
+static void mark_blocks(struct draft_model *d, struct eng_session *s, int from, int n)
+{
+    for (int at = from / ENG_KV_BLOCK * ENG_KV_BLOCK; at + ENG_KV_BLOCK <= n; at += ENG_KV_BLOCK)
+        *mark_of(d, s, at) |= (uint8_t)(1 << d->base.number);
+}
+
+/* What a draft added and was not kept has to go. */
+static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    int *n = known(d, s), before = s->n_token - n_new;
+    *n = kn_min(*n, before + n_kept);
+    mark_blocks(d, s, before, *n);
+}
+
+/* Where it has to go on.  Others may have gone further in blocks that are shared; and a block may have been
+ * given up for another that holds the same, but not this model's part of it. */
+static int first_unknown(struct draft_model *d, struct eng_session *s)
+{
+    int at = 0, n = *known(d, s), bit = 1 << d->base.number;
+    while (at < s->path.n_kept && *mark_of(d, s, at) & bit)
+        at += ENG_KV_BLOCK;
+    return at < s->path.n_kept || n < at || n > s->n_token ? at : n;
+}
+
+/* ---- a draft --------------------------------------------------------------------------------------------- */
+
+/* Rows for what it does not know yet of one text, as far as there is room; a block that may be shared is
+ * written whole, in one pass, by one session. */
+static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int *n_row)
+{
+    int room = MOST_ROW + d->base.engine->opt.n_parallel - *n_row, from = at;
+    while (at < n_text && room > 0) {
+        int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);
+        if (n > room)
+            break;
+        for (int i = 0; i < n; i++, at++)
+            d->row[(*n_row)++] = (struct moe_row){
+                .token = s->token[at], .position = at, .want_logits = at == n_text - 1,
+                .base = s->path.slot, .n_base = s->path.n_slot };
+        room -= n;
+    }
+    mark_blocks(d, s, from, kn_min(at, s->path.n_kept));
+    return at;
+}
+
+/* The last row wants logits if it is the text's last; else there will be no draft. */
+static void lay_rows(struct draft_model *d, struct item *it, int *n_row, int *n_want)
+{
+    int n_text = it->s->n_token + it->n, at = it->n ? *known(d, it->s) : first_unknown(d, it->s);
+    at = lay_text(d, it->s, at, n_text, n_row);
+    *known(d, it->s) = at;
+    it->goes_on = at == n_text;
+    if (it->goes_on)
+        d->chooses[(*n_want)++] = it;
+}
+
+static void choose_item(void *arg, int i, int thread)
+{
+    struct draft_model *d = arg;
+    struct item *it = d->chooses[i];
+    struct eng_session *s = it->s;
+    int n = s->n_token + it->n;
+    const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
+    it->goes_on = !spec_sample(d->base.engine->chooser[thread].sampler, &s->sampling, logits, s->token, n, n,
+                               &d->choice[i]);
+}
+
+/* A token that ends the text needs no row: the model itself says it, or not. */
+static void extend(struct draft_model *d, struct item *it, const struct spec_choice *c)
+{
+    struct eng_session *s = it->s;
+    struct spec_tree *t = &s->seat->tree;
+    it->survival *= (float)kn_exp(c->logprob);
+    int node = eng_vocab_is_stop(d->base.engine->vocab, c->token)
+                   ? -1 : spec_tree_add(t, it->node, c->token, it->survival, (uint8_t)(1 << d->base.number));
+    it->goes_on = node >= 0;
+    if (node < 0)
+        return;
+    s->token[s->n_token + it->n++] = c->token;
+    it->node = node;
+    it->goes_on = it->n < it->most;
+}
+
+static bool row_failed(const struct draft_model *d, int n_row)
+{
+    for (int i = 0; i < n_row; i++)
+        if (d->result.status[i])
+            return true;
+    return false;
+}
+
+/* One pass over all sessions that go on: a token more for each. */
+static int draft_token(struct draft_model *d, int n_item)
+{
+    int n_row = 0, n_want = 0;
+    for (int i = 0; i < n_item; i++)
+        if (d->item[i].goes_on)
+            lay_rows(d, &d->item[i], &n_row, &n_want);
+    if (n_row == 0)
+        return 0;
+    int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
+    if (error || row_failed(d, n_row))
+        return error ? error : KN_EIO;
+    kn_parallel_for(d->base.engine->team, n_want, choose_item, d);
+    for (int i = 0; i < n_want; i++)
+        if (d->chooses[i]->goes_on)
+            extend(d, d->chooses[i], &d->choice[i]);
+    return n_want;
+}
+
+static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    int n_item = 0, going = 1;
+    for (int i = 0; i < n; i++)
+        if (n_node[i] > 0)
+            d->item[n_item++] = (struct item){ .s = s[i], .most = kn_min(n_node[i], depth), .node = SPEC_ROOT,
+                                               .survival = 1, .goes_on = true };
+    while (going > 0)
+        going = draft_token(d, n_item);
+    return going;
+}
+
+static const struct eng_drafter_kind model_kind = { "model", enter, leave, commit, draft, close_model };

@@ -1,0 +1,100 @@
+/* Drafters that need no model: what has been said before is said again.  spec_drafter does the work; here
+ * it meets sessions, by the number of their seat, and documents. */
+#include "engine/cli.h"
+#include "engine/internal.h"
+
+#include <string.h>
+
+#define OWN     8192                            /* tokens remembered of one session */
+#define SHARED  (1 << 20)                       /* of ended ones, when they may help others */
+
+struct draft_text {
+    struct eng_drafter base;
+    struct spec_drafter *drafter;
+    bool oracle;
+};
+
+static void enter(struct eng_drafter *base, struct eng_session *s)
+{
+    struct draft_text *d = (struct draft_text *)base;
+    spec_drafter_begin(d->drafter, s->seat->number, s->path.salt);
+    spec_drafter_commit(d->drafter, s->seat->number, s->token, s->n_token);
+}
+
+static void leave(struct eng_drafter *base, struct eng_session *s)
+{
+    spec_drafter_end(((struct draft_text *)base)->drafter, s->seat->number);
+}
+
+static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
+{
+    (void)n_kept;
+    spec_drafter_commit(((struct draft_text *)base)->drafter, s->seat->number, s->token + s->n_token - n_new,
+                        n_new);
+}
+
+static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
+{
+    struct draft_text *d = (struct draft_text *)base;
+    for (int i = 0; i < n; i++) {
+        int said = s[i]->n_token - s[i]->n_prompt;
+        if (!n_node[i])
+            continue;
+        if (d->oracle && s[i]->n_told > said)
+            spec_drafter_tell(d->drafter, s[i]->seat->number, s[i]->told + said, s[i]->n_told - said);
+        if (!d->oracle || s[i]->n_told > said)
+            spec_draft(d->drafter, s[i]->seat->number, n_node[i], depth, (uint8_t)(1 << base->number),
+                       &s[i]->seat->tree);
+    }
+    return 0;
+}
+
+static void close_text(struct eng_drafter *base)
+{
+    struct draft_text *d = (struct draft_text *)base;
+    spec_drafter_close(d->drafter);
+    kn_free(d);
+}
+
+static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text };
+
+static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int error = eng_read_file(path, &text, &n);
+    if (!error)
+        error = eng_tokenize(e->vocab, text, n, 0, ids);
+    kn_free(text);
+    if (!error && ids->n > INT32_MAX / 4)
+        error = kn_fail(KN_ELIMIT, "%s: %zu tokens are too many to learn", path, ids->n);
+    return error;
+}
+
+int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+{
+    static const enum spec_drafter_kind kinds[] = {
+        [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM, [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
+        [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE };
+    struct eng_ids ids = { 0 };
+    struct draft_text *d = kn_calloc(1, sizeof *d);
+    int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
+    if (!error && w->kind == ENG_DRAFT_SUFFIX && *w->file)
+        error = read_document(e, w->file, &ids);
+    if (!error)
+        error = spec_drafter_open(&d->drafter, &(struct spec_drafter_options){
+            .kind = kinds[w->kind], .n_vocab = eng_vocab_size(e->vocab), .n_session = e->opt.n_parallel,
+            .n_own = kn_min(e->opt.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
+            .right = w->right, .seed = 1 });
+    if (!error && ids.n)
+        spec_drafter_learn(d->drafter, ids.id, (int)ids.n);
+    eng_ids_free(&ids);
+    if (error) {
+        kn_free(d);
+        return error;
+    }
+    d->base = (struct eng_drafter){ .kind = &text_kind, .engine = e };
+    d->oracle = w->kind == ENG_DRAFT_ORACLE;
+    *out = &d->base;
+    return 0;
+}

@@ -1,0 +1,383 @@
+/* speculative/drafter.c - drafts from texts: what followed when they last stood as they stand now.
+ *
+ * It owns what is remembered: of each session, of documents, of ended sessions.  In come tokens as they are
+ * committed; out goes a tree.  The longest matches (recall.c) each stand for a continuation; those that agree
+ * are one node, and a tree grows at the node that is likeliest to survive.
+ *
+ * How likely that is is learnt: for a match's length and the share of the matches (by length squared: a long
+ * one knows more) that agree, how often the likeliest token was right.  At each commit the token that would
+ * have been drafted is compared with the one that came, so the estimate is there before anything is risked. */
+#include "speculative/internal.h"
+
+#define N_MATCH   16
+#define N_TAIL    64                            /* tokens that a match is compared over */
+#define N_WATCH   256                           /* of a prompt, the tokens that are worth learning from */
+#define N_LENGTH  6
+#define N_SHARE   3
+#define N_EDGE    64                            /* continuations that wait to be nodes */
+#define LEAST     0.02                          /* survival below which no pass will want a node */
+#define MEMORY    (1 - 1.0 / 64)                /* what a new observation leaves of the old */
+
+struct rate { double right, asked; };
+
+struct session {
+    struct spec_recall own;
+    uint64_t salt;
+    bool open;
+    struct rate rate[N_LENGTH][N_SHARE];
+    struct rate *guessed;                       /* of the token that is likeliest next; NULL: none is */
+    int32_t guess;
+    int64_t n_token;                            /* committed */
+    const int32_t *told;                        /* [n_told] to come */
+    int n_told;
+};
+
+struct spec_drafter {
+    struct spec_drafter_options opt;
+    struct kn_arena arena;
+    struct spec_recall learnt, shared;
+    struct session *session;                    /* [n_session] */
+};
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+static bool remembers(const struct spec_drafter_options *o)
+{
+    return o->kind == SPEC_DRAFT_NGRAM || o->kind == SPEC_DRAFT_SUFFIX;
+}
+
+/* Over an arena without memory this counts. */
+static void take(struct spec_drafter *d, struct kn_arena *a)
+{
+    const struct spec_drafter_options *o = &d->opt;
+    struct session *session = kn_arena_take(a, (size_t)o->n_session, sizeof *session);
+    if (o->kind == SPEC_DRAFT_SUFFIX && o->n_learn > 0)
+        spec_recall_take(&d->learnt, a, o->n_learn, false);
+    if (o->kind == SPEC_DRAFT_SUFFIX && o->n_shared > 0)
+        spec_recall_take(&d->shared, a, o->n_shared, true);
+    for (int i = 0; remembers(o) && i < o->n_session; i++) {
+        struct spec_recall own;
+        spec_recall_take(&own, a, o->n_own, false);
+        if (session)
+            session[i].own = own;
+    }
+    d->session = session;
+}
+
+size_t spec_drafter_bytes(const struct spec_drafter_options *opt)
+{
+    struct spec_drafter d = { .opt = *opt };
+    struct kn_arena counted = { 0 };
+    take(&d, &counted);
+    return counted.used;
+}
+
+int spec_drafter_open(struct spec_drafter **out, const struct spec_drafter_options *opt)
+{
+    const int most = 1 << 30;
+    if (opt->n_session < 1 || opt->n_vocab < 1 || opt->n_own < 0 || opt->n_own > most || opt->n_shared < 0 ||
+        opt->n_shared > most || opt->n_learn < 0 || opt->n_learn > most || !(opt->right >= 0 && opt->right <= 1))
+        return kn_fail(KN_EINVAL, "a drafter remembers at most %d tokens, and is right with a probability "
+                       "between 0 and 1", most);
+    struct spec_drafter *d = kn_calloc(1, sizeof *d);
+    size_t bytes = spec_drafter_bytes(opt);
+    if (!d || kn_arena_open(&d->arena, bytes, -1) < 0) {
+        kn_free(d);
+        return kn_fail(KN_ENOMEM, "no memory for a drafter that remembers %zu MiB: lower what it shares",
+                       bytes >> 20);
+    }
+    d->opt = *opt;
+    take(d, &d->arena);
+    *out = d;
+    return 0;
+}
+
+void spec_drafter_close(struct spec_drafter *d)
+{
+    if (!d)
+        return;
+    kn_arena_close(&d->arena);
+    kn_free(d);
+}
+
+/* ---- how likely it is -------------------------------------------------------------------------- */
+
+/* Before anything is known: of prose, code and tables taken together. */
+static const double usual[N_LENGTH][N_SHARE] = {
+    { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 },
+    { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
+};
+
+static void forget_rates(struct session *s)
+{
+    const double weight = 4;                    /* as if seen so often */
+    for (int i = 0; i < N_LENGTH; i++)
+        for (int k = 0; k < N_SHARE; k++)
+            s->rate[i][k] = (struct rate){ usual[i][k] * weight, weight };
+}
+
+static void learn_rate(struct rate *r, bool right)
+{
+    r->right = r->right * MEMORY + right;
+    r->asked = r->asked * MEMORY + 1;
+}
+
+static int length_class(int length)
+{
+    static const int from[N_LENGTH] = { 0, 3, 5, 8, 16, 32 };
+    int i = N_LENGTH - 1;
+    while (length < from[i])
+        i--;
+    return i;
+}
+
+static int share_class(double share) { return share < 0.5 ? 0 : share < 0.95 ? 1 : 2; }
+
+/* ---- what follows ------------------------------------------------------------------------------ */
+
+/* The matches a draft grows from. */
+struct ground {
+    const struct session *s;
+    const struct spec_tree *t;
+    struct spec_match match[N_MATCH];
+    int n;
+};
+
+static void find_ground(const struct spec_drafter *d, const struct session *s, struct ground *g)
+{
+    int32_t tail[N_TAIL];
+    int n = (int)(s->own.run < N_TAIL ? s->own.run : N_TAIL), most = N_MATCH;
+    if (d->opt.kind == SPEC_DRAFT_NGRAM)
+        most = 1;
+    for (int i = 0; i < n; i++)
+        tail[i] = s->own.token[(s->own.n - (uint32_t)(n - i)) & s->own.mask];
+    g->s = s;
+    g->n = spec_recall_find(&s->own, 0, tail, n, g->match, 0, most);
+    if (d->learnt.token)
+        g->n = spec_recall_find(&d->learnt, 0, tail, n, g->match, g->n, most);
+    if (d->shared.token)
+        g->n = spec_recall_find(&d->shared, s->salt, tail, n, g->match, g->n, most);
+}
+
+/* The token `depth` below the root on the way to the node, depth from 0 on. */
+static int32_t token_on_path(const struct spec_tree *t, int node, int depth)
+{
+    while (t->depth[node] > depth + 1)
+        node = t->parent[node];
+    return t->token[node];
+}
+
+/* What match i says follows a node at this depth.  One that overlaps the end of the text, as in "abab", goes
+ * on into the draft itself. */
+static bool next_token(const struct ground *g, int i, int node, int depth, int32_t *out)
+{
+    const struct spec_match *m = &g->match[i];
+    uint32_t at = m->at + (uint32_t)depth, beyond = at - m->in->n;
+    if (m->in != &g->s->own || beyond >= (uint32_t)depth)
+        return spec_recall_token(m->in, at, out);
+    *out = token_on_path(g->t, node, (int)beyond);
+    return true;
+}
+
+/* A token that matches agree on, below a node: a node to be.  Those that are left of matches that disagreed are
+ * of one mind now, and no surer for it: the least share on the way counts. */
+struct edge { int32_t token; int16_t parent; uint16_t who; double weight, share, survival; };
+
+static const struct edge whole = { .who = UINT16_MAX, .share = 1, .survival = 1 };
+
+/* All that may follow one node, the likeliest first, and what that one's rate is found by. */
+struct fork {
+    int n;
+    struct edge edge[N_MATCH];
+    double weight;                              /* of all */
+    int length, share;
+};
+
+static void fork_below(const struct ground *g, int node, const struct edge *to, struct fork *f)
+{
+    int depth = node == SPEC_ROOT ? 0 : g->t->depth[node], longest = 0, likeliest = 0;
+    f->n = 0;
+    f->weight = 0;
+    for (int i = 0; i < g->n; i++) {
+        int32_t token;
+        if (!(to->who >> i & 1) || !next_token(g, i, node, depth, &token))
+            continue;
+        int k = 0, length = g->match[i].length;
+        while (k < f->n && f->edge[k].token != token)
+            k++;
+        if (k == f->n)
+            f->edge[f->n++] = (struct edge){ .token = token, .parent = (int16_t)node };
+        f->edge[k].who |= (uint16_t)(1u << i);
+        f->edge[k].weight += (double)length * length;
+        f->weight += (double)length * length;
+        longest = kn_max(longest, length);
+    }
+    if (f->n == 0)
+        return;
+    for (int k = 1; k < f->n; k++)
+        if (f->edge[k].weight > f->edge[likeliest].weight)
+            likeliest = k;
+    struct edge first = f->edge[likeliest];
+    f->edge[likeliest] = f->edge[0];
+    f->edge[0] = first;
+    for (int k = 0; k < f->n; k++) {
+        double share = f->edge[k].weight / f->weight;
+        f->edge[k].share = share < to->share ? share : to->share;
+    }
+    f->length = length_class(longest + depth);
+    f->share = share_class(f->edge[0].share);
+}
+
+/* ---- a tree ------------------------------------------------------------------------------------ */
+
+/* What waits excludes each other, so their survivals sum to at most 1, and N_EDGE of LEAST are more. */
+struct waiting { int n; struct edge edge[N_EDGE]; };
+_Static_assert(N_EDGE * LEAST > 1.1, "there is always room");
+
+static void wait_below(const struct ground *g, int node, const struct edge *to, struct waiting *w)
+{
+    struct fork f;
+    fork_below(g, node, to, &f);
+    for (int k = 0; k < f.n; k++) {
+        struct edge *e = &f.edge[k];
+        const struct rate *r = &g->s->rate[f.length][f.share];
+        double right = r->right / r->asked;
+        double likely = right * e->weight / f.edge[0].weight;
+        if (k > 0 && right * f.weight > f.edge[0].weight)   /* all together no more than 1 */
+            likely = (1 - right) * e->weight / (f.weight - f.edge[0].weight);
+        e->survival = to->survival * likely;
+        if (e->survival < LEAST)
+            continue;
+        kn_assert(w->n < N_EDGE);
+        w->edge[w->n++] = *e;
+    }
+}
+
+static void grow(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
+                 uint8_t source, struct spec_tree *t)
+{
+    struct ground g;
+    struct waiting w = { 0 };
+    find_ground(d, s, &g);
+    g.t = t;
+    wait_below(&g, SPEC_ROOT, &whole, &w);
+    while (n_node-- > 0 && w.n > 0) {
+        int best = 0;
+        for (int i = 1; i < w.n; i++)
+            if (w.edge[i].survival > w.edge[best].survival)
+                best = i;
+        struct edge e = w.edge[best];
+        w.edge[best] = w.edge[--w.n];
+        int node = spec_tree_add(t, e.parent, e.token, (float)e.survival, source);
+        if (node < 0)
+            return;
+        if (t->depth[node] < n_depth)
+            wait_below(&g, node, &e, &w);
+    }
+}
+
+/* ---- the oracle -------------------------------------------------------------------------------- */
+
+static void foretell(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
+                     uint8_t source, struct spec_tree *t)
+{
+    uint32_t which = (uint32_t)(s - d->session);
+    double survival = 1;
+    for (int i = 0, node = SPEC_ROOT; i < kn_min(kn_min(n_node, n_depth), s->n_told); i++) {
+        uint64_t stream = spec_stream(d->opt.seed, which, s->n_token + i, SPEC_FOR_ORACLE);
+        bool right = spec_uniform(stream, 0) < d->opt.right;
+        survival *= d->opt.right;
+        node = spec_tree_add(t, node, right ? s->told[i] : (s->told[i] + 1) % d->opt.n_vocab, (float)survival,
+                             source);
+        if (node < 0)
+            return;
+    }
+}
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+static struct session *session_of(const struct spec_drafter *d, int session)
+{
+    kn_assert(session >= 0 && session < d->opt.n_session);
+    return &d->session[session];
+}
+
+void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n)
+{
+    if (!d->learnt.token)
+        return;
+    spec_recall_text(&d->learnt, 0);
+    for (int i = 0; i < n; i++)
+        spec_recall_add(&d->learnt, token[i]);
+}
+
+void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
+{
+    struct session *s = session_of(d, session);
+    spec_drafter_end(d, session);
+    spec_recall_forget(&s->own);
+    forget_rates(s);
+    s->salt = salt;
+    s->open = true;
+    s->guessed = NULL;
+    s->n_token = 0;
+    s->n_told = 0;
+}
+
+/* What would be drafted next, to see whether it comes. */
+static void guess(const struct spec_drafter *d, struct session *s)
+{
+    struct ground g;
+    struct fork f;
+    find_ground(d, s, &g);
+    fork_below(&g, SPEC_ROOT, &whole, &f);
+    s->guessed = f.n > 0 ? &s->rate[f.length][f.share] : NULL;
+    s->guess = f.n > 0 ? f.edge[0].token : 0;
+}
+
+void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n)
+{
+    struct session *s = session_of(d, session);
+    kn_assert(s->open);
+    for (int i = 0; remembers(&d->opt) && i < n; i++) {
+        if (s->guessed)
+            learn_rate(s->guessed, s->guess == token[i]);
+        spec_recall_add(&s->own, token[i]);
+        s->guessed = NULL;
+        if (n - i <= N_WATCH)
+            guess(d, s);
+    }
+    s->n_token += n;
+    s->told += kn_min(n, s->n_told);
+    s->n_told -= kn_min(n, s->n_told);
+}
+
+void spec_drafter_end(struct spec_drafter *d, int session)
+{
+    struct session *s = session_of(d, session);
+    if (s->open && d->shared.token) {
+        spec_recall_text(&d->shared, s->salt);
+        for (uint32_t at = s->own.start; at != s->own.n; at++)
+            spec_recall_add(&d->shared, s->own.token[at & s->own.mask]);
+    }
+    s->open = false;
+}
+
+void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n)
+{
+    struct session *s = session_of(d, session);
+    s->told = token;
+    s->n_told = n;
+}
+
+void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
+                struct spec_tree *t)
+{
+    const struct session *s = session_of(d, session);
+    if (!s->open || n_depth < 1)
+        return;
+    if (remembers(&d->opt))
+        grow(d, s, n_node, n_depth, source, t);
+    if (d->opt.kind == SPEC_DRAFT_ORACLE)
+        foretell(d, s, n_node, n_depth, source, t);
+}

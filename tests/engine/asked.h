@@ -1,0 +1,219 @@
+/* tests/engine/asked.h - requests to a tiny model, what each yields alone, and crowds of them that must yield
+ * the same: started and stopped at random, of users and priorities, in any company. */
+#ifndef TESTS_ENGINE_ASKED_H
+#define TESTS_ENGINE_ASKED_H
+
+#include "engine/internal.h"
+#include "tests/faults.h"
+
+#define N_CTX     256
+#define N_SESSION 12
+#ifdef __SANITIZE_THREAD__                             /* where everything takes thirty times as long */
+#define N_REQUEST 4
+#define SHARE(n)  ((n) / 12 + 1)
+#else
+#define N_REQUEST 9
+#define SHARE(n)  (n)
+#endif
+#define WHOLE     (SHARE(12) == 12)
+
+static char path[64];
+static int n_vocab = 300;
+static uint64_t random_state;
+static struct eng_event event[1024];
+static struct gr_grammar *grammar;                      /* a JSON object */
+
+static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
+
+static int setup(void **state)
+{
+    (void)state;
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-schedule-%d.gguf", getpid());
+    if (kn_team_open(&team, 2) != 0)
+        return -1;
+    struct moe_synth_options so = { .shape = "tiny", .n_layer = 2, .n_vocab = n_vocab, .format = KN_Q4_K,
+                                    .seed = 3, .team = team };
+    int error = moe_synth(path, &so);
+    kn_team_close(team);
+    return error;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+/* n_block 0: KV for everyone. */
+static struct eng_engine *open_engine_with(struct eng_options o, int n_block)
+{
+    struct eng_engine *e = NULL;
+    o.model = path;
+    o.isa = KN_ISA_COUNT - 1;
+    o.n_ctx = N_CTX;
+    o.n_thread = o.n_thread ? o.n_thread : 1;
+    o.n_session = N_SESSION;
+    o.grammar_bytes = 1 << 20;
+    if (n_block) {
+        assert_int_equal(eng_describe(&e, &o), 0);
+        o.kv_mem = (size_t)n_block * ENG_KV_BLOCK * (moe_kv_slot_bytes(e->model, KN_KV_F16) +
+                                                     ENG_KV_SLOT_BYTES + eng_drafters_need(e).slot);
+        eng_close(e);
+    }
+    assert_int_equal(eng_open(&e, &o), 0);
+    assert_true(!n_block || e->kv.n_block == n_block);
+    assert_in_range(eng_event_room(e), 1, 1024);
+    return e;
+}
+
+static struct eng_engine *open_engine(int n_parallel, int n_chunk, int n_block)
+{
+    return open_engine_with((struct eng_options){ .n_parallel = n_parallel, .n_chunk = n_chunk }, n_block);
+}
+
+static void close_engine(struct eng_engine *e)
+{
+    for (int i = 0; i < N_SESSION; i++)
+        eng_session_close(&e->session[i]);
+    assert_int_equal(e->kv.n_free, e->kv.n_block);
+    assert_int_equal(e->n_active, 0);
+    for (int i = 0; i < N_SESSION; i++)
+        assert_int_equal(e->share[i].n_running, 0);
+    eng_close(e);
+}
+
+/* ---- requests, and what each yields alone --------------------------------------------------------- */
+
+static struct asked {
+    int32_t token[N_CTX], said[N_CTX];
+    float logprob[N_CTX];
+    struct spec_top top[N_CTX][3];
+    struct eng_request request;
+    enum eng_finish finish;
+    int n_said;
+} asked[N_REQUEST];
+
+static struct eng_request request(const int32_t *token, int n_token, int n_predict, uint64_t seed)
+{
+    struct eng_request r = { .token = token, .n_token = n_token, .n_predict = n_predict,
+                             .ignore_eos = true, .n_top = (int)(seed % 4) };
+    spec_params_default(&r.sampling);
+    r.sampling.seed = seed;
+    return r;
+}
+
+static void make_grammar(void)
+{
+    struct gr_builder *b;
+    assert_int_equal(gr_builder_open(&b), 0);
+    assert_int_equal(gr_compile(&grammar, b, gr_json_object(b, GR_END)), 0);
+    gr_builder_close(b);
+}
+
+static void say_alone(struct asked *a)
+{
+    struct eng_engine *e = open_engine(1, 512, 0);
+    struct eng_session *s;
+    a->n_said = 0;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &a->request), 0);
+    while (eng_session_runs(s)) {
+        int got = eng_step(e, event);
+        for (int k = 0; k < got; k++) {
+            a->finish = event[k].finish;
+            if (event[k].token == ENG_NO_TOKEN)
+                continue;
+            a->said[a->n_said] = event[k].token;
+            memcpy(a->top[a->n_said], event[k].top, (size_t)event[k].n_top * sizeof *event[k].top);
+            a->logprob[a->n_said++] = event[k].logprob;
+        }
+    }
+    close_engine(e);
+}
+
+/* Their beginnings are often alike; greedy ones, hot ones, with penalties, cuts and grammars; some end by
+ * themselves. */
+static void make_requests(void)
+{
+    make_grammar();
+    for (int i = 0; i < N_REQUEST; i++) {
+        struct asked *a = &asked[i];
+        int like = below(N_REQUEST), n = 1 + below(150), n_same = below(n + 1);
+        for (int k = 0; k < n; k++)
+            a->token[k] = i && k < n_same && k < asked[like].request.n_token ? asked[like].token[k]
+                                                                            : below(n_vocab);
+        a->request = request(a->token, n, i ? below(60) : 60, (uint64_t)i);
+        a->request.salt = (uint64_t)(i % 5 == 4);
+        a->request.ignore_eos = i % 3 != 1;
+        a->request.sampling.temperature = (float)(i % 4) / 2;
+        if (i % 3 == 0)
+            a->request.sampling.repetition = 1.3f;
+        if (i % 4 == 3)
+            a->request.sampling.top_k = 12;
+        if (i % 4 == 1)
+            a->request.grammar = grammar;
+        say_alone(a);
+    }
+}
+
+static void forget_requests(void) { gr_close(grammar); }
+
+static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
+
+static void hear(const struct eng_engine *e, const struct eng_event *ev)
+{
+    struct running *r = &running[ev->session - e->session];
+    assert_true(r->asked && !r->ended);
+    if (ev->token != ENG_NO_TOKEN) {
+        assert_int_equal(ev->token, r->asked->said[r->n]);
+        assert_memory_equal(&ev->logprob, &r->asked->logprob[r->n], sizeof ev->logprob);
+        assert_int_equal(ev->n_top, r->asked->request.n_top);
+        assert_memory_equal(ev->top, r->asked->top[r->n], (size_t)ev->n_top * sizeof *ev->top);
+        for (int i = 0; i < ev->n_top; i++) {
+            assert_true(i == 0 || ev->top[i].logprob <= ev->top[i - 1].logprob);
+            assert_true(ev->top[i].token != ev->token || ev->top[i].logprob == ev->logprob);
+        }
+        r->n++;
+    }
+    r->ended = ev->finish != ENG_RUNNING;
+    assert_true(!r->ended || (ev->finish == r->asked->finish && r->n == r->asked->n_said));
+}
+
+/* Sessions come and go until n_least have gone; each that ends said what it says alone. */
+static void run_crowd(struct eng_engine *e, int n_least)
+{
+    struct eng_session *s;
+    int n_started = 0, n_ended = 0;
+    for (int i = 0; i < N_SESSION; i++)
+        eng_session_close(&e->session[i]);
+    memset(running, 0, sizeof running);
+    for (int step = 0; n_ended < n_least; step++) {
+        assert_true(step < 20000);
+        while (below(3) == 0 && eng_session_open(&s, e) == 0) {
+            struct running *r = &running[s - e->session];
+            *r = (struct running){ .asked = &asked[below(N_REQUEST)] };
+            struct eng_request q = r->asked->request;
+            q.priority = below(8) == 0;
+            q.user = (uint64_t)below(3);
+            assert_int_equal(eng_session_start(s, &q), 0);
+            eng_session_tell(s, r->asked->said, r->asked->n_said);
+            n_started++;
+        }
+        faults_listen_off();
+        int n = eng_step(e, event);
+        assert_in_range(n, 0, eng_event_room(e));
+        for (int i = 0; i < n; i++)
+            hear(e, &event[i]);
+        for (int i = 0; i < N_SESSION; i++)
+            if (e->session[i].open && (running[i].ended || below(150) == 0)) {
+                eng_session_close(&e->session[i]);
+                n_ended++;
+            }
+        faults_listen();
+    }
+    faults_listen_off();
+    assert_true(n_started >= n_least);
+}
+
+#endif

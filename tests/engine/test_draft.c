@@ -1,0 +1,280 @@
+/* Drafts: whoever drafts whatever, every session says what it says without, to the bit of its logprobs, in
+ * any company, when KV runs out, with grammars, penalties and ends; and what agrees is kept. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/engine/asked.h"
+
+#define ROUNDS SHARE(14)
+
+/* ---- a drafter that does its worst ------------------------------------------------------------------ */
+
+/* Trees of any shape: tokens that will come with some probability, others of all kinds, ends of text. */
+static struct worst {
+    struct eng_drafter base;
+    int right;                                  /* percent */
+    bool fails;
+    long n_node;
+} worst;
+
+static void ignore(struct eng_drafter *d, struct eng_session *s) { (void)d; (void)s; }
+static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
+{
+    (void)d;
+    (void)s;
+    assert_true(n_new >= 1 && n_kept <= n_new);
+}
+static void close_worst(struct eng_drafter *d) { (void)d; }
+
+static int32_t some_token(const struct eng_session *s, int ahead)
+{
+    const struct eng_engine *e = s->engine;
+    int said = s->n_token - s->n_prompt + ahead;
+    if (below(100) < worst.right && said < s->n_told)
+        return s->told[said];
+    return below(10) ? below(n_vocab) : e->stop[below(e->n_stop)];
+}
+
+static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int most_depth)
+{
+    (void)d;
+    (void)most_depth;
+    if (worst.fails)
+        return KN_EIO;
+    for (int i = 0; i < n; i++) {
+        struct spec_tree *t = &s[i]->seat->tree;
+        int most = n_node[i] ? below(n_node[i] + 1) : 0, last = SPEC_ROOT;
+        while (t->n < most) {
+            int parent = t->n == 0 || below(4) == 0 ? SPEC_ROOT : below(3) ? last : below(t->n);
+            int depth = parent == SPEC_ROOT ? 0 : t->depth[parent];
+            int before = t->n;
+            last = spec_tree_add(t, parent, some_token(s[i], depth), 0.5f, 1);
+            if (t->n == before)
+                break;
+        }
+        worst.n_node += t->n;
+    }
+    return 0;
+}
+
+static const struct eng_drafter_kind worst_kind = { "worst", ignore, ignore, ignore_commit, draft_worst,
+                                                    close_worst };
+
+static struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
+{
+    struct eng_engine *e = open_engine_with((struct eng_options){
+        .n_parallel = n_parallel, .n_chunk = n_chunk, .n_thread = 1 + below(2), .gamma = gamma,
+        .n_draft = 1, .draft = { { .kind = ENG_DRAFT_NONE } } }, n_block);
+    worst = (struct worst){ .base = { .kind = &worst_kind, .engine = e }, .right = right };
+    e->drafter[e->n_drafter++] = &worst.base;
+    return e;
+}
+
+static void drafts_change_nothing(void **state)
+{
+    (void)state;
+    static const int chunks[] = { 7, 64, 512 }, rights[] = { 0, 50, 90, 100 };
+    uint64_t n_kept = 0, n_preempted = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int gamma = 1 + below(12);
+        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 5 + below(8) : 0, gamma,
+                                          rights[round % 4]);
+        run_crowd(e, SHARE(30));
+        assert_true(worst.n_node > 0);
+        assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
+        if (rights[round % 4] == 0)
+            assert_true(e->stats.n_draft_kept * 20 < e->stats.n_draft);
+        n_kept += e->stats.n_draft_kept;
+        n_preempted += e->stats.n_preempted;
+        close_engine(e);
+    }
+    if (WHOLE && (n_kept < 500 || n_preempted < 5))
+        fail_msg("%d kept, %d preempted", (int)n_kept, (int)n_preempted);
+}
+
+/* What is right is kept: fewer passes by as much. */
+static void what_is_right_saves_passes(void **state)
+{
+    (void)state;
+    uint64_t passes[2];
+    for (int with = 0; with < 2; with++) {
+        struct eng_engine *e = open_worst(1, 512, 0, with ? 4 : 0, 100);
+        struct eng_session *s;
+        int n = 0;
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &asked[0].request), 0);
+        eng_session_tell(s, asked[0].said, asked[0].n_said);
+        while (eng_session_runs(s))
+            n += eng_step(e, event);
+        assert_int_equal(n, asked[0].n_said);
+        passes[with] = e->stats.n_pass;
+        close_engine(e);
+    }
+    assert_true(passes[0] == (uint64_t)asked[0].n_said && passes[1] * 3 < passes[0] * 2);
+}
+
+static void a_drafter_that_fails_is_left_alone(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_worst(3, 64, 0, 4, 50);
+    worst.fails = true;
+    run_crowd(e, SHARE(10));
+    assert_true(worst.base.broken);
+    assert_int_equal(e->stats.n_draft, 0);
+    close_engine(e);
+}
+
+/* ---- drafters that are real --------------------------------------------------------------------------- */
+
+static void run_real(const char *draft, int gamma, int n_block, uint64_t least_kept)
+{
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .gamma = gamma, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    struct eng_engine *e = open_engine_with(o, n_block);
+    run_crowd(e, SHARE(30));
+    if ((WHOLE && e->stats.n_draft_kept < least_kept) || e->stats.n_draft_kept > e->stats.n_draft)
+        fail_msg("%s: %d of %d kept", draft, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
+    close_engine(e);
+}
+
+/* The model itself agrees with itself, in all but what a grammar or a penalty forbids; another one hardly. */
+static void models_draft(void **state)
+{
+    (void)state;
+    char itself[128];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    run_real(itself, 4, 0, 200);
+    run_real(itself, 1, 9, 50);
+    run_real(itself, 12, 9, 200);
+}
+
+static void texts_draft(void **state)
+{
+    (void)state;
+    run_real("ngram", 4, 0, 0);
+    run_real("suffix", 6, 9, 0);
+    run_real("suffix,shared", 6, 9, 0);
+    run_real("oracle:1", 4, 0, 200);
+    run_real("oracle:0.5", 4, 9, 50);
+    run_real("oracle:0", 4, 9, 0);
+}
+
+/* Whatever is decided, when time is the machine's own. */
+static void as_many_as_pay(void **state)
+{
+    (void)state;
+    char itself[128], line[256];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    run_real(itself, ENG_GAMMA_AUTO, 9, 0);
+    run_real("oracle:0.8", ENG_GAMMA_AUTO, 0, 0);
+    run_real("suffix,shared", ENG_GAMMA_AUTO, 0, 0);
+    struct eng_engine *e = open_engine(2, 64, 0);
+    assert_true(eng_explain(e, line, sizeof line) > 0 && strstr(line, "no drafter"));
+    close_engine(e);
+}
+
+static void several_draft_one_tree(void **state)
+{
+    (void)state;
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = 8, .n_draft = 3 };
+    char itself[128];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    assert_int_equal(eng_draft_parse(&o.draft[0], itself), 0);
+    assert_int_equal(eng_draft_parse(&o.draft[1], "oracle:0.5"), 0);
+    assert_int_equal(eng_draft_parse(&o.draft[2], "suffix"), 0);
+    struct eng_engine *e = open_engine_with(o, 12);
+    run_crowd(e, SHARE(30));
+    assert_true(!WHOLE || e->stats.n_draft_kept > 200);
+    eng_set_gamma(e, ENG_GAMMA_AUTO);
+    run_crowd(e, SHARE(30));
+    close_engine(e);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------- */
+
+static void wishes_are_read_or_refused(void **state)
+{
+    (void)state;
+    struct eng_draft_wish w;
+    assert_int_equal(eng_draft_parse(&w, "model:a:b.gguf"), 0);
+    assert_true(w.kind == ENG_DRAFT_MODEL && !strcmp(w.file, "a:b.gguf"));
+    assert_int_equal(eng_draft_parse(&w, "oracle:0.25"), 0);
+    assert_true(w.kind == ENG_DRAFT_ORACLE && w.right == 0.25);
+    assert_int_equal(eng_draft_parse(&w, "suffix:words.txt,shared"), 0);
+    assert_true(w.kind == ENG_DRAFT_SUFFIX && w.shared && !strcmp(w.file, "words.txt"));
+    assert_int_equal(eng_draft_parse(&w, "suffix,shared"), 0);
+    assert_true(w.shared && !*w.file);
+    assert_int_equal(eng_draft_parse(&w, "none"), 0);
+    static const char *const bad[] = { "", "mod", "models:x", "model", "model:", "oracle", "oracle:", "oracle:2",
+                                       "oracle:-1", "oracle:x", "ngram:3", "none:1", "ngram,shared", "suffix,x",
+                                       "suffix,", "suffix:a,shared,b" };
+    faults_listen();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int before = faults.n_line;
+        if (eng_draft_parse(&w, bad[i]) >= 0 || faults.n_line != before + 1)
+            fail_msg("'%s' is taken", bad[i]);
+    }
+    faults_listen_off();
+}
+
+static void another_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    char other[96];
+    struct kn_team *team;
+    struct eng_engine *e;
+    snprintf(other, sizeof other, "%s.other", path);
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    static const struct { int n; uint64_t seed; const char *says; } tries[] = {
+        { 301, 3, "tokens, not" }, { 300, 4, "is another" } };
+    for (int i = 0; i < 2; i++) {
+        struct moe_synth_options so = { .shape = "tiny", .n_layer = 1, .n_vocab = tries[i].n, .format = KN_Q4_K,
+                                        .seed = tries[i].seed, .team = team };
+        assert_int_equal(moe_synth(other, &so), 0);
+        struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
+                                 .n_thread = 1, .gamma = 4, .n_draft = 1,
+                                 .draft = { { .kind = ENG_DRAFT_MODEL } } };
+        snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", other);
+        faults_listen();
+        int got = eng_open(&e, &o);
+        if (got != KN_EUNSUPPORTED || !strstr(faults.line, tries[i].says))
+            fail_msg("%d, '%s'", got, faults.line);
+        faults_listen_off();
+        unlink(other);
+    }
+    kn_team_close(team);
+}
+
+static int setup_all(void **state)
+{
+    int error = setup(state);
+    random_state = 21;
+    if (!error)
+        make_requests();
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    forget_requests();
+    return teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_change_nothing),
+        cmocka_unit_test(what_is_right_saves_passes),
+        cmocka_unit_test(a_drafter_that_fails_is_left_alone),
+        cmocka_unit_test(models_draft),
+        cmocka_unit_test(texts_draft),
+        cmocka_unit_test(as_many_as_pay),
+        cmocka_unit_test(several_draft_one_tree),
+        cmocka_unit_test(wishes_are_read_or_refused),
+        cmocka_unit_test(another_vocabulary_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}
