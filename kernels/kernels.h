@@ -90,7 +90,7 @@ struct kn_attend {
     int n_q, d_head;                            /* n_q <= KN_MAX_Q, d_head <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
-    const float *sink;                          /* [n_q] a score more for each head, which has no value; or NULL */
+    const float *sink;                          /* [n_q] one score more for each head, without a value; or NULL */
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 512

@@ -20,7 +20,8 @@ struct family {
     enum moe_gating gating;                     /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
-    bool norm_topk, as_dense;                   /* where the file does not say: normalised; as wide as dense layers */
+    bool norm_topk;                             /* where the file does not say */
+    bool as_dense;                              /* so wide are experts where it does not say */
 };
 
 static const struct family families[] = {
@@ -33,8 +34,8 @@ static const struct family families[] = {
     { .arch = "glm4moe", .qkv_bias = true, .qk_norm = MOE_QK_NORM_HEAD, .by_tensors = true, .post_norm = true,
       .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true,
       .shared = MOE_SHARED_PLAIN },
-    { .arch = "minimax-m2", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID,
-      .select_bias = true, .norm_topk = true },
+    { .arch = "minimax-m2", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true },
     { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
       .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
       .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
@@ -304,7 +305,8 @@ static void take_family(struct moe_desc *d, const struct family *family)
 {
     *d = (struct moe_desc){
         .rope = family->rope, .qkv_bias = family->qkv_bias, .o_bias = family->o_bias, .sinks = family->sinks,
-        .router_bias = family->router_bias, .select_bias = family->select_bias, .expert_bias = family->expert_bias, .post_norm = family->post_norm,
+        .router_bias = family->router_bias, .select_bias = family->select_bias,
+        .expert_bias = family->expert_bias, .post_norm = family->post_norm,
         .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
         .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
         .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,

@@ -59,19 +59,23 @@ uint32_t moe_file_type(enum kn_format f);
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
-enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN };  /* as in files; chosen: softmax of those alone */
-enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };    /* times sigmoid of a product with the row */
+
+/* Numbered as in files; chosen: softmax of the chosen ones' logits alone. */
+enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN };
+
+/* Gated: times the sigmoid of a product with the row. */
+enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
 
 /* A family as data: everything the one forward pass asks about. */
 struct moe_desc {
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_rot, n_vocab, n_ctx_train;
     int n_lead;                                 /* layers before the first that has experts */
-    int n_ahead;                                /* layers after the last that guess tokens ahead: not loaded */
+    int n_ahead;                                /* layers after the last, for tokens ahead: not loaded */
     int d_ff;                                   /* dense layers */
     int n_expert, n_used, d_expert;             /* 0, 0, 0: a dense model */
     enum moe_shared shared;
-    int d_shared;                               /* the network that every row goes through beside its experts */
+    int d_shared;                               /* what every row goes through beside its experts */
     float eps;
     enum kn_rope rope;
     float rope_base;
@@ -81,14 +85,14 @@ struct moe_desc {
     bool yarn_exact;                            /* its ramp may begin and end between two pairs */
     float beta_fast, beta_slow;
     bool qkv_bias, o_bias, sinks;
-    int window, window_period;                  /* positions seen, but all in each window_period-th layer; 0: all */
+    int window, window_period;                  /* positions seen; each window_period-th layer sees all; 0: all do */
     bool post_norm;                             /* what files call the FFN's norm */
     enum moe_qk_norm qk_norm;
     float clamp_qkv;                            /* Q, K and V stay within plus and minus this; 0: anything */
     enum moe_gating gating;
     bool router_bias, expert_bias;
     bool select_bias;                           /* of what experts are chosen by, not of their weights */
-    int n_group, n_group_used;                  /* only these many groups of experts, the best, are chosen from */
+    int n_group, n_group_used;                  /* of experts; only the best n_group_used are chosen from */
     float swiglu_alpha, swiglu_limit;           /* of the clamped activation; 0: the usual one */
     bool norm_topk;                             /* chosen probabilities are made to sum to 1 */
     float expert_scale;                         /* and multiplied by this */
@@ -104,7 +108,7 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [
 
 struct moe_layer {
     float *attn_norm, *ffn_norm;                /* [d_model] */
-    float *q_norm, *k_norm;                     /* [d_head], of all heads [n_head * d_head] and [n_kv * d_head], or NULL */
+    float *q_norm, *k_norm;                     /* [d_head], or of all heads as one, or NULL */
     float *q_bias, *k_bias, *v_bias, *o_bias;   /* or NULL */
     float *sinks;                               /* [n_head] or NULL */
     int window;                                 /* positions seen, its own among them; 0: all */
@@ -235,7 +239,7 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
 void moe_rows_code(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in,
                    const int32_t *row, int n);
 void moe_code_row(struct moe_context *c, struct moe_acts *a, unsigned kinds, int n_in, int row);
-void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias);   /* x += y + bias */
+void moe_rows_add(struct moe_context *c, float *y /* [n_row, d_model] */, const float *bias);  /* x += y + bias */
 void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product);
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);

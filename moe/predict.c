@@ -38,7 +38,8 @@ static void choose_item(void *arg, int row, int thread)
     const struct moe_desc *d = &c->model->desc;
     struct moe_guess *g = &c->guess;
     size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
-    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used, g->weight + used });
+    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used,
+                                                    g->weight + used });
 }
 
 /* By the weight that all rows together give an expert, the largest first. */

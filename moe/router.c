@@ -92,7 +92,8 @@ static void route_item(void *arg, int row, int thread)
     (void)thread;
     const struct route_job *j = arg;
     struct moe_context *c = j->c;
-    size_t at = (size_t)row * (size_t)c->model->desc.n_expert, used = (size_t)row * (size_t)c->model->desc.n_used;
+    const struct moe_desc *d = &c->model->desc;
+    size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
     moe_route_row(c, j->l, (struct moe_routing){ c->route_logit + at, c->route_rank + at, c->route_id + used,
                                                  c->route_weight + used });
 }

@@ -31,7 +31,7 @@
 #include "kernels/internal.h"
 
 #define GROUPS    16                        /* worked on together, KN_LANES at a time */
-#define LARGEST   0x1p28f                   /* beyond the formats with half-precision units; its squares can be summed */
+#define LARGEST   0x1p28f                   /* beyond half-precision units; its squares can be summed */
 #define HALF_MOST 65504.0f
 #define WORST     3e38f                     /* above every error */
 

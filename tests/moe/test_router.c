@@ -163,8 +163,9 @@ static void chosen_logits_alone_make_the_weights(void **state)
         }
         moe_route(&r->c, 1);
         for (int i = 0; i < 3; i++) {
-            for (int e = 0; e < 9; e++)                 /* none that is left out is before it */
-                assert_false((x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i])) && e != id[0] && e != id[1]);
+            for (int e = 0; e < 9; e++)                 /* those before it, and no others, have come before */
+                assert_int_equal(x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i]),
+                                 (i > 0 && e == id[0]) || (i > 1 && e == id[1]));
             want[i] = x[id[i]];
         }
         kn_ops(KN_ISA_SCALAR)->softmax(want, 3);
