@@ -166,7 +166,8 @@ static void draft(struct eng_engine *e, int drafter, int depth)
 static void cut(struct eng_engine *e)
 {
     for (int i = 0; i < e->n_due; i++)
-        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree };
+        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree,
+                                       .n_asked = e->n_node[i] };
     spec_control_cut(e->control, e->cut, e->n_due, 0);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
