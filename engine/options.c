@@ -652,6 +652,9 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
         if (needed[i].command == command && !*(const char *const *)((const char *)c + needed[i].at))
             return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
                            needed[i].flag, eng_command_name[command]);
+    for (int i = 0; i < c->n_draft; i++)
+        if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
+            return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
         kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
                kn_isa_name(kn_isa_best()));
