@@ -14,7 +14,7 @@ out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
-                 libjansson-dev libutf8proc-dev libevent-dev
+                 libjansson-dev libutf8proc-dev libevent-dev libcminpack-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -53,7 +53,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
-SRC_speculative = sample tree verify recall drafter dsi simulate
+SRC_speculative = sample tree verify recall drafter cost passes control cut learn explain dsi simulate
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \

@@ -43,7 +43,7 @@ static void ask(struct eng_need *need, const struct eng_use *use)
                        (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
         .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
-        .kv_slot_bytes = slot, .n_ctx = one.max_pos, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
+        .kv_slot_bytes = slot, .n_ctx = one.max_pos + use->n_ahead, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
         .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = s->n_expert_total,
     };
 }
@@ -76,7 +76,7 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     int error = eng_plan_split(out, &need, total);
     if (error == KN_EINVAL)
         return kn_fail(KN_ELIMIT, "one context of %d tokens takes %zu MiB of keys and values: raise --kv-mem "
-                       "to %zuM, or lower --ctx-size", need.n_ctx, mib(out->kv_least), mib(out->kv_least));
+                       "to %zuM, or lower --ctx-size", use->context.max_pos, mib(out->kv_least), mib(out->kv_least));
     if (error)
         return refuse(out, &need, use);
     if (out->total - out->spare > left)

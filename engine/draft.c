@@ -4,6 +4,7 @@
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
 #include "engine/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,25 +68,6 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-static int open_one(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
-{
-    return w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(out, e, w) : eng_draft_text_open(out, e, w);
-}
-
-int eng_drafters_open(struct eng_engine *e)
-{
-    for (int i = 0; i < e->opt.n_draft; i++) {
-        if (e->opt.draft[i].kind == ENG_DRAFT_NONE)
-            continue;
-        int error = open_one(&e->drafter[e->n_drafter], e, &e->opt.draft[i]);
-        if (error)
-            return error;
-        e->drafter[e->n_drafter]->number = e->n_drafter;
-        e->n_drafter++;
-    }
-    return 0;
-}
-
 int eng_drafters_load(struct eng_engine *e)
 {
     int error = 0;
@@ -93,13 +75,6 @@ int eng_drafters_load(struct eng_engine *e)
         if (eng_draft_is_model(e->drafter[i]))
             error = eng_draft_model_load(e->drafter[i]);
     return error;
-}
-
-void eng_drafters_close(struct eng_engine *e)
-{
-    for (int i = 0; i < e->n_drafter; i++)
-        e->drafter[i]->kind->close(e->drafter[i]);
-    e->n_drafter = 0;
 }
 
 struct eng_extra eng_drafters_need(const struct eng_engine *e)
@@ -119,6 +94,8 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e)
 
 void eng_draft_enter(struct eng_session *s)
 {
+    if (s->engine->control)
+        spec_control_begin(s->engine->control, s->seat->number);
     for (int i = 0; i < s->engine->n_drafter; i++) {
         s->seat->n_known[i] = 0;
         s->engine->drafter[i]->kind->enter(s->engine->drafter[i], s);
@@ -139,52 +116,168 @@ void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
-/* What a draft of s may have: no more than could be said, and the last of that needs no row. */
+/* What a draft of s may have: no more than could be said, and the last of that needs no row.  Nothing at the
+ * end of a prompt. */
 static int most_nodes(const struct eng_session *s)
 {
-    return kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_most - s->n_token - 1));
+    return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_most - s->n_token - 1));
 }
 
-/* Room in the pass and in KV for everyone's draft.  A draft never takes KV from a session. */
-static void share_out(struct eng_engine *e, int *n_node)
+/* What everyone wishes for in n_node, as far as there is room in the pass and in KV.  A draft never takes KV
+ * from a session. */
+static void share_out(struct eng_engine *e)
 {
-    int wish = e->opt.gamma == ENG_GAMMA_AUTO ? 4 : e->opt.gamma, left = e->n_draft_row;
+    int left = e->n_draft_row;
     for (int i = 0; i < e->n_due; i++) {
         struct eng_session *s = e->due[i];
-        n_node[i] = kn_min(kn_min(wish, most_nodes(s)), left / (e->n_due - i));
-        if (s->n_row > 1)                       /* the end of a prompt */
-            n_node[i] = 0;
-        if (eng_kv_reserve(&e->kv, &s->path, s->n_kv + s->n_row + n_node[i]))
-            n_node[i] = kn_min(n_node[i], s->path.n_slot - s->n_kv - s->n_row);
-        left -= n_node[i];
+        int n = kn_min(kn_min(e->n_node[i], most_nodes(s)), left / (e->n_due - i));
+        if (eng_kv_reserve(&e->kv, &s->path, s->n_kv + s->n_row + n))
+            n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row);
+        e->n_node[i] = n;
+        left -= n;
     }
 }
 
-/* Each drafter gets its part of the nodes, and what those before it have left or have in common. */
-static void ask(struct eng_engine *e, struct eng_drafter *d, int i)
+/* A drafter gets its part of the nodes, and what those before it have left or have in common. */
+static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part, int n_part)
 {
     if (d->broken)
         return;
     for (int k = 0; k < e->n_due; k++)
-        e->n_part[k] = e->n_node[k] * (i + 1) / e->n_drafter - e->due[k]->seat->tree.n;
-    int error = d->kind->draft(d, e->due, e->n_part, e->n_due);
+        e->n_part[k] = e->n_node[k] * (part + 1) / n_part - e->due[k]->seat->tree.n;
+    int error = d->kind->draft(d, e->due, e->n_part, e->n_due, depth);
     if (!error)
         return;
     d->broken = true;
     kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
 }
 
-void eng_draft(struct eng_engine *e)
+/* drafter n_drafter: all of them, for one tree. */
+static void draft(struct eng_engine *e, int drafter, int depth)
+{
+    bool all = drafter == e->n_drafter;
+    share_out(e);
+    for (int i = all ? 0 : drafter; i < (all ? e->n_drafter : drafter + 1); i++)
+        ask(e, e->drafter[i], depth, all ? i : 0, all ? e->n_drafter : 1);
+}
+
+/* What is not worth its row goes. */
+static void cut(struct eng_engine *e)
+{
+    for (int i = 0; i < e->n_due; i++)
+        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree };
+    spec_control_cut(e->control, e->cut, e->n_due, 0);
+    for (int i = 0; i < e->n_due; i++)
+        if (e->cut[i].n_keep < e->cut[i].tree->n)
+            spec_tree_prune(&e->due[i]->seat->tree, e->cut[i].keep, false);
+}
+
+static void draft_as_decided(struct eng_engine *e, int n_beside)
+{
+    for (int i = 0; i < e->n_due; i++)
+        e->due_seat[i] = e->due[i]->seat->number;
+    spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
+    if (e->decision.drafter == SPEC_OFF)
+        return;
+    draft(e, e->decision.drafter, e->decision.depth);
+    cut(e);
+}
+
+void eng_draft(struct eng_engine *e, int n_beside)
 {
     for (int i = 0; i < e->n_due; i++)
         spec_tree_clear(&e->due[i]->seat->tree);
+    e->draft_ns = 0;
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
-    share_out(e, e->n_node);
+    for (int i = 0; i < e->n_due; i++)
+        e->n_node[i] = e->opt.gamma;
+    if (e->opt.gamma == ENG_GAMMA_AUTO)
+        draft_as_decided(e, n_beside);
+    else
+        draft(e, e->n_drafter, e->opt.gamma);
+    e->draft_ns = kn_now_ns() - start;
+    e->stats.draft_ns += e->draft_ns;
+}
+
+/* ---- what became of it ------------------------------------------------------------------------------------ */
+
+void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
+{
+    struct off_store *store = moe_model_store(e->model);
+    struct off_stats now = { 0 };
+    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due)
+        return;
+    if (store)
+        off_stats_get(store, &now);
+    spec_control_learn(e->control, &(struct spec_step){
+        .n_row = n_row, .draft_ns = (double)e->draft_ns, .pass_ns = (double)pass_ns,
+        .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
+        .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
+        .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
+        .n_beside = n_beside });
+    e->store_then = now;
+}
+
+int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
+{
+    if (!e->control)
+        return snprintf(out, bytes, "draft: off, there is no drafter");
+    if (e->opt.gamma != ENG_GAMMA_AUTO)
+        return snprintf(out, bytes, "draft: %d tokens, as --gamma says", e->opt.gamma);
+    return spec_decision_text(e->control, &e->decision, out, bytes);
+}
+
+/* ---- the controller --------------------------------------------------------------------------------------- */
+
+static int open_control(struct eng_engine *e)
+{
+    struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
+                                      .rule = e->opt.verify, .gamma = SPEC_AUTO };
+    size_t n = (size_t)e->opt.n_parallel;
+    for (int i = 0; i < e->n_drafter; i++) {
+        o.drafter[i].name = e->drafter[i]->name;
+        o.drafter[i].most_depth = SPEC_DEPTHS;
+    }
+    if (e->n_drafter > 1) {
+        o.drafter[o.n_drafter].name = "all";
+        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+    }
+    e->cut = kn_calloc(n, sizeof *e->cut);
+    e->outcome = kn_calloc(n, sizeof *e->outcome);
+    e->due_seat = kn_calloc(n, sizeof *e->due_seat);
+    if (!e->cut || !e->outcome || !e->due_seat)
+        return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
+    return spec_control_open(&e->control, &o);
+}
+
+int eng_drafters_open(struct eng_engine *e)
+{
+    int error = 0;
+    for (int i = 0; i < e->opt.n_draft && !error; i++) {
+        const struct eng_draft_wish *w = &e->opt.draft[i];
+        if (w->kind == ENG_DRAFT_NONE)
+            continue;
+        struct eng_drafter **d = &e->drafter[e->n_drafter];
+        error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w) : eng_draft_text_open(d, e, w);
+        if (error)
+            break;
+        (*d)->number = e->n_drafter++;
+        (*d)->name = kind_name[w->kind];
+    }
+    return error || !e->opt.n_draft ? error : open_control(e);
+}
+
+void eng_drafters_close(struct eng_engine *e)
+{
     for (int i = 0; i < e->n_drafter; i++)
-        ask(e, e->drafter[i], i);
-    e->stats.draft_ns += kn_now_ns() - start;
+        e->drafter[i]->kind->close(e->drafter[i]);
+    e->n_drafter = 0;
+    spec_control_close(e->control);
+    kn_free(e->cut);
+    kn_free(e->outcome);
+    kn_free(e->due_seat);
 }
 
 void eng_set_gamma(struct eng_engine *e, int gamma) { e->opt.gamma = gamma; }

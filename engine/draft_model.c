@@ -253,13 +253,13 @@ static int draft_token(struct draft_model *d, int n_item)
     return n_want;
 }
 
-static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n)
+static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
     for (int i = 0; i < n; i++)
         if (n_node[i] > 0)
-            d->item[n_item++] = (struct item){ .s = s[i], .most = n_node[i], .node = SPEC_ROOT,
+            d->item[n_item++] = (struct item){ .s = s[i], .most = kn_min(n_node[i], depth), .node = SPEC_ROOT,
                                                .survival = 1, .goes_on = true };
     while (going > 0)
         going = draft_token(d, n_item);

@@ -33,7 +33,7 @@ static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, i
                         n_new);
 }
 
-static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n)
+static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
 {
     struct draft_text *d = (struct draft_text *)base;
     for (int i = 0; i < n; i++) {
@@ -43,7 +43,7 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
         if (d->oracle && s[i]->n_told > said)
             spec_drafter_tell(d->drafter, s[i]->seat->number, s[i]->told + said, s[i]->n_told - said);
         if (!d->oracle || s[i]->n_told > said)
-            spec_draft(d->drafter, s[i]->seat->number, n_node[i], n_node[i], (uint8_t)(1 << base->number),
+            spec_draft(d->drafter, s[i]->seat->number, n_node[i], depth, (uint8_t)(1 << base->number),
                        &s[i]->seat->tree);
     }
     return 0;

@@ -82,6 +82,9 @@ int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 /* As the option, from the next step on; at most what the engine was opened with. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
 
+/* One line: whether the last pass drafted, and why. */
+int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
+
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP 20
 

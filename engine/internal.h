@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/grammar/grammar.h"
 #include "engine/plan.h"
+#include "speculative/control.h"
 
 /* ---- kv.c, prefix.c: slot numbers, in blocks.  Integers only; the memory is the context's. -------- */
 
@@ -172,6 +173,13 @@ struct eng_engine {
     uint64_t n_arrival;
     struct eng_drafter *drafter[ENG_DRAFTERS];  /* [n_drafter] */
     int n_drafter;
+    struct spec_control *control;               /* NULL: no drafters */
+    struct spec_decision decision;              /* of the pass under way */
+    struct spec_cut *cut;                       /* [n_parallel] */
+    struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
+    int *due_seat;                              /* [n_parallel] their seats' numbers */
+    uint64_t draft_ns;                          /* of the pass under way */
+    struct off_stats store_then;                /* after the last pass that was learnt from */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
     struct eng_chooser *chooser;                /* [threads] */
@@ -207,13 +215,14 @@ struct eng_drafter_kind {
     void (*leave)(struct eng_drafter *d, struct eng_session *s);
     /* Tokens were committed; n_kept of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
-    /* Adds at most n_node[i] nodes to the tree of s[i]; KV for as many more is reserved. */
-    int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n);
+    /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
+    int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
     void (*close)(struct eng_drafter *d);
 };
 
 struct eng_drafter {
     const struct eng_drafter_kind *kind;
+    const char *name;
     struct eng_engine *engine;
     int number;                                 /* its bit in a tree's source */
     bool broken;                                /* it has failed once */
@@ -226,7 +235,8 @@ void eng_drafters_close(struct eng_engine *e);
 struct eng_extra eng_drafters_need(const struct eng_engine *e);
 
 /* Drafts for those of the pass that are due: their seats' trees. */
-void eng_draft(struct eng_engine *e);
+void eng_draft(struct eng_engine *e, int n_beside);
+void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns);
 void eng_draft_enter(struct eng_session *s);
 void eng_draft_leave(struct eng_session *s);
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);

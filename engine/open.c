@@ -141,7 +141,8 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
              .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
-             .aside = e->opt.aside, .drafters = eng_drafters_need(e) }))) {
+             .aside = e->opt.aside, .drafters = eng_drafters_need(e),
+             .n_ahead = e->n_draft_row / kn_max(1, e->opt.n_parallel) }))) {
         eng_close(e);
         return error;
     }

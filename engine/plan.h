@@ -65,6 +65,7 @@ struct eng_use {
     size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
     size_t aside;                               /* of host_mem, what others in the process will take */
     struct eng_extra drafters;
+    int n_ahead;                                /* positions that a draft takes beyond a context */
 };
 
 /* Everything small is there already and counts as it is; everything large comes after.  Says why not. */

@@ -117,15 +117,18 @@ void eng_schedule_leave(struct eng_session *s)
     s->share = NULL;
 }
 
-/* Blocks for the whole text so far and one token more. */
-static int blocks_of(const struct eng_session *s) { return kn_ceil_div(s->n_token + 1, ENG_KV_BLOCK); }
+/* Blocks for the whole text so far, and one to grow into if it may grow. */
+static int blocks_of(const struct eng_session *s)
+{
+    return kn_ceil_div(kn_min(s->n_most, s->n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
+}
 
-/* Beside what the others need for theirs, and a block for each to grow into. */
+/* Beside what the others need for theirs. */
 static bool fits(const struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->path.salt, s->token, s->n_token - 1);
     for (int i = 0; i < e->n_active; i++)
-        need += kn_max(0, blocks_of(e->active[i]) - e->active[i]->path.n_slot / ENG_KV_BLOCK) + 1;
+        need += kn_max(0, blocks_of(e->active[i]) - e->active[i]->path.n_slot / ENG_KV_BLOCK);
     return need <= e->kv.n_free;
 }
 

@@ -27,12 +27,18 @@ static int end_the_full(struct eng_engine *e, struct eng_event *event)
     return n_event;
 }
 
-static void list_due(struct eng_engine *e)
+/* Those that reach their text's end; returns how many rows are beside theirs. */
+static int list_due(struct eng_engine *e)
 {
+    int n_row = 0;
     e->n_due = 0;
-    for (int i = 0; i < e->n_active; i++)
-        if (e->active[i]->n_row && e->active[i]->n_kv + e->active[i]->n_row == e->active[i]->n_token)
-            e->due[e->n_due++] = e->active[i];
+    for (int i = 0; i < e->n_active; i++) {
+        struct eng_session *s = e->active[i];
+        n_row += s->n_row;
+        if (s->n_row && s->n_kv + s->n_row == s->n_token)
+            e->due[e->n_due++] = s;
+    }
+    return n_row - e->n_due;
 }
 
 /* Slots of the branch that ends in each node, the root's child first. */
@@ -243,8 +249,8 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
 {
     int n_row = 0, n_want = 0, n_event = end_the_full(e, event);
     eng_schedule(e);
-    list_due(e);
-    eng_draft(e);
+    int n_beside = list_due(e);
+    eng_draft(e, n_beside);
     for (int i = 0; i < e->n_active; i++)
         lay_rows(e, e->active[i], &n_row, &n_want);
     if (n_row == 0)
@@ -256,10 +262,15 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     uint64_t t1 = kn_now_ns();
     kn_parallel_for(e->team, e->n_due, choose_item, e);
     n_event += settle_prompts(e, event + n_event);
-    for (int i = 0; i < e->n_due; i++)
+    for (int i = 0; i < e->n_due; i++) {
+        if (e->outcome)
+            e->outcome[i] = (struct spec_outcome){ e->due[i]->seat->number, &e->due[i]->seat->tree,
+                e->choice_status[i] ? 0 : e->due[i]->seat->verify.n_path };
         n_event += settle_due(e, e->due[i], e->choice_status[i], event + n_event);
+    }
     uint64_t t2 = kn_now_ns();
     eng_pace_learn(&e->pace, n_want, n_row - n_want, (double)(t2 - t0));
+    eng_draft_learn(e, n_row, n_beside, t2 - t0);
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;
     e->stats.experts += e->result.experts_per_layer;

@@ -2,6 +2,7 @@
 #ifndef SPECULATIVE_INTERNAL_H
 #define SPECULATIVE_INTERNAL_H
 
+#include "speculative/control.h"
 #include "speculative/speculative.h"
 
 /* Random numbers are hashes of where they are used.  What is drawn for another purpose than a row's own
@@ -69,5 +70,80 @@ bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out); 
  * this salt are looked at. */
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most);
+/* ---- the controller ------------------------------------------------------------------------------------- */
+
+/* Means by number of rows: exact to 32, then eight to an octave; in between along the prior's shape. */
+#define SPEC_KNOTS 96
+struct spec_knots { double rows[SPEC_KNOTS], value[SPEC_KNOTS], weight[SPEC_KNOTS]; };
+
+/* Batches that count as alike, and drafted rows per sequence that do. */
+#define SPEC_SIZES  20
+#define SPEC_LEVELS 18
+
+struct spec_passes {                                /* what a pass takes, as learnt: passes.c */
+    double *prior; int n_prior;                     /* [n_prior] a pass of i rows; any unit */
+    struct spec_knots plain, mixed;                 /* ns without drafts; and with rows of prompts */
+    struct { double each, growth, weight; } drafted[SPEC_SIZES][SPEC_LEVELS];   /* rows drafted per sequence, and
+                                                       the pass over a plain one of the same sequences */
+};
+
+int    spec_size_of(int n_due);
+void   spec_knots_learn(struct spec_knots *k, double rows, double value);
+double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows);    /* 0: nothing */
+
+int    spec_passes_open(struct spec_passes *p, const struct spec_cost *prior, int most_rows);
+void   spec_passes_close(struct spec_passes *p);
+bool   spec_passes_known(const struct spec_passes *p, int n_due);       /* plain ones of this size, well enough */
+double spec_passes_plain(const struct spec_passes *p, int n_due);
+/* hopeful: rows beyond those that were tried are taken to cost nothing. */
+double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
+void   spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
+/* Passes with about so many drafted rows that are remembered. */
+double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted);
+void   spec_passes_shift(struct spec_passes *p, double factor);         /* the machine's speed has changed */
+void   spec_passes_doubt(struct spec_passes *p);                        /* drafted passes are not what they were */
+
+struct spec_arm {                                   /* a drafter */
+    const char *name;
+    int most_depth;
+    double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
+    double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
+    double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
+    double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
+    struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
+    uint64_t n_step, n_drafted, n_kept;
+    double plain_ns, took_ns, memory;               /* lately, all steps: others' count as plain ones */
+};
+
+struct spec_habit {                                 /* of one session with one drafter */
+    double seen[SPEC_DEPTHS], weight[SPEC_DEPTHS];
+    double hoped, kept;
+};
+
+struct spec_control {
+    struct spec_control_options opt;
+    struct spec_passes passes;
+    struct spec_arm arm[SPEC_DRAFTERS];
+    struct spec_habit *habit;                       /* [n_drafter][n_session] */
+    struct spec_knots experts;                      /* distinct ones per layer */
+    double *even; int n_even;                       /* if chosen evenly; NULL: not known */
+    struct spec_knots missed;                       /* bytes */
+    double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
+    int16_t *asked;                                 /* [n_session] how deep a draft was asked for */
+    uint64_t step;
+    uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
+    struct { int drafter, depth; uint64_t since; } now[SPEC_SIZES];     /* what is on; SPEC_OFF */
+    struct { int drafter, depth, size, left; } trial;
+    int    doubt;                                   /* plain steps to take, for times may have changed */
+    double doubt_log;                               /* of what they took, over what was expected: sum of logarithms */
+    double drift[2];                                /* passes above, and below, what was expected: the same */
+    double total_ns, lost_ns;
+    struct spec_decision last;
+};
+
+/* What drafts of a session are expected to survive to each depth: what = [depth], falling. */
+void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what);
+/* How much of what the drafter says of a node so deep comes true. */
+double spec_control_truth(const struct spec_control *c, int drafter, int session, int depth);
 
 #endif

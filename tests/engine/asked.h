@@ -184,6 +184,8 @@ static void run_crowd(struct eng_engine *e, int n_least)
 {
     struct eng_session *s;
     int n_started = 0, n_ended = 0;
+    for (int i = 0; i < N_SESSION; i++)
+        eng_session_close(&e->session[i]);
     memset(running, 0, sizeof running);
     for (int step = 0; n_ended < n_least; step++) {
         assert_true(step < 20000);

@@ -38,9 +38,10 @@ static int32_t some_token(const struct eng_session *s, int ahead)
     return below(10) ? below(n_vocab) : e->stop[below(e->n_stop)];
 }
 
-static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n)
+static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int most_depth)
 {
     (void)d;
+    (void)most_depth;
     if (worst.fails)
         return KN_EIO;
     for (int i = 0; i < n; i++) {
@@ -79,7 +80,7 @@ static void drafts_change_nothing(void **state)
     uint64_t n_kept = 0, n_preempted = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int gamma = 1 + below(12);
-        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 4 + below(8) : 0, gamma,
+        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 5 + below(8) : 0, gamma,
                                           rights[round % 4]);
         run_crowd(e, SHARE(30));
         assert_true(worst.n_node > 0);
@@ -161,6 +162,20 @@ static void texts_draft(void **state)
     run_real("oracle:0", 4, 9, 0);
 }
 
+/* Whatever is decided, when time is the machine's own. */
+static void as_many_as_pay(void **state)
+{
+    (void)state;
+    char itself[128], line[256];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    run_real(itself, ENG_GAMMA_AUTO, 9, 0);
+    run_real("oracle:0.8", ENG_GAMMA_AUTO, 0, 0);
+    run_real("suffix,shared", ENG_GAMMA_AUTO, 0, 0);
+    struct eng_engine *e = open_engine(2, 64, 0);
+    assert_true(eng_explain(e, line, sizeof line) > 0 && strstr(line, "no drafter"));
+    close_engine(e);
+}
+
 static void several_draft_one_tree(void **state)
 {
     (void)state;
@@ -173,6 +188,8 @@ static void several_draft_one_tree(void **state)
     struct eng_engine *e = open_engine_with(o, 12);
     run_crowd(e, SHARE(30));
     assert_true(e->stats.n_draft_kept > SHARE(200) / 2);
+    eng_set_gamma(e, ENG_GAMMA_AUTO);
+    run_crowd(e, SHARE(30));
     close_engine(e);
 }
 
@@ -254,6 +271,7 @@ int main(void)
         cmocka_unit_test(a_drafter_that_fails_is_left_alone),
         cmocka_unit_test(models_draft),
         cmocka_unit_test(texts_draft),
+        cmocka_unit_test(as_many_as_pay),
         cmocka_unit_test(several_draft_one_tree),
         cmocka_unit_test(wishes_are_read_or_refused),
         cmocka_unit_test(another_vocabulary_is_refused),

@@ -461,9 +461,9 @@ static void when_kv_runs_out_the_last_waits(void **state)
         (struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
     size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
     for (int i = 0; i < 3; i++) {
-        fill_prompt(token[i], 100, (uint64_t)(20 + i));
+        fill_prompt(token[i], 60, (uint64_t)(20 + i));
         assert_int_equal(eng_session_open(&s[i], e), 0);
-        struct eng_request r = request(token[i], 100, 60, (uint64_t)i);
+        struct eng_request r = request(token[i], 60, 100, (uint64_t)i);
         want[i] = run_alone(e, s[i], &r);
     }
     close_engine(e);
@@ -472,7 +472,7 @@ static void when_kv_runs_out_the_last_waits(void **state)
                                           .kv_mem = 8 * ENG_KV_BLOCK * slot });
     assert_int_equal(e->kv.n_block, 8);
     for (int i = 0; i < 3; i++) {
-        struct eng_request r = request(token[i], 100, 60, (uint64_t)i);
+        struct eng_request r = request(token[i], 60, 100, (uint64_t)i);
         assert_int_equal(eng_session_open(&s[i], e), 0);
         assert_int_equal(eng_session_start(s[i], &r), 0);
     }

@@ -1,0 +1,442 @@
+/* speculative/control.c - decides who drafts, and how deep.
+ *
+ * A plan is what a drafter promises at a depth: of all sequences' expected drafts the likeliest are taken while
+ * tokens per second rise, and what that comes to is its gain over a plain step.  To find it for all depths
+ * costs a few thousand additions: survivals are sorted into BINS, and a depth adds its own to those before it.
+ *
+ * Order of the questions: is a plain step's time known, and lately; has the account room; what gains most; is
+ * there something that was never tried, or long ago, and may gain more. */
+#include "speculative/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BINS       128
+#define TO_TURN_ON 1.03             /* gains that are worth a change */
+#define TO_STAY    1.005
+#define TO_SWITCH  1.03             /* over what is on */
+#define DWELL      8                /* steps */
+#define REFRESH    96               /* steps with drafts between two without */
+#define TRIAL      4                /* steps */
+#define VAGUE      8                /* passes: fewer are worth a trial, */
+#define NEARLY     0.93             /* if they gain so much of what the best does */
+#define FIRST_WAIT 64               /* steps after a trial; twice as many each time when it fails clearly, */
+#define CLEARLY    0.9              /* by this gain */
+#define LAST_WAIT  8192
+#define FREE       0.005            /* of a plain step: drafting costs nothing */
+#define MAY_LOSE   4                /* plain steps, */
+#define SHARE      0.008            /* and this of the time so far, */
+#define LATELY     4000             /* which counts for at most so many steps */
+#define UNSEEN     0.8              /* survival per depth of what was never tried, in hope; */
+#define SEEN       0.64             /* and of what was; */
+#define LUCK       1.5              /* or what it was and so many deviations more */
+#define HARDLY     0.02             /* a survival below is not drafted for */
+
+struct plan { int drafter, depth; double rows, tokens, draft_ns, pass_ns, gain, bar; };
+
+/* ---- open ----------------------------------------------------------------------------------------------- */
+
+int spec_control_open(struct spec_control **out, const struct spec_control_options *opt)
+{
+    kn_assert(opt->n_session > 0 && opt->n_drafter >= 0 && opt->n_drafter <= SPEC_DRAFTERS);
+    struct spec_control *c = kn_calloc(1, sizeof *c);
+    if (!c)
+        return KN_ENOMEM;
+    c->opt = *opt;
+    int e = spec_passes_open(&c->passes, opt->prior, opt->most_rows);
+    c->habit = kn_calloc((size_t)opt->n_session * (size_t)kn_max(1, opt->n_drafter), sizeof *c->habit);
+    c->asked = kn_calloc((size_t)opt->n_session, sizeof *c->asked);
+    if (e || !c->habit || !c->asked)
+        goto fail;
+    if (opt->prior && opt->prior->n_expert > 0) {
+        c->n_even = c->passes.n_prior;
+        c->even = kn_alloc((size_t)c->n_even * sizeof *c->even);
+        if (!c->even)
+            goto fail;
+        for (int t = 0; t < c->n_even; t++)
+            c->even[t] = spec_cost_distinct(opt->prior->n_expert, opt->prior->n_used, kn_max(t, 1));
+    }
+    for (int i = 0; i < opt->n_drafter; i++) {
+        struct spec_arm *a = &c->arm[i];
+        a->name = opt->drafter[i].name;
+        a->most_depth = kn_min(opt->drafter[i].most_depth, SPEC_DEPTHS);
+        for (int size = 0; size < SPEC_SIZES; size++)
+            a->tried[size].wait = FIRST_WAIT;
+    }
+    for (int size = 0; size < SPEC_SIZES; size++)
+        c->now[size].drafter = SPEC_OFF;
+    *out = c;
+    return 0;
+fail:
+    spec_control_close(c);
+    return KN_ENOMEM;
+}
+
+void spec_control_close(struct spec_control *c)
+{
+    if (!c)
+        return;
+    spec_passes_close(&c->passes);
+    kn_free(c->habit);
+    kn_free(c->asked);
+    kn_free(c->even);
+    kn_free(c);
+}
+
+void spec_control_begin(struct spec_control *c, int session)
+{
+    kn_assert(session >= 0 && session < c->opt.n_session);
+    for (int i = 0; i < c->opt.n_drafter; i++)
+        memset(&c->habit[i * c->opt.n_session + session], 0, sizeof *c->habit);
+}
+
+double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row)
+{
+    if (n_due < 1 || spec_passes_plain(&c->passes, n_due) <= 0)
+        return 0;
+    return spec_passes_ns(&c->passes, n_due, 0, kn_max(0, n_row - n_due), false);
+}
+
+/* ---- plans ---------------------------------------------------------------------------------------------- */
+
+static bool seen(const struct spec_control *c, int drafter) { return c->arm[drafter].seen_weight[0] >= 4; }
+
+/* One draft pass for n sequences, from the nearest size that is known; < 0: none is. */
+static double draft_pass_ns(const struct spec_arm *a, int n_due)
+{
+    int size = spec_size_of(n_due);
+    for (int far = 0; far < SPEC_SIZES; far++)
+        for (int side = -1; side <= 1; side += 2) {
+            int i = size + side * far;
+            if (i >= 0 && i < SPEC_SIZES && a->draft_weight[i] > 0)
+                return a->draft_ns[i];
+        }
+    return -1;
+}
+
+struct ask {                        /* what plans are made for */
+    const int *session;
+    int n_due, n_beside, room;
+    double off_ns, token_ns;
+};
+
+static void expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
+{
+    spec_control_expect(c, drafter, session, depth, what);
+    double hope = 1, most = 1;
+    for (int d = 0; hopeful && d < depth; d++) {
+        hope *= seen(c, drafter) ? SEEN : UNSEEN;
+        double luck = 1 + LUCK / sqrt(c->arm[drafter].hoped[d] + 1);
+        what[d] = most = fmin(most, fmax(what[d] * luck, hope));
+    }
+}
+
+/* The best that this depth makes of the bins: how many of the likeliest nodes to take. */
+static struct plan fill(const struct spec_control *c, const struct ask *q, int drafter, int depth, bool hopeful,
+                        const int *count, const double *sum)
+{
+    double draft_ns = fmax(0, draft_pass_ns(&c->arm[drafter], q->n_due)) * depth, kept = 0;
+    struct plan best = { .drafter = drafter, .depth = depth, .bar = 2, .rows = q->n_due, .tokens = q->n_due,
+                         .draft_ns = draft_ns, .pass_ns = q->off_ns, .gain = q->off_ns / (draft_ns + q->off_ns) };
+    int n = 0;
+    for (int bin = BINS - 1; bin >= 0 && n < q->room; bin--) {
+        if (!count[bin])
+            continue;
+        int take = kn_min(count[bin], q->room - n);
+        n += take;
+        kept += sum[bin] * take / count[bin];
+        double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n, hopeful);
+        double gain = (q->off_ns + kept * q->token_ns) / (draft_ns + pass);
+        if (gain > best.gain)
+            best = (struct plan){ drafter, depth, q->n_due + n, q->n_due + kept, draft_ns, pass, gain,
+                                  (double)bin / BINS };
+    }
+    return best;
+}
+
+/* The best plan of a drafter at depths least .. most. */
+static struct plan plan(const struct spec_control *c, const struct ask *q, int drafter, int least, int most,
+                        bool hopeful)
+{
+    int count[BINS] = { 0 };
+    double sum[BINS] = { 0 }, what[SPEC_DEPTHS];
+    struct plan best = { .drafter = SPEC_OFF };
+    for (int depth = 1; depth <= most; depth++) {
+        for (int i = 0; i < q->n_due; i++) {
+            expect(c, drafter, q->session[i], depth, hopeful, what);
+            double last = what[depth - 1];
+            if (last < HARDLY)
+                continue;
+            int bin = kn_min(BINS - 1, (int)(last * BINS));
+            count[bin]++;
+            sum[bin] += last;
+        }
+        if (depth < least)
+            continue;
+        struct plan p = fill(c, q, drafter, depth, hopeful, count, sum);
+        if (best.drafter == SPEC_OFF || p.gain > best.gain)
+            best = p;
+    }
+    return best;
+}
+
+/* ---- the choice ----------------------------------------------------------------------------------------- */
+
+static double may_lose(const struct spec_control *c, double plain_ns)
+{
+    return MAY_LOSE * plain_ns + SHARE * fmin(c->total_ns, LATELY * plain_ns);
+}
+
+/* A trial may lose all that it takes. */
+static bool affordable(const struct spec_control *c, const struct ask *q, const struct plan *p, double room_ns)
+{
+    double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
+    return TRIAL * (p->draft_ns + pass - q->off_ns) <= room_ns;
+}
+
+/* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
+static bool find_vague(const struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
+{
+    int size = spec_size_of(q->n_due), drafter = c->now[size].drafter;
+    double least = VAGUE;
+    out->drafter = SPEC_OFF;
+    if (drafter == SPEC_OFF || c->step < c->arm[drafter].tried[size].next)
+        return false;
+    for (int depth = 1; depth <= c->arm[drafter].tried[size].deepest; depth++) {
+        struct plan p = plan(c, q, drafter, depth, depth, false);
+        double weight = spec_passes_weight(&c->passes, q->n_due, (int)p.rows - q->n_due);
+        if (depth != c->now[size].depth && p.rows > q->n_due && p.gain > best_gain * NEARLY && weight < least) {
+            least = weight;
+            *out = p;
+        }
+    }
+    return out->drafter != SPEC_OFF;
+}
+
+/* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
+static bool find_trial(struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
+{
+    int size = spec_size_of(q->n_due);
+    out->drafter = SPEC_OFF;
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        const struct spec_arm *a = &c->arm[i];
+        int deepest = a->tried[size].deepest;
+        if (c->step < a->tried[size].next || a->most_depth < 1)
+            continue;
+        bool on = c->now[size].drafter == i, deeper = on && deepest < a->most_depth;
+        if (on && !deeper)
+            continue;
+        int most = kn_min(a->most_depth, on ? 2 * deepest : 2);
+        struct plan p = plan(c, q, i, on ? deepest + 1 : 1, most, true);
+        if (p.gain <= best_gain * TO_TURN_ON && deepest > most)     /* little is lost by short drafts, if they can win */
+            p = plan(c, q, i, 1, deepest, true);
+        if (p.drafter != SPEC_OFF && p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON &&
+            (out->drafter == SPEC_OFF || p.gain > out->gain))
+            *out = p;
+    }
+    return out->drafter != SPEC_OFF;
+}
+
+/* What gains most of all that was tried with so many sequences. */
+static struct plan find_best(const struct spec_control *c, const struct ask *q)
+{
+    int size = spec_size_of(q->n_due);
+    struct plan best = { .drafter = SPEC_OFF, .gain = 1 };
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        int deepest = c->arm[i].tried[size].deepest;
+        struct plan p = plan(c, q, i, 1, deepest, false);
+        if (p.drafter != SPEC_OFF && (best.drafter == SPEC_OFF || p.gain > best.gain))
+            best = p;
+    }
+    return best;
+}
+
+/* Who drafts at next to no cost, and deepest. */
+static int find_free(const struct spec_control *c, const struct ask *q)
+{
+    int best = SPEC_OFF;
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        double ns = draft_pass_ns(&c->arm[i], q->n_due) * c->arm[i].most_depth;
+        if (ns >= 0 && ns <= FREE * q->off_ns && c->arm[i].tried[spec_size_of(q->n_due)].deepest > 0 &&
+            (best == SPEC_OFF || c->arm[i].most_depth > c->arm[best].most_depth))
+            best = i;
+    }
+    return best;
+}
+
+static void take(struct spec_decision *d, const struct plan *p, double need)
+{
+    d->best_drafter = p->drafter;
+    d->best_depth = p->depth;
+    d->rows = p->rows;
+    d->tokens = p->tokens;
+    d->draft_ns = p->draft_ns;
+    d->pass_ns = p->pass_ns;
+    d->gain = p->gain;
+    d->need = need;
+}
+
+static void turn(struct spec_control *c, int size, int drafter, int depth)
+{
+    if (c->now[size].drafter != drafter || c->now[size].depth != depth)
+        c->now[size].since = c->step;
+    c->now[size].drafter = drafter;
+    c->now[size].depth = depth;
+}
+
+/* Between what is on and what gains most. */
+static struct plan settle(struct spec_control *c, const struct ask *q, struct plan best, struct spec_decision *d)
+{
+    int size = spec_size_of(q->n_due), drafter = c->now[size].drafter, depth = c->now[size].depth;
+    d->why = SPEC_WHY_GAINS;
+    take(d, &best, TO_TURN_ON);
+    if (drafter != SPEC_OFF) {
+        struct plan now = plan(c, q, drafter, depth, depth, false);
+        bool fresh = c->step - c->now[size].since < DWELL;
+        if (now.gain >= TO_STAY && (fresh || best.gain < now.gain * TO_SWITCH)) {
+            if (best.depth != depth || best.drafter != drafter)
+                d->why = SPEC_WHY_STAYS;
+            take(d, &now, TO_STAY);
+            return now;
+        }
+    }
+    if (best.drafter == SPEC_OFF || best.gain < TO_TURN_ON || best.rows <= q->n_due) {
+        turn(c, size, SPEC_OFF, 0);
+        best.drafter = SPEC_OFF;
+        return best;
+    }
+    turn(c, size, best.drafter, best.depth);
+    c->arm[best.drafter].tried[size].wait = FIRST_WAIT;
+    return best;
+}
+
+static void start_trial(struct spec_control *c, const struct plan *p, int size, double last_gain)
+{
+    c->trial.drafter = p->drafter;
+    c->trial.depth = p->depth;
+    c->trial.size = size;
+    c->trial.left = TRIAL;
+    struct spec_arm *a = &c->arm[p->drafter];
+    a->tried[size].next = c->step + a->tried[size].wait;
+    if (a->tried[size].wait < LAST_WAIT && last_gain < CLEARLY)
+        a->tried[size].wait *= 2;
+}
+
+/* A trial ends early when the number of sequences changes, or when it has become clear that it loses. */
+static bool trial_goes_on(struct spec_control *c, const struct ask *q)
+{
+    if (c->trial.left == 0)
+        return false;
+    struct plan p = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, false);
+    if (c->trial.size == spec_size_of(q->n_due) && (c->trial.left == TRIAL || p.gain > CLEARLY))
+        return true;
+    c->trial.left = 0;
+    return false;
+}
+
+/* Returns the plan to follow; drafter SPEC_OFF for none. */
+static struct plan choose(struct spec_control *c, const struct ask *q, struct spec_decision *d)
+{
+    int size = spec_size_of(q->n_due);
+    struct plan none = { .drafter = SPEC_OFF };
+    if (!spec_passes_known(&c->passes, q->n_due)) {
+        d->why = SPEC_WHY_LEARN;
+        return none;
+    }
+    d->may_lose_ns = may_lose(c, spec_passes_plain(&c->passes, q->n_due));
+    struct plan best = find_best(c, q), trial = none;
+    take(d, &best, TO_TURN_ON);
+    if (c->doubt > 0 || c->step - c->plain_at[size] > REFRESH) {
+        d->why = SPEC_WHY_REFRESH;
+        return none;
+    }
+    if (c->lost_ns >= d->may_lose_ns) {
+        d->why = SPEC_WHY_SPENT;
+        return none;
+    }
+    if (trial_goes_on(c, q)) {
+        d->why = SPEC_WHY_TRIAL;
+        trial = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, true);
+        take(d, &trial, 0);
+        return trial;
+    }
+    best = settle(c, q, best, d);
+    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain;
+    if (q->n_beside == 0 && (find_trial(c, q, best_gain, &trial) || find_vague(c, q, best_gain, &trial)) &&
+        affordable(c, q, &trial, d->may_lose_ns - c->lost_ns)) {
+        struct plan known = plan(c, q, trial.drafter, 1, c->arm[trial.drafter].tried[size].deepest, false);
+        start_trial(c, &trial, size, known.gain);
+        d->why = SPEC_WHY_TRIAL;
+        take(d, &trial, 0);
+        return trial;
+    }
+    if (best.drafter == SPEC_OFF) {
+        d->why = SPEC_WHY_LOSES;
+        int free = c->opt.rule == SPEC_COUPLED ? find_free(c, q) : SPEC_OFF;
+        if (free != SPEC_OFF) {
+            d->why = SPEC_WHY_FREE;
+            best = plan(c, q, free, c->arm[free].most_depth, c->arm[free].most_depth, false);
+            take(d, &best, 0);
+        }
+    }
+    return best;
+}
+
+/* ---- decide --------------------------------------------------------------------------------------------- */
+
+static int share_nodes(const struct spec_control *c, const struct ask *q, const struct plan *p,
+                       const struct spec_decision *d, int *nodes)
+{
+    double what[SPEC_DEPTHS];
+    int left = kn_min(q->room, q->n_due * SPEC_NODES), all = 0;
+    for (int i = 0; i < q->n_due; i++) {
+        int n = 0;
+        if (d->why == SPEC_WHY_FREE || d->why == SPEC_WHY_FIXED) {
+            n = p->depth;
+        } else {
+            expect(c, p->drafter, q->session[i], p->depth, d->why == SPEC_WHY_TRIAL, what);
+            while (n < p->depth && what[n] >= p->bar)
+                n++;
+        }
+        /* a tree may offer more than a chain does: the cut takes the best */
+        if (n && c->opt.rule == SPEC_COUPLED && d->why != SPEC_WHY_FIXED)
+            n = kn_min(SPEC_NODES, 4 * p->depth);
+        if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
+            n = kn_min(n, left);
+        left -= n;
+        nodes[i] = n;
+        c->asked[q->session[i]] = (int16_t)kn_min(n, p->depth);
+        all += n;
+    }
+    return all;
+}
+
+void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside,
+                         struct spec_decision *out, int *nodes)
+{
+    int room = (c->opt.most_rows > 0 ? c->opt.most_rows : INT32_MAX) - n_beside - n_due;
+    struct ask q = { .session = session, .n_due = n_due, .n_beside = n_beside, .room = room };
+    struct spec_decision d = { .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside,
+                               .why = SPEC_WHY_NONE_DUE, .lost_ns = c->lost_ns };
+    struct plan p = { .drafter = SPEC_OFF };
+    memset(nodes, 0, (size_t)n_due * sizeof *nodes);
+    c->step++;
+    if (n_due > 0 && c->opt.n_drafter > 0 && room > 0) {
+        q.token_ns = spec_passes_plain(&c->passes, n_due) / n_due;
+        q.off_ns = spec_passes_ns(&c->passes, n_due, n_beside, 0, false);
+        d.off_ns = q.off_ns > 0 ? q.off_ns : 0;
+        if (c->opt.gamma == SPEC_AUTO) {
+            p = choose(c, &q, &d);
+        } else {
+            d.why = SPEC_WHY_FIXED;
+            p.depth = kn_min(c->opt.gamma, c->arm[0].most_depth);
+            p.drafter = p.depth > 0 ? 0 : SPEC_OFF;
+        }
+    }
+    if (p.drafter != SPEC_OFF && share_nodes(c, &q, &p, &d, nodes) > 0) {
+        d.drafter = p.drafter;
+        d.depth = p.depth;
+    }
+    c->last = d;
+    *out = d;
+}

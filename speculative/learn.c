@@ -1,0 +1,208 @@
+/* speculative/learn.c - what a step teaches the controller.
+ *
+ * What comes true of drafts is compared with what their drafter said of them: of the nodes that were verified at
+ * a depth, the sum of survivals and the number that were kept.  That stays true whatever the cut leaves out, for
+ * it looks at nothing else.  Passes whose time is far from what was expected, several in a row, mean that the
+ * machine has changed: plain steps are taken until that is settled. */
+#include "speculative/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TRUTH        (1 - 1 / 512.0)    /* a step's weight beside the one after it */
+#define TRUTH_LATE   (1 - 1 / 32.0)
+#define TRUTH_IDLE   (1 - 1 / 2048.0)
+#define HABIT        (1 - 1 / 64.0)
+#define PRIOR_TRUTH  2.0            /* drafts' worth of belief in a drafter's own word */
+#define PRIOR_HABIT  24.0
+#define PRIOR_SEEN   4.0
+#define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
+#define UNKNOWN      0.6            /* survival per depth, of whom nothing is known */
+#define ACCOUNT      (1 - 1 / 2048.0)
+#define STALL        (1 - 1 / 64.0)
+#define MEMORY       12
+#define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
+#define STRANGE      0.25           /* so much in all: odd, */
+#define CHANGE       0.75           /* so much: a change; */
+#define LONGEST      0.25           /* one pass counts no more than this, */
+#define SAME         0.08           /* and plain ones have changed if their mean has by this */
+#define DOUBT        4              /* plain passes to find out */
+
+/* ---- what drafts are worth ---------------------------------------------------------------------------------- */
+
+double spec_control_truth(const struct spec_control *c, int drafter, int session, int depth)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    const struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
+    double arm = (a->kept[depth] + PRIOR_TRUTH) / (a->hoped[depth] + PRIOR_TRUTH);
+    return arm * (h->kept + PRIOR_HABIT) / (h->hoped + PRIOR_HABIT);
+}
+
+void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    const struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
+    double before = 1, arm_before = 1, ratio = UNKNOWN, most = 1;
+    for (int d = 0; d < depth; d++) {
+        double arm = (a->seen[d] * a->seen_weight[d] + arm_before * ratio) / (a->seen_weight[d] + 1);
+        ratio = arm_before > 0 ? fmin(1, arm / arm_before) : 0;
+        double mine = h->weight[d] > 0 ? (h->seen[d] * h->weight[d] + arm * PRIOR_SEEN) / (h->weight[d] + PRIOR_SEEN)
+                                       : before * ratio;
+        arm_before = arm;
+        before = mine;
+        what[d] = most = fmin(most, mine * spec_control_truth(c, drafter, session, d));
+    }
+}
+
+/* The long memory makes small gains visible; when the short one contradicts it, it is forgotten. */
+static void update_truth(struct spec_arm *a, int d, double hoped, double kept)
+{
+    double share = hoped > 0 ? TRUTH : TRUTH_IDLE;
+    a->hoped[d] = a->hoped[d] * share + hoped;
+    a->kept[d] = a->kept[d] * share + kept;
+    if (hoped <= 0)
+        return;
+    a->hoped_late[d] = a->hoped_late[d] * TRUTH_LATE + hoped;
+    a->kept_late[d] = a->kept_late[d] * TRUTH_LATE + kept;
+    double usual = a->hoped_late[d] * (a->kept[d] + PRIOR_TRUTH) / (a->hoped[d] + PRIOR_TRUTH);
+    if (fabs(a->kept_late[d] - usual) <= SIGMAS * sqrt(fmax(usual, 1)))
+        return;
+    memcpy(a->hoped, a->hoped_late, sizeof a->hoped);
+    memcpy(a->kept, a->kept_late, sizeof a->kept);
+}
+
+static void learn_truth(struct spec_control *c, int drafter, const struct spec_step *s)
+{
+    struct spec_arm *a = &c->arm[drafter];
+    double hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 };
+    for (int i = 0; i < s->n_due; i++) {
+        const struct spec_outcome *o = &s->outcome[i];
+        if (!o->tree || o->tree->n == 0)
+            continue;
+        struct spec_habit *h = &c->habit[drafter * c->opt.n_session + o->session];
+        h->hoped *= HABIT;
+        h->kept *= HABIT;
+        double mine[SPEC_DEPTHS] = { 0 };
+        for (int j = 0; j < o->tree->n; j++)
+            if (o->tree->depth[j] <= SPEC_DEPTHS)
+                mine[o->tree->depth[j] - 1] += o->tree->survival[j];
+        for (int d = 0; d < SPEC_DEPTHS && mine[d] > 0; d++) {
+            double arm = (a->kept[d] + PRIOR_TRUTH) / (a->hoped[d] + PRIOR_TRUTH);
+            bool came = o->n_kept > d;
+            h->hoped += fmin(1, mine[d] * arm);
+            h->kept += came;
+            hoped[d] += fmin(1, mine[d]);
+            kept[d] += came;
+        }
+        a->n_drafted += (uint64_t)o->tree->n;
+        a->n_kept += (uint64_t)o->n_kept;
+    }
+    for (int d = 0; d < SPEC_DEPTHS; d++)
+        update_truth(a, d, hoped[d], kept[d]);
+}
+
+/* ---- what passes take --------------------------------------------------------------------------------------- */
+
+/* Whether passes have been on the same side of what was expected for long.  One that may belong to a change is
+ * not learnt from until that is settled. */
+static bool drifts(struct spec_control *c, double log, bool *strange)
+{
+    c->drift[0] = fmax(0, c->drift[0] + fmin(log, LONGEST) - SLACK);
+    c->drift[1] = fmax(0, c->drift[1] + fmin(-log, LONGEST) - SLACK);
+    *strange = c->drift[0] >= STRANGE || c->drift[1] >= STRANGE;
+    if (c->drift[0] < CHANGE && c->drift[1] < CHANGE)
+        return false;
+    c->drift[0] = c->drift[1] = 0;
+    return true;
+}
+
+/* Plain passes tell whether all has changed, or only what drafts cost. */
+static void settle_doubt(struct spec_control *c, double log)
+{
+    c->doubt_log += log;
+    if (--c->doubt > 0)
+        return;
+    double mean = c->doubt_log / DOUBT;
+    if (fabs(mean) < SAME) {
+        spec_passes_doubt(&c->passes);
+        return;
+    }
+    double factor = kn_exp(mean);
+    spec_passes_shift(&c->passes, factor);
+    for (int i = 0; i < c->opt.n_drafter; i++)
+        for (int size = 0; size < SPEC_SIZES; size++)
+            c->arm[i].draft_ns[size] *= factor;
+}
+
+static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_drafted, bool known)
+{
+    bool strange = false, plain = n_drafted == 0 && s->n_beside == 0;
+    if (known && s->n_beside == 0) {
+        double log = kn_log(s->pass_ns / spec_passes_ns(&c->passes, s->n_due, 0, n_drafted, false));
+        if (c->doubt > 0 && plain) {
+            settle_doubt(c, log);
+            strange = true;
+        } else if (c->doubt == 0 && drifts(c, log, &strange)) {
+            c->doubt = DOUBT;
+            c->doubt_log = 0;
+        }
+    }
+    if (!strange)
+        spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
+    if (plain)
+        c->plain_at[spec_size_of(s->n_due)] = c->step;
+    if (s->experts > 0)
+        spec_knots_learn(&c->experts, s->n_row, s->experts);
+    spec_knots_learn(&c->missed, s->n_row, s->missed_bytes);
+    c->stall_ns = c->stall_ns * STALL + s->stall_ns;
+    c->stall_bytes = c->stall_bytes * STALL + s->missed_bytes;
+}
+
+static void learn_draft(struct spec_arm *a, int size, double pass_ns)
+{
+    a->draft_ns[size] += (pass_ns - a->draft_ns[size]) / (a->draft_weight[size] + 1);
+    a->draft_weight[size] = fmin(a->draft_weight[size] + 1, MEMORY - 1);
+}
+
+/* ---- the account -------------------------------------------------------------------------------------------- */
+
+static void account(struct spec_control *c, const struct spec_step *s, double off_ns, double token_ns, int n_kept)
+{
+    double took = s->draft_ns + s->pass_ns, worth = off_ns + n_kept * token_ns;
+    int drafter = c->last.drafter;
+    c->total_ns += took;
+    if (drafter != SPEC_OFF)
+        c->lost_ns = fmax(0, c->lost_ns + took - worth);
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        struct spec_arm *a = &c->arm[i];
+        a->plain_ns = a->plain_ns * ACCOUNT + (i == drafter ? worth : took);
+        a->took_ns = a->took_ns * ACCOUNT + took;
+    }
+}
+
+void spec_control_learn(struct spec_control *c, const struct spec_step *s)
+{
+    if (s->n_due == 0)
+        return;
+    int n_drafted = 0, n_kept = 0, drafter = c->last.drafter, size = spec_size_of(s->n_due);
+    for (int i = 0; i < s->n_due; i++) {
+        n_drafted += s->outcome[i].tree ? s->outcome[i].tree->n : 0;
+        n_kept += s->outcome[i].n_kept;
+    }
+    bool known = spec_passes_known(&c->passes, s->n_due);
+    if (known)
+        account(c, s, spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false),
+                spec_passes_plain(&c->passes, s->n_due) / s->n_due, n_kept);
+    learn_pass(c, s, n_drafted, known);
+    if (drafter == SPEC_OFF)
+        return;
+    struct spec_arm *a = &c->arm[drafter];
+    a->n_step++;
+    if (c->last.depth > 0)
+        learn_draft(a, size, s->draft_ns / c->last.depth);
+    learn_truth(c, drafter, s);
+    if (c->last.why == SPEC_WHY_TRIAL) {
+        a->tried[size].deepest = kn_max(a->tried[size].deepest, c->last.depth);
+        c->trial.left -= c->trial.left > 0;
+    }
+}

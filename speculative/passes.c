@@ -1,0 +1,225 @@
+/* speculative/passes.c - what a pass takes, learnt from passes.
+ *
+ * Three sets of numbers, all means that forget: plain passes by rows; passes with rows of prompts, by rows; and
+ * by how much a pass with drafts is longer than a plain one of the same sequences, by size of the batch and
+ * drafted rows per sequence.  The last is apart from the first because four rows of one text and one row of
+ * four texts share neither experts nor keys.
+ *
+ * Between two known points a pass is interpolated, beyond them it follows the prior's shape.  A single pass that
+ * is far from what was expected counts as if it were twice or half of it: another process had the cores. */
+#include "speculative/internal.h"
+
+#include <math.h>
+
+#define MEMORY     12               /* passes: 5 % of noise becomes 1 % */
+#define AGEING     (1 - 1 / 1024.0)
+#define EXACT      32               /* rows that have a knot of their own */
+#define ENOUGH     3                /* passes that make a size known */
+#define NEAR       1.35             /* sizes within this factor tell of each other */
+#define PRIOR_ROWS 4096
+
+/* ---- knots ---------------------------------------------------------------------------------------------- */
+
+/* 0 .. 7: in which eighth of its octave x lies, 1 <= x < 2. */
+static int eighth(double x)
+{
+    static const double edge[7] = { 1.0905077, 1.1892071, 1.2968396, 1.4142136, 1.5422108, 1.6817928, 1.8340081 };
+    int i = 0;
+    while (i < 7 && x >= edge[i])
+        i++;
+    return i;
+}
+
+static int knot_of(double rows)
+{
+    if (rows < EXACT + 1)
+        return rows < 1 ? 0 : (int)rows - 1;
+    int octave = 0;
+    while (rows >= 2 * EXACT) {
+        rows /= 2;
+        octave++;
+    }
+    return kn_min(SPEC_KNOTS - 1, EXACT + octave * 8 + eighth(rows / EXACT));
+}
+
+static void toward(double *mean, double x, double weight) { *mean += (x - *mean) / (weight + 1); }
+
+void spec_knots_learn(struct spec_knots *k, double rows, double value)
+{
+    int i = knot_of(rows);
+    if (k->weight[i] >= ENOUGH)
+        value = fmin(fmax(value, k->value[i] / 2), k->value[i] * 2);
+    toward(&k->rows[i], rows, k->weight[i]);
+    toward(&k->value[i], value, k->weight[i]);
+    k->weight[i] = fmin(k->weight[i] + 1, MEMORY - 1);
+}
+
+static double prior_at(const double *prior, int n_prior, double rows)
+{
+    if (!prior)
+        return 1;
+    int last = n_prior - 1, i = (int)rows;
+    if (i >= last)                              /* beyond the table: its last slope */
+        return prior[last] + (prior[last] - prior[last / 2]) / (last - last / 2) * (rows - last);
+    return prior[i] + (prior[i + 1] - prior[i]) * (rows - i);
+}
+
+double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows)
+{
+    int at = knot_of(rows), low = at, high = at;
+    while (low >= 0 && (k->weight[low] <= 0 || k->rows[low] > rows))
+        low--;
+    while (high < SPEC_KNOTS && (k->weight[high] <= 0 || k->rows[high] < rows))
+        high++;
+    if (low < 0 && high == SPEC_KNOTS)
+        return 0;
+    double shape = prior_at(prior, n_prior, rows), below = 0, above = 0;
+    if (low >= 0)
+        below = k->value[low] / prior_at(prior, n_prior, k->rows[low]);
+    if (high < SPEC_KNOTS)
+        above = k->value[high] / prior_at(prior, n_prior, k->rows[high]);
+    if (low < 0)
+        return above * shape;
+    if (high == SPEC_KNOTS || k->rows[high] <= k->rows[low])
+        return below * shape;
+    double far = (rows - k->rows[low]) / (k->rows[high] - k->rows[low]);
+    return (below + (above - below) * far) * shape;
+}
+
+/* ---- passes --------------------------------------------------------------------------------------------- */
+
+/* 1, 2, 3, 4, then two to an octave: 5-6, 7-8, 9-12, ... */
+int spec_size_of(int n)
+{
+    if (n <= 4)
+        return kn_max(n, 1) - 1;
+    int octave = 31 - __builtin_clz((unsigned)n - 1);
+    bool upper = n > (3 << octave) / 2;
+    return kn_min(SPEC_SIZES - 1, 2 * octave + upper);
+}
+
+static int level_of(double each)
+{
+    static const double most[SPEC_LEVELS - 1] =
+        { .125, .25, .375, .5, .75, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24 };
+    int i = 0;
+    while (i < SPEC_LEVELS - 1 && each > most[i])
+        i++;
+    return i;
+}
+
+int spec_passes_open(struct spec_passes *p, const struct spec_cost *prior, int most_rows)
+{
+    p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
+    p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
+    if (!p->prior)
+        return KN_ENOMEM;
+    for (int t = 0; t < p->n_prior; t++)
+        p->prior[t] = !prior ? 1 + t / 4.0
+                             : spec_cost_pass_ns(prior, kn_max(t, 1), 0, 0) + spec_cost_choose_ns(prior, t);
+    return 0;
+}
+
+void spec_passes_close(struct spec_passes *p)
+{
+    kn_free(p->prior);
+    p->prior = NULL;
+}
+
+bool spec_passes_known(const struct spec_passes *p, int n)
+{
+    bool below = false, above = false;
+    for (int i = 0; i < SPEC_KNOTS; i++) {
+        double rows = p->plain.rows[i];
+        if (p->plain.weight[i] < ENOUGH)
+            continue;
+        below |= rows <= n && rows * NEAR >= n;
+        above |= rows >= n && rows <= n * NEAR;
+    }
+    return below && above;
+}
+
+static double at(const struct spec_passes *p, const struct spec_knots *k, double rows)
+{
+    return spec_knots_at(k, p->prior, p->n_prior, rows);
+}
+
+double spec_passes_plain(const struct spec_passes *p, int n_due) { return at(p, &p->plain, n_due); }
+
+static double mixed_ns(const struct spec_passes *p, int n_row)
+{
+    double ns = at(p, &p->mixed, n_row);
+    return ns > 0 ? ns : at(p, &p->plain, n_row);
+}
+
+double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful)
+{
+    if (n_beside > 0)
+        return mixed_ns(p, n_due + n_beside + n_drafted);
+    double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
+    int size = spec_size_of(n_due), low = level_of(each), high = low;
+    while (low >= 0 && (p->drafted[size][low].weight <= 0 || p->drafted[size][low].each > each))
+        low--;
+    while (high < SPEC_LEVELS && (p->drafted[size][high].weight <= 0 || p->drafted[size][high].each < each))
+        high++;
+    double from = low < 0 ? 0 : p->drafted[size][low].each, growth = low < 0 ? 1 : p->drafted[size][low].growth;
+    if (high < SPEC_LEVELS && p->drafted[size][high].each > from) {
+        double far = (each - from) / (p->drafted[size][high].each - from);
+        return plain * (growth + (p->drafted[size][high].growth - growth) * far);
+    }
+    if (hopeful)
+        return plain * growth;
+    return plain * growth * at(p, &p->plain, n_due * (1 + each)) / at(p, &p->plain, n_due * (1 + from));
+}
+
+void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
+{
+    if (n_beside > 0) {
+        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns);
+        return;
+    }
+    if (n_drafted == 0) {
+        spec_knots_learn(&p->plain, n_due, ns);
+        return;
+    }
+    double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
+    if (plain <= 0)
+        return;
+    int size = spec_size_of(n_due), level = level_of(each);
+    double growth = ns / plain, *weight = &p->drafted[size][level].weight, *mean = &p->drafted[size][level].growth;
+    if (*weight >= ENOUGH)
+        growth = fmin(fmax(growth, *mean / 2), *mean * 2);
+    toward(&p->drafted[size][level].each, each, *weight);
+    toward(mean, growth, *weight);
+    *weight = fmin(*weight + 1, MEMORY - 1);
+    for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
+        if (i != level && p->drafted[size][i].weight > 1)
+            p->drafted[size][i].weight = fmax(1, p->drafted[size][i].weight * AGEING);
+}
+
+double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
+{
+    return p->drafted[spec_size_of(n_due)][level_of((double)n_drafted / n_due)].weight;
+}
+
+static void shift(struct spec_knots *k, double factor)
+{
+    for (int i = 0; i < SPEC_KNOTS; i++) {
+        k->value[i] *= factor;
+        k->weight[i] = fmin(k->weight[i], ENOUGH);
+    }
+}
+
+void spec_passes_shift(struct spec_passes *p, double factor)
+{
+    shift(&p->plain, factor);
+    shift(&p->mixed, factor);
+    spec_passes_doubt(p);
+}
+
+void spec_passes_doubt(struct spec_passes *p)
+{
+    for (int i = 0; i < SPEC_SIZES; i++)
+        for (int j = 0; j < SPEC_LEVELS; j++)
+            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, 1);
+}

@@ -1,0 +1,181 @@
+/* tests/speculative/machine.h - a machine, a drafter and a load that exist in numbers only, for the controller to
+ * run on: a virtual clock, passes that follow the cost model with noise, drafts that are kept with a probability.
+ * For tests and for evals/control.c. */
+#ifndef TESTS_SPECULATIVE_MACHINE_H
+#define TESTS_SPECULATIVE_MACHINE_H
+
+#include "speculative/control.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define MACHINE_SESSIONS 64
+
+struct machine_drafter {
+    const char *name;
+    int most_depth;
+    double fixed_ns, seq_ns;                        /* a draft pass */
+    double accept;                                  /* probability that a node is kept if its parent is */
+    double says;                                    /* what it says that is; 0: the truth */
+    double sure;                                    /* share of steps where it has something to say; 0: all */
+};
+
+struct machine {
+    const char *name;
+    struct spec_cost cost;
+    double expert_bytes, missing, Bps;              /* share of experts on disk; 0 Bps: none */
+    double alike;                                   /* rows of one text count as so many texts' rows; 0: 1 */
+    double noise;                                   /* of a pass, uniform up to twice that: its deviation is this */
+};
+
+/* What changes over time: step i of the run. */
+typedef void machine_change(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due);
+
+struct machine_run {
+    double took_ns, off_ns;                         /* and plain steps, for the same tokens */
+    double tokens;
+    double late_took_ns, late_off_ns;               /* the same of the second half */
+    int n_on, n_late_on, n_step;
+};
+
+static uint64_t machine_seed;
+static double machine_random(void)
+{
+    machine_seed += KN_GOLDEN;
+    return (double)(kn_mix(machine_seed) >> 11) * 0x1p-53;
+}
+
+static double machine_pass_ns(const struct machine *m, int n_due, int n_beside, int n_drafted)
+{
+    double rows = n_due + n_beside + n_drafted;
+    double wide = n_due + n_beside + n_drafted * (m->alike > 0 ? m->alike : 1);
+    double distinct = m->cost.n_expert > 0 ? spec_cost_distinct(m->cost.n_expert, m->cost.n_used, wide) : 0;
+    double compute = spec_cost_pass_ns(&m->cost, rows, distinct, 0) + spec_cost_choose_ns(&m->cost, rows);
+    double disk = m->Bps > 0 ? distinct * m->missing * m->expert_bytes / m->Bps * 1e9 : 0;
+    return fmax(compute, disk);
+}
+
+static double machine_noise(const struct machine *m)
+{
+    return 1 + m->noise * sqrt(3) * (2 * machine_random() - 1);
+}
+
+/* A chain; how many of it will be kept. */
+static int machine_draft(const struct machine_drafter *d, int n_node, int depth, struct spec_tree *t)
+{
+    int kept = 0;
+    bool alive = true;
+    double survival = 1;
+    spec_tree_clear(t);
+    if (d->sure > 0 && machine_random() >= d->sure)
+        return 0;
+    for (int i = 0; i < depth && i < n_node; i++) {
+        survival *= d->says > 0 ? d->says : d->accept;
+        spec_tree_add(t, i - 1, i, (float)survival, 1);
+        alive = alive && machine_random() < d->accept;
+        kept += alive;
+    }
+    return kept;
+}
+
+static struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
+                                     int n_due, int n_step, machine_change *change, void *arg)
+{
+    static struct spec_tree tree[MACHINE_SESSIONS];
+    static struct spec_cut cut[MACHINE_SESSIONS];
+    struct spec_outcome outcome[MACHINE_SESSIONS];
+    int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS], kept[MACHINE_SESSIONS];
+    struct machine_run r = { .n_step = n_step };
+    for (int step = 0; step < n_step; step++) {
+        if (change)
+            change(arg, step, m, drafter, &n_due);
+        for (int i = 0; i < n_due; i++)
+            session[i] = i;
+        struct spec_decision d;
+        spec_control_decide(c, session, n_due, 0, &d, nodes);
+        double draft_ns = 0;
+        int n_drafted = 0, n_kept = 0, n_cut = 0;
+        for (int i = 0; i < n_due; i++)
+            outcome[i] = (struct spec_outcome){ .session = i };
+        if (d.drafter != SPEC_OFF) {
+            const struct machine_drafter *by = &drafter[d.drafter];
+            draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
+            for (int i = 0; i < n_due; i++) {
+                kept[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
+                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i] };
+            }
+            spec_control_cut(c, cut, n_due, 0);
+            for (int i = 0; i < n_due; i++) {
+                assert(cut[i].n_keep <= tree[i].n);
+                spec_tree_prune(&tree[i], cut[i].keep, false);
+                outcome[i] = (struct spec_outcome){ i, &tree[i], kn_min(kept[i], tree[i].n) };
+                n_drafted += tree[i].n;
+                n_kept += outcome[i].n_kept;
+                n_cut++;
+            }
+        }
+        double truth = machine_pass_ns(m, n_due, 0, 0);
+        struct spec_step s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
+                               .pass_ns = machine_pass_ns(m, n_due, 0, n_drafted) * machine_noise(m),
+                               .outcome = outcome };
+        spec_control_learn(c, &s);
+        double took = s.draft_ns + s.pass_ns, off = truth * (n_due + n_kept) / n_due;
+        r.took_ns += took;
+        r.off_ns += off;
+        r.tokens += n_due + n_kept;
+        r.n_on += n_drafted > 0;
+        if (step >= n_step / 2) {
+            r.late_took_ns += took;
+            r.late_off_ns += off;
+            r.n_late_on += n_drafted > 0;
+        }
+    }
+    return r;
+}
+
+/* Tokens per second over off's when every sequence drafts so deep. */
+static double machine_fixed(const struct machine *m, const struct machine_drafter *d, int n_due, int depth)
+{
+    double sure = d->sure > 0 ? d->sure : 1, kept = spec_cost_tokens(d->accept, depth) - 1, off, on;
+    off = machine_pass_ns(m, n_due, 0, 0);
+    on = depth * (d->fixed_ns + d->seq_ns * n_due) +
+         machine_pass_ns(m, n_due, 0, (int)(n_due * depth * sure + 0.5));
+    return (1 + kept * sure) * off / on;
+}
+
+static double machine_best(const struct machine *m, const struct machine_drafter *d, int n_due, int *depth)
+{
+    double best = 1;
+    *depth = 0;
+    for (int k = 1; k <= d->most_depth; k++) {
+        double x = machine_fixed(m, d, n_due, k);
+        if (x > best) {
+            best = x;
+            *depth = k;
+        }
+    }
+    return best;
+}
+
+/* Machines of the sizes that one meets: times of a pass in ms. */
+static const struct machine machines[] = {
+    /* all in memory: 48 layers' weights are read once, experts as they are met */
+    { "memory", { .fixed_ns = 8e6, .load_ns = 0.5e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
+                  .growth = 1.01, .choose_row_ns = 0.1e6, .n_expert = 128, .n_used = 8 }, 0, 0, 0, 0.6, 0.05 },
+    /* a processor that is slow at sums: every row costs nearly what the first does */
+    { "sums", { .fixed_ns = 2e6, .load_ns = 0.05e6, .dense_ns = 100e6, .expert_ns = 40e6, .ridge = 2, .growth = 1.04,
+                .choose_row_ns = 0.1e6, .n_expert = 32, .n_used = 4 }, 0, 0, 0, 1, 0.05 },
+    /* experts on disk: what is missed is all that counts */
+    { "disk", { .fixed_ns = 8e6, .load_ns = 0.3e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
+                .growth = 1.01, .n_expert = 128, .n_used = 8 }, 48 * 2.6e6, 0.5, 2e9, 0.7, 0.05 },
+    /* an accelerator in MoESD's moderate regime: all experts are met early */
+    { "moesd", { .fixed_ns = 6e6, .load_ns = 0.25e6, .dense_ns = 1e6, .expert_ns = 0.02e6, .ridge = 150,
+                 .growth = 1.006, .choose_row_ns = 0.01e6, .n_expert = 64, .n_used = 8 }, 0, 0, 0, 0.9, 0.05 },
+    /* dense: weights are read whatever happens */
+    { "dense", { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.02, .choose_row_ns = 0.1e6 },
+      0, 0, 0, 1, 0.05 },
+};
+#define N_MACHINES ((int)(sizeof machines / sizeof *machines))
+
+#endif

@@ -1,0 +1,522 @@
+/* The controller on machines of numbers (machine.h): never slower than off, near the best fixed depth, whatever
+ * the machine, the drafter, the batch, and whatever changes on the way; and its parts by hand. */
+#include "tests/speculative/machine.h"
+#include "tests/faults.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define STEPS 1500
+
+static struct spec_control *open_for(const struct machine_drafter *d, int n, enum spec_rule rule)
+{
+    struct spec_control_options o = { .n_session = MACHINE_SESSIONS, .n_drafter = n, .rule = rule, .gamma = SPEC_AUTO };
+    for (int i = 0; i < n; i++) {
+        o.drafter[i].name = d[i].name;
+        o.drafter[i].most_depth = d[i].most_depth;
+    }
+    struct spec_control *c = NULL;
+    assert_int_equal(spec_control_open(&c, &o), 0);
+    return c;
+}
+
+static struct machine_run run(const struct machine *machine, const struct machine_drafter *drafter, int n_drafter,
+                              int n_due, int n_step, machine_change *change, void *arg)
+{
+    struct machine m = *machine;
+    struct machine_drafter d[SPEC_DRAFTERS];
+    memcpy(d, drafter, (size_t)n_drafter * sizeof *d);
+    struct spec_control *c = open_for(d, n_drafter, SPEC_COUPLED);
+    machine_seed = 1;
+    kn_alloc_forbid(true);
+    struct machine_run r = machine_go(c, &m, d, n_due, n_step, change, arg);
+    kn_alloc_forbid(false);
+    spec_control_close(c);
+    return r;
+}
+
+/* A model that takes this share of a plain step to draft a token for one sequence. */
+static struct machine_drafter model(const struct machine *m, double share, double accept)
+{
+    double pass = machine_pass_ns(m, 1, 0, 0);
+    return (struct machine_drafter){ "model", 8, share * pass, 0.05 * share * pass, accept, 0, 0 };
+}
+
+static void expect_never_slower(const struct machine *m, const struct machine_run *r, double accept, int n)
+{
+    if (r->took_ns > 1.02 * r->off_ns)
+        fail_msg("%s, accept %g, %d sequences: %.3f of off", m->name, accept, n, r->off_ns / r->took_ns);
+}
+
+/* ---- scenarios -------------------------------------------------------------------------------------------- */
+
+static void never_slower_and_near_the_best(void **state)
+{
+    (void)state;
+    static const double accept[] = { 0, 0.3, 0.6, 0.8, 0.95, 1 };
+    static const int batch[] = { 1, 4, 16, 64 };
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < N_MACHINES; i++)
+        for (size_t a = 0; a < sizeof accept / sizeof *accept; a++)
+            for (size_t b = 0; b < sizeof batch / sizeof *batch; b++) {
+                const struct machine *m = &machines[i];
+                struct machine_drafter d = model(m, 0.04, accept[a]);
+                int depth;
+                double best = machine_best(m, &d, batch[b], &depth);
+                struct machine_run r = run(m, &d, 1, batch[b], STEPS, NULL, NULL);
+                expect_never_slower(m, &r, accept[a], batch[b]);
+                double settled = r.late_off_ns / r.late_took_ns;
+                sum += settled / best;
+                n++;
+                if (settled < 0.92 * best || (best > 1.15 && r.n_late_on < STEPS / 4))
+                    fail_msg("%s, accept %g, %d sequences: %.3f, but %d deep %.3f", m->name, accept[a], batch[b],
+                             settled, depth, best);
+            }
+    assert_true(sum / n > 0.98);
+}
+
+/* 1 to 32 sequences and back, each for a while. */
+static void moves_load(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
+{
+    static const int load[] = { 1, 2, 32, 7, 1, 16, 3, 32 };
+    (void)arg;
+    (void)m;
+    (void)d;
+    *n_due = load[step / 150 % 8];
+}
+
+static void load_moves(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MACHINES; i++)
+        for (double accept = 0; accept < 1; accept += 0.4) {
+            struct machine_drafter d = model(&machines[i], 0.04, accept);
+            struct machine_run r = run(&machines[i], &d, 1, 1, 2400, moves_load, NULL);
+            expect_never_slower(&machines[i], &r, accept, 0);
+        }
+    struct machine_drafter d = model(&machines[4], 0.04, 0.8);
+    struct machine_run r = run(&machines[4], &d, 1, 1, 2400, moves_load, NULL);
+    assert_true(r.late_off_ns > 1.3 * r.late_took_ns);
+}
+
+static void collapses(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
+{
+    (void)m;
+    (void)n_due;
+    d->accept = step < *(int *)arg ? 0.9 : 0.05;
+}
+
+static void acceptance_collapses(void **state)
+{
+    (void)state;
+    int half = 1000;
+    for (int i = 0; i < N_MACHINES; i++)
+        for (int n = 1; n <= 16; n *= 4) {
+            /* its word stays what it was */
+            struct machine_drafter d = model(&machines[i], 0.04, 0.9);
+            d.says = 0.9;
+            struct machine_run r = run(&machines[i], &d, 1, n, 2000, collapses, &half);
+            expect_never_slower(&machines[i], &r, 0.9, n);
+            if (r.late_took_ns > 1.04 * r.late_off_ns)
+                fail_msg("%s, %d sequences, after the collapse: %.3f", machines[i].name, n,
+                         r.late_off_ns / r.late_took_ns);
+        }
+}
+
+/* From step 1000 on everything takes twice as long, as when another process comes; or half. */
+static void changes_speed(void *arg, int step, struct machine *m, struct machine_drafter *d, int *n_due)
+{
+    (void)n_due;
+    if (step != 1000)
+        return;
+    double by = *(double *)arg;
+    d->fixed_ns *= by;
+    d->seq_ns *= by;
+    m->cost.fixed_ns *= by;
+    m->cost.dense_ns *= by;
+    m->cost.load_ns *= by;
+    m->cost.expert_ns *= by;
+    m->cost.choose_row_ns *= by;
+    m->Bps /= by;
+}
+
+static void machine_changes(void **state)
+{
+    (void)state;
+    for (double by = 0.5; by < 3; by *= 4)
+        for (int i = 0; i < N_MACHINES; i++) {
+            struct machine_drafter d = model(&machines[i], 0.04, 0.85);
+            struct machine m = machines[i];
+            int depth;
+            double best = machine_best(&m, &d, 8, &depth);
+            struct machine_run r = run(&machines[i], &d, 1, 8, 2000, changes_speed, &by);
+            expect_never_slower(&machines[i], &r, 0.85, 8);
+            if (r.late_off_ns < 0.9 * best * r.late_took_ns)
+                fail_msg("%s, times %g: %.3f after it, %.3f is best", m.name, by, r.late_off_ns / r.late_took_ns, best);
+        }
+}
+
+/* ---- drafters -------------------------------------------------------------------------------------------------- */
+
+static void boasts_are_seen_through(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MACHINES; i++)
+        for (int n = 1; n <= 16; n *= 4) {
+            struct machine_drafter d = model(&machines[i], 0.1, 0.3);
+            d.says = 0.95;
+            int depth;
+            struct machine_run r = run(&machines[i], &d, 1, n, STEPS, NULL, NULL);
+            expect_never_slower(&machines[i], &r, 0.3, n);
+            assert_true(r.late_off_ns > 0.93 * machine_best(&machines[i], &d, n, &depth) * r.late_took_ns);
+        }
+}
+
+/* The one that gains more is found, whichever comes first. */
+static void better_drafter_is_found(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct machine_drafter d[2];
+        d[first] = model(&machines[4], 0.3, 0.9);
+        d[1 - first] = model(&machines[4], 0.04, 0.8);
+        struct machine m = machines[4];
+        struct spec_control *c = open_for(d, 2, SPEC_COUPLED);
+        machine_seed = 7;
+        machine_go(c, &m, d, 2, 2000, NULL, NULL);
+        struct spec_account good, bad;
+        spec_control_account(c, 1 - first, &good);
+        spec_control_account(c, first, &bad);
+        assert_true(good.n_step > 10 * bad.n_step);
+        assert_int_equal(good.verdict, SPEC_PAYS);
+        spec_control_close(c);
+    }
+}
+
+/* An index that has something to say in one step of five is asked always, and costs nothing in the others. */
+static void free_drafts_are_taken_when_there_are_any(void **state)
+{
+    (void)state;
+    const struct machine *m = &machines[4];
+    struct machine_drafter d = { "ngram", 8, 1e3, 1e3, 0.9, 0, 0.2 };
+    struct machine_run r = run(m, &d, 1, 1, 3000, NULL, NULL);
+    expect_never_slower(m, &r, 0.9, 1);
+    struct machine_drafter always = d;
+    always.sure = 0;
+    int depth;
+    double when = machine_best(m, &always, 1, &depth), tokens = spec_cost_tokens(0.9, depth);
+    double best = (0.8 + 0.2 * tokens) / (0.8 + 0.2 * tokens / when);
+    assert_true(best > 1.2);
+    assert_true(r.late_off_ns > 0.95 * best * r.late_took_ns);
+}
+
+static void memory_has_its_price(void **state)
+{
+    (void)state;
+    struct machine m = machines[4];
+    struct machine_drafter d = model(&m, 0.3, 0.6);
+    struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
+    struct spec_account a;
+    char line[256];
+    spec_control_account(c, 0, &a);
+    assert_int_equal(a.verdict, SPEC_UNTRIED);
+    machine_seed = 3;
+    machine_go(c, &m, &d, 1, 2000, NULL, NULL);
+    spec_control_account(c, 0, &a);
+    assert_int_equal(a.verdict, SPEC_PAYS);
+    assert_true(a.gain > 1.02 && a.gain < 1.4);
+    assert_true(fabs(a.kept[0] - 0.6) < 0.1);
+    assert_true(spec_account_text(c, 0, line, sizeof line) > 0 && strstr(line, "model: pays, gain 1."));
+    spec_control_price(c, 0, 0.5);
+    spec_control_account(c, 0, &a);
+    assert_int_equal(a.verdict, SPEC_NOT_ITS_MEMORY);
+    assert_true(spec_account_text(c, 0, line, sizeof line) > 0 && strstr(line, "would gain 2.000: run without it"));
+    spec_control_close(c);
+
+    d.accept = 0;
+    c = open_for(&d, 1, SPEC_COUPLED);
+    machine_go(c, &m, &d, 1, 6000, NULL, NULL);
+    spec_control_account(c, 0, &a);
+    assert_int_equal(a.verdict, SPEC_LOSES);
+    spec_control_close(c);
+}
+
+/* ---- decisions by hand ---------------------------------------------------------------------------------------- */
+
+/* A step of n sequences that took so long, nothing drafted. */
+static void plain_step(struct spec_control *c, int n, double ns, struct spec_decision *d)
+{
+    int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS];
+    struct spec_outcome outcome[MACHINE_SESSIONS];
+    for (int i = 0; i < n; i++) {
+        session[i] = i;
+        outcome[i] = (struct spec_outcome){ .session = i };
+    }
+    spec_control_decide(c, session, n, 0, d, nodes);
+    assert_int_equal(d->drafter, SPEC_OFF);
+    struct spec_step s = { .n_row = n, .pass_ns = ns, .outcome = outcome, .n_due = n };
+    spec_control_learn(c, &s);
+}
+
+static void starts_off_and_says_why(void **state)
+{
+    (void)state;
+    struct machine_drafter d = { "model", 4, 1e6, 0, 0.8, 0, 0 };
+    struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
+    struct spec_decision decision;
+    char line[256];
+    for (int i = 0; i < 3; i++) {
+        plain_step(c, 2, 20e6, &decision);
+        assert_int_equal(decision.why, SPEC_WHY_LEARN);
+    }
+    spec_decision_text(c, &decision, line, sizeof line);
+    assert_string_equal(line, "draft: off (learning what a step takes without drafts)");
+    int session[2] = { 0, 1 }, nodes[2];
+    spec_control_decide(c, session, 2, 0, &decision, nodes);
+    assert_int_equal(decision.why, SPEC_WHY_TRIAL);
+    assert_int_equal(decision.drafter, 0);
+    assert_true(nodes[0] > 0 && nodes[1] > 0);
+    spec_decision_text(c, &decision, line, sizeof line);
+    assert_non_null(strstr(line, "draft: model 2 deep (a trial); 6.0 rows for"));
+    assert_non_null(strstr(line, "plain 2 in 20.00 ms"));
+    /* a line that is too short is cut, and says how long it would be */
+    int full = spec_decision_text(c, &decision, line, sizeof line);
+    char little[20];
+    assert_true(spec_decision_text(c, &decision, little, sizeof little) >= (int)sizeof little);
+    assert_int_equal(strlen(line), full);
+    assert_int_equal(strlen(little), sizeof little - 1);
+    /* nobody is due */
+    spec_control_decide(c, session, 0, 5, &decision, nodes);
+    assert_int_equal(decision.why, SPEC_WHY_NONE_DUE);
+    for (int i = 0; i < SPEC_WHY_COUNT; i++)
+        assert_non_null(spec_why_text((enum spec_why)i));
+    spec_control_close(c);
+}
+
+static void does_as_told(void **state)
+{
+    (void)state;
+    struct spec_control_options o = { .n_session = 4, .n_drafter = 1, .drafter = { { "model", 6 } },
+                                      .rule = SPEC_COUPLED, .gamma = 3, .most_rows = 10 };
+    struct spec_control *c;
+    struct spec_decision d;
+    int session[4] = { 3, 1, 0, 2 }, nodes[4];
+    assert_int_equal(spec_control_open(&c, &o), 0);
+    spec_control_decide(c, session, 2, 0, &d, nodes);
+    assert_int_equal(d.drafter, 0);
+    assert_int_equal(d.depth, 3);
+    assert_int_equal(nodes[0], 3);
+    assert_int_equal(nodes[1], 3);
+    /* the pass has room for ten rows: four are due, two are prompts' */
+    spec_control_decide(c, session, 4, 2, &d, nodes);
+    assert_int_equal(nodes[0] + nodes[1] + nodes[2] + nodes[3], 4);
+    spec_control_decide(c, session, 4, 6, &d, nodes);
+    assert_int_equal(d.drafter, SPEC_OFF);
+    spec_control_close(c);
+    o.gamma = 0;
+    assert_int_equal(spec_control_open(&c, &o), 0);
+    spec_control_decide(c, session, 2, 0, &d, nodes);
+    assert_int_equal(d.drafter, SPEC_OFF);
+    assert_int_equal(d.why, SPEC_WHY_FIXED);
+    spec_control_close(c);
+}
+
+/* Under a rule that must not peek, all that was asked for is verified, and what is asked for pays. */
+static void other_rules_are_decided_beforehand(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MACHINES; i++) {
+        struct machine m = machines[i];
+        struct machine_drafter d = model(&m, 0.04, 0.9);
+        struct spec_control *c = open_for(&d, 1, SPEC_RATIO);
+        machine_seed = 5;
+        struct machine_run r = machine_go(c, &m, &d, 4, 2000, NULL, NULL);
+        int depth;
+        double best = machine_best(&m, &d, 4, &depth);
+        assert_true(r.took_ns < 1.02 * r.off_ns);
+        assert_true(r.late_off_ns > 0.93 * best * r.late_took_ns);
+
+        int session[4] = { 0, 1, 2, 3 }, nodes[4];
+        struct spec_decision decision;
+        static struct spec_tree tree[4];
+        static struct spec_cut cut[4];
+        spec_control_decide(c, session, 4, 0, &decision, nodes);
+        for (int s = 0; s < 4; s++) {
+            assert_true(nodes[s] <= decision.depth);
+            machine_draft(&d, nodes[s], decision.depth, &tree[s]);
+            for (int j = 0; j < tree[s].n; j++)
+                tree[s].survival[j] *= 0.001f;          /* as if what was drawn looked hopeless */
+            cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s] };
+        }
+        spec_control_cut(c, cut, 4, 0);
+        for (int s = 0; s < 4; s++)
+            assert_int_equal(cut[s].n_keep, tree[s].n);
+        spec_control_close(c);
+    }
+}
+
+/* ---- the cut ---------------------------------------------------------------------------------------------------- */
+
+/* A machine whose rows cost 3 ms each beside 10 for all, on which drafting pays. */
+static struct machine hand = { "hand", { .fixed_ns = 10e6, .choose_row_ns = 3e6, .ridge = 1, .growth = 1 },
+                               0, 0, 0, 0, 0 };
+static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
+
+static struct spec_control *settled(int n)
+{
+    struct spec_control *c = open_for(&by_hand, 1, SPEC_COUPLED);
+    machine_seed = 9;
+    machine_go(c, &hand, &by_hand, n, 600, NULL, NULL);
+    return c;
+}
+
+/* Steps until drafts are on because they gain. */
+static void decide_on(struct spec_control *c, int n)
+{
+    struct spec_decision d = { .drafter = SPEC_OFF };
+    int session[4] = { 0, 1, 2, 3 }, nodes[4];
+    for (int i = 0; i < 50; i++) {
+        spec_control_decide(c, session, n, 0, &d, nodes);
+        if (d.why == SPEC_WHY_GAINS || d.why == SPEC_WHY_STAYS)
+            break;
+        machine_go(c, &hand, &by_hand, n, 1, NULL, NULL);
+    }
+    assert_int_equal(d.drafter, 0);
+}
+
+/* The likeliest of all drafts are kept, whole from the root, and not what costs more than it brings. */
+static void one_budget_for_all(void **state)
+{
+    (void)state;
+    struct spec_control *c = settled(4);
+    decide_on(c, 4);
+    static struct spec_tree tree[4];
+    static struct spec_cut cut[4];
+    static const float first[4] = { 0.97f, 0.8f, 0.2f, 0.02f };
+    for (int i = 0; i < 4; i++) {
+        spec_tree_clear(&tree[i]);
+        float survival = 1;
+        for (int j = 0; j < 4; j++)
+            spec_tree_add(&tree[i], j - 1, j, survival *= first[i], 1);
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i] };
+    }
+    spec_control_cut(c, cut, 4, 0);
+    assert_int_equal(cut[0].n_keep, 4);
+    assert_true(cut[1].n_keep >= 1 && cut[1].n_keep < 4);
+    assert_int_equal(cut[2].n_keep, 0);
+    assert_int_equal(cut[3].n_keep, 0);
+    for (int i = 0; i < 4; i++)
+        for (int j = 1; j < 4; j++)
+            assert_true(!cut[i].keep[j] || cut[i].keep[j - 1]);
+    spec_control_close(c);
+}
+
+/* Steps that waited 1 ms for every expert teach what a missing one costs.  Of two equal nodes the one is kept
+ * whose experts another node brings in anyway. */
+static void experts_that_others_bring_are_free(void **state)
+{
+    (void)state;
+    struct spec_control *c = settled(2);
+    struct spec_decision decision;
+    struct spec_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
+    int nodes[2], session[2] = { 0, 1 };
+    for (int i = 0; i < 50; i++) {
+        spec_control_decide(c, session, 2, 0, &decision, nodes);
+        struct spec_step s = { .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6,
+                               .outcome = outcome };
+        if (decision.drafter == SPEC_OFF || i < 40)
+            spec_control_learn(c, &s);
+    }
+    decide_on(c, 2);
+    static const int32_t often[5] = { 1, 2, 3, 4, 5 }, alone[5] = { 11, 12, 13, 14, 15 };
+    static struct spec_tree tree[2];
+    static struct spec_cut cut[2];
+    const struct spec_need need[2][2] = { { { NULL, 0 }, { often, 5 } }, { { often, 5 }, { alone, 5 } } };
+    for (int i = 0; i < 2; i++) {
+        spec_tree_clear(&tree[i]);
+        spec_tree_add(&tree[i], SPEC_ROOT, 1, 0.9f, 1);
+        spec_tree_add(&tree[i], SPEC_ROOT, 2, 0.8f, 1);
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .need = need[i] };
+    }
+    spec_control_cut(c, cut, 2, 0.5e6);
+    assert_true(cut[0].keep[0]);                        /* needs nothing */
+    assert_true(cut[1].keep[0]);                        /* brings five in, and is likely enough */
+    assert_true(cut[0].keep[1]);                        /* uses what the last brought */
+    assert_false(cut[1].keep[1]);                       /* as likely, but brings in five of its own */
+    spec_control_close(c);
+}
+
+static void another_text_starts_anew(void **state)
+{
+    (void)state;
+    struct spec_control *c = settled(2);
+    static struct spec_tree tree[2];
+    static struct spec_cut cut[2];
+    struct spec_outcome outcome[2] = { { 0, &tree[0], 4 }, { 1, &tree[1], 0 } };
+    for (int s = 0; s < 2; s++) {
+        machine_draft(&by_hand, 4, 4, &tree[s]);
+        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s] };
+    }
+    for (int i = 0; i < 40; i++) {                      /* session 0 keeps all, session 1 nothing */
+        decide_on(c, 2);
+        struct spec_step s = { .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome };
+        spec_control_learn(c, &s);
+    }
+    decide_on(c, 2);
+    spec_control_cut(c, cut, 2, 0);
+    assert_true(cut[0].n_keep > cut[1].n_keep);
+    spec_control_begin(c, 0);
+    spec_control_begin(c, 1);
+    decide_on(c, 2);
+    spec_control_cut(c, cut, 2, 0);
+    assert_int_equal(cut[0].n_keep, cut[1].n_keep);
+    spec_control_close(c);
+}
+
+static void survives_no_memory(void **state)
+{
+    (void)state;
+    struct spec_cost prior = { .fixed_ns = 1e6, .ridge = 1, .growth = 1, .n_expert = 8, .n_used = 2 };
+    struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .drafter = { { "model", 2 } },
+                                      .gamma = SPEC_AUTO, .prior = &prior };
+    for (int n = 1;; n++) {
+        struct spec_control *c = NULL;
+        faults_reset();
+        faults_at(FAULT_ALLOC, n, FAULT_ERROR, ENOMEM);
+        int e = spec_control_open(&c, &o);
+        if (!e) {
+            assert_true(n > 3);
+            spec_control_close(c);
+            break;
+        }
+        assert_int_equal(e, KN_ENOMEM);
+        assert_null(c);
+        assert_true(faults_clean());
+    }
+    faults_off();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(never_slower_and_near_the_best),
+        cmocka_unit_test(load_moves),
+        cmocka_unit_test(acceptance_collapses),
+        cmocka_unit_test(machine_changes),
+        cmocka_unit_test(boasts_are_seen_through),
+        cmocka_unit_test(better_drafter_is_found),
+        cmocka_unit_test(free_drafts_are_taken_when_there_are_any),
+        cmocka_unit_test(memory_has_its_price),
+        cmocka_unit_test(starts_off_and_says_why),
+        cmocka_unit_test(does_as_told),
+        cmocka_unit_test(other_rules_are_decided_beforehand),
+        cmocka_unit_test(one_budget_for_all),
+        cmocka_unit_test(experts_that_others_bring_are_free),
+        cmocka_unit_test(another_text_starts_anew),
+        cmocka_unit_test(survives_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* The cost model against numbers worked out elsewhere: MoESD's tables, and a pass added up by hand. */
+#include "speculative/cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+static void near_to(double x, double expected, double error)
+{
+    if (!(fabs(x - expected) <= error))
+        fail_msg("%.10g is not %.10g", x, expected);
+}
+
+/* Growth is s^t - 1 up to the ridge, then a straight line that leaves it smoothly. */
+static void phi_bends_once(void **state)
+{
+    (void)state;
+    near_to(spec_cost_phi(0, 40, 1.02), 0, 0);
+    near_to(spec_cost_phi(1, 40, 1.02), 0.02, 1e-12);
+    near_to(spec_cost_phi(10, 40, 1.02), pow(1.02, 10) - 1, 1e-12);
+    near_to(spec_cost_phi(60, 40, 1.02), pow(1.02, 40) * (1 + log(1.02) * 20) - 1, 1e-12);
+    double left = spec_cost_phi(40, 40, 1.02) - spec_cost_phi(39.999, 40, 1.02);
+    double right = spec_cost_phi(40.001, 40, 1.02) - spec_cost_phi(40, 40, 1.02);
+    near_to(left / right, 1, 1e-4);
+    near_to(spec_cost_phi(5, 40, 1), 0, 0);
+    near_to(spec_cost_phi(3, 1000, 1 + 1e-9), 3 * (1 + 1e-9 - 1), 1e-16);
+}
+
+/* N(t) / N(1) and the rows from which 95 % of experts are met, of models that are served. */
+static void distinct_experts(void **state)
+{
+    (void)state;
+    static const struct { double n, used; int threshold; double two, sixteen, many; } row[] = {
+        { 8, 2, 11, 1.75, 3.96, 4.00 },
+        { 64, 8, 23, 1.88, 7.06, 8.0 },
+        { 128, 8, 47, 1.94, 10.3, 15.7 },
+        { 256, 8, 95, 1.97, 12.75, 27.8 },
+        { 384, 8, 143, 1.98, 13.7, 35.5 },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        double n = row[i].n, k = row[i].used;
+        near_to(spec_cost_distinct(n, k, 1), k, 1e-9);
+        assert_int_equal(spec_cost_threshold(n, k, 0.95), row[i].threshold);
+        near_to(spec_cost_distinct(n, k, 2) / k, row[i].two, 0.0051);
+        near_to(spec_cost_distinct(n, k, 16) / k, row[i].sixteen, 0.051);
+        near_to(spec_cost_distinct(n, k, 64) / k, row[i].many, 0.051);
+    }
+    near_to(spec_cost_distinct(4, 4, 3), 4, 0);
+    assert_int_equal(spec_cost_threshold(4, 4, 0.95), 1);
+    near_to(spec_cost_rows_of_expert(8, 16, 32), 4, 0);
+}
+
+static void pass_adds_up(void **state)
+{
+    (void)state;
+    struct spec_cost c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1,
+                           .n_expert = 8, .n_used = 2, .draft_ns = 5, .draft_row_ns = 4, .choose_ns = 1,
+                           .choose_row_ns = 0.5 };
+    double u = 8 * (1 - pow(0.75, 3)), each = 3 * 2 / u;
+    near_to(spec_cost_pass_ns(&c, 3, 0, 0),
+            100 + 10 * (pow(1.1, 3) - 1) + 3 * u + 2 * u * (pow(1.1, each) - 1), 1e-9);
+    near_to(spec_cost_pass_ns(&c, 3, 4, 7),
+            100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 7, 1e-9);
+    near_to(spec_cost_draft_ns(&c, 2), 5 + 4 * 0.21, 1e-9);
+    near_to(spec_cost_choose_ns(&c, 6), 4, 1e-12);
+    near_to(spec_cost_miss_ns(3e9, 2e9, 0.5e9), 1e9, 1e-3);
+    near_to(spec_cost_miss_ns(1e9, 2e9, 0.6e9), 0, 0);
+    c.n_expert = 0;
+    near_to(spec_cost_pass_ns(&c, 3, 0, 0), 100 + 10 * (pow(1.1, 3) - 1), 1e-9);
+}
+
+/* Equation 4: every draft pass counts, and a plain pass does not. */
+static void round_is_equation_4(void **state)
+{
+    (void)state;
+    near_to(spec_cost_tokens(0.7, 2), (1 - pow(0.7, 3)) / 0.3, 1e-12);
+    near_to(spec_cost_tokens(1, 4), 5, 1e-12);
+    near_to(spec_cost_tokens(0, 4), 1, 1e-12);
+    struct spec_cost c = { .fixed_ns = 40, .dense_ns = 10, .ridge = 8, .growth = 1.05, .draft_ns = 3,
+                           .draft_row_ns = 1, .choose_ns = 0.2, .choose_row_ns = 0.1 };
+    struct spec_round r;
+    spec_cost_round(&r, &c, 4, 3, 0.8);
+    double off = spec_cost_pass_ns(&c, 4, 0, 0), pass = spec_cost_pass_ns(&c, 16, 0, 0);
+    double draft = 3 * spec_cost_draft_ns(&c, 4), tokens = 4 * (1 + 0.8 + 0.64 + 0.512);
+    near_to(r.rows, 16, 0);
+    near_to(r.efficiency, off / pass, 1e-12);
+    near_to(r.speedup, tokens * (off + 0.6) / 4 / (draft + pass + 1.8), 1e-12);
+    /* free drafts that are all kept, verified for nothing, are worth their number; as printed, it would be half */
+    struct spec_cost flat = { .fixed_ns = 1, .ridge = 1, .growth = 1 };
+    spec_cost_round(&r, &flat, 1, 4, 1);
+    near_to(r.speedup, 5, 1e-12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(phi_bends_once),
+        cmocka_unit_test(distinct_experts),
+        cmocka_unit_test(pass_adds_up),
+        cmocka_unit_test(round_is_equation_4),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
