@@ -68,7 +68,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop \
                   measure interrupt json input \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
-                  serve/call serve/status serve/server \
+                  serve/call serve/status serve/page serve/server \
                   cmd_run cmd_serve cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
                   cmd_synth disk cmd_plan cmd_simulate simulate_dsi cmd_doctor
 MAIN            = engine/main
@@ -106,7 +106,7 @@ $(out)/%.cu.o: %.cu
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
 # the page that the server shows, within the program
-$(out)/engine/serve/status.o: engine/serve/page.html
+$(out)/engine/serve/page.o: engine/serve/page.html
 
 define folder_rule
 $(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda)) Makefile

@@ -1,5 +1,8 @@
 /* spillway serve: requests over HTTP until SIGTERM or Ctrl-C. */
+#include <unistd.h>
+
 #include "engine/cli.h"
+#include "engine/disk.h"
 #include "engine/serve/serve.h"
 
 #define MS 1000
@@ -29,6 +32,9 @@ int eng_cmd_serve(const struct eng_config *c)
         .quiet = c->quiet,
         .signals = true,
     };
+    /* before anything large is taken; the engine says what is wrong with the file, if anything is */
+    if (access(c->model, R_OK) == 0)
+        (void)eng_disk_measure(c->model, &o.disk_Bps);
     int error = eng_serve_open(&s, &o);
     if (!error) {
         error = eng_serve_run(s);

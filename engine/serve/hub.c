@@ -180,8 +180,9 @@ static void pass(struct eng_hub *h)
     int n = eng_step(h->engine, h->event);
     uint64_t now = kn_now_ns();
     struct eng_stats stats;
-    struct off_store *store = moe_model_store(eng_model(h->engine));
+    char explain[ENG_EXPLAIN_BYTES];
     eng_stats_get(h->engine, &stats);
+    eng_explain(h->engine, explain, sizeof explain);
 
     pthread_mutex_lock(&h->lock);
     note_begun(h, before);
@@ -193,8 +194,7 @@ static void pass(struct eng_hub *h)
         h->moved_ns = now;
     h->n_pass = stats.n_pass;
     h->view.engine = stats;
-    if (store)
-        off_stats_get(store, &h->view.store);
+    memcpy(h->view.explain, explain, sizeof explain);
     bool told = h->n_told > 0;
     pthread_mutex_unlock(&h->lock);
     if (told)
@@ -229,6 +229,7 @@ static void *run(void *arg)
         h->view.n_ctx = eng_n_ctx(h->engine);
         h->view.budget_bytes = eng_memory(h->engine)->total;
         eng_stats_get(h->engine, &h->view.engine);
+        eng_explain(h->engine, h->view.explain, sizeof h->view.explain);
     }
     pthread_mutex_unlock(&h->lock);
     wake(h);
@@ -349,4 +350,12 @@ void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out)
     *out = h->view;
     out->quiet_ns = h->view.n_job && now > h->moved_ns ? now - h->moved_ns : 0;
     pthread_mutex_unlock(&h->lock);
+    struct off_store *store = eng_hub_store(h);
+    if (store)
+        off_stats_get(store, &out->store);
+}
+
+struct off_store *eng_hub_store(struct eng_hub *h)
+{
+    return eng_hub_state(h) == ENG_HUB_READY ? moe_model_store(eng_model(h->engine)) : NULL;
 }

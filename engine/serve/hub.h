@@ -64,8 +64,11 @@ void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* any time befo
 /* What was told since the last call; valid until the next.  From one thread. */
 int  eng_hub_take(struct eng_hub *h, const struct eng_told_job **told);
 
-struct eng_hub_view {                           /* as of the last pass */
+#define ENG_EXPLAIN_BYTES 384
+
+struct eng_hub_view {                           /* as of the last pass, but for the store */
     struct eng_stats engine;
+    char explain[ENG_EXPLAIN_BYTES];            /* what it did about drafts, and why */
     struct off_stats store;
     size_t budget_bytes;
     int n_parallel, n_session, n_ctx;
@@ -74,5 +77,8 @@ struct eng_hub_view {                           /* as of the last pass */
     uint64_t quiet_ns;                          /* since jobs last moved; 0 while there are none */
 };
 void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
+
+/* Where experts are now; NULL: there are none, or not yet. */
+struct off_store *eng_hub_store(struct eng_hub *h);
 
 #endif
