@@ -229,7 +229,6 @@ static void *run(void *arg)
         h->view.n_ctx = eng_n_ctx(h->engine);
         h->view.budget_bytes = eng_memory(h->engine)->total;
         eng_stats_get(h->engine, &h->view.engine);
-        eng_explain(h->engine, h->view.explain, sizeof h->view.explain);
     }
     pthread_mutex_unlock(&h->lock);
     wake(h);
