@@ -14,7 +14,7 @@ out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
-                 libjansson-dev libutf8proc-dev libevent-dev libcminpack-dev
+                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -38,6 +38,7 @@ USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring
+LIBS_speculative = -lcminpack
 LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc -levent_extra -levent_core
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
@@ -53,7 +54,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
-SRC_speculative = sample tree verify recall drafter cost passes control cut learn explain dsi simulate
+SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes control cut learn explain
 SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
@@ -61,11 +62,11 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat serve/speech_style serve/speech serve/speech_call serve/speech_value \
-                  serve/speech_grammar serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain \
-                  serve/ask serve/dialect serve/write_completions serve/write_chat serve/write_responses \
+                  serve/speech_style serve/speech serve/speech_call serve/speech_value serve/speech_grammar \
+                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
+                  serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop \
+                  chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop \
                   measure interrupt json input \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \

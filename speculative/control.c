@@ -46,7 +46,8 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     int e = spec_passes_open(&c->passes, opt->prior, opt->most_rows);
     c->habit = kn_calloc((size_t)opt->n_session * (size_t)kn_max(1, opt->n_drafter), sizeof *c->habit);
     c->asked = kn_calloc((size_t)opt->n_session, sizeof *c->asked);
-    if (e || !c->habit || !c->asked)
+    c->hope = kn_calloc((size_t)opt->n_session, sizeof *c->hope);
+    if (e || !c->habit || !c->asked || !c->hope)
         goto fail;
     if (opt->prior && opt->prior->n_expert > 0) {
         c->n_even = c->passes.n_prior;
@@ -60,6 +61,8 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
         struct spec_arm *a = &c->arm[i];
         a->name = opt->drafter[i].name;
         a->most_depth = kn_min(opt->drafter[i].most_depth, SPEC_DEPTHS);
+        for (int depth = 0; depth < SPEC_DEPTHS; depth++)
+            a->truth[depth] = 1;
         for (int size = 0; size < SPEC_SIZES; size++)
             a->tried[size].wait = FIRST_WAIT;
     }
@@ -79,6 +82,7 @@ void spec_control_close(struct spec_control *c)
     spec_passes_close(&c->passes);
     kn_free(c->habit);
     kn_free(c->asked);
+    kn_free(c->hope);
     kn_free(c->even);
     kn_free(c);
 }
@@ -116,8 +120,9 @@ static double draft_pass_ns(const struct spec_arm *a, int n_due)
 
 struct ask {                        /* what plans are made for */
     const int *session;
-    int n_due, n_beside, room;
+    int n_due, n_beside, room, size;
     double off_ns, token_ns;
+    struct plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1];      /* what is expected of the depths that were tried */
 };
 
 static void expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
@@ -154,29 +159,33 @@ static struct plan fill(const struct spec_control *c, const struct ask *q, int d
     return best;
 }
 
-/* The best plan of a drafter at depths least .. most. */
-static struct plan plan(const struct spec_control *c, const struct ask *q, int drafter, int least, int most,
-                        bool hopeful)
+/* The plans of a drafter for depths 1 .. most. */
+static void make_plans(struct spec_control *c, const struct ask *q, int drafter, int most, bool hopeful,
+                       struct plan *out /* [most + 1] */)
 {
     int count[BINS] = { 0 };
-    double sum[BINS] = { 0 }, what[SPEC_DEPTHS];
-    struct plan best = { .drafter = SPEC_OFF };
+    double sum[BINS] = { 0 };
+    for (int i = 0; i < q->n_due && most > 0; i++)
+        expect(c, drafter, q->session[i], most, hopeful, c->hope[i]);
     for (int depth = 1; depth <= most; depth++) {
         for (int i = 0; i < q->n_due; i++) {
-            expect(c, drafter, q->session[i], depth, hopeful, what);
-            double last = what[depth - 1];
+            double last = c->hope[i][depth - 1];
             if (last < HARDLY)
                 continue;
             int bin = kn_min(BINS - 1, (int)(last * BINS));
             count[bin]++;
             sum[bin] += last;
         }
-        if (depth < least)
-            continue;
-        struct plan p = fill(c, q, drafter, depth, hopeful, count, sum);
-        if (best.drafter == SPEC_OFF || p.gain > best.gain)
-            best = p;
+        out[depth] = fill(c, q, drafter, depth, hopeful, count, sum);
     }
+}
+
+static struct plan best_of(const struct plan *p, int least, int most)
+{
+    struct plan best = { .drafter = SPEC_OFF };
+    for (int depth = least; depth <= most; depth++)
+        if (best.drafter == SPEC_OFF || p[depth].gain > best.gain)
+            best = p[depth];
     return best;
 }
 
@@ -197,17 +206,17 @@ static bool affordable(const struct spec_control *c, const struct ask *q, const 
 /* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
 static bool find_vague(const struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
 {
-    int size = spec_size_of(q->n_due), drafter = c->now[size].drafter;
+    int drafter = c->now[q->size].drafter;
     double least = VAGUE;
     out->drafter = SPEC_OFF;
-    if (drafter == SPEC_OFF || c->step < c->arm[drafter].tried[size].next)
+    if (drafter == SPEC_OFF || c->step < c->arm[drafter].tried[q->size].next)
         return false;
-    for (int depth = 1; depth <= c->arm[drafter].tried[size].deepest; depth++) {
-        struct plan p = plan(c, q, drafter, depth, depth, false);
-        double weight = spec_passes_weight(&c->passes, q->n_due, (int)p.rows - q->n_due);
-        if (depth != c->now[size].depth && p.rows > q->n_due && p.gain > best_gain * NEARLY && weight < least) {
+    for (int depth = 1; depth <= c->arm[drafter].tried[q->size].deepest; depth++) {
+        const struct plan *p = &q->known[drafter][depth];
+        double weight = spec_passes_weight(&c->passes, q->n_due, (int)p->rows - q->n_due);
+        if (depth != c->now[q->size].depth && p->rows > q->n_due && p->gain > best_gain * NEARLY && weight < least) {
             least = weight;
-            *out = p;
+            *out = *p;
         }
     }
     return out->drafter != SPEC_OFF;
@@ -216,35 +225,34 @@ static bool find_vague(const struct spec_control *c, const struct ask *q, double
 /* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
 static bool find_trial(struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
 {
-    int size = spec_size_of(q->n_due);
+    struct plan hoped[SPEC_DEPTHS + 1];
     out->drafter = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
         const struct spec_arm *a = &c->arm[i];
-        int deepest = a->tried[size].deepest;
-        if (c->step < a->tried[size].next || a->most_depth < 1)
-            continue;
-        bool on = c->now[size].drafter == i, deeper = on && deepest < a->most_depth;
-        if (on && !deeper)
+        int deepest = a->tried[q->size].deepest;
+        bool on = c->now[q->size].drafter == i;
+        if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth))
             continue;
         int most = kn_min(a->most_depth, on ? 2 * deepest : 2);
-        struct plan p = plan(c, q, i, on ? deepest + 1 : 1, most, true);
+        make_plans(c, q, i, kn_max(most, deepest), true, hoped);
+        struct plan p = best_of(hoped, on ? deepest + 1 : 1, most);
         if (p.gain <= best_gain * TO_TURN_ON && deepest > most)     /* little is lost by short drafts, if they can win */
-            p = plan(c, q, i, 1, deepest, true);
-        if (p.drafter != SPEC_OFF && p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON &&
-            (out->drafter == SPEC_OFF || p.gain > out->gain))
+            p = best_of(hoped, 1, deepest);
+        if (p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON && (out->drafter == SPEC_OFF || p.gain > out->gain))
             *out = p;
     }
     return out->drafter != SPEC_OFF;
 }
 
 /* What gains most of all that was tried with so many sequences. */
-static struct plan find_best(const struct spec_control *c, const struct ask *q)
+static struct plan find_best(struct spec_control *c, struct ask *q)
 {
-    int size = spec_size_of(q->n_due);
     struct plan best = { .drafter = SPEC_OFF, .gain = 1 };
     for (int i = 0; i < c->opt.n_drafter; i++) {
-        int deepest = c->arm[i].tried[size].deepest;
-        struct plan p = plan(c, q, i, 1, deepest, false);
+        int deepest = c->arm[i].tried[q->size].deepest;
+        int most = c->trial.left > 0 && c->trial.drafter == i ? kn_max(deepest, c->trial.depth) : deepest;
+        make_plans(c, q, i, most, false, q->known[i]);
+        struct plan p = best_of(q->known[i], 1, deepest);
         if (p.drafter != SPEC_OFF && (best.drafter == SPEC_OFF || p.gain > best.gain))
             best = p;
     }
@@ -257,7 +265,7 @@ static int find_free(const struct spec_control *c, const struct ask *q)
     int best = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
         double ns = draft_pass_ns(&c->arm[i], q->n_due) * c->arm[i].most_depth;
-        if (ns >= 0 && ns <= FREE * q->off_ns && c->arm[i].tried[spec_size_of(q->n_due)].deepest > 0 &&
+        if (ns >= 0 && ns <= FREE * q->off_ns && c->arm[i].tried[q->size].deepest > 0 &&
             (best == SPEC_OFF || c->arm[i].most_depth > c->arm[best].most_depth))
             best = i;
     }
@@ -287,11 +295,11 @@ static void turn(struct spec_control *c, int size, int drafter, int depth)
 /* Between what is on and what gains most. */
 static struct plan settle(struct spec_control *c, const struct ask *q, struct plan best, struct spec_decision *d)
 {
-    int size = spec_size_of(q->n_due), drafter = c->now[size].drafter, depth = c->now[size].depth;
+    int size = q->size, drafter = c->now[size].drafter, depth = c->now[size].depth;
     d->why = SPEC_WHY_GAINS;
     take(d, &best, TO_TURN_ON);
     if (drafter != SPEC_OFF) {
-        struct plan now = plan(c, q, drafter, depth, depth, false);
+        struct plan now = q->known[drafter][depth];
         bool fresh = c->step - c->now[size].since < DWELL;
         if (now.gain >= TO_STAY && (fresh || best.gain < now.gain * TO_SWITCH)) {
             if (best.depth != depth || best.drafter != drafter)
@@ -310,8 +318,10 @@ static struct plan settle(struct spec_control *c, const struct ask *q, struct pl
     return best;
 }
 
-static void start_trial(struct spec_control *c, const struct plan *p, int size, double last_gain)
+static void start_trial(struct spec_control *c, const struct ask *q, const struct plan *p)
 {
+    int size = q->size;
+    double last_gain = best_of(q->known[p->drafter], 1, c->arm[p->drafter].tried[size].deepest).gain;
     c->trial.drafter = p->drafter;
     c->trial.depth = p->depth;
     c->trial.size = size;
@@ -327,18 +337,17 @@ static bool trial_goes_on(struct spec_control *c, const struct ask *q)
 {
     if (c->trial.left == 0)
         return false;
-    struct plan p = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, false);
-    if (c->trial.size == spec_size_of(q->n_due) && (c->trial.left == TRIAL || p.gain > CLEARLY))
+    double gain = q->known[c->trial.drafter][c->trial.depth].gain;
+    if (c->trial.size == q->size && (c->trial.left == TRIAL || gain > CLEARLY))
         return true;
     c->trial.left = 0;
     return false;
 }
 
 /* Returns the plan to follow; drafter SPEC_OFF for none. */
-static struct plan choose(struct spec_control *c, const struct ask *q, struct spec_decision *d)
+static struct plan choose(struct spec_control *c, struct ask *q, struct spec_decision *d)
 {
-    int size = spec_size_of(q->n_due);
-    struct plan none = { .drafter = SPEC_OFF };
+    struct plan none = { .drafter = SPEC_OFF }, hoped[SPEC_DEPTHS + 1];
     if (!spec_passes_known(&c->passes, q->n_due)) {
         d->why = SPEC_WHY_LEARN;
         return none;
@@ -346,7 +355,7 @@ static struct plan choose(struct spec_control *c, const struct ask *q, struct sp
     d->may_lose_ns = may_lose(c, spec_passes_plain(&c->passes, q->n_due));
     struct plan best = find_best(c, q), trial = none;
     take(d, &best, TO_TURN_ON);
-    if (c->doubt > 0 || c->step - c->plain_at[size] > REFRESH) {
+    if (c->doubt > 0 || c->step - c->plain_at[q->size] > REFRESH) {
         d->why = SPEC_WHY_REFRESH;
         return none;
     }
@@ -356,7 +365,8 @@ static struct plan choose(struct spec_control *c, const struct ask *q, struct sp
     }
     if (trial_goes_on(c, q)) {
         d->why = SPEC_WHY_TRIAL;
-        trial = plan(c, q, c->trial.drafter, c->trial.depth, c->trial.depth, true);
+        make_plans(c, q, c->trial.drafter, c->trial.depth, true, hoped);
+        trial = hoped[c->trial.depth];
         take(d, &trial, 0);
         return trial;
     }
@@ -364,8 +374,7 @@ static struct plan choose(struct spec_control *c, const struct ask *q, struct sp
     double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain;
     if (q->n_beside == 0 && (find_trial(c, q, best_gain, &trial) || find_vague(c, q, best_gain, &trial)) &&
         affordable(c, q, &trial, d->may_lose_ns - c->lost_ns)) {
-        struct plan known = plan(c, q, trial.drafter, 1, c->arm[trial.drafter].tried[size].deepest, false);
-        start_trial(c, &trial, size, known.gain);
+        start_trial(c, q, &trial);
         d->why = SPEC_WHY_TRIAL;
         take(d, &trial, 0);
         return trial;
@@ -375,7 +384,8 @@ static struct plan choose(struct spec_control *c, const struct ask *q, struct sp
         int free = c->opt.rule == SPEC_COUPLED ? find_free(c, q) : SPEC_OFF;
         if (free != SPEC_OFF) {
             d->why = SPEC_WHY_FREE;
-            best = plan(c, q, free, c->arm[free].most_depth, c->arm[free].most_depth, false);
+            make_plans(c, q, free, c->arm[free].most_depth, false, hoped);
+            best = hoped[c->arm[free].most_depth];
             take(d, &best, 0);
         }
     }
@@ -416,6 +426,7 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
 {
     int room = (c->opt.most_rows > 0 ? c->opt.most_rows : INT32_MAX) - n_beside - n_due;
     struct ask q = { .session = session, .n_due = n_due, .n_beside = n_beside, .room = room };
+    q.size = spec_size_of(n_due);
     struct spec_decision d = { .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside,
                                .why = SPEC_WHY_NONE_DUE, .lost_ns = c->lost_ns };
     struct plan p = { .drafter = SPEC_OFF };

@@ -41,7 +41,7 @@ struct spec_control_options {
     int most_rows;                                  /* in one pass; 0: any number */
     enum spec_rule rule;
     int gamma;                                      /* SPEC_AUTO; else always so deep, and drafter 0: 0 is off */
-    const struct spec_cost *prior;                  /* for row counts not seen yet; NULL: between flat and steep */
+    const struct spec_cost_model *prior;                  /* for row counts not seen yet; NULL: between flat and steep */
 };
 
 struct spec_control;

@@ -37,7 +37,7 @@ double spec_cost_rows_of_expert(double n_used, double t, double distinct)
     return distinct > 0 ? t * n_used / distinct : 0;
 }
 
-double spec_cost_pass_ns(const struct spec_cost *c, double t, double distinct, double miss_ns)
+double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double distinct, double miss_ns)
 {
     double ns = c->fixed_ns + c->dense_ns * spec_cost_phi(t, c->ridge, c->growth) + miss_ns;
     if (c->n_expert <= 0)
@@ -53,12 +53,12 @@ double spec_cost_miss_ns(double missed_bytes, double Bps, double hidden_ns)
     return ns > 0 ? ns : 0;
 }
 
-double spec_cost_draft_ns(const struct spec_cost *c, double n_seq)
+double spec_cost_draft_ns(const struct spec_cost_model *c, double n_seq)
 {
     return c->draft_ns + c->draft_row_ns * spec_cost_phi(n_seq, c->ridge, c->growth);
 }
 
-double spec_cost_choose_ns(const struct spec_cost *c, double t) { return c->choose_ns + c->choose_row_ns * t; }
+double spec_cost_choose_ns(const struct spec_cost_model *c, double t) { return c->choose_ns + c->choose_row_ns * t; }
 
 double spec_cost_tokens(double accept, int depth)
 {
@@ -68,7 +68,7 @@ double spec_cost_tokens(double accept, int depth)
     return tokens;
 }
 
-void spec_cost_round(struct spec_round *out, const struct spec_cost *c, int n_seq, int depth, double accept)
+void spec_cost_round(struct spec_round *out, const struct spec_cost_model *c, int n_seq, int depth, double accept)
 {
     struct spec_round r = { .rows = n_seq * (depth + 1.0), .tokens = n_seq * spec_cost_tokens(accept, depth) };
     r.off_ns = spec_cost_pass_ns(c, n_seq, 0, 0);

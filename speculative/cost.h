@@ -18,7 +18,7 @@
 
 #include <stdbool.h>
 
-struct spec_cost {
+struct spec_cost_model {
     double fixed_ns;                /* what every pass reads, and its overheads */
     double dense_ns;                /* of dense work, times phi(rows) */
     double load_ns;                 /* of one expert that is read from memory, in every layer */
@@ -37,10 +37,10 @@ int    spec_cost_threshold(double n_expert, double n_used, double share);
 double spec_cost_rows_of_expert(double n_used, double t, double distinct);
 
 /* A pass without what follows it.  distinct <= 0: N(t). */
-double spec_cost_pass_ns(const struct spec_cost *c, double t, double distinct, double miss_ns);
+double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double distinct, double miss_ns);
 double spec_cost_miss_ns(double missed_bytes, double Bps, double hidden_ns);
-double spec_cost_draft_ns(const struct spec_cost *c, double n_seq);
-double spec_cost_choose_ns(const struct spec_cost *c, double t);
+double spec_cost_draft_ns(const struct spec_cost_model *c, double n_seq);
+double spec_cost_choose_ns(const struct spec_cost_model *c, double t);
 
 /* Tokens of a round whose drafts are kept with probability `accept` each: (1 - a^(depth + 1)) / (1 - a). */
 double spec_cost_tokens(double accept, int depth);
@@ -51,6 +51,6 @@ struct spec_round {                 /* what speculation with n_seq sequences com
     double efficiency;              /* off_ns / pass_ns: the paper's target efficiency */
     double speedup;
 };
-void spec_cost_round(struct spec_round *out, const struct spec_cost *c, int n_seq, int depth, double accept);
+void spec_cost_round(struct spec_round *out, const struct spec_cost_model *c, int n_seq, int depth, double accept);
 
 #endif

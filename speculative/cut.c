@@ -22,8 +22,7 @@ static void worth(const struct spec_control *c, int drafter, const struct spec_c
 {
     const struct spec_tree *t = cut->tree;
     double truth[SPEC_DEPTHS];
-    for (int d = 0; d < SPEC_DEPTHS; d++)
-        truth[d] = spec_control_truth(c, drafter, cut->session, d);
+    spec_control_truth(c, drafter, cut->session, truth);
     for (int i = 0; i < t->n; i++) {
         double most = t->parent[i] == SPEC_ROOT ? 1 : out[t->parent[i]];
         double x = t->survival[i] * truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1];

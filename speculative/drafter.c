@@ -179,8 +179,11 @@ static bool next_token(const struct ground *g, int i, int node, int depth, int32
     return true;
 }
 
-/* A token that matches agree on, below a node: a node to be. */
-struct edge { int32_t token; int16_t parent; uint16_t who; double weight, survival; };
+/* A token that matches agree on, below a node: a node to be.  Those that are left of matches that disagreed are
+ * of one mind now, and no surer for it: the least share on the way counts. */
+struct edge { int32_t token; int16_t parent; uint16_t who; double weight, share, survival; };
+
+static const struct edge whole = { .who = UINT16_MAX, .share = 1, .survival = 1 };
 
 /* All that may follow one node, the likeliest first, and what that one's rate is found by. */
 struct fork {
@@ -190,14 +193,14 @@ struct fork {
     int length, share;
 };
 
-static void fork_below(const struct ground *g, int node, unsigned who, struct fork *f)
+static void fork_below(const struct ground *g, int node, const struct edge *to, struct fork *f)
 {
     int depth = node == SPEC_ROOT ? 0 : g->t->depth[node], longest = 0, likeliest = 0;
     f->n = 0;
     f->weight = 0;
     for (int i = 0; i < g->n; i++) {
         int32_t token;
-        if (!(who >> i & 1) || !next_token(g, i, node, depth, &token))
+        if (!(to->who >> i & 1) || !next_token(g, i, node, depth, &token))
             continue;
         int k = 0, length = g->match[i].length;
         while (k < f->n && f->edge[k].token != token)
@@ -217,8 +220,12 @@ static void fork_below(const struct ground *g, int node, unsigned who, struct fo
     struct edge first = f->edge[likeliest];
     f->edge[likeliest] = f->edge[0];
     f->edge[0] = first;
+    for (int k = 0; k < f->n; k++) {
+        double share = f->edge[k].weight / f->weight;
+        f->edge[k].share = share < to->share ? share : to->share;
+    }
     f->length = length_class(longest + depth);
-    f->share = share_class(first.weight / f->weight);
+    f->share = share_class(f->edge[0].share);
 }
 
 /* ---- a tree ------------------------------------------------------------------------------------ */
@@ -227,10 +234,10 @@ static void fork_below(const struct ground *g, int node, unsigned who, struct fo
 struct waiting { int n; struct edge edge[N_EDGE]; };
 _Static_assert(N_EDGE * LEAST > 1.1, "there is always room");
 
-static void wait_below(const struct ground *g, int node, unsigned who, double survival, struct waiting *w)
+static void wait_below(const struct ground *g, int node, const struct edge *to, struct waiting *w)
 {
     struct fork f;
-    fork_below(g, node, who, &f);
+    fork_below(g, node, to, &f);
     for (int k = 0; k < f.n; k++) {
         struct edge *e = &f.edge[k];
         const struct rate *r = &g->s->rate[f.length][f.share];
@@ -238,7 +245,7 @@ static void wait_below(const struct ground *g, int node, unsigned who, double su
         double likely = right * e->weight / f.edge[0].weight;
         if (k > 0 && right * f.weight > f.edge[0].weight)   /* all together no more than 1 */
             likely = (1 - right) * e->weight / (f.weight - f.edge[0].weight);
-        e->survival = survival * likely;
+        e->survival = to->survival * likely;
         if (e->survival < LEAST)
             continue;
         kn_assert(w->n < N_EDGE);
@@ -253,7 +260,7 @@ static void grow(const struct spec_drafter *d, const struct session *s, int n_no
     struct waiting w = { 0 };
     find_ground(d, s, &g);
     g.t = t;
-    wait_below(&g, SPEC_ROOT, UINT16_MAX, 1, &w);
+    wait_below(&g, SPEC_ROOT, &whole, &w);
     while (n_node-- > 0 && w.n > 0) {
         int best = 0;
         for (int i = 1; i < w.n; i++)
@@ -265,7 +272,7 @@ static void grow(const struct spec_drafter *d, const struct session *s, int n_no
         if (node < 0)
             return;
         if (t->depth[node] < n_depth)
-            wait_below(&g, node, e.who, e.survival, &w);
+            wait_below(&g, node, &e, &w);
     }
 }
 
@@ -323,7 +330,7 @@ static void guess(const struct spec_drafter *d, struct session *s)
     struct ground g;
     struct fork f;
     find_ground(d, s, &g);
-    fork_below(&g, SPEC_ROOT, UINT16_MAX, &f);
+    fork_below(&g, SPEC_ROOT, &whole, &f);
     s->guessed = f.n > 0 ? &s->rate[f.length][f.share] : NULL;
     s->guess = f.n > 0 ? f.edge[0].token : 0;
 }

@@ -15,7 +15,7 @@
 
 struct spec_param { double low, high, start; };     /* high may be INFINITY; low == high: given */
 
-/* residual[m] at x[n]; whoever is asked for a point outside of its reach may answer with NAN. */
+/* residual[m] at x[n]. */
 typedef void spec_residual(const void *arg, const double *x, double *residual);
 
 struct spec_solution {
@@ -45,7 +45,7 @@ struct spec_measured {
 #define SPEC_FIT_POINTS 512                         /* at most, of a kind */
 
 struct spec_fit {
-    struct spec_cost cost;
+    struct spec_cost_model cost;
     double error, worst;                            /* mean and largest |model / measured - 1| of the fitted */
     double held_error, held_worst;                  /* and of the held; 0 without */
     double rows_most;                               /* measured: the model is not asked beyond */

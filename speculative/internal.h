@@ -70,6 +70,7 @@ bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out); 
  * this salt are looked at. */
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most);
+
 /* ---- the controller ------------------------------------------------------------------------------------- */
 
 /* Means by number of rows: exact to 32, then eight to an octave; in between along the prior's shape. */
@@ -91,7 +92,7 @@ int    spec_size_of(int n_due);
 void   spec_knots_learn(struct spec_knots *k, double rows, double value);
 double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows);    /* 0: nothing */
 
-int    spec_passes_open(struct spec_passes *p, const struct spec_cost *prior, int most_rows);
+int    spec_passes_open(struct spec_passes *p, const struct spec_cost_model *prior, int most_rows);
 void   spec_passes_close(struct spec_passes *p);
 bool   spec_passes_known(const struct spec_passes *p, int n_due);       /* plain ones of this size, well enough */
 double spec_passes_plain(const struct spec_passes *p, int n_due);
@@ -108,6 +109,7 @@ struct spec_arm {                                   /* a drafter */
     int most_depth;
     double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
     double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
+    double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
@@ -130,6 +132,7 @@ struct spec_control {
     struct spec_knots missed;                       /* bytes */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
     int16_t *asked;                                 /* [n_session] how deep a draft was asked for */
+    double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */
     uint64_t step;
     uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
     struct { int drafter, depth; uint64_t since; } now[SPEC_SIZES];     /* what is on; SPEC_OFF */
@@ -143,7 +146,7 @@ struct spec_control {
 
 /* What drafts of a session are expected to survive to each depth: what = [depth], falling. */
 void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what);
-/* How much of what the drafter says of a node so deep comes true. */
-double spec_control_truth(const struct spec_control *c, int drafter, int session, int depth);
+/* How much of what the drafter says of nodes comes true, by depth - 1. */
+void spec_control_truth(const struct spec_control *c, int drafter, int session, double *out /* [SPEC_DEPTHS] */);
 
 #endif

@@ -13,7 +13,7 @@
 #define TRUTH_LATE   (1 - 1 / 32.0)
 #define TRUTH_IDLE   (1 - 1 / 2048.0)
 #define HABIT        (1 - 1 / 64.0)
-#define PRIOR_TRUTH  2.0            /* drafts' worth of belief in a drafter's own word */
+#define PRIOR_TRUTH  8.0            /* drafts' worth of belief that a depth is as true as the one before it */
 #define PRIOR_HABIT  24.0
 #define PRIOR_SEEN   4.0
 #define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
@@ -30,19 +30,20 @@
 
 /* ---- what drafts are worth ---------------------------------------------------------------------------------- */
 
-double spec_control_truth(const struct spec_control *c, int drafter, int session, int depth)
+void spec_control_truth(const struct spec_control *c, int drafter, int session, double *out)
 {
-    const struct spec_arm *a = &c->arm[drafter];
     const struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
-    double arm = (a->kept[depth] + PRIOR_TRUTH) / (a->hoped[depth] + PRIOR_TRUTH);
-    return arm * (h->kept + PRIOR_HABIT) / (h->hoped + PRIOR_HABIT);
+    double mine = (h->kept + PRIOR_HABIT) / (h->hoped + PRIOR_HABIT);
+    for (int d = 0; d < SPEC_DEPTHS; d++)
+        out[d] = c->arm[drafter].truth[d] * mine;
 }
 
 void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what)
 {
     const struct spec_arm *a = &c->arm[drafter];
     const struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
-    double before = 1, arm_before = 1, ratio = UNKNOWN, most = 1;
+    double before = 1, arm_before = 1, ratio = UNKNOWN, most = 1, truth[SPEC_DEPTHS];
+    spec_control_truth(c, drafter, session, truth);
     for (int d = 0; d < depth; d++) {
         double arm = (a->seen[d] * a->seen_weight[d] + arm_before * ratio) / (a->seen_weight[d] + 1);
         ratio = arm_before > 0 ? fmin(1, arm / arm_before) : 0;
@@ -50,7 +51,7 @@ void spec_control_expect(const struct spec_control *c, int drafter, int session,
                                        : before * ratio;
         arm_before = arm;
         before = mine;
-        what[d] = most = fmin(most, mine * spec_control_truth(c, drafter, session, d));
+        what[d] = most = fmin(most, mine * truth[d]);
     }
 }
 
@@ -64,7 +65,7 @@ static void update_truth(struct spec_arm *a, int d, double hoped, double kept)
         return;
     a->hoped_late[d] = a->hoped_late[d] * TRUTH_LATE + hoped;
     a->kept_late[d] = a->kept_late[d] * TRUTH_LATE + kept;
-    double usual = a->hoped_late[d] * (a->kept[d] + PRIOR_TRUTH) / (a->hoped[d] + PRIOR_TRUTH);
+    double usual = a->hoped_late[d] * a->truth[d];
     if (fabs(a->kept_late[d] - usual) <= SIGMAS * sqrt(fmax(usual, 1)))
         return;
     memcpy(a->hoped, a->hoped_late, sizeof a->hoped);
@@ -74,7 +75,7 @@ static void update_truth(struct spec_arm *a, int d, double hoped, double kept)
 static void learn_truth(struct spec_control *c, int drafter, const struct spec_step *s)
 {
     struct spec_arm *a = &c->arm[drafter];
-    double hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 };
+    double hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 }, before = 1;
     for (int i = 0; i < s->n_due; i++) {
         const struct spec_outcome *o = &s->outcome[i];
         if (!o->tree || o->tree->n == 0)
@@ -87,9 +88,8 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
             if (o->tree->depth[j] <= SPEC_DEPTHS)
                 mine[o->tree->depth[j] - 1] += o->tree->survival[j];
         for (int d = 0; d < SPEC_DEPTHS && mine[d] > 0; d++) {
-            double arm = (a->kept[d] + PRIOR_TRUTH) / (a->hoped[d] + PRIOR_TRUTH);
             bool came = o->n_kept > d;
-            h->hoped += fmin(1, mine[d] * arm);
+            h->hoped += fmin(1, mine[d] * a->truth[d]);
             h->kept += came;
             hoped[d] += fmin(1, mine[d]);
             kept[d] += came;
@@ -99,6 +99,8 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
         update_truth(a, d, hoped[d], kept[d]);
+    for (int d = 0; d < SPEC_DEPTHS; d++)
+        before = a->truth[d] = (a->kept[d] + PRIOR_TRUTH * before) / (a->hoped[d] + PRIOR_TRUTH);
 }
 
 /* ---- what passes take --------------------------------------------------------------------------------------- */

@@ -108,7 +108,7 @@ static int level_of(double each)
     return i;
 }
 
-int spec_passes_open(struct spec_passes *p, const struct spec_cost *prior, int most_rows)
+int spec_passes_open(struct spec_passes *p, const struct spec_cost_model *prior, int most_rows)
 {
     p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);

@@ -1,25 +1,10 @@
-/* From a body to an ask: what all dialects share, and what each calls it. */
-#include "engine/serve/ask.h"
-#include "engine/serve/fields.h"
-#include "engine/serve/talk.h"
+/* From a body to an ask: the body as JSON, its prompts or its conversation, what the engine is
+ * asked. Its numbers and lists are read in params.c, its messages in talk.c. */
+#include "engine/serve/parse.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-
-struct parse {
-    struct eng_ask *ask;
-    const struct eng_desk *desk;
-    struct eng_fields body;
-    struct eng_refusal *why;
-    struct eng_talk_tools tools;
-};
-
-static void no_memory(struct parse *p)
-{
-    if (!eng_refused(p->why))
-        eng_refuse(p->why, 500, NULL, NULL, "no memory for the request");
-}
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
@@ -66,28 +51,35 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
 }
 
 /* What others have and we do not: ignored it would give another answer than was asked for. */
-static const struct { unsigned apis; const char *name, *instead; } unknown[] = {
+static const struct {
+    unsigned apis;
+    const char *name, *instead;
+} unknown[] = {
 #define ONLY(api) (1u << ENG_API_##api)
-    { UINT_MAX, "chat_template", "is the model's own and never a request's" },
-    { UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "guided_regex", "is not supported: give a schema with a pattern in 'response_format'" },
-    { UINT_MAX, "guided_choice", "is not supported: give a schema with an enum in 'response_format'" },
-    { UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'" },
-    { UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'" },
-    { ONLY(COMPLETIONS), "suffix", "is not supported: text is only continued" },
-    { ONLY(CHAT), "functions", "is not supported: say 'tools'" },
-    { ONLY(CHAT), "function_call", "is not supported: say 'tool_choice'" },
-    { ONLY(CHAT), "audio", "is not supported: answers are text" },
-    { ONLY(RESPONSES), "previous_response_id", "is not supported: nothing is stored, so send the "
-                                               "whole conversation in 'input'" },
-    { ONLY(RESPONSES), "conversation", "is not supported: nothing is stored, so send the whole "
-                                       "conversation in 'input'" },
-    { ONLY(RESPONSES), "prompt", "is not supported: say 'instructions' and 'input'" },
+    {UINT_MAX, "chat_template", "is the model's own and never a request's"},
+    {UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "guided_regex",
+     "is not supported: give a schema with a pattern in 'response_format'"},
+    {UINT_MAX, "guided_choice",
+     "is not supported: give a schema with an enum in 'response_format'"},
+    {UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'"},
+    {ONLY(COMPLETIONS), "suffix", "is not supported: text is only continued"},
+    {ONLY(CHAT), "functions", "is not supported: say 'tools'"},
+    {ONLY(CHAT), "function_call", "is not supported: say 'tool_choice'"},
+    {ONLY(CHAT), "audio", "is not supported: answers are text"},
+    {ONLY(RESPONSES), "previous_response_id",
+     "is not supported: nothing is stored, so send the "
+     "whole conversation in 'input'"},
+    {ONLY(RESPONSES), "conversation",
+     "is not supported: nothing is stored, so send the whole "
+     "conversation in 'input'"},
+    {ONLY(RESPONSES), "prompt", "is not supported: say 'instructions' and 'input'"},
 #undef ONLY
 };
 
-static void refuse_unknown(struct parse *p)
+static void refuse_unknown(struct eng_parse *p)
 {
     int64_t n = 0;
     bool on = false;
@@ -98,7 +90,8 @@ static void refuse_unknown(struct parse *p)
             eng_field_refuse(&p->body, unknown[i].name, "%s", unknown[i].instead);
     }
     if (eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) && n != p->ask->n_each)
-        eng_field_refuse(&p->body, "best_of", "is not supported: 'n' answers are made, and all given");
+        eng_field_refuse(&p->body, "best_of",
+                         "is not supported: 'n' answers are made, and all given");
     if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
         eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
     if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
@@ -107,7 +100,7 @@ static void refuse_unknown(struct parse *p)
         eng_field_refuse(&p->body, "background", "is not supported: answers are not stored");
 }
 
-static void read_model(struct parse *p)
+static void read_model(struct eng_parse *p)
 {
     const char *model = json_string_value(eng_field_string(&p->body, "model"));
     p->ask->model = p->desk->n_model ? p->desk->model[0] : "model";
@@ -122,218 +115,9 @@ static void read_model(struct parse *p)
                    p->ask->model);
 }
 
-/* ---- sampling -------------------------------------------------------------------------------- */
-
-static void read_sampling(struct parse *p, const struct eng_arrival *arrival)
-{
-    struct spec_params *s = &p->ask->sampling;
-    const struct { const char *name; float *to; double least, most; } numbers[] = {
-        { "temperature", &s->temperature, 0, p->ask->api == ENG_API_MESSAGES ? 1 : 2 },
-        { "top_p", &s->top_p, 0, 1 },
-        { "min_p", &s->min_p, 0, 1 },
-        { "repetition_penalty", &s->repetition, 0.01, 100 },
-        { "presence_penalty", &s->presence, -2, 2 },
-        { "frequency_penalty", &s->frequency, -2, 2 },
-    };
-    int64_t n;
-    double x;
-    *s = p->desk->sampling;
-    s->bias = NULL;
-    s->n_bias = 0;
-    s->mask = NULL;
-    s->choice = 0;
-    s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* what every client's JSON can hold */
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (eng_field_number(&p->body, numbers[i].name, numbers[i].least, numbers[i].most, &x))
-            *numbers[i].to = (float)x;
-    if (eng_field_int(&p->body, "top_k", -1, INT32_MAX, &n))
-        s->top_k = n < 0 ? 0 : (int)n;
-    if (eng_field_int(&p->body, "repeat_last_n", -1, INT32_MAX, &n))
-        s->repeat_last = (int)n;
-    if (eng_field_int(&p->body, "seed", INT64_MIN, INT64_MAX, &n)) {
-        s->seed = (uint64_t)n;
-        p->ask->seed_given = true;
-    }
-}
-
-/* A key of logit_bias: digits, and one of the vocabulary's tokens. */
-static int32_t token_of(const struct parse *p, const char *key)
-{
-    int64_t id = 0;
-    size_t n = strlen(key);
-    if (!n || n > 9)
-        return ENG_NO_TOKEN;
-    for (; *key; key++) {
-        if (*key < '0' || *key > '9')
-            return ENG_NO_TOKEN;
-        id = id * 10 + (*key - '0');
-    }
-    return id < eng_vocab_size(p->desk->vocab) ? (int32_t)id : ENG_NO_TOKEN;
-}
-
-static void read_bias(struct parse *p)
-{
-    struct eng_fields f = eng_field_object(&p->body, "logit_bias");
-    size_t n = json_object_size(f.object);
-    const char *key;
-    json_t *value;
-    struct spec_bias *bias;
-    if (n > ENG_ASK_BIASES) {
-        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; at most %d are possible", n,
-                         ENG_ASK_BIASES);
-        return;
-    }
-    if (!n)
-        return;
-    if (!(bias = kn_calloc(n, sizeof *bias))) {
-        no_memory(p);
-        return;
-    }
-    p->ask->sampling.bias = bias;
-    json_object_foreach(f.object, key, value) {
-        int32_t token = token_of(p, key);
-        double add;
-        if (token == ENG_NO_TOKEN)
-            eng_field_refuse(&f, key, "is no token: ids go from 0 to %d",
-                             eng_vocab_size(p->desk->vocab) - 1);
-        if (!eng_field_number(&f, key, -100, 100, &add)) {
-            if (json_is_null(value))
-                eng_field_refuse(&f, key, "must be a number from -100 to 100");
-            return;
-        }
-        bias[p->ask->sampling.n_bias++] = (struct spec_bias){ token, (float)add };
-    }
-}
-
-/* ---- where an answer ends -------------------------------------------------------------------- */
-
-static void add_stop(struct parse *p, const char *name, const json_t *text)
-{
-    size_t n = json_string_length(text);
-    if (!json_is_string(text))
-        eng_field_refuse(&p->body, name, "must be a string or a list of strings");
-    else if (n < 1 || n > ENG_STOP_BYTES || strlen(json_string_value(text)) != n)
-        eng_field_refuse(&p->body, name, "has a string of %zu bytes; 1 to %d are possible, and no NUL",
-                         n, ENG_STOP_BYTES);
-    else
-        p->ask->stop[p->ask->n_stop++] = json_string_value(text);
-}
-
-static void read_stop(struct parse *p)
-{
-    const char *name = p->ask->api == ENG_API_MESSAGES ? "stop_sequences" : "stop";
-    json_t *value = eng_field(&p->body, name), *item;
-    size_t i;
-    if (json_is_string(value)) {
-        add_stop(p, name, value);
-    } else if ((value = eng_field_array(&p->body, name, ENG_ASK_STOPS))) {
-        json_array_foreach(value, i, item)
-            add_stop(p, name, item);
-    }
-    value = eng_field_array(&p->body, "stop_token_ids", ENG_ASK_STOPS);
-    json_array_foreach(value, i, item) {
-        json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->desk->vocab)) {
-            eng_field_refuse(&p->body, "stop_token_ids", "must hold token ids from 0 to %d",
-                             eng_vocab_size(p->desk->vocab) - 1);
-            return;
-        }
-        p->ask->stop_token[p->ask->n_stop_token++] = (int32_t)id;
-    }
-    eng_field_bool(&p->body, "ignore_eos", &p->ask->ignore_eos);
-}
-
-/* The first name that is there counts; the older ones are read all the same, and checked. */
-static void read_length(struct parse *p, bool count)
-{
-    static const char *const names[][2] = {
-        [ENG_API_COMPLETIONS] = { "max_tokens", NULL },
-        [ENG_API_CHAT] = { "max_completion_tokens", "max_tokens" },
-        [ENG_API_RESPONSES] = { "max_output_tokens", NULL },
-        [ENG_API_MESSAGES] = { "max_tokens", NULL },
-    };
-    enum { COMPLETION = 16 }; /* what a completion without a length has been since the beginning */
-    enum eng_api api = p->ask->api;
-    int64_t n[2];
-    bool given[2] = { false, false };
-    for (int i = 0; i < 2 && names[api][i]; i++)
-        given[i] = eng_field_int(&p->body, names[api][i], 1, INT32_MAX, &n[i]);
-    p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->desk->n_predict;
-    if (given[0] || given[1])
-        p->ask->n_predict = (int)n[given[0] ? 0 : 1];
-    else if (api == ENG_API_MESSAGES && !count)
-        eng_field_refuse(&p->body, "max_tokens", "is missing");
-}
-
-/* ---- what is told ---------------------------------------------------------------------------- */
-
-static void read_logprobs(struct parse *p)
-{
-    struct eng_ask *ask = p->ask;
-    struct eng_fields *f = &p->body;
-    int64_t n = 0;
-    if (ask->api == ENG_API_COMPLETIONS) {
-        ask->logprobs = eng_field_int(f, "logprobs", 0, ENG_TOP, &n);
-    } else if (ask->api == ENG_API_CHAT) {
-        eng_field_bool(f, "logprobs", &ask->logprobs);
-        if (eng_field_int(f, "top_logprobs", 0, ENG_TOP, &n) && n && !ask->logprobs)
-            eng_field_refuse(f, "top_logprobs", "needs 'logprobs' to be true");
-    } else if (ask->api == ENG_API_RESPONSES) {
-        json_t *include = eng_field_array(f, "include", 64), *item;
-        size_t i;
-        json_array_foreach(include, i, item)
-            ask->logprobs |= json_is_string(item) &&
-                             !strcmp(json_string_value(item), "message.output_text.logprobs");
-        ask->logprobs |= eng_field_int(f, "top_logprobs", 0, ENG_TOP, &n) && n;
-    }
-    ask->n_top = (int)n;
-}
-
-static void read_told(struct parse *p)
-{
-    struct eng_fields options = eng_field_object(&p->body, "stream_options");
-    int64_t n = 1;
-    bool skip = true;
-    bool openai = p->ask->api == ENG_API_COMPLETIONS || p->ask->api == ENG_API_CHAT;
-    eng_field_bool(&p->body, "stream", &p->ask->stream);
-    eng_field_bool(&options, "include_usage", &p->ask->include_usage);
-    if (options.object && openai && !p->ask->stream)
-        eng_field_refuse(&p->body, "stream_options", "is for streams only: set 'stream' to true");
-    if (openai)
-        eng_field_int(&p->body, "n", 1, ENG_ASK_EACH, &n);
-    p->ask->n_each = (int)n;
-    if (p->ask->api == ENG_API_COMPLETIONS && eng_field_bool(&p->body, "skip_special_tokens", &skip))
-        p->ask->shows_special = !skip;
-    read_logprobs(p);
-    if (p->ask->api == ENG_API_COMPLETIONS)
-        eng_field_bool(&p->body, "echo", &p->ask->echo);
-    if (p->ask->echo && p->ask->logprobs)
-        eng_field_refuse(&p->body, "echo", "is not possible together with 'logprobs': those of a "
-                         "prompt are not known");
-}
-
-/* Higher goes first in the engine, and last in a request. */
-static void read_who(struct parse *p)
-{
-    static const char *const names[] = { "user", "safety_identifier" };
-    struct eng_fields metadata = { .why = p->why };
-    json_t *user = NULL;
-    int64_t n = 0;
-    eng_field_int(&p->body, "priority", -1000, 1000, &n);
-    p->ask->priority = (int)-n;
-    for (int i = 0; i < 2 && !user; i++)
-        user = eng_field_string(&p->body, names[i]);
-    if (p->ask->api == ENG_API_MESSAGES) {
-        metadata = eng_field_object(&p->body, "metadata");
-        user = eng_field_string(&metadata, "user_id");
-    }
-    for (size_t i = 0; i < json_string_length(user); i++)
-        p->ask->user = kn_mix(p->ask->user + KN_GOLDEN + (uint8_t)json_string_value(user)[i]);
-}
-
 /* ---- completions' prompts -------------------------------------------------------------------- */
 
-static void add_text_prompt(struct parse *p, const json_t *text)
+static void add_text_prompt(struct eng_parse *p, const json_t *text)
 {
     struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
     bool special = true;
@@ -348,12 +132,13 @@ static void add_text_prompt(struct parse *p, const json_t *text)
                                       : "the prompt cannot be written in the model's tokens");
 }
 
-static void add_token_prompt(struct parse *p, const json_t *list)
+static void add_token_prompt(struct eng_parse *p, const json_t *list)
 {
     struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
     json_t *item;
     size_t i;
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         json_int_t id = json_integer_value(item);
         if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->desk->vocab)) {
             eng_field_refuse(&p->body, "prompt", "must hold token ids from 0 to %d",
@@ -361,13 +146,13 @@ static void add_token_prompt(struct parse *p, const json_t *list)
             return;
         }
         if (eng_ids_push(ids, (int32_t)id)) {
-            no_memory(p);
+            eng_parse_no_memory(p);
             return;
         }
     }
 }
 
-static void read_prompts(struct parse *p)
+static void read_prompts(struct eng_parse *p)
 {
     json_t *value = eng_field(&p->body, "prompt"), *first = json_array_get(value, 0), *item;
     size_t n = json_is_array(first) || json_is_string(first) ? json_array_size(value) : 1, i;
@@ -379,7 +164,7 @@ static void read_prompts(struct parse *p)
         eng_field_refuse(&p->body, "prompt", "has %zu prompts; at most %d are possible", n,
                          ENG_ASK_CHOICES);
     else if (!(p->ask->prompt = kn_calloc(n, sizeof *p->ask->prompt)))
-        no_memory(p);
+        eng_parse_no_memory(p);
     if (eng_refused(p->why))
         return;
     if (json_is_string(value))
@@ -387,7 +172,8 @@ static void read_prompts(struct parse *p)
     else if (!json_is_array(first) && !json_is_string(first))
         add_token_prompt(p, value);
     else
-        json_array_foreach(value, i, item) {
+        json_array_foreach(value, i, item)
+        {
             if (json_is_string(item) && json_is_string(first))
                 add_text_prompt(p, item);
             else if (json_is_array(item) && json_is_array(first))
@@ -402,7 +188,7 @@ static void read_prompts(struct parse *p)
 /* ---- conversations --------------------------------------------------------------------------- */
 
 /* What the template is given; a new reference, NULL when refused. */
-static json_t *read_talk(struct parse *p)
+static json_t *read_talk(struct eng_parse *p)
 {
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->desk);
     json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
@@ -411,13 +197,14 @@ static json_t *read_talk(struct parse *p)
         json_decref(p->tools.list);
         p->tools.list = NULL;
     } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
-        no_memory(p);
+        eng_parse_no_memory(p);
     }
     eng_talk_thinking(variables, p->ask->api, &p->body);
     if (!variables)
-        no_memory(p);
+        eng_parse_no_memory(p);
     if (!p->desk->chat && !eng_refused(p->why))
-        eng_refuse(p->why, 400, "no_chat_template", "messages", "the model has no chat template: "
+        eng_refuse(p->why, 400, "no_chat_template", "messages",
+                   "the model has no chat template: "
                    "use /v1/completions");
     if (!eng_refused(p->why))
         return variables;
@@ -425,10 +212,10 @@ static json_t *read_talk(struct parse *p)
     return NULL;
 }
 
-static void refuse_template(struct parse *p, int error, const struct eng_template_error *e)
+static void refuse_template(struct eng_parse *p, int error, const struct eng_template_error *e)
 {
     if (error == KN_ENOMEM)
-        no_memory(p);
+        eng_parse_no_memory(p);
     else
         eng_refuse(p->why, 400, NULL, "messages", "the model's chat template refuses: %s", e->text);
 }
@@ -437,7 +224,7 @@ static void refuse_template(struct parse *p, int error, const struct eng_templat
 static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
-    struct eng_bytes b = { 0 };
+    struct eng_bytes b = {0};
     bool thinks = false;
     for (size_t i = ids->n > TAIL ? ids->n - TAIL : 0; i < ids->n; i++) {
         struct moe_string s = eng_vocab_text(desk->vocab, ids->id[i]);
@@ -449,14 +236,14 @@ static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids
     return thinks;
 }
 
-static void read_conversation(struct parse *p)
+static void read_conversation(struct eng_parse *p)
 {
     struct eng_template_error e;
     json_t *variables = read_talk(p);
     if (!variables)
         return;
     if (!(p->ask->prompt = kn_calloc(1, sizeof *p->ask->prompt))) {
-        no_memory(p);
+        eng_parse_no_memory(p);
     } else {
         p->ask->n_prompt = 1;
         int error = eng_chat_tokens(p->desk->chat, variables, p->ask->prompt, &e);
@@ -473,17 +260,18 @@ static void read_conversation(struct parse *p)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static void check_choices(struct parse *p)
+static void check_choices(struct eng_parse *p)
 {
     int most = p->desk->n_choice ? p->desk->n_choice : ENG_ASK_CHOICES;
     if (eng_ask_choices(p->ask) > most)
-        eng_field_refuse(&p->body, "n", "times the number of prompts is %d; at most %d are possible",
+        eng_field_refuse(&p->body, "n",
+                         "times the number of prompts is %d; at most %d are possible",
                          eng_ask_choices(p->ask), most);
 }
 
-static void check_context(struct parse *p)
+static void check_context(struct eng_parse *p)
 {
-    static const char *const names[] = { "prompt", "messages", "input", "messages" };
+    static const char *const names[] = {"prompt", "messages", "input", "messages"};
     const char *name = names[p->ask->api];
     for (int i = 0; i < p->ask->n_prompt && !eng_refused(p->why); i++) {
         if (!p->ask->prompt[i].n)
@@ -491,19 +279,15 @@ static void check_context(struct parse *p)
         else if (p->ask->prompt[i].n >= (size_t)p->desk->n_ctx)
             eng_refuse(p->why, 400, "context_length_exceeded", name,
                        "the model's maximum context length is %d tokens, and the prompt has %zu: "
-                       "shorten it", p->desk->n_ctx, p->ask->prompt[i].n);
+                       "shorten it",
+                       p->desk->n_ctx, p->ask->prompt[i].n);
     }
 }
 
-static void parse(struct parse *p, const struct eng_arrival *arrival)
+static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
 {
     read_model(p);
-    read_sampling(p, arrival);
-    read_bias(p);
-    read_stop(p);
-    read_length(p, arrival->count);
-    read_told(p);
-    read_who(p);
+    eng_parse_params(p, arrival);
     refuse_unknown(p);
     if (eng_refused(p->why))
         return;
@@ -525,7 +309,7 @@ static struct eng_ask *new_ask(enum eng_api api, const char *body, size_t n,
                                struct eng_refusal *why)
 {
     struct eng_ask *ask = kn_calloc(1, sizeof *ask);
-    *why = (struct eng_refusal){ 0 };
+    *why = (struct eng_refusal){0};
     if (ask) {
         ask->api = api;
         ask->stop = kn_calloc(ENG_ASK_STOPS, sizeof *ask->stop);
@@ -538,18 +322,21 @@ static struct eng_ask *new_ask(enum eng_api api, const char *body, size_t n,
     return NULL;
 }
 
-static int refused(const struct eng_refusal *why) { return why->status < 500 ? KN_EINVAL : KN_ENOMEM; }
+static int refused(const struct eng_refusal *why)
+{
+    return why->status < 500 ? KN_EINVAL : KN_ENOMEM;
+}
 
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
                   const struct eng_desk *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why)
 {
-    static const char *const prefix[] = { "cmpl-", "chatcmpl-", "resp_", "msg_" };
+    static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
     struct eng_ask *ask = new_ask(api, body, n, why);
     if (!ask)
         return refused(why);
-    struct parse p = { .ask = ask, .desk = desk, .why = why,
-                       .body = { .object = ask->body, .why = why } };
+    struct eng_parse p = {
+        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
     snprintf(ask->id, sizeof ask->id, "%s%.*s", prefix[api], ENG_ID_BYTES - 16, arrival->id);
     ask->created_s = arrival->created_s;
     parse(&p, arrival);
@@ -580,15 +367,15 @@ void eng_ask_close(struct eng_ask *ask)
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out)
 {
     const struct eng_ids *prompt = &ask->prompt[choice / ask->n_each];
-    *out = (struct eng_request){ .token = prompt->id,
-                                 .n_token = (int)prompt->n,
-                                 .n_predict = ask->n_predict,
-                                 .ignore_eos = ask->ignore_eos,
-                                 .sampling = ask->sampling,
-                                 .grammar = ask->grammar,
-                                 .n_top = ask->n_top,
-                                 .priority = ask->priority,
-                                 .user = ask->user };
+    *out = (struct eng_request){.token = prompt->id,
+                                .n_token = (int)prompt->n,
+                                .n_predict = ask->n_predict,
+                                .ignore_eos = ask->ignore_eos,
+                                .sampling = ask->sampling,
+                                .grammar = ask->grammar,
+                                .n_top = ask->n_top,
+                                .priority = ask->priority,
+                                .user = ask->user};
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
@@ -599,8 +386,8 @@ int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct en
     struct eng_ask *ask = new_ask(api, body, n, why);
     if (!ask)
         return refused(why);
-    struct parse p = { .ask = ask, .desk = desk, .why = why,
-                       .body = { .object = ask->body, .why = why } };
+    struct eng_parse p = {
+        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
     json_t *variables = read_talk(&p);
     int error = variables ? eng_chat_render(desk->chat, variables, text, n_text, &e) : 0;
     if (error)

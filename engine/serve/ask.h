@@ -15,8 +15,8 @@
  * text is never taken from a request, and of chat_template_kwargs only what asks for more or less
  * thinking.
  *
- * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
- * the noise of sampling.choice = i % n.  Each is one session, and the same bytes as alone. */
+ * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n
+ * with the noise of sampling.choice = i % n.  Each is one session, and the same bytes as alone. */
 #ifndef ENGINE_SERVE_ASK_H
 #define ENGINE_SERVE_ASK_H
 
@@ -69,13 +69,13 @@ struct eng_desk {
     const struct gr_tokens *gr_tokens;     /* NULL: no answer can be constrained */
     const char *const *model;              /* [n_model] the first is the one that is told */
     int n_model;
-    bool any_model;                        /* whatever name a request has will do */
-    const char *fingerprint;               /* of model and program, or NULL */
-    int n_ctx;                             /* tokens of a prompt and its answer */
-    int n_choice;                          /* at most, of one request; 0: ENG_ASK_CHOICES */
-    struct spec_params sampling;           /* where the request says nothing */
-    int n_predict;                         /* likewise; -1: to the end of the context */
-    bool text_arguments;                   /* see eng_desk_learn */
+    bool any_model;              /* whatever name a request has will do */
+    const char *fingerprint;     /* of model and program, or NULL */
+    int n_ctx;                   /* tokens of a prompt and its answer */
+    int n_choice;                /* at most, of one request; 0: ENG_ASK_CHOICES */
+    struct spec_params sampling; /* where the request says nothing */
+    int n_predict;               /* likewise; -1: to the end of the context */
+    bool text_arguments;         /* see eng_desk_learn */
 };
 
 /* Finds out what form of a call's arguments the chat template takes: once, when chat is set. */

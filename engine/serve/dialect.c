@@ -5,7 +5,7 @@
 
 struct eng_usage eng_usage_of(const struct eng_reply *r)
 {
-    struct eng_usage u = { 0 };
+    struct eng_usage u = {0};
     for (int i = 0; i < r->ask->n_prompt; i++) {
         u.prompt += (int)r->ask->prompt[i].n;
         u.cached += r->choice[i * r->ask->n_each].n_cached;
@@ -29,7 +29,7 @@ void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r)
 
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind)
 {
-    struct eng_bytes all = { 0 };
+    struct eng_bytes all = {0};
     for (int i = 0; i < c->n_part; i++)
         if (c->part[i].kind == kind)
             eng_bytes_add(&all, c->part[i].text.data, c->part[i].text.n);

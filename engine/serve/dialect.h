@@ -30,8 +30,14 @@ struct eng_entry {
                            characters */
 };
 
-enum eng_end { ENG_END_NONE, ENG_END_STOP, ENG_END_STRING, ENG_END_LENGTH, ENG_END_CALLS,
-               ENG_END_FAILED };
+enum eng_end {
+    ENG_END_NONE,
+    ENG_END_STOP,
+    ENG_END_STRING,
+    ENG_END_LENGTH,
+    ENG_END_CALLS,
+    ENG_END_FAILED
+};
 
 struct eng_choice {
     int index;
@@ -47,7 +53,7 @@ struct eng_choice {
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
     int n_entry, entry_cap;
-    int n_sure, n_told;        /* known to be text; told, or dropped as soon as they are */
+    int n_sure, n_told; /* known to be text; told, or dropped as soon as they are */
     size_t n_text, n_text_char, n_shown; /* of the text: all that came, and what was let out */
 };
 
@@ -61,9 +67,9 @@ struct eng_reply {
     bool began, done;
     int status;
     int n_event;
-    struct eng_bytes out;   /* not yet taken */
-    struct eng_bytes taken; /* what take() gave last */
-    struct eng_bytes head;  /* members that all of an answer's objects begin with */
+    struct eng_bytes out;          /* not yet taken */
+    struct eng_bytes taken;        /* what take() gave last */
+    struct eng_bytes head;         /* members that all of an answer's objects begin with */
     struct eng_bytes piece, shown; /* of one token: its text, what the stop strings let through */
 };
 
@@ -85,7 +91,9 @@ extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_d
 
 /* ---- what they share ------------------------------------------------------------------------- */
 
-struct eng_usage { int prompt, cached, answer, thoughts; };
+struct eng_usage {
+    int prompt, cached, answer, thoughts;
+};
 struct eng_usage eng_usage_of(const struct eng_reply *r);
 
 /* The entries [first, last) as OpenAI's list of logprobs. */

@@ -11,14 +11,14 @@ static const struct {
     int status;
     const char *type, *messages_type; /* OpenAI's word, and Anthropic's */
 } types[] = {
-    { 400, "invalid_request_error", "invalid_request_error" },
-    { 401, "authentication_error", "authentication_error" },
-    { 403, "permission_error", "permission_error" },
-    { 404, "not_found_error", "not_found_error" },
-    { 413, "invalid_request_error", "request_too_large" },
-    { 429, "rate_limit_error", "rate_limit_error" },
-    { 501, "not_supported_error", "api_error" },
-    { 503, "unavailable_error", "overloaded_error" },
+    {400, "invalid_request_error", "invalid_request_error"},
+    {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},
+    {404, "not_found_error", "not_found_error"},
+    {413, "invalid_request_error", "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_error"},
+    {501, "not_supported_error", "api_error"},
+    {503, "unavailable_error", "overloaded_error"},
 };
 
 static int find_type(int status)
@@ -42,9 +42,8 @@ static const char *type_of(int status, enum eng_api api)
 static int refuse(struct eng_refusal *why, int status, const char *code, const char *param,
                   const char *format, va_list args)
 {
-    *why = (struct eng_refusal){
-        .status = status, .type = type_of(status, ENG_API_CHAT), .code = code
-    };
+    *why =
+        (struct eng_refusal){.status = status, .type = type_of(status, ENG_API_CHAT), .code = code};
     snprintf(why->param, sizeof why->param, "%s", param ? param : "");
     vsnprintf(why->message, sizeof why->message, format, args);
     for (char *c = why->message; *c; c++) /* one line, whatever a template or a body has in it */
@@ -189,8 +188,8 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
         return NULL;
     }
     if (json_array_size(value) > most) {
-        eng_field_refuse(f, name, "has %zu items; at most %zu are possible",
-                         json_array_size(value), most);
+        eng_field_refuse(f, name, "has %zu items; at most %zu are possible", json_array_size(value),
+                         most);
         return NULL;
     }
     return value;
@@ -206,7 +205,7 @@ static void expect_object(struct eng_fields *f, json_t *value)
 
 struct eng_fields eng_field_object(const struct eng_fields *f, const char *name)
 {
-    struct eng_fields in = { .why = f->why };
+    struct eng_fields in = {.why = f->why};
     memcpy(in.path, f->path, sizeof in.path);
     join(in.path, name);
     join(in.path, ".");
@@ -217,7 +216,7 @@ struct eng_fields eng_field_object(const struct eng_fields *f, const char *name)
 struct eng_fields eng_field_item(const struct eng_fields *f, const char *name, size_t i,
                                  json_t *item)
 {
-    struct eng_fields in = { .why = f->why };
+    struct eng_fields in = {.why = f->why};
     char index[32];
     snprintf(index, sizeof index, "[%zu].", i);
     memcpy(in.path, f->path, sizeof in.path);

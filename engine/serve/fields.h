@@ -1,8 +1,8 @@
 /* engine/serve/fields.h - the members of a request's objects, each read with its type and its
  * range.  Internal to engine/serve.
  *
- * A reader gives a member or, when it is absent or null, leaves everything as it was.  The first one
- * that is wrong is told in *why, by its whole name ("messages[3].role"), and from then on every
+ * A reader gives a member or, when it is absent or null, leaves everything as it was.  The first
+ * one that is wrong is told in *why, by its whole name ("messages[3].role"), and from then on every
  * reader with the same `why` finds nothing: a parser reads all it wants in a row and looks once,
  * with eng_refused(). */
 #ifndef ENGINE_SERVE_FIELDS_H

@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICK_US 100000
+#define TICK_MS 100
 #define BACKLOG 1024
 #define HARD_HEADER 8 /* times the limit: what evhttp itself refuses, in its own words */
 #define HARD_BODY 2
@@ -460,7 +460,8 @@ static int open_socket(struct eng_http *h, int *out)
 
 static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
 {
-    const struct timeval every = {0, TICK_US};
+    int ms = h->opt.tick_ms ? h->opt.tick_ms : TICK_MS;
+    const struct timeval every = {ms / 1000, ms % 1000 * 1000};
     struct evhttp_bound_socket *bound = NULL;
     if ((h->evhttp = evhttp_new(base))) {
         evhttp_set_bevcb(h->evhttp, on_accept, h);

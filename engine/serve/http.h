@@ -32,6 +32,7 @@ struct eng_http_options {
     size_t max_unsent;                          /* of one answer */
     int max_connection;
     int patience_ms, idle_ms;
+    int tick_ms;                                /* how often that is looked at; 0: every 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_gone)(void *arg, struct eng_exchange *x);
     void *arg;

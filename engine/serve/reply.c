@@ -1,8 +1,8 @@
 /* Tokens to parts of an answer, and parts to the writer of the request's dialect.
  *
  * Stop strings end the content alone: what a model thinks, and the arguments of its calls, are not
- * looked at.  Log probabilities are told of the tokens of the content, each with the text it is part
- * of; a token is known to be one when speech gave its text as content. */
+ * looked at.  Log probabilities are told of the tokens of the content, each with the text it is
+ * part of; a token is known to be one when speech gave its text as content. */
 #include "engine/serve/dialect.h"
 
 #include <string.h>
@@ -17,8 +17,9 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
         struct eng_entry *entry = kn_realloc(c->entry, old * sizeof *entry, cap * sizeof *entry);
         if (entry)
             c->entry = entry;
-        struct spec_top *top = !n_top ? NULL : kn_realloc(c->top, old * n_top * sizeof *top,
-                                                          cap * n_top * sizeof *top);
+        struct spec_top *top =
+            !n_top ? NULL
+                   : kn_realloc(c->top, old * n_top * sizeof *top, cap * n_top * sizeof *top);
         if (top)
             c->top = top;
         if (!entry || (n_top && !top)) {
@@ -27,9 +28,9 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
         }
         c->entry_cap = (int)cap;
     }
-    c->entry[i] = (struct eng_entry){ .token = t->token, .logprob = t->logprob };
+    c->entry[i] = (struct eng_entry){.token = t->token, .logprob = t->logprob};
     for (size_t k = 0; k < n_top; k++)
-        c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ ENG_NO_TOKEN, 0 };
+        c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ENG_NO_TOKEN, 0};
     c->n_entry++;
 }
 
@@ -61,7 +62,8 @@ static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int
 }
 
 /* Text came: of the tokens not yet known to be text, those that it is made of are.  The ones before
- * them were a mark, which is short.  What is no UTF-8 is not found this way, and taken as it comes. */
+ * them were a mark, which is short.  What is no UTF-8 is not found this way, and taken as it comes.
+ */
 static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
 {
     enum { MARK = 64 };
@@ -126,7 +128,7 @@ static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c,
         c->part_cap = (int)cap;
     }
     struct eng_part *p = &c->part[c->n_part++];
-    *p = (struct eng_part){ .kind = kind, .call = c->n_call, .first_entry = c->n_told };
+    *p = (struct eng_part){.kind = kind, .call = c->n_call, .first_entry = c->n_told};
     eng_bytes_add(&p->name, name, n);
     r->out.failed |= p->name.failed;
     if (kind == ENG_PART_CALL) {
@@ -354,9 +356,9 @@ static int open_choice(struct eng_reply *r, int i)
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
     if (error || r->ask->api == ENG_API_COMPLETIONS || !r->desk->speech)
         return error;
-    return eng_speech_open(&c->speech, &(struct eng_speech_options){ .style = r->desk->speech,
-                                                                     .tools = r->ask->tools,
-                                                                     .thinks = r->ask->thinks });
+    return eng_speech_open(&c->speech, &(struct eng_speech_options){.style = r->desk->speech,
+                                                                    .tools = r->ask->tools,
+                                                                    .thinks = r->ask->thinks});
 }
 
 int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk)
@@ -445,7 +447,7 @@ const char *eng_reply_take(struct eng_reply *r, size_t *n)
 {
     struct eng_bytes given = r->taken;
     r->taken = r->out;
-    r->out = (struct eng_bytes){ .data = given.data, .cap = given.cap, .failed = r->taken.failed };
+    r->out = (struct eng_bytes){.data = given.data, .cap = given.cap, .failed = r->taken.failed};
     *n = r->taken.n;
     return r->taken.data;
 }
@@ -454,7 +456,7 @@ int eng_reply_tokens(const struct eng_reply *r, int choice) { return r->choice[c
 
 const char *eng_reply_finish(const struct eng_reply *r, int choice)
 {
-    static const char *const names[] = { NULL, "stop", "stop", "length", "tool_calls", "error" };
+    static const char *const names[] = {NULL, "stop", "stop", "length", "tool_calls", "error"};
     return names[r->choice[choice].end];
 }
 

@@ -27,7 +27,7 @@ static bool reserve_event(struct eng_speech *s)
 
 static void push(struct eng_speech *s, struct queued e, const char *p)
 {
-    struct queued *last = s->n_event > s->next_event ? &s->event[s->n_event - 1] : NULL;
+    struct queued *last = s->n_event ? &s->event[s->n_event - 1] : NULL;
     const bool joins = last && last->kind == e.kind && last->call == e.call &&
                        (e.kind <= ENG_SPEECH_REASONING || e.kind == ENG_SPEECH_ARGUMENTS);
     e.at = s->out.n;

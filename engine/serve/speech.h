@@ -119,11 +119,12 @@ struct eng_speech_tools {
 };
 
 /* What an answer may be: auto is any text, but a call is one of the tools', with arguments that
- * conform to its parameters; required and named are a call at once, after thoughts if the model has
- * them.  Every text of the grammar is read by eng_speech as such calls.  With a schema an answer is
- * either one call or more, at once, or JSON that conforms to it.  *out is NULL where nothing is to
- * be kept to: no schema, and no tools or `none`.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or KN_ELIMIT,
- * and one line for whoever sent the request in why[n_why]. */
+ * conform to its parameters (where calls are bare objects, an answer that begins with { is one);
+ * required and named are a call at once, after thoughts if the model has them.  Every text of the
+ * grammar is read by eng_speech as such calls.  With a schema an answer is either one call or more,
+ * at once, or JSON that conforms to it.  *out is NULL where nothing is to be kept to: no schema, and
+ * no tools, `none`, or auto with a style that has no calls.  Otherwise KN_EINVAL, KN_EUNSUPPORTED or
+ * KN_ELIMIT, and one line for whoever sent the request in why[n_why]. */
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
                        const struct eng_speech_tools *t, char *why, size_t n_why);
 

@@ -209,7 +209,7 @@ static void object_byte(struct eng_speech *s, uint8_t c)
         give_up_before(s);
         return;
     }
-    if (top && in_string && j->key && c != '"')
+    if (top && in_string && j->key && c != '"' && s->key.n <= ENG_SPEECH_NAME)
         add(s, &s->key, c);
     enum json_step step = eng_json_step(j, c);
     if (step == JSON_BAD) {

@@ -518,18 +518,15 @@ static int write_grammar(struct gr_grammar **out, struct writer *w,
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
                        const struct eng_speech_tools *t, char *why, size_t n_why)
 {
-    bool calls = t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
+    const bool can = s->way != ENG_SPEECH_NONE;
+    const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
+    const bool calls = can && t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
     *out = NULL;
     *why = 0;
-    if (calls && s->way == ENG_SPEECH_NONE) {
-        snprintf(why, n_why, "this model's chat template has no way to call tools");
-        calls = false;
-        if (t->choice != ENG_TOOL_AUTO)
-            return KN_EUNSUPPORTED;
-    }
-    if (!calls && (t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED)) {
-        snprintf(why, n_why, "a call is wanted, and there are no tools");
-        return KN_EINVAL;
+    if (must && !calls) {
+        snprintf(why, n_why, can ? "a call is wanted, and there are no tools"
+                                 : "this model's chat template has no way to call tools");
+        return can ? KN_EINVAL : KN_EUNSUPPORTED;
     }
     if (!calls && !t->schema)
         return 0;

@@ -333,8 +333,7 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
     }
     if (!eng_text_add(&s->value, (char *)&c, 1))
         s->error = KN_ENOMEM;
-    if (!s->json.bad && !(eng_json_whole(&s->json) && eng_speech_space(c)))
-        eng_json_step(&s->json, c);
+    eng_json_step(&s->json, c);
     if (s->value.n <= ENG_SPEECH_HELD)
         return;
     s->free_string = true; /* too long to wait for */

@@ -65,11 +65,12 @@ static void add_text(struct talk *t, json_t *m, const char *name, json_t *text)
 static void join_texts(struct talk *t, json_t *m, const char *name)
 {
     json_t *pieces = json_object_get(m, name), *piece;
-    struct eng_bytes b = { 0 };
+    struct eng_bytes b = {0};
     size_t i;
     if (!pieces)
         return;
-    json_array_foreach(pieces, i, piece) {
+    json_array_foreach(pieces, i, piece)
+    {
         eng_bytes_add(&b, "\n", i > 0);
         eng_bytes_add(&b, json_string_value(piece), json_string_length(piece));
     }
@@ -85,7 +86,7 @@ static json_t *arguments(const struct talk *t, json_t *given)
     if (!given || (json_is_string(given) && !json_string_length(given)))
         return t->desk->text_arguments ? json_string("{}") : json_object();
     if (json_is_object(given) && t->desk->text_arguments) {
-        struct eng_bytes b = { 0 };
+        struct eng_bytes b = {0};
         eng_bytes_json(&b, given);
         object = b.failed ? NULL : json_stringn_nocheck(b.data, b.n);
         eng_bytes_free(&b);
@@ -104,18 +105,16 @@ static json_t *arguments(const struct talk *t, json_t *given)
     return object ? object : json_deep_copy(given);
 }
 
-static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *name,
-                     json_t *given)
+static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *name, json_t *given)
 {
     json_t *calls = json_object_get(m, "tool_calls");
     if (!calls) {
         calls = json_array();
         set(t, m, "tool_calls", calls);
     }
-    json_t *call =
-        json_pack("{s:s, s:o, s:{s:o, s:o}}", "type", "function", "id",
-                  id ? json_deep_copy(id) : json_string(""), "function", "name",
-                  json_deep_copy(name), "arguments", arguments(t, given));
+    json_t *call = json_pack("{s:s, s:o, s:{s:o, s:o}}", "type", "function", "id",
+                             id ? json_deep_copy(id) : json_string(""), "function", "name",
+                             json_deep_copy(name), "arguments", arguments(t, given));
     if (!call || json_array_append_new(calls, call))
         no_memory(t);
     if (id && json_string_length(id) && strlen(json_string_value(id)) == json_string_length(id))
@@ -139,8 +138,8 @@ static json_t *add_result(struct talk *t, const json_t *id)
 /* The text of one part, or NULL after a refusal. */
 static json_t *part_text(const struct eng_fields *part)
 {
-    static const char *const text[] = { "text", "input_text", "output_text", "reasoning_text",
-                                        "summary_text" };
+    static const char *const text[] = {"text", "input_text", "output_text", "reasoning_text",
+                                       "summary_text"};
     const char *type = json_string_value(eng_field_string(part, "type"));
     json_t *value;
     if (eng_refused(part->why))
@@ -156,8 +155,11 @@ static json_t *part_text(const struct eng_fields *part)
             eng_field_refuse(part, "refusal", "is missing");
         return value;
     }
-    eng_field_refuse(part, "type", type ? "is '%.40s': only text can be read, no images, sounds "
-                                          "or files" : "is missing", type);
+    eng_field_refuse(part, "type",
+                     type ? "is '%.40s': only text can be read, no images, sounds "
+                            "or files"
+                          : "is missing",
+                     type);
     return NULL;
 }
 
@@ -174,7 +176,8 @@ static void add_member(struct talk *t, json_t *m, const char *to, const struct e
     if (value && !json_is_array(value))
         eng_field_refuse(f, name, "must be a string or a list of parts");
     value = eng_field_array(f, name, ENG_ASK_MESSAGES);
-    json_array_foreach(value, i, part) {
+    json_array_foreach(value, i, part)
+    {
         struct eng_fields in = eng_field_item(f, name, i, part);
         add_text(t, m, to, part_text(&in));
         if (eng_refused(t->why))
@@ -203,7 +206,8 @@ static void read_calls(struct talk *t, const struct eng_fields *f, json_t *m)
 {
     json_t *calls = eng_field_array(f, "tool_calls", ENG_ASK_TOOLS), *call;
     size_t i;
-    json_array_foreach(calls, i, call) {
+    json_array_foreach(calls, i, call)
+    {
         struct eng_fields in = eng_field_item(f, "tool_calls", i, call);
         struct eng_fields function = eng_field_object(&in, "function");
         json_t *id = eng_field_string(&in, "id"), *name = required_string(&function, "name");
@@ -218,8 +222,8 @@ static void read_calls(struct talk *t, const struct eng_fields *f, json_t *m)
 
 static void read_chat_message(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = { "system", "developer", "user",
-                                         "assistant", "tool", "function" };
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
     enum { SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL, FUNCTION };
     int role = eng_field_choice(f, "role", roles, 6);
     json_t *m;
@@ -246,19 +250,20 @@ static void read_chat_message(struct talk *t, const struct eng_fields *f)
 
 static void read_item_message(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = { "system", "developer", "user", "assistant" };
+    static const char *const roles[] = {"system", "developer", "user", "assistant"};
     int role = eng_field_choice(f, "role", roles, 4);
     if (role < 0)
         eng_field_refuse(f, "role", "is missing");
     else
-        add_content(t, role == 3 ? turn(t, "assistant")
-                                 : add_message(t, role == 2 ? "user" : "system"), f, "content");
+        add_content(
+            t, role == 3 ? turn(t, "assistant") : add_message(t, role == 2 ? "user" : "system"), f,
+            "content");
 }
 
 static void read_item(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const types[] = { "message", "function_call", "function_call_output",
-                                         "reasoning" };
+    static const char *const types[] = {"message", "function_call", "function_call_output",
+                                        "reasoning"};
     enum { MESSAGE, CALL, OUTPUT, REASONING };
     int type = eng_field_choice(f, "type", types, 4);
     if (type == CALL) {
@@ -282,8 +287,8 @@ static void read_item(struct talk *t, const struct eng_fields *f)
 static void read_block(struct talk *t, const struct eng_fields *f, const char *role)
 {
     const char *type = json_string_value(eng_field_string(f, "type"));
-    bool is_user = strcmp(role, "user") == 0;
-    if (type && !strcmp(type, "tool_use") && !is_user) {
+    bool is_user = strcmp(role, "user") == 0, is_assistant = strcmp(role, "assistant") == 0;
+    if (type && !strcmp(type, "tool_use") && is_assistant) {
         json_t *id = required_string(f, "id"), *name = required_string(f, "name");
         struct eng_fields input = eng_field_object(f, "input");
         if (!eng_refused(t->why))
@@ -291,10 +296,10 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
     } else if (type && !strcmp(type, "tool_result") && is_user) {
         json_t *m = add_result(t, required_string(f, "tool_use_id"));
         add_member(t, m, "content", f, "content");
-    } else if (type && !strcmp(type, "thinking") && !is_user) {
+    } else if (type && !strcmp(type, "thinking") && is_assistant) {
         json_t *thoughts = required_string(f, "thinking");
         add_text(t, turn(t, role), t->thoughts, thoughts);
-    } else if (!type || is_user || strcmp(type, "redacted_thinking") != 0) {
+    } else if (!type || !is_assistant || strcmp(type, "redacted_thinking") != 0) {
         json_t *text = part_text(f);
         add_text(t, turn(t, role), "content", text);
     }
@@ -302,8 +307,8 @@ static void read_block(struct talk *t, const struct eng_fields *f, const char *r
 
 static void read_turn(struct talk *t, const struct eng_fields *f)
 {
-    static const char *const roles[] = { "user", "assistant" };
-    int role = eng_field_choice(f, "role", roles, 2);
+    static const char *const roles[] = {"user", "assistant", "system"};
+    int role = eng_field_choice(f, "role", roles, 3);
     json_t *content = eng_field(f, "content"), *block;
     size_t i;
     if (role < 0)
@@ -311,7 +316,8 @@ static void read_turn(struct talk *t, const struct eng_fields *f)
     else if (!json_array_size(content)) /* a string, or wrong */
         add_content(t, turn(t, roles[role]), f, "content");
     content = json_is_array(content) ? eng_field_array(f, "content", ENG_ASK_MESSAGES) : NULL;
-    json_array_foreach(content, i, block) {
+    json_array_foreach(content, i, block)
+    {
         struct eng_fields in = eng_field_item(f, "content", i, block);
         if (eng_refused(t->why))
             return;
@@ -328,7 +334,8 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
     size_t i;
     if (!json_array_size(list))
         eng_field_refuse(body, name, list ? "is empty" : "is missing");
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         struct eng_fields f = eng_field_item(body, name, i, item);
         if (eng_refused(t->why))
             return;
@@ -340,9 +347,11 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
                           const struct eng_desk *desk)
 {
     const bool harmony = desk->speech && desk->speech->way == ENG_SPEECH_HARMONY;
-    struct talk t = { .desk = desk, .why = body->why,
-                      .thoughts = harmony ? "thinking" : "reasoning_content",
-                      .messages = json_array(), .names = json_object() };
+    struct talk t = {.desk = desk,
+                     .why = body->why,
+                     .thoughts = harmony ? "thinking" : "reasoning_content",
+                     .messages = json_array(),
+                     .names = json_object()};
     const char *before = api == ENG_API_RESPONSES ? "instructions" : "system";
     json_t *m;
     size_t i;
@@ -358,7 +367,8 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
         add_content(&t, add_message(&t, "user"), body, "input");
     else
         read_list(&t, body, "input", read_item);
-    json_array_foreach(t.messages, i, m) {
+    json_array_foreach(t.messages, i, m)
+    {
         join_texts(&t, m, "content");
         join_texts(&t, m, t.thoughts);
         if (harmony && json_string_length(json_object_get(m, "content")))
@@ -379,12 +389,11 @@ static char *render_call(const struct eng_desk *desk, json_t *given)
     struct eng_template_error e;
     char *text = NULL;
     size_t n;
-    json_t *variables = json_pack(
-        "{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages",
-        "role", "user", "content", "a",
-        "role", "assistant", "content", "", "tool_calls",
-        "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments", given,
-        "add_generation_prompt", 0);
+    json_t *variables =
+        json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages",
+                  "role", "user", "content", "a", "role", "assistant", "content", "", "tool_calls",
+                  "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
+                  given, "add_generation_prompt", 0);
     if (variables && eng_chat_render(desk->chat, variables, &text, &n, &e))
         text = NULL;
     json_decref(variables);

@@ -1,9 +1,10 @@
 /* engine/serve/talk.h - conversations and tools of three dialects as a chat template wants them.
  * Internal to engine/serve.
  *
- * A template knows one form, that of chat completions: messages of system, user, assistant and tool,
- * each with its text, the assistant's with tool_calls and reasoning_content too.  Responses' items
- * and Anthropic's blocks become the same; what a text model cannot read is refused by name. */
+ * A template knows one form, that of chat completions: messages of system, user, assistant and
+ * tool, each with its text, the assistant's with tool_calls and reasoning_content too.  Responses'
+ * items and Anthropic's blocks become the same; what a text model cannot read is refused by name.
+ */
 #ifndef ENGINE_SERVE_TALK_H
 #define ENGINE_SERVE_TALK_H
 

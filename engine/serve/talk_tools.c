@@ -24,7 +24,8 @@ static void check_name(const struct eng_fields *f, const struct eng_talk_tools *
             eng_field_refuse(f, "name", "may hold letters, digits and _ - . : / only");
             return;
         }
-    json_array_foreach(t->list, i, other) {
+    json_array_foreach(t->list, i, other)
+    {
         json_t *its = json_object_get(json_object_get(other, "function"), "name");
         if (!strcmp(json_string_value(its), name))
             eng_field_refuse(f, "name", "is that of another tool too: '%s'", name);
@@ -73,9 +74,9 @@ static void read_tool(struct eng_talk_tools *t, enum eng_api api, const struct e
 /* A choice that is an object names one. */
 static void read_named(struct eng_talk_tools *t, enum eng_api api, const struct eng_fields *f)
 {
-    static const char *const types[] = { "function", "tool", "auto", "any", "none" };
-    static const enum eng_tool_choice choices[] = { ENG_TOOL_NAMED, ENG_TOOL_NAMED, ENG_TOOL_AUTO,
-                                                    ENG_TOOL_REQUIRED, ENG_TOOL_NONE };
+    static const char *const types[] = {"function", "tool", "auto", "any", "none"};
+    static const enum eng_tool_choice choices[] = {ENG_TOOL_NAMED, ENG_TOOL_NAMED, ENG_TOOL_AUTO,
+                                                   ENG_TOOL_REQUIRED, ENG_TOOL_NONE};
     bool alone = false;
     int type = eng_field_choice(f, "type", types, api == ENG_API_MESSAGES ? 5 : 1);
     if (type < 0) {
@@ -95,9 +96,8 @@ static void read_named(struct eng_talk_tools *t, enum eng_api api, const struct 
 
 static void read_choice(struct eng_talk_tools *t, enum eng_api api, const struct eng_fields *body)
 {
-    static const char *const words[] = { "auto", "none", "required" };
-    static const enum eng_tool_choice choices[] = { ENG_TOOL_AUTO, ENG_TOOL_NONE,
-                                                    ENG_TOOL_REQUIRED };
+    static const char *const words[] = {"auto", "none", "required"};
+    static const enum eng_tool_choice choices[] = {ENG_TOOL_AUTO, ENG_TOOL_NONE, ENG_TOOL_REQUIRED};
     if (json_is_object(eng_field(body, "tool_choice"))) {
         struct eng_fields f = eng_field_object(body, "tool_choice");
         read_named(t, api, &f);
@@ -116,7 +116,8 @@ static void check_choice(const struct eng_talk_tools *t, const struct eng_fields
         eng_field_refuse(body, "tool_choice", "wants a call, but there are no tools");
     if (t->choice != ENG_TOOL_NAMED || eng_refused(body->why))
         return;
-    json_array_foreach(t->list, i, tool) {
+    json_array_foreach(t->list, i, tool)
+    {
         json_t *its = json_object_get(json_object_get(tool, "function"), "name");
         if (!strcmp(json_string_value(its), t->name))
             return;
@@ -128,11 +129,11 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 {
     json_t *tools = eng_field_array(body, "tools", ENG_ASK_TOOLS), *tool;
     size_t i;
-    *out = (struct eng_talk_tools){ .choice = ENG_TOOL_AUTO, .parallel = true,
-                                    .list = json_array() };
+    *out = (struct eng_talk_tools){.choice = ENG_TOOL_AUTO, .parallel = true, .list = json_array()};
     if (!out->list)
         eng_refuse(body->why, 500, NULL, NULL, "no memory for the tools");
-    json_array_foreach(tools, i, tool) {
+    json_array_foreach(tools, i, tool)
+    {
         struct eng_fields f = eng_field_item(body, "tools", i, tool);
         if (eng_refused(body->why))
             break;
@@ -150,9 +151,9 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
 /* ---- thinking -------------------------------------------------------------------------------- */
 
 /* What templates know of it; nothing here can take the place of a conversation's parts. */
-static const char *const kwargs[] = { "enable_thinking", "thinking", "reasoning_effort",
-                                      "thinking_budget", "preserve_thinking", "clear_thinking",
-                                      "keep_past_thinking" };
+static const char *const kwargs[] = {"enable_thinking",   "thinking",          "reasoning_effort",
+                                     "thinking_budget",   "preserve_thinking", "clear_thinking",
+                                     "keep_past_thinking"};
 enum { KWARG_BYTES = 64 };
 
 static void set_thinking(json_t *variables, bool on)
@@ -163,7 +164,7 @@ static void set_thinking(json_t *variables, bool on)
 
 static void read_effort(json_t *variables, const struct eng_fields *f, const char *name)
 {
-    static const char *const words[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     int word = eng_field_choice(f, name, words, 7);
     if (word < 0)
         return;
@@ -174,7 +175,7 @@ static void read_effort(json_t *variables, const struct eng_fields *f, const cha
 
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body)
 {
-    static const char *const types[] = { "enabled", "disabled", "adaptive" };
+    static const char *const types[] = {"enabled", "disabled", "adaptive"};
     struct eng_fields in = eng_field_object(body, "chat_template_kwargs");
     const char *name;
     json_t *value;
@@ -189,12 +190,14 @@ void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fie
         if (type == 0 || type == 1)
             set_thinking(variables, type == 0);
     }
-    json_object_foreach(in.object, name, value) {
+    json_object_foreach(in.object, name, value)
+    {
         int i = (int)(sizeof kwargs / sizeof *kwargs) - 1;
         while (i >= 0 && strcmp(kwargs[i], name) != 0)
             i--;
         if (i < 0)
-            eng_field_refuse(&in, name, "is no variable that a request may set: enable_thinking, "
+            eng_field_refuse(&in, name,
+                             "is no variable that a request may set: enable_thinking, "
                              "reasoning_effort and the like are");
         else if (json_is_object(value) || json_is_array(value) ||
                  json_string_length(value) > KWARG_BYTES)

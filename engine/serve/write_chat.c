@@ -1,13 +1,13 @@
 /* Chat completions: chunks of deltas, or one object with messages.
  *
- * What clients hold to: the first chunk of a choice has the role, the last one its finish_reason and
- * no content; a call's id and name come once, before its arguments; thoughts go by two names, of
- * which every client knows one. */
+ * What clients hold to: the first chunk of a choice has the role, the last one its finish_reason
+ * and no content; a call's id and name come once, before its arguments; thoughts go by two names,
+ * of which every client knows one. */
 #include "engine/serve/dialect.h"
 
 #include <string.h>
 
-static const char *const finish[] = { NULL, "stop", "stop", "length", "tool_calls", "stop" };
+static const char *const finish[] = {NULL, "stop", "stop", "length", "tool_calls", "stop"};
 
 /* ---- a stream -------------------------------------------------------------------------------- */
 
@@ -87,7 +87,8 @@ static void chat_part_more(struct eng_reply *r, struct eng_choice *c, const stru
         eng_bytes_text(out, ",\"reasoning_content\":");
         eng_bytes_quote(out, text, n);
     } else {
-        eng_bytes_format(out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
+        eng_bytes_format(out,
+                         "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
         eng_bytes_quote(out, text, n);
         eng_bytes_text(out, "}}]");
     }
@@ -186,7 +187,12 @@ static void chat_body(struct eng_reply *r)
 }
 
 const struct eng_dialect eng_dialect_chat = {
-    .begin = chat_begin, .part_begin = chat_part_begin, .part_more = chat_part_more,
-    .part_end = chat_part_end, .choice_end = chat_choice_end, .end = chat_end,
-    .error = chat_error, .body = chat_body,
+    .begin = chat_begin,
+    .part_begin = chat_part_begin,
+    .part_more = chat_part_more,
+    .part_end = chat_part_end,
+    .choice_end = chat_choice_end,
+    .end = chat_end,
+    .error = chat_error,
+    .body = chat_body,
 };

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const finish[] = { NULL, "stop", "stop", "length", "stop", "stop" };
+static const char *const finish[] = {NULL, "stop", "stop", "length", "stop", "stop"};
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
 
@@ -41,7 +41,7 @@ static void write_top(struct eng_bytes *out, const struct eng_reply *r, const st
     struct spec_top all[ENG_TOP + 1];
     for (int k = 0; k < n_top && c->top[i * n_top + k].token != ENG_NO_TOKEN; k++)
         all[n++] = c->top[i * n_top + k];
-    all[n++] = (struct spec_top){ c->entry[i].token, c->entry[i].logprob };
+    all[n++] = (struct spec_top){c->entry[i].token, c->entry[i].logprob};
     eng_bytes_text(out, "{");
     for (int k = 0; k < n; k++) {
         int first = 0;
@@ -62,7 +62,8 @@ static void write_logprobs(struct eng_bytes *out, const struct eng_reply *r,
 {
     if (!r->ask->logprobs || first == last) {
         eng_bytes_text(out, r->ask->logprobs ? "{\"tokens\":[],\"token_logprobs\":[],"
-                                               "\"top_logprobs\":[],\"text_offset\":[]}" : "null");
+                                               "\"top_logprobs\":[],\"text_offset\":[]}"
+                                             : "null");
         return;
     }
     eng_bytes_text(out, "{\"tokens\":");
@@ -131,8 +132,8 @@ static void write_object(struct eng_reply *r)
     eng_bytes_text(&r->out, ",\"choices\":[");
 }
 
-static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const char *text,
-                        size_t n, int first, int last)
+static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const char *text, size_t n,
+                        int first, int last)
 {
     eng_bytes_text(&r->out, "data: ");
     write_object(r);
@@ -143,7 +144,7 @@ static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const c
 static void completions_begin(struct eng_reply *r)
 {
     for (int i = 0; r->ask->echo && i < r->n_choice; i++) {
-        struct eng_bytes b = { 0 };
+        struct eng_bytes b = {0};
         add_prompt(&b, r, &r->choice[i]);
         write_chunk(r, &r->choice[i], b.data, b.n, 0, 0);
         r->out.failed |= b.failed;
@@ -191,7 +192,7 @@ static void completions_body(struct eng_reply *r)
 {
     write_object(r);
     for (int i = 0; i < r->n_choice; i++) {
-        struct eng_bytes text = { 0 };
+        struct eng_bytes text = {0};
         const struct eng_choice *c = &r->choice[i];
         if (r->ask->echo)
             add_prompt(&text, r, c);
@@ -208,8 +209,12 @@ static void completions_body(struct eng_reply *r)
 }
 
 const struct eng_dialect eng_dialect_completions = {
-    .begin = completions_begin, .part_begin = completions_part,
-    .part_more = completions_part_more, .part_end = completions_part,
-    .choice_end = completions_choice_end, .end = completions_end,
-    .error = completions_error, .body = completions_body,
+    .begin = completions_begin,
+    .part_begin = completions_part,
+    .part_more = completions_part_more,
+    .part_end = completions_part,
+    .choice_end = completions_choice_end,
+    .end = completions_end,
+    .error = completions_error,
+    .body = completions_body,
 };

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-static const char *const reason[] = { NULL, "end_turn", "stop_sequence", "max_tokens", "tool_use",
-                                      "end_turn" };
+static const char *const reason[] = {NULL,         "end_turn", "stop_sequence",
+                                     "max_tokens", "tool_use", "end_turn"};
 
 static void begin_event(struct eng_reply *r, const char *type)
 {
@@ -111,8 +111,8 @@ static void messages_part_begin(struct eng_reply *r, struct eng_choice *c, const
 static void messages_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
                                const char *text, size_t n, int first)
 {
-    static const char *const delta[] = { "thinking_delta\",\"thinking", "text_delta\",\"text",
-                                         "input_json_delta\",\"partial_json" };
+    static const char *const delta[] = {"thinking_delta\",\"thinking", "text_delta\",\"text",
+                                        "input_json_delta\",\"partial_json"};
     (void)first;
     begin_event(r, "content_block_delta");
     eng_bytes_format(&r->out, ",\"index\":%d,\"delta\":{\"type\":\"%s\":", c->n_part - 1,
@@ -156,7 +156,12 @@ static void messages_error(struct eng_reply *r, const struct eng_refusal *why)
 static void messages_body(struct eng_reply *r) { write_message(r); }
 
 const struct eng_dialect eng_dialect_messages = {
-    .begin = messages_begin, .part_begin = messages_part_begin, .part_more = messages_part_more,
-    .part_end = messages_part_end, .choice_end = messages_choice_end, .end = messages_end,
-    .error = messages_error, .body = messages_body,
+    .begin = messages_begin,
+    .part_begin = messages_part_begin,
+    .part_more = messages_part_more,
+    .part_end = messages_part_end,
+    .choice_end = messages_choice_end,
+    .end = messages_end,
+    .error = messages_error,
+    .body = messages_body,
 };

@@ -11,7 +11,7 @@ static const char *arrival_id(const struct eng_reply *r) { return strchr(r->ask-
 static void write_item_id(struct eng_bytes *out, const struct eng_reply *r,
                           const struct eng_choice *c, const struct eng_part *p)
 {
-    static const char *const prefix[] = { "rs", "msg", "fc" };
+    static const char *const prefix[] = {"rs", "msg", "fc"};
     eng_bytes_format(out, "\"%s_%s_%d\"", prefix[p->kind], arrival_id(r), (int)(p - c->part));
 }
 
@@ -39,14 +39,16 @@ static void write_content(struct eng_bytes *out, const struct eng_reply *r,
     eng_bytes_text(out, "}");
 }
 
-static void write_item(struct eng_bytes *out, const struct eng_reply *r,
-                       const struct eng_choice *c, const struct eng_part *p, bool whole)
+static void write_item(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
+                       const struct eng_part *p, bool whole)
 {
     bool is_cut = c->end == ENG_END_LENGTH && p == &c->part[c->n_part - 1];
     eng_bytes_text(out, "{\"id\":");
     write_item_id(out, r, c, p);
     eng_bytes_format(out, ",\"status\":\"%s\"",
-                     !whole ? "in_progress" : is_cut ? "incomplete" : "completed");
+                     !whole   ? "in_progress"
+                     : is_cut ? "incomplete"
+                              : "completed");
     if (p->kind == ENG_PART_CALL) {
         eng_bytes_format(out, ",\"type\":\"function_call\",\"call_id\":\"%s\",\"name\":", p->id);
         eng_bytes_quote(out, p->name.data, p->name.n);
@@ -66,16 +68,20 @@ static void write_item(struct eng_bytes *out, const struct eng_reply *r,
 /* ---- the response ---------------------------------------------------------------------------- */
 
 /* Members that say again what was asked: with the type they have to have, or as if not given. */
-static const struct { const char *name; json_type type; const char *otherwise; } echoed[] = {
-    { "instructions", JSON_STRING, "null" },
-    { "max_output_tokens", JSON_INTEGER, "null" },
-    { "metadata", JSON_OBJECT, "{}" },
-    { "prompt_cache_key", JSON_STRING, "null" },
-    { "reasoning", JSON_OBJECT, "{\"effort\":null,\"summary\":null}" },
-    { "safety_identifier", JSON_STRING, "null" },
-    { "text", JSON_OBJECT, "{\"format\":{\"type\":\"text\"}}" },
-    { "tools", JSON_ARRAY, "[]" },
-    { "user", JSON_STRING, "null" },
+static const struct {
+    const char *name;
+    json_type type;
+    const char *otherwise;
+} echoed[] = {
+    {"instructions", JSON_STRING, "null"},
+    {"max_output_tokens", JSON_INTEGER, "null"},
+    {"metadata", JSON_OBJECT, "{}"},
+    {"prompt_cache_key", JSON_STRING, "null"},
+    {"reasoning", JSON_OBJECT, "{\"effort\":null,\"summary\":null}"},
+    {"safety_identifier", JSON_STRING, "null"},
+    {"text", JSON_OBJECT, "{\"format\":{\"type\":\"text\"}}"},
+    {"tools", JSON_ARRAY, "[]"},
+    {"user", JSON_STRING, "null"},
 };
 
 static void write_echoed(struct eng_bytes *out, const json_t *body)
@@ -164,8 +170,9 @@ static void write_response(struct eng_reply *r, const struct eng_refusal *why)
                             : ",\"incomplete_details\":null");
     write_echoed(out, r->ask->body);
     write_sampling(out, r->ask);
-    eng_bytes_text(out, ",\"previous_response_id\":null,\"truncation\":\"disabled\",\"store\":false,"
-                        "\"background\":false,\"service_tier\":\"default\",\"max_tool_calls\":null");
+    eng_bytes_text(out,
+                   ",\"previous_response_id\":null,\"truncation\":\"disabled\",\"store\":false,"
+                   "\"background\":false,\"service_tier\":\"default\",\"max_tool_calls\":null");
     if (ended)
         write_usage(out, r);
     else
@@ -177,8 +184,8 @@ static void write_response(struct eng_reply *r, const struct eng_refusal *why)
 
 static void begin_event(struct eng_reply *r, const char *type)
 {
-    eng_bytes_format(&r->out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d", type, type,
-                     r->n_event++);
+    eng_bytes_format(&r->out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d", type,
+                     type, r->n_event++);
 }
 
 static void end_event(struct eng_reply *r) { eng_bytes_text(&r->out, "}\n\n"); }
@@ -238,9 +245,9 @@ static void responses_part_begin(struct eng_reply *r, struct eng_choice *c,
 static void responses_part_more(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
                                 const char *text, size_t n, int first)
 {
-    static const char *const type[] = { "response.reasoning_text.delta",
-                                        "response.output_text.delta",
-                                        "response.function_call_arguments.delta" };
+    static const char *const type[] = {"response.reasoning_text.delta",
+                                       "response.output_text.delta",
+                                       "response.function_call_arguments.delta"};
     begin_content_event(r, type[p->kind], c, p);
     eng_bytes_text(&r->out, ",\"delta\":");
     eng_bytes_quote(&r->out, text, n);
@@ -253,8 +260,8 @@ static void responses_part_more(struct eng_reply *r, struct eng_choice *c, const
 
 static void responses_part_end(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p)
 {
-    static const char *const type[] = { "response.reasoning_text.done", "response.output_text.done",
-                                        "response.function_call_arguments.done" };
+    static const char *const type[] = {"response.reasoning_text.done", "response.output_text.done",
+                                       "response.function_call_arguments.done"};
     struct eng_bytes *out = &r->out;
     begin_content_event(r, type[p->kind], c, p);
     if (p->kind == ENG_PART_CALL) {
@@ -274,7 +281,8 @@ static void responses_part_end(struct eng_reply *r, struct eng_choice *c, const 
 
 static void responses_choice_end(struct eng_reply *r, struct eng_choice *c)
 {
-    response_event(r, c->end == ENG_END_LENGTH ? "response.incomplete" : "response.completed", NULL);
+    response_event(r, c->end == ENG_END_LENGTH ? "response.incomplete" : "response.completed",
+                   NULL);
 }
 
 static void responses_end(struct eng_reply *r) { (void)r; }
@@ -288,8 +296,12 @@ static void responses_error(struct eng_reply *r, const struct eng_refusal *why)
 static void responses_body(struct eng_reply *r) { write_response(r, NULL); }
 
 const struct eng_dialect eng_dialect_responses = {
-    .begin = responses_begin, .part_begin = responses_part_begin,
-    .part_more = responses_part_more, .part_end = responses_part_end,
-    .choice_end = responses_choice_end, .end = responses_end,
-    .error = responses_error, .body = responses_body,
+    .begin = responses_begin,
+    .part_begin = responses_part_begin,
+    .part_more = responses_part_more,
+    .part_end = responses_part_end,
+    .choice_end = responses_choice_end,
+    .end = responses_end,
+    .error = responses_error,
+    .body = responses_body,
 };

@@ -9,12 +9,13 @@
 #define N_CTX     256
 #define N_SESSION 12
 #ifdef __SANITIZE_THREAD__                             /* where everything takes thirty times as long */
-#define N_REQUEST 5
-#define SHARE(n)  ((n) / 5 + 1)
+#define N_REQUEST 4
+#define SHARE(n)  ((n) / 12 + 1)
 #else
 #define N_REQUEST 9
 #define SHARE(n)  (n)
 #endif
+#define WHOLE     (SHARE(12) == 12)
 
 static char path[64];
 static int n_vocab = 300;

@@ -9,16 +9,16 @@
 #include "tests/engine/recipe.h"
 
 #define DESK_TEMPLATE                                                                              \
-    "{% for m in messages %}<s>{{ m.role }}\n"                                                    \
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"             \
-    "{{ m.content }}"                                                                             \
-    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "          \
+    "{% for m in messages %}<s>{{ m.role }}\n"                                                     \
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"              \
+    "{{ m.content }}"                                                                              \
+    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "           \
     "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"                  \
-    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"           \
-    "{% endfor %}"                                                                                \
-    "{% if tools %}{{ tools | tojson }}{% endif %}"                                               \
-    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                \
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                     \
+    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"            \
+    "{% endfor %}"                                                                                 \
+    "{% if tools %}{{ tools | tojson }}{% endif %}"                                                \
+    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                 \
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                      \
     "{% if enable_thinking %}<think>\n{% endif %}"
 
 enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
@@ -31,9 +31,9 @@ static struct {
     struct gr_tokens *tokens;
 } desk;
 
-static const char *const desk_models[] = { "small", "small:latest" };
-static const struct eng_arrival desk_arrival = { .id = "abc123", .created_s = 1700000000,
-                                                 .seed = 42 };
+static const char *const desk_models[] = {"small", "small:latest"};
+static const struct eng_arrival desk_arrival = {
+    .id = "abc123", .created_s = 1700000000, .seed = 42};
 
 static inline void desk_open_with(const char *template)
 {
@@ -51,9 +51,15 @@ static inline void desk_open_with(const char *template)
     moe_file_close(file);
     eng_speech_style(&desk.style, template, strlen(template), desk.vocab);
     assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
-    desk.d = (struct eng_desk){ .vocab = desk.vocab, .chat = desk.chat, .speech = &desk.style,
-                                .gr_tokens = desk.tokens, .model = desk_models, .n_model = 2,
-                                .fingerprint = "fp_1", .n_ctx = DESK_CTX, .n_predict = -1 };
+    desk.d = (struct eng_desk){.vocab = desk.vocab,
+                               .chat = desk.chat,
+                               .speech = &desk.style,
+                               .gr_tokens = desk.tokens,
+                               .model = desk_models,
+                               .n_model = 2,
+                               .fingerprint = "fp_1",
+                               .n_ctx = DESK_CTX,
+                               .n_predict = -1};
     spec_params_default(&desk.d.sampling);
     eng_desk_learn(&desk.d);
 }
@@ -84,5 +90,64 @@ static inline struct eng_ask *ask_of(enum eng_api api, const char *body)
     assert_int_equal(error, 0);
     return ask;
 }
+
+/* ---- what is asked, and said to it -------------------------------------------------------------
+ */
+
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define USER "{\"role\": \"user\", \"content\": \"hello\"}"
+
+static const char *const path_of[] = {"completions", "chat", "responses", "messages"};
+
+/* A request that is right but for more members. */
+static inline char *with(enum eng_api api, const char *members)
+{
+    static char body[1 << 16];
+    static const char *const base[] = {
+        "\"prompt\": \"hello\"",
+        "\"messages\": [" USER "]",
+        "\"input\": \"hello\"",
+        "\"messages\": [" USER "], \"max_tokens\": 9",
+    };
+    const char *first = base[api];
+    if (api == ENG_API_MESSAGES && strstr(members, "\"max_tokens\""))
+        first = base[ENG_API_CHAT];
+    snprintf(body, sizeof body, "{%s%s%s}", first, *members ? ", " : "", members);
+    return body;
+}
+
+/* What is said, as "status param"; "" when all is well. */
+static inline const char *said_n(enum eng_api api, const char *body, size_t n)
+{
+    static char text[256];
+    struct eng_ask *ask = NULL;
+    struct eng_refusal why = {0};
+    int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
+    if (!error) {
+        assert_int_equal(why.status, 0);
+        eng_ask_close(ask);
+        return "";
+    }
+    assert_null(ask);
+    assert_true(why.status >= 400 && why.message[0] && why.type);
+    assert_null(strchr(why.message, '\n'));
+    snprintf(text, sizeof text, "%d %s", why.status, why.param);
+    return text;
+}
+
+static inline const char *said(enum eng_api api, const char *body)
+{
+    return said_n(api, body, strlen(body));
+}
+
+static inline void expect(enum eng_api api, const char *body, const char *want)
+{
+    const char *got = said(api, body);
+    if (strcmp(got, want) != 0)
+        print_error("%s: %.300s\n", path_of[api], body);
+    assert_string_equal(got, want);
+}
+
+#define TOOL(rest) "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"" rest "}}]"
 
 #endif

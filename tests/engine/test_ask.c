@@ -3,90 +3,70 @@
 #include "tests/engine/desk.h"
 #include "tests/faults.h"
 
-#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
-#define USER "{\"role\": \"user\", \"content\": \"hello\"}"
-
-static const char *const path_of[] = { "completions", "chat", "responses", "messages" };
-
-/* A request that is right but for more members. */
-static char *with(enum eng_api api, const char *members)
-{
-    static char body[1 << 16];
-    static const char *const base[] = {
-        "\"prompt\": \"hello\"", "\"messages\": [" USER "]", "\"input\": \"hello\"",
-        "\"messages\": [" USER "], \"max_tokens\": 9",
-    };
-    const char *first = base[api];
-    if (api == ENG_API_MESSAGES && strstr(members, "\"max_tokens\""))
-        first = base[ENG_API_CHAT];
-    snprintf(body, sizeof body, "{%s%s%s}", first, *members ? ", " : "", members);
-    return body;
-}
-
-/* What is said, as "status param"; "" when all is well. */
-static const char *said_n(enum eng_api api, const char *body, size_t n)
-{
-    static char text[256];
-    struct eng_ask *ask = NULL;
-    struct eng_refusal why = { 0 };
-    int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
-    if (!error) {
-        assert_int_equal(why.status, 0);
-        eng_ask_close(ask);
-        return "";
-    }
-    assert_null(ask);
-    assert_true(why.status >= 400 && why.message[0] && why.type);
-    assert_null(strchr(why.message, '\n'));
-    snprintf(text, sizeof text, "%d %s", why.status, why.param);
-    return text;
-}
-
-static const char *said(enum eng_api api, const char *body) { return said_n(api, body, strlen(body)); }
-
-static void expect(enum eng_api api, const char *body, const char *want)
-{
-    const char *got = said(api, body);
-    if (strcmp(got, want) != 0)
-        print_error("%s: %.300s\n", path_of[api], body);
-    assert_string_equal(got, want);
-}
-
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-enum { C = 1 << ENG_API_COMPLETIONS, H = 1 << ENG_API_CHAT, R = 1 << ENG_API_RESPONSES,
-       M = 1 << ENG_API_MESSAGES, ALL = C | H | R | M };
+enum {
+    C = 1 << ENG_API_COMPLETIONS,
+    H = 1 << ENG_API_CHAT,
+    R = 1 << ENG_API_RESPONSES,
+    M = 1 << ENG_API_MESSAGES,
+    ALL = C | H | R | M
+};
 
 static void every_number_is_in_its_range(void **state)
 {
-    static const struct { int apis; const char *name; double least, most; bool whole; } fields[] = {
-        { C | H | M, "max_tokens", 1, INT32_MAX, true },
-        { H, "max_completion_tokens", 1, INT32_MAX, true },
-        { R, "max_output_tokens", 1, INT32_MAX, true },
-        { C | H, "n", 1, 64, true },
-        { ALL, "top_k", -1, INT32_MAX, true },
-        { ALL, "repeat_last_n", -1, INT32_MAX, true },
-        { ALL, "priority", -1000, 1000, true },
-        { C, "logprobs", 0, 20, true },
-        { R, "top_logprobs", 0, 20, true },
-        { ALL, "seed", -0x1p63, 0x1p63, true },
-        { C | H | R, "temperature", 0, 2, false },
-        { M, "temperature", 0, 1, false },
-        { ALL, "top_p", 0, 1, false },
-        { ALL, "min_p", 0, 1, false },
-        { ALL, "presence_penalty", -2, 2, false },
-        { ALL, "frequency_penalty", -2, 2, false },
-        { ALL, "repetition_penalty", 0.01, 100, false },
+    static const struct {
+        int apis;
+        const char *name;
+        double least, most;
+        bool whole;
+    } fields[] = {
+        {C | H | M, "max_tokens", 1, INT32_MAX, true},
+        {H, "max_completion_tokens", 1, INT32_MAX, true},
+        {R, "max_output_tokens", 1, INT32_MAX, true},
+        {C | H, "n", 1, 64, true},
+        {ALL, "top_k", -1, INT32_MAX, true},
+        {ALL, "repeat_last_n", -1, INT32_MAX, true},
+        {ALL, "priority", -1000, 1000, true},
+        {C, "logprobs", 0, 20, true},
+        {R, "top_logprobs", 0, 20, true},
+        {ALL, "seed", -0x1p63, 0x1p63, true},
+        {C | H | R, "temperature", 0, 2, false},
+        {M, "temperature", 0, 1, false},
+        {ALL, "top_p", 0, 1, false},
+        {ALL, "min_p", 0, 1, false},
+        {ALL, "presence_penalty", -2, 2, false},
+        {ALL, "frequency_penalty", -2, 2, false},
+        {ALL, "repetition_penalty", 0.01, 100, false},
     };
-    static const struct { const char *text; double x; bool number; } values[] = {
-        { "-1", -1, true }, { "0", 0, true }, { "1", 1, true }, { "20", 20, true },
-        { "21", 21, true }, { "64", 64, true }, { "65", 65, true }, { "-2147483648", -0x1p31, true },
-        { "2147483647", INT32_MAX, true }, { "2147483648", 0x1p31, true },
-        { "9007199254740993", 0x1p53, true }, { "9223372036854775807", 0x1p63, true },
-        { "-9223372036854775808", -0x1p63, true }, { "1e308", 1e308, true },
-        { "-1e308", -1e308, true }, { "1.0", 1, true }, { "0.5", 0.5, true }, { "1e-9", 1e-9, true },
-        { "\"1\"", 0, false }, { "{}", 0, false }, { "[1]", 0, false }, { "{\"a\": {}}", 0, false },
-        { "true", 0, false },
+    static const struct {
+        const char *text;
+        double x;
+        bool number;
+    } values[] = {
+        {"-1", -1, true},
+        {"0", 0, true},
+        {"1", 1, true},
+        {"20", 20, true},
+        {"21", 21, true},
+        {"64", 64, true},
+        {"65", 65, true},
+        {"-2147483648", -0x1p31, true},
+        {"2147483647", INT32_MAX, true},
+        {"2147483648", 0x1p31, true},
+        {"9007199254740993", 0x1p53, true},
+        {"9223372036854775807", 0x1p63, true},
+        {"-9223372036854775808", -0x1p63, true},
+        {"1e308", 1e308, true},
+        {"-1e308", -1e308, true},
+        {"1.0", 1, true},
+        {"0.5", 0.5, true},
+        {"1e-9", 1e-9, true},
+        {"\"1\"", 0, false},
+        {"{}", 0, false},
+        {"[1]", 0, false},
+        {"{\"a\": {}}", 0, false},
+        {"true", 0, false},
     };
     (void)state;
     for (int f = 0; f < LEN(fields); f++)
@@ -114,71 +94,77 @@ static void every_number_is_in_its_range(void **state)
 
 static void what_is_wrong_is_named(void **state)
 {
-    static const struct { enum eng_api api; const char *members, *want; } cases[] = {
-        { ENG_API_CHAT, "\"model\": \"small:latest\"", "" },
-        { ENG_API_CHAT, "\"model\": \"gpt-5\"", "404 model" },
-        { ENG_API_CHAT, "\"model\": 5", "400 model" },
-        { ENG_API_CHAT, "\"stream\": \"yes\"", "400 stream" },
-        { ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": true}", "" },
-        { ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": 1}",
-          "400 stream_options.include_usage" },
-        { ENG_API_CHAT, "\"stream_options\": {}", "400 stream_options" },
-        { ENG_API_CHAT, "\"stop\": \"\"", "400 stop" },
-        { ENG_API_CHAT, "\"stop\": [\"a\", \"\"]", "400 stop" },
-        { ENG_API_CHAT, "\"stop\": [\"a\", 1]", "400 stop" },
-        { ENG_API_CHAT, "\"stop\": \"a\\u0000b\"", "400 stop" },
-        { ENG_API_CHAT, "\"stop\": {}", "400 stop" },
-        { ENG_API_CHAT, "\"stop\": []", "" },
-        { ENG_API_MESSAGES, "\"stop_sequences\": [\"x\"]", "" },
-        { ENG_API_MESSAGES, "\"stop_sequences\": [1]", "400 stop_sequences" },
-        { ENG_API_CHAT, "\"stop_token_ids\": [263, 267]", "400 stop_token_ids" },
-        { ENG_API_CHAT, "\"stop_token_ids\": [-1]", "400 stop_token_ids" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"5\": 100, \"266\": -100}", "" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"267\": 1}", "400 logit_bias.267" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"-1\": 1}", "400 logit_bias.-1" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"99999999999999999999\": 1}",
-          "400 logit_bias.99999999999999999999" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"\": 1}", "400 logit_bias" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"5\": 101}", "400 logit_bias.5" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"5\": \"1\"}", "400 logit_bias.5" },
-        { ENG_API_CHAT, "\"logit_bias\": {\"5\": null}", "400 logit_bias.5" },
-        { ENG_API_CHAT, "\"logit_bias\": []", "400 logit_bias" },
-        { ENG_API_CHAT, "\"logprobs\": 1", "400 logprobs" },
-        { ENG_API_CHAT, "\"top_logprobs\": 2", "400 top_logprobs" },
-        { ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 20", "" },
-        { ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "400 top_logprobs" },
-        { ENG_API_COMPLETIONS, "\"logprobs\": true", "400 logprobs" },
-        { ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true", "400 echo" },
-        { ENG_API_COMPLETIONS, "\"suffix\": \"x\"", "400 suffix" },
-        { ENG_API_COMPLETIONS, "\"suffix\": \"\"", "" },
-        { ENG_API_COMPLETIONS, "\"best_of\": 2, \"n\": 2", "" },
-        { ENG_API_COMPLETIONS, "\"best_of\": 3, \"n\": 2", "400 best_of" },
-        { ENG_API_CHAT, "\"min_tokens\": 5", "400 min_tokens" },
-        { ENG_API_CHAT, "\"min_tokens\": 5, \"ignore_eos\": true", "" },
-        { ENG_API_CHAT, "\"chat_template\": \"{{ 1 }}\"", "400 chat_template" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": true}", "" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"tokenize\": true}",
-          "400 chat_template_kwargs.tokenize" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"messages\": []}",
-          "400 chat_template_kwargs.messages" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}",
-          "400 chat_template_kwargs.thinking" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
-                        "12345678901234567890123456789012345678901234567890\"}",
-          "400 chat_template_kwargs.thinking" },
-        { ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs" },
-        { ENG_API_CHAT, "\"reasoning_effort\": \"low\"", "" },
-        { ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort" },
-        { ENG_API_RESPONSES, "\"reasoning\": {\"effort\": 3}", "400 reasoning.effort" },
-        { ENG_API_RESPONSES, "\"previous_response_id\": \"resp_1\"", "400 previous_response_id" },
-        { ENG_API_RESPONSES, "\"background\": true", "400 background" },
-        { ENG_API_RESPONSES, "\"background\": false, \"store\": true, \"truncation\": \"auto\"", "" },
-        { ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}", "" },
-        { ENG_API_MESSAGES, "\"thinking\": {\"type\": \"on\"}", "400 thinking.type" },
-        { ENG_API_CHAT, "\"functions\": []", "400 functions" },
-        { ENG_API_CHAT, "\"user\": 7", "400 user" },
-        { ENG_API_CHAT, "\"metadata\": {\"a\": 1}, \"store\": 1, \"service_tier\": [], "
-                        "\"what\": {\"ever\": [null]}", "" },
+    static const struct {
+        enum eng_api api;
+        const char *members, *want;
+    } cases[] = {
+        {ENG_API_CHAT, "\"model\": \"small:latest\"", ""},
+        {ENG_API_CHAT, "\"model\": \"gpt-5\"", "404 model"},
+        {ENG_API_CHAT, "\"model\": 5", "400 model"},
+        {ENG_API_CHAT, "\"stream\": \"yes\"", "400 stream"},
+        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": true}", ""},
+        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": 1}",
+         "400 stream_options.include_usage"},
+        {ENG_API_CHAT, "\"stream_options\": {}", "400 stream_options"},
+        {ENG_API_CHAT, "\"stop\": \"\"", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": [\"a\", \"\"]", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": [\"a\", 1]", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": \"a\\u0000b\"", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": {}", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": []", ""},
+        {ENG_API_MESSAGES, "\"stop_sequences\": [\"x\"]", ""},
+        {ENG_API_MESSAGES, "\"stop_sequences\": [1]", "400 stop_sequences"},
+        {ENG_API_CHAT, "\"stop_token_ids\": [263, 267]", "400 stop_token_ids"},
+        {ENG_API_CHAT, "\"stop_token_ids\": [-1]", "400 stop_token_ids"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 100, \"266\": -100}", ""},
+        {ENG_API_CHAT, "\"logit_bias\": {\"267\": 1}", "400 logit_bias.267"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"-1\": 1}", "400 logit_bias.-1"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"99999999999999999999\": 1}",
+         "400 logit_bias.99999999999999999999"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"\": 1}", "400 logit_bias"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 101}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": \"1\"}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": null}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": []", "400 logit_bias"},
+        {ENG_API_CHAT, "\"logprobs\": 1", "400 logprobs"},
+        {ENG_API_CHAT, "\"top_logprobs\": 2", "400 top_logprobs"},
+        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 20", ""},
+        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "400 top_logprobs"},
+        {ENG_API_COMPLETIONS, "\"logprobs\": true", "400 logprobs"},
+        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true", "400 echo"},
+        {ENG_API_COMPLETIONS, "\"suffix\": \"x\"", "400 suffix"},
+        {ENG_API_COMPLETIONS, "\"suffix\": \"\"", ""},
+        {ENG_API_COMPLETIONS, "\"best_of\": 2, \"n\": 2", ""},
+        {ENG_API_COMPLETIONS, "\"best_of\": 3, \"n\": 2", "400 best_of"},
+        {ENG_API_CHAT, "\"min_tokens\": 5", "400 min_tokens"},
+        {ENG_API_CHAT, "\"min_tokens\": 5, \"ignore_eos\": true", ""},
+        {ENG_API_CHAT, "\"chat_template\": \"{{ 1 }}\"", "400 chat_template"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": true}", ""},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"tokenize\": true}",
+         "400 chat_template_kwargs.tokenize"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"messages\": []}",
+         "400 chat_template_kwargs.messages"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}",
+         "400 chat_template_kwargs.thinking"},
+        {ENG_API_CHAT,
+         "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
+         "12345678901234567890123456789012345678901234567890\"}",
+         "400 chat_template_kwargs.thinking"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs"},
+        {ENG_API_CHAT, "\"reasoning_effort\": \"low\"", ""},
+        {ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort"},
+        {ENG_API_RESPONSES, "\"reasoning\": {\"effort\": 3}", "400 reasoning.effort"},
+        {ENG_API_RESPONSES, "\"previous_response_id\": \"resp_1\"", "400 previous_response_id"},
+        {ENG_API_RESPONSES, "\"background\": true", "400 background"},
+        {ENG_API_RESPONSES, "\"background\": false, \"store\": true, \"truncation\": \"auto\"", ""},
+        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}", ""},
+        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"on\"}", "400 thinking.type"},
+        {ENG_API_CHAT, "\"functions\": []", "400 functions"},
+        {ENG_API_CHAT, "\"user\": 7", "400 user"},
+        {ENG_API_CHAT,
+         "\"metadata\": {\"a\": 1}, \"store\": 1, \"service_tier\": [], "
+         "\"what\": {\"ever\": [null]}",
+         ""},
     };
     (void)state;
     for (int i = 0; i < LEN(cases); i++)
@@ -188,9 +174,24 @@ static void what_is_wrong_is_named(void **state)
 static void a_body_is_an_object(void **state)
 {
     static const char *const bodies[] = {
-        "", " ", "null", "7", "\"x\"", "[]", "[{}]", "{", "}", "{\"messages\": [", "{\"a\" 1}", "{} x",
-        "{'messages': []}", "{\"a\": 1, \"a\": 2}", "\xFF", "{\"model\": \"\xC3\x28\"}",
-        "{\"model\": \"\\ud800\"}", "{\"\\u0000\": 1}",
+        "",
+        " ",
+        "null",
+        "7",
+        "\"x\"",
+        "[]",
+        "[{}]",
+        "{",
+        "}",
+        "{\"messages\": [",
+        "{\"a\" 1}",
+        "{} x",
+        "{'messages': []}",
+        "{\"a\": 1, \"a\": 2}",
+        "\xFF",
+        "{\"model\": \"\xC3\x28\"}",
+        "{\"model\": \"\\ud800\"}",
+        "{\"\\u0000\": 1}",
     };
     (void)state;
     for (int api = 0; api < 4; api++)
@@ -215,7 +216,7 @@ static void depth_has_an_end(void **state)
         memset(body + n + deep, ']', (size_t)deep);
         snprintf(body + n + 2 * deep, 2, "}");
         expect(ENG_API_CHAT, body, deep == 100 ? "" : "400 ");
-        body[n + (size_t)deep] = 0;             /* never closed */
+        body[n + (size_t)deep] = 0; /* never closed */
         expect(ENG_API_CHAT, body, "400 ");
     }
     assert_int_equal(eng_ask_depth("{\"a[[\\\"[\": [{}]}", 16), 3);
@@ -226,20 +227,20 @@ static void depth_has_an_end(void **state)
 
 static void prompts_come_in_four_shapes(void **state)
 {
-    static const struct { const char *prompt; int n; const char *first; } good[] = {
-        { "\"hello\"", 1, "259" },
-        { "\"\"", 1, "262" },                   /* BOS, which the vocabulary has */
-        { "[\"hello\", \"a\"]", 2, "259" },
-        { "[\"hello\"]", 1, "259" },
-        { "[[1, 2]]", 1, "1 2" },
-        { "[1, 2, 3]", 1, "1 2 3" },
-        { "[[1, 2], [3]]", 2, "1 2" },
-        { "\"<|im_end|>a\"", 1, "263 97" },
+    static const struct {
+        const char *prompt;
+        int n;
+        const char *first;
+    } good[] = {
+        {"\"hello\"", 1, "259"},          {"\"\"", 1, "262"}, /* BOS, which the vocabulary has */
+        {"[\"hello\", \"a\"]", 2, "259"}, {"[\"hello\"]", 1, "259"},
+        {"[[1, 2]]", 1, "1 2"},           {"[1, 2, 3]", 1, "1 2 3"},
+        {"[[1, 2], [3]]", 2, "1 2"},      {"\"<|im_end|>a\"", 1, "263 97"},
     };
-    static const char *const bad[] = { "[]", "[[]]", "[[1], []]", "[\"a\", 1]", "[1, \"a\"]",
-                                       "[\"a\", [1]]", "[[1], \"a\"]", "[-1]", "[267]", "[1.5]",
-                                       "[2147483648]", "[true]", "[null]", "[{}]", "{}", "7", "true",
-                                       "[[[1]]]" };
+    static const char *const bad[] = {
+        "[]",           "[[]]", "[[1], []]", "[\"a\", 1]", "[1, \"a\"]",   "[\"a\", [1]]",
+        "[[1], \"a\"]", "[-1]", "[267]",     "[1.5]",      "[2147483648]", "[true]",
+        "[null]",       "[{}]", "{}",        "7",          "true",         "[[[1]]]"};
     char member[200], got[200];
     (void)state;
     for (int i = 0; i < LEN(good); i++) {
@@ -279,7 +280,7 @@ static void a_request_has_a_bounded_number_of_choices(void **state)
     strcat(body, "]}");
     expect(ENG_API_COMPLETIONS, body, "400 n"); /* 130 */
     body[7] = '2';
-    expect(ENG_API_COMPLETIONS, body, "");      /* 120 */
+    expect(ENG_API_COMPLETIONS, body, ""); /* 120 */
     desk.d.n_choice = 119;
     expect(ENG_API_COMPLETIONS, body, "400 n");
     desk.d.n_choice = 0;
@@ -287,12 +288,16 @@ static void a_request_has_a_bounded_number_of_choices(void **state)
 
 static void lists_are_bounded(void **state)
 {
-    static const struct { enum eng_api api; const char *head, *item, *tail; int most;
-                          const char *want; } lists[] = {
-        { ENG_API_CHAT, "{\"messages\": [" USER "], \"stop\": [", "\"x\"", "]}", 16, "400 stop" },
-        { ENG_API_CHAT, "{\"messages\": [" USER "], \"stop_token_ids\": [", "1", "]}", 16,
-          "400 stop_token_ids" },
-        { ENG_API_COMPLETIONS, "{\"prompt\": [", "\"x\"", "]}", 128, "400 prompt" },
+    static const struct {
+        enum eng_api api;
+        const char *head, *item, *tail;
+        int most;
+        const char *want;
+    } lists[] = {
+        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop\": [", "\"x\"", "]}", 16, "400 stop"},
+        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop_token_ids\": [", "1", "]}", 16,
+         "400 stop_token_ids"},
+        {ENG_API_COMPLETIONS, "{\"prompt\": [", "\"x\"", "]}", 128, "400 prompt"},
     };
     static char body[1 << 20];
     (void)state;
@@ -310,7 +315,7 @@ static void lists_are_bounded(void **state)
         for (int k = 0; k < n; k++)
             at += sprintf(at, "%s\"%09d\": 1", k ? "," : "", k % 267 + k / 267 * 0);
         strcpy(at, "}}");
-        expect(ENG_API_CHAT, body, "400 ");     /* said twice */
+        expect(ENG_API_CHAT, body, "400 "); /* said twice */
     }
     char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
     for (int k = 0; k <= ENG_ASK_BIASES; k++)
@@ -327,9 +332,14 @@ static void lists_are_bounded(void **state)
 static void a_prompt_leaves_room_for_an_answer(void **state)
 {
     static char body[11 * DESK_CTX];
-    static const struct { int n; const char *want; } cases[] = {
-        { DESK_CTX - 1, "" }, { DESK_CTX, "400 prompt" }, { DESK_CTX + 1, "400 prompt" },
-        { 10 * DESK_CTX, "400 prompt" },
+    static const struct {
+        int n;
+        const char *want;
+    } cases[] = {
+        {DESK_CTX - 1, ""},
+        {DESK_CTX, "400 prompt"},
+        {DESK_CTX + 1, "400 prompt"},
+        {10 * DESK_CTX, "400 prompt"},
     };
     struct eng_refusal why;
     struct eng_ask *ask;
@@ -340,367 +350,22 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
         strcpy(body + n + cases[i].n, "\"}");
         expect(ENG_API_COMPLETIONS, body, cases[i].want);
     }
-    assert_int_not_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d,
-                                       &desk_arrival, &why), 0);
+    assert_int_not_equal(
+        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &desk_arrival, &why),
+        0);
     assert_string_equal(why.code, "context_length_exceeded");
     assert_non_null(strstr(why.message, "maximum context length is 4096 tokens"));
     /* counting is possible all the same */
     struct eng_arrival count = desk_arrival;
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     count.count = true;
-    assert_int_equal(eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count,
-                                   &why), 0);
+    assert_int_equal(
+        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count, &why), 0);
     eng_reply_count(&out, ask);
     eng_bytes_add(&out, "", 1);
     assert_string_equal(out.data, "{\"input_tokens\":40960}");
     eng_bytes_free(&out);
     eng_ask_close(ask);
-}
-
-/* ---- conversations --------------------------------------------------------------------------- */
-
-static void renders(enum eng_api api, const char *body, const char *want)
-{
-    struct eng_refusal why;
-    char *text = NULL;
-    size_t n;
-    if (eng_ask_render(api, body, strlen(body), &desk.d, &text, &n, &why))
-        print_error("%s: %s\n", why.param, why.message);
-    assert_non_null(text);
-    assert_string_equal(text, want);
-    kn_free(text);
-}
-
-#define CALLED "<s>user\nhi<|im_end|>\n<s>assistant\n<think>why</think>ok<tool_call>{\"name\": "    \
-               "\"f\", \"arguments\": {\"x\": [1, 2.5]}}</tool_call><|im_end|>\n<s>tool\n"        \
-               "21[f id1]<|im_end|>\n<s>assistant\n"
-
-static void three_dialects_are_one_conversation(void **state)
-{
-    (void)state;
-    renders(ENG_API_CHAT,
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
-            "\"content\": \"ok\", \"reasoning_content\": \"why\", \"tool_calls\": [{\"id\": \"id1\", "
-            "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
-            "\"{\\\"x\\\": [1, 2.5]}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"id1\", "
-            "\"content\": \"21\"}]}", CALLED);
-    renders(ENG_API_RESPONSES,
-            "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": "
-            "\"hi\"}]}, {\"type\": \"reasoning\", \"id\": \"rs_1\", \"summary\": [], \"content\": "
-            "[{\"type\": \"reasoning_text\", \"text\": \"why\"}]}, {\"type\": \"message\", \"role\": "
-            "\"assistant\", \"content\": [{\"type\": \"output_text\", \"text\": \"ok\"}]}, "
-            "{\"type\": \"function_call\", \"call_id\": \"id1\", \"name\": \"f\", \"arguments\": "
-            "\"{\\\"x\\\": [1, 2.5]}\"}, {\"type\": \"function_call_output\", \"call_id\": \"id1\", "
-            "\"output\": \"21\"}]}", CALLED);
-    renders(ENG_API_MESSAGES,
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
-            "\"content\": [{\"type\": \"thinking\", \"thinking\": \"why\", \"signature\": \"\"}, "
-            "{\"type\": \"text\", \"text\": \"ok\"}, {\"type\": \"tool_use\", \"id\": \"id1\", "
-            "\"name\": \"f\", \"input\": {\"x\": [1, 2.5]}}]}, {\"role\": \"user\", \"content\": "
-            "[{\"type\": \"tool_result\", \"tool_use_id\": \"id1\", \"content\": [{\"type\": "
-            "\"text\", \"text\": \"21\"}]}]}]}", CALLED);
-    renders(ENG_API_CHAT, "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": "
-                          "\"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, "
-                          "{\"role\": \"assistant\", \"content\": null}]}",
-            "<s>system\na\nb<|im_end|>\n<s>assistant\n<|im_end|>\n<s>assistant\n");
-    renders(ENG_API_RESPONSES, "{\"instructions\": \"s\", \"input\": \"u\"}",
-            "<s>system\ns<|im_end|>\n<s>user\nu<|im_end|>\n<s>assistant\n");
-    renders(ENG_API_MESSAGES, "{\"system\": [{\"type\": \"text\", \"text\": \"s\", "
-                              "\"cache_control\": {\"type\": \"ephemeral\"}}], \"messages\": ["
-                              "{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"user\", "
-                              "\"content\": \"v\"}]}",
-            "<s>system\ns<|im_end|>\n<s>user\nu\nv<|im_end|>\n<s>assistant\n");
-}
-
-static void tools_reach_the_template_in_one_form(void **state)
-{
-#define TOLD "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", \"function\": {\"name\": \"f\", "  \
-             "\"description\": \"d\", \"parameters\": {\"type\": \"object\"}}}]<s>assistant\n"
-    (void)state;
-    renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": "
-            "{\"name\": \"f\", \"description\": \"d\", \"strict\": true, \"parameters\": {\"type\": "
-            "\"object\"}}}]"), TOLD);
-    renders(ENG_API_RESPONSES, with(ENG_API_RESPONSES, "\"tools\": [{\"type\": \"function\", "
-            "\"name\": \"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\"}}, "
-            "{\"type\": \"web_search\"}]"), TOLD);
-    renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
-            "\"description\": \"d\", \"input_schema\": {\"type\": \"object\"}}]"), TOLD);
-    renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", "
-            "\"input_schema\": {}}]"), "<s>user\nhello<|im_end|>\n[{\"type\": \"function\", "
-            "\"function\": {\"name\": \"f\", \"parameters\": {}}}]<s>assistant\n");
-    renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"tool_choice\": \"none\", \"tools\": [{\"type\": "
-            "\"function\", \"function\": {\"name\": \"f\"}}]"),
-            "<s>user\nhello<|im_end|>\n<s>assistant\n");
-    renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\""),
-            "<s>user\nhello<|im_end|>\n(high)<s>assistant\n<think>\n");
-    renders(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"none\""),
-            "<s>user\nhello<|im_end|>\n<s>assistant\n");
-    renders(ENG_API_MESSAGES, with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"),
-            "<s>user\nhello<|im_end|>\n<s>assistant\n<think>\n");
-    struct eng_ask *ask = ask_of(ENG_API_MESSAGES,
-                                 with(ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\"}"));
-    assert_true(ask->thinks);
-    eng_ask_close(ask);
-}
-
-static void messages_that_cannot_be_read_are_refused(void **state)
-{
-    static const struct { enum eng_api api; const char *messages, *want; } cases[] = {
-        { ENG_API_CHAT, "[]", "400 messages" },
-        { ENG_API_CHAT, "\"hi\"", "400 messages" },
-        { ENG_API_CHAT, "[\"hi\"]", "400 messages[0]" },
-        { ENG_API_CHAT, "[null]", "400 messages[0]" },
-        { ENG_API_CHAT, "[{}]", "400 messages[0].role" },
-        { ENG_API_CHAT, "[" USER ", {\"role\": \"boss\", \"content\": \"\"}]", "400 messages[1].role" },
-        { ENG_API_CHAT, "[{\"role\": \"user\"}]", "400 messages[0].content" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": \"\"}]", "" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": []}]", "" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": 5}]", "400 messages[0].content" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]",
-          "400 messages[0].content[0].type" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]",
-          "400 messages[0].content[0].text" },
-        { ENG_API_CHAT, "[{\"role\": \"user\", \"content\": [\"x\"]}]", "400 messages[0].content[0]" },
-        { ENG_API_CHAT, "[{\"role\": \"assistant\", \"tool_calls\": [{}]}]",
-          "400 messages[0].tool_calls[0].function.name" },
-        { ENG_API_CHAT, "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
-                        "\"f\", \"arguments\": 5}}]}]",
-          "400 messages[0].tool_calls[0].function.arguments" },
-        { ENG_API_CHAT, "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
-                        "\"f\", \"arguments\": \"not JSON\"}}]}]", "" },
-        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]",
-          "400 messages[0].content[0].type" },
-        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_use\"}]}]",
-          "400 messages[0].content[0].type" },
-        { ENG_API_MESSAGES, "[{\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\"}]}]",
-          "400 messages[0].content[0].id" },
-        { ENG_API_MESSAGES, "[{\"role\": \"user\", \"content\": [{\"type\": \"tool_result\"}]}]",
-          "400 messages[0].content[0].tool_use_id" },
-        { ENG_API_MESSAGES, "[{\"role\": \"user\"}]", "400 messages[0].content" },
-        { ENG_API_RESPONSES, "[]", "400 input" },
-        { ENG_API_RESPONSES, "7", "400 input" },
-        { ENG_API_RESPONSES, "[{\"type\": \"web_search_call\"}]", "400 input[0].type" },
-        { ENG_API_RESPONSES, "[{\"type\": \"item_reference\", \"id\": \"x\"}]", "400 input[0].type" },
-        { ENG_API_RESPONSES, "[{\"type\": \"function_call\"}]", "400 input[0].call_id" },
-        { ENG_API_RESPONSES, "[{\"type\": \"function_call_output\", \"call_id\": \"a\"}]",
-          "400 input[0].output" },
-    };
-    char body[1000];
-    (void)state;
-    for (int i = 0; i < LEN(cases); i++) {
-        snprintf(body, sizeof body, "{\"max_tokens\": 5, \"%s\": %s}",
-                 cases[i].api == ENG_API_RESPONSES ? "input" : "messages", cases[i].messages);
-        expect(cases[i].api, body, cases[i].want);
-    }
-}
-
-/* Two templates: one joins the arguments to a text, one shows them as JSON. */
-static void arguments_are_what_the_template_takes(void **state)
-{
-    static const char body[] = "{\"messages\": [" USER ", {\"role\": \"assistant\", \"tool_calls\": "
-                               "[{\"function\": {\"name\": \"f\", \"arguments\": "
-                               "\"{\\\"a\\\":  1}\"}}]}]}";
-#define LOOP(what) "{% for m in messages %}{% for c in m.tool_calls or [] %}" what                   \
-                   "{% endfor %}{% endfor %}"
-    static const struct { const char *template, *want; } cases[] = {
-        { LOOP("{{ c.function.arguments | tojson }}"), "{\"a\": 1}" },
-        { LOOP("{{ '<' + c.function.arguments + '>' }}"), "<{\"a\":  1}>" },
-        { LOOP("{{ c.function.arguments }}"), "{\"a\":  1}" },
-    };
-    (void)state;
-    for (int i = 0; i < LEN(cases); i++) {
-        desk_close(NULL);
-        desk_open_with(cases[i].template);
-        renders(ENG_API_CHAT, body, cases[i].want);
-    }
-    renders(ENG_API_MESSAGES, "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": [{\"type\": "
-                              "\"tool_use\", \"id\": \"1\", \"name\": \"f\", \"input\": {\"a\": 1}}]}]}",
-            "{\"a\":1}");
-    desk_close(NULL);
-    desk_open(NULL);
-}
-
-/* gpt-oss has another name for thoughts, and takes either them or text with a call. */
-static void thoughts_go_by_the_templates_name(void **state)
-{
-    (void)state;
-    desk_close(NULL);
-    desk_open_with("{# <|channel|><|message|> #}{% for m in messages %}{{ m.thinking }}/{{ m.content "
-                   "}};{% endfor %}");
-    renders(ENG_API_CHAT,
-            "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning\": \"why\"}, {\"role\": "
-            "\"assistant\", \"reasoning\": \"why\", \"content\": \"so\"}]}",
-            "/hello;why/;/so;");
-    desk_close(NULL);
-    desk_open(NULL);
-}
-
-static void a_template_may_refuse(void **state)
-{
-    (void)state;
-    desk_close(NULL);
-    desk_open_with("{{ raise_exception('first line\nno ' + messages[0].content) }}");
-    expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
-    desk_close(NULL);
-    desk_open_with("{% for i in range(1000000000) %}x{% endfor %}");
-    expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
-    desk_close(NULL);
-    desk_open(NULL);
-    struct eng_chat *chat = (struct eng_chat *)desk.d.chat;
-    desk.d.chat = NULL;
-    expect(ENG_API_CHAT, with(ENG_API_CHAT, ""), "400 messages");
-    expect(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, ""), "");
-    desk.d.chat = chat;
-}
-
-/* ---- tools and formats ----------------------------------------------------------------------- */
-
-static void tools_and_formats_are_checked(void **state)
-{
-#define TOOL(rest) "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"" rest "}}]"
-    static const struct { enum eng_api api; const char *members, *want; bool grammar; } cases[] = {
-        { ENG_API_CHAT, TOOL(""), "", true },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"required\"", "", true },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"none\"", "", false },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": \"always\"", "400 tool_choice", false },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
-                        "{\"name\": \"f\"}}", "", true },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": {\"type\": \"function\", \"function\": "
-                        "{\"name\": \"g\"}}", "400 tool_choice", false },
-        { ENG_API_CHAT, TOOL("") ", \"tool_choice\": {\"type\": \"function\"}",
-          "400 tool_choice.function.name", false },
-        { ENG_API_CHAT, "\"tool_choice\": \"required\"", "400 tool_choice", false },
-        { ENG_API_CHAT, "\"tool_choice\": \"none\"", "", false },
-        { ENG_API_CHAT, "\"tools\": []", "", false },
-        { ENG_API_CHAT, "\"tools\": {}", "400 tools", false },
-        { ENG_API_CHAT, "\"tools\": [1]", "400 tools[0]", false },
-        { ENG_API_CHAT, "\"tools\": [{\"type\": \"retrieval\"}]", "400 tools[0].type", false },
-        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\"}]", "400 tools[0].function", false },
-        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {}}]",
-          "400 tools[0].function.name", false },
-        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]",
-          "400 tools[0].function.name", false },
-        { ENG_API_CHAT, "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": "
-                        "\"function\", \"function\": {\"name\": \"f\"}}]",
-          "400 tools[1].function.name", false },
-        { ENG_API_CHAT, TOOL(", \"parameters\": 5"), "400 tools[0].function.parameters", false },
-        /* schemas beyond us: refused where a promise was asked for, else left to the model */
-        { ENG_API_CHAT, TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
-                             "{\"not\": {}}}}"), "", false },
-        { ENG_API_CHAT, TOOL(", \"strict\": true, \"parameters\": {\"type\": \"object\", "
-                             "\"properties\": {\"a\": {\"not\": {}}}}"), "400 tools", false },
-        { ENG_API_CHAT, TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
-                             "{\"not\": {}}}}") ", \"tool_choice\": \"required\"", "400 tools", false },
-        { ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
-                            "{\"type\": \"any\", \"disable_parallel_tool_use\": true}", "", true },
-        { ENG_API_MESSAGES, "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": "
-                            "{\"type\": \"tool\", \"name\": \"g\"}", "400 tool_choice", false },
-        { ENG_API_RESPONSES, "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}], "
-                             "\"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}", "", true },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"text\"}", "", false },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_object\"}", "", true },
-        { ENG_API_COMPLETIONS, "\"response_format\": {\"type\": \"json_object\"}", "", true },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"sound\"}", "400 response_format.type",
-          false },
-        { ENG_API_CHAT, "\"response_format\": {}", "400 response_format.type", false },
-        { ENG_API_CHAT, "\"response_format\": \"json\"", "400 response_format", false },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\"}",
-          "400 response_format.json_schema", false },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-                        "{\"name\": \"n\"}}", "400 response_format.json_schema.schema", false },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-                        "{\"name\": \"n\", \"schema\": {\"type\": \"integer\"}}}", "", true },
-        { ENG_API_CHAT, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
-                        "{\"schema\": {\"type\": 5}}}", "400 response_format.json_schema.schema",
-          false },
-        { ENG_API_RESPONSES, "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\", "
-                             "\"schema\": {\"type\": \"object\"}}}", "", true },
-        { ENG_API_RESPONSES, "\"text\": {\"format\": {\"type\": \"json_schema\", \"name\": \"n\"}}",
-          "400 text.format.schema", false },
-        { ENG_API_MESSAGES, "\"output_config\": {\"format\": {\"type\": \"json_schema\", \"schema\": "
-                            "{\"type\": \"object\"}}}", "", true },
-        { ENG_API_CHAT, TOOL("") ", \"response_format\": {\"type\": \"json_object\"}", "", true },
-    };
-    (void)state;
-    for (int i = 0; i < LEN(cases); i++) {
-        char *body = with(cases[i].api, cases[i].members);
-        expect(cases[i].api, body, cases[i].want);
-        if (*cases[i].want)
-            continue;
-        struct eng_ask *ask = ask_of(cases[i].api, body);
-        if (!ask->grammar != !cases[i].grammar)
-            print_error("%s\n", body);
-        assert_int_equal(ask->grammar != NULL, cases[i].grammar);
-        eng_ask_close(ask);
-    }
-}
-
-/* Does the text stand in the grammar, whole? */
-static bool accepts(const struct gr_grammar *g, const char *text)
-{
-    struct gr_state s;
-    gr_start(g, &s);
-    for (; *text; text++)
-        if (!gr_advance(g, &s, (uint8_t)*text))
-            return false;
-    return gr_can_end(&s);
-}
-
-static void a_format_holds_the_answer_and_lets_it_think(void **state)
-{
-    struct eng_ask *ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"response_format\": {\"type\": "
-                                 "\"json_object\"}"));
-    (void)state;
-    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
-    assert_true(accepts(ask->grammar, "<think>so</think>\n\n{\"a\": 1}"));
-    assert_false(accepts(ask->grammar, "[1]"));
-    assert_false(accepts(ask->grammar, "hello"));
-    eng_ask_close(ask);
-    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, TOOL("") ", \"response_format\": {\"type\": "
-                                    "\"json_object\"}"));
-    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
-    assert_true(accepts(ask->grammar, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n"
-                                      "</tool_call>"));
-    assert_false(accepts(ask->grammar, "hello"));
-    eng_ask_close(ask);
-    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
-                                    "\"response_format\": {\"type\": \"json_object\"}"));
-    assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* the prompt began to think */
-    assert_false(accepts(ask->grammar, "{\"a\": 1}"));
-    eng_ask_close(ask);
-    ask = ask_of(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, "\"response_format\": {\"type\": "
-                                           "\"json_object\"}"));
-    assert_true(accepts(ask->grammar, "{\"a\": 1}"));
-    assert_false(accepts(ask->grammar, "<think></think>{}")); /* a completion is text, no speech */
-    eng_ask_close(ask);
-}
-
-/* Schemas that have taken servers down: each ends soon, refused or not. */
-static void no_schema_does_harm(void **state)
-{
-    static const char *const schemas[] = {
-        "{\"$ref\": \"#\"}", "{\"$ref\": \"#/a\", \"a\": {\"$ref\": \"#/b\"}, \"b\": {\"$ref\": \"#/a\"}}",
-        "{\"type\": \"string\", \"pattern\": \"(a+)+b\"}", "{\"type\": \"string\", \"pattern\": \"[\"}",
-        "{\"type\": \"string\", \"pattern\": \"a{1000000000}\"}",
-        "{\"type\": \"array\", \"minItems\": 1000000000}", "{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}}",
-        "{\"type\": \"nothing\"}", "{\"enum\": []}", "{\"type\": [\"object\", \"nothing\"]}",
-        "{\"minLength\": -1, \"type\": \"string\"}", "{\"allOf\": [false]}", "{\"properties\": 5}",
-        "{\"pattern\": 5, \"type\": \"string\"}", "{\"type\": 5, \"pattern\": [\"x\"]}",
-    };
-    char body[1000];
-    (void)state;
-    for (int i = 0; i < LEN(schemas); i++) {
-        const char *got;
-        snprintf(body, sizeof body, "{\"messages\": [" USER "], \"response_format\": {\"type\": "
-                 "\"json_schema\", \"json_schema\": {\"schema\": %s}}}", schemas[i]);
-        got = said(ENG_API_CHAT, body);
-        assert_true(!*got || !strncmp(got, "400 ", 4));
-        snprintf(body, sizeof body, "{\"messages\": [" USER "], \"tool_choice\": \"required\", "
-                 "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": "
-                 "%s}}]}", schemas[i]);
-        got = said(ENG_API_CHAT, body);
-        assert_true(!*got || !strncmp(got, "400 ", 4));
-    }
 }
 
 /* ---- what the engine is asked ---------------------------------------------------------------- */
@@ -740,7 +405,7 @@ static void a_request_reaches_the_engine_whole(void **state)
     eng_ask_close(ask);
 
     ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": null, \"max_tokens\": 5, "
-                                    "\"max_completion_tokens\": 6"));
+                                                  "\"max_completion_tokens\": 6"));
     eng_ask_request(ask, 0, &r);
     assert_int_equal(r.n_predict, 6);
     assert_true(r.sampling.temperature == 1 && r.sampling.seed == 42 && !ask->seed_given);
@@ -748,9 +413,10 @@ static void a_request_reaches_the_engine_whole(void **state)
     eng_ask_close(ask);
     struct eng_arrival late = desk_arrival;
     struct eng_refusal why;
-    late.seed = UINT64_MAX;                     /* what is told survives every client's JSON */
+    late.seed = UINT64_MAX; /* what is told survives every client's JSON */
     const char *body = with(ENG_API_CHAT, "");
-    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why),
+                     0);
     assert_true(ask->sampling.seed < UINT64_C(1) << 53);
     eng_ask_close(ask);
 }
@@ -762,11 +428,11 @@ static void no_memory_is_an_answer_too(void **state)
     struct eng_refusal why;
     int n = 0;
     (void)state;
-    for (bool more = true; more; ) {
+    for (bool more = true; more;) {
         faults_reset();
         faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
-        int error = eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival,
-                                  &why);
+        int error =
+            eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival, &why);
         more = faults.struck;
         if (!error)
             eng_ask_close(ask);
@@ -782,7 +448,7 @@ static void no_memory_is_an_answer_too(void **state)
 static void refusals_have_two_shapes(void **state)
 {
     struct eng_refusal why;
-    struct eng_bytes out = { 0 };
+    struct eng_bytes out = {0};
     (void)state;
     assert_int_equal(eng_refuse(&why, 429, NULL, "", "too many \"requests\""), KN_ELIMIT);
     eng_refusal_write(&out, &why, ENG_API_CHAT);
@@ -809,15 +475,6 @@ int main(void)
         cmocka_unit_test(a_request_has_a_bounded_number_of_choices),
         cmocka_unit_test(lists_are_bounded),
         cmocka_unit_test(a_prompt_leaves_room_for_an_answer),
-        cmocka_unit_test(three_dialects_are_one_conversation),
-        cmocka_unit_test(tools_reach_the_template_in_one_form),
-        cmocka_unit_test(messages_that_cannot_be_read_are_refused),
-        cmocka_unit_test(arguments_are_what_the_template_takes),
-        cmocka_unit_test(thoughts_go_by_the_templates_name),
-        cmocka_unit_test(a_template_may_refuse),
-        cmocka_unit_test(tools_and_formats_are_checked),
-        cmocka_unit_test(a_format_holds_the_answer_and_lets_it_think),
-        cmocka_unit_test(no_schema_does_harm),
         cmocka_unit_test(a_request_reaches_the_engine_whole),
         cmocka_unit_test(no_memory_is_an_answer_too),
         cmocka_unit_test(refusals_have_two_shapes),

@@ -232,7 +232,7 @@ static void mistakes_are_told(void **state)
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
         { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, plan, doctor" },
-        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for plan" },
+        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },

@@ -91,7 +91,7 @@ static void drafts_change_nothing(void **state)
         n_preempted += e->stats.n_preempted;
         close_engine(e);
     }
-    if (n_kept < SHARE(SHARE(500)) || n_preempted < SHARE(5) - 2)
+    if (WHOLE && (n_kept < 500 || n_preempted < 5))
         fail_msg("%d kept, %d preempted", (int)n_kept, (int)n_preempted);
 }
 
@@ -135,7 +135,7 @@ static void run_real(const char *draft, int gamma, int n_block, uint64_t least_k
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     struct eng_engine *e = open_engine_with(o, n_block);
     run_crowd(e, SHARE(30));
-    if (e->stats.n_draft_kept + 1 < SHARE(least_kept) || e->stats.n_draft_kept > e->stats.n_draft)
+    if ((WHOLE && e->stats.n_draft_kept < least_kept) || e->stats.n_draft_kept > e->stats.n_draft)
         fail_msg("%s: %d of %d kept", draft, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
     close_engine(e);
 }
@@ -187,7 +187,7 @@ static void several_draft_one_tree(void **state)
     assert_int_equal(eng_draft_parse(&o.draft[2], "suffix"), 0);
     struct eng_engine *e = open_engine_with(o, 12);
     run_crowd(e, SHARE(30));
-    assert_true(e->stats.n_draft_kept > SHARE(200) / 2);
+    assert_true(!WHOLE || e->stats.n_draft_kept > 200);
     eng_set_gamma(e, ENG_GAMMA_AUTO);
     run_crowd(e, SHARE(30));
     close_engine(e);

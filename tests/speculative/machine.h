@@ -23,7 +23,7 @@ struct machine_drafter {
 
 struct machine {
     const char *name;
-    struct spec_cost cost;
+    struct spec_cost_model cost;
     double expert_bytes, missing, Bps;              /* share of experts on disk; 0 Bps: none */
     double alike;                                   /* rows of one text count as so many texts' rows; 0: 1 */
     double noise;                                   /* of a pass, uniform up to twice that: its deviation is this */

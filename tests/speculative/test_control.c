@@ -479,7 +479,7 @@ static void another_text_starts_anew(void **state)
 static void survives_no_memory(void **state)
 {
     (void)state;
-    struct spec_cost prior = { .fixed_ns = 1e6, .ridge = 1, .growth = 1, .n_expert = 8, .n_used = 2 };
+    struct spec_cost_model prior = { .fixed_ns = 1e6, .ridge = 1, .growth = 1, .n_expert = 8, .n_used = 2 };
     struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .drafter = { { "model", 2 } },
                                       .gamma = SPEC_AUTO, .prior = &prior };
     for (int n = 1;; n++) {

@@ -57,7 +57,7 @@ static void distinct_experts(void **state)
 static void pass_adds_up(void **state)
 {
     (void)state;
-    struct spec_cost c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1,
+    struct spec_cost_model c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1,
                            .n_expert = 8, .n_used = 2, .draft_ns = 5, .draft_row_ns = 4, .choose_ns = 1,
                            .choose_row_ns = 0.5 };
     double u = 8 * (1 - pow(0.75, 3)), each = 3 * 2 / u;
@@ -80,7 +80,7 @@ static void round_is_equation_4(void **state)
     near_to(spec_cost_tokens(0.7, 2), (1 - pow(0.7, 3)) / 0.3, 1e-12);
     near_to(spec_cost_tokens(1, 4), 5, 1e-12);
     near_to(spec_cost_tokens(0, 4), 1, 1e-12);
-    struct spec_cost c = { .fixed_ns = 40, .dense_ns = 10, .ridge = 8, .growth = 1.05, .draft_ns = 3,
+    struct spec_cost_model c = { .fixed_ns = 40, .dense_ns = 10, .ridge = 8, .growth = 1.05, .draft_ns = 3,
                            .draft_row_ns = 1, .choose_ns = 0.2, .choose_row_ns = 0.1 };
     struct spec_round r;
     spec_cost_round(&r, &c, 4, 3, 0.8);
@@ -90,7 +90,7 @@ static void round_is_equation_4(void **state)
     near_to(r.efficiency, off / pass, 1e-12);
     near_to(r.speedup, tokens * (off + 0.6) / 4 / (draft + pass + 1.8), 1e-12);
     /* free drafts that are all kept, verified for nothing, are worth their number; as printed, it would be half */
-    struct spec_cost flat = { .fixed_ns = 1, .ridge = 1, .growth = 1 };
+    struct spec_cost_model flat = { .fixed_ns = 1, .ridge = 1, .growth = 1 };
     spec_cost_round(&r, &flat, 1, 4, 1);
     near_to(r.speedup, 5, 1e-12);
 }

@@ -194,6 +194,7 @@ static void suffix_branches_by_frequency(void **state)
     assert_true(t.survival[three] > 2 * t.survival[four] && t.survival[three] < 0.5f);
     assert_true(spec_tree_child(&t, three, 30) >= 0);
     assert_int_equal(spec_tree_child(&t, three, 40), -1);
+    assert_true(t.survival[spec_tree_child(&t, three, 30)] < 0.6f * t.survival[three]);     /* not a sure .6 */
     assert_int_equal(spec_tree_child(&t, SPEC_ROOT, 30), -1);
 
     draft(d, 0, 1, 8, &t);                      /* the likeliest of all when there is room for one */

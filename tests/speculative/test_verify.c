@@ -285,6 +285,56 @@ static void least_die(void **state)
     }
 }
 
+/* A residual of many blocks, cut or whole, against its definition: where each die falls. */
+static void residual_of_a_large_vocabulary(void **state)
+{
+    (void)state;
+    enum { N = 1500 };
+    static float z[N], q_z[N], weight[N];
+    static int32_t id[N];
+    struct spec_sampler *s = open_sampler(N);
+    random_state = 22;
+    for (int trial = 0; trial < 60; trial++) {
+        struct edge e;
+        struct spec_dist p, q;
+        double mass[N], sum = 0, at = 0, dice[2] = { 1 - 0x1p-53, trial % 5 ? random_unit() : 1 - 0x1p-53 };
+        int worst = 0, want = 0;
+        spec_params_default(&e.p);
+        e.s = s;
+        e.p.top_k = trial % 3 ? 0 : 700;
+        for (int i = 0; i < N; i++) {
+            z[i] = (float)random_unit() * 3;
+            q_z[i] = trial % 4 ? (float)random_unit() * 3 : z[i] + (i < 900 ? 1.0f : 0.0f);
+        }
+        assert_int_equal(spec_target(s, &e.p, q_z, NULL, 0, 0, &q), 0);
+        for (int i = 0; i < q.n; i++) {
+            weight[i] = q.weight[i];
+            id[i] = q.token ? q.token[i] : i;
+        }
+        q.weight = weight;
+        q.token = q.token ? id : NULL;
+        e.p.top_k = trial % 2 ? 0 : 900;
+        assert_int_equal(spec_target(s, &e.p, z, NULL, 0, 0, &p), 0);
+        for (int i = 0; i < N; i++) {
+            mass[i] = fmax(0, spec_dist_prob(&p, i) - spec_dist_prob(&q, i));
+            sum += mass[i];
+            if (spec_dist_prob(&q, i) - spec_dist_prob(&p, i) > spec_dist_prob(&q, worst) - spec_dist_prob(&p, worst))
+                worst = i;
+        }
+        while (want < N - 1 && (at += mass[want]) <= dice[1] * sum)
+            want++;
+        while (mass[want] == 0)                 /* the last there is, when the die is at its most */
+            want--;
+        spec_tree_clear(&e.t);
+        spec_tree_draw(&e.t, SPEC_ROOT, worst, &q, 1, 1);
+        struct spec_verify v = start(&e, SPEC_RATIO, dice);
+        assert_int_equal(spec_verify_row(&v, s, z, NULL), 0);
+        assert_int_equal(v.n_dice, 2);
+        assert_int_equal(v.out[0].token, want);
+    }
+    spec_sampler_close(s);
+}
+
 /* Below what is drawn, where nothing is, the token is the one that spec_sample chooses. */
 static void nothing_drawn_is_the_rows_own_choice(void **state)
 {
@@ -451,6 +501,7 @@ int main(void)
         cmocka_unit_test(nothing_left_is_p),
         cmocka_unit_test(disjoint_supports),
         cmocka_unit_test(least_die),
+        cmocka_unit_test(residual_of_a_large_vocabulary),
         cmocka_unit_test(nothing_drawn_is_the_rows_own_choice),
         cmocka_unit_test(stops_before_a_row),
         cmocka_unit_test(row_without_a_token),

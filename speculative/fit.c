@@ -1,0 +1,309 @@
+/* speculative/fit.c - least squares within bounds, for the cost model's constants and for the paper's.
+ *
+ * MINPACK knows no bounds, so it is given u and the model x(u).  Between two bounds x = middle + half width times
+ * 2u / (1 + u^2), which reaches both at u = -1 and 1 and turns back there, as a sine would; above one,
+ * x = low + scale u^2.  Both are smooth, and a bound that holds is reached exactly.
+ *
+ * Constants that multiply are told apart by several starts: the ridge and the growth (their logarithms) decide
+ * the shape, the rest follows in a few iterations.  Residuals are relative: a pass of 1 row counts as one of 64. */
+#include "speculative/fit.h"
+#include "kernels/kernels.h"
+
+#include <cminpack-1/cminpack.h>
+#include <math.h>
+#include <string.h>
+
+#define TOLERANCE 1e-12
+#define MOST_CALLS 4000
+#define INSIDE    0.95              /* a start on a bound would have no slope there */
+#define STARTS    24
+
+/* ---- bounded least squares ---------------------------------------------------------------------------------- */
+
+struct problem {
+    const struct spec_param *param;
+    int n, m, n_residual;           /* parameters; rows that MINPACK sees, at least n; rows that are there */
+    double scale[SPEC_FIT_PARAMS];
+    spec_residual *residual;
+    const void *arg;
+    int n_call;
+};
+
+static bool given(const struct spec_param *p) { return p->high <= p->low; }
+
+static double to_x(const struct problem *q, int i, double u)
+{
+    const struct spec_param *p = &q->param[i];
+    if (isinf(p->high))
+        return p->low + q->scale[i] * u * u;
+    double half = (p->high - p->low) / 2;
+    return fmin(fmax(p->low + half + half * 2 * u / (1 + u * u), p->low), p->high);
+}
+
+static double to_u(const struct problem *q, int i, double x)
+{
+    const struct spec_param *p = &q->param[i];
+    if (isinf(p->high))
+        return sqrt(fmax(x - p->low, 0) / q->scale[i]);
+    double half = (p->high - p->low) / 2, y = fmin(fmax((x - p->low) / half - 1, -INSIDE), INSIDE);
+    return y / (1 + sqrt(1 - y * y));
+}
+
+static void x_of(const struct problem *q, const double *u, double *x)
+{
+    for (int i = 0; i < q->n; i++)
+        x[i] = given(&q->param[i]) ? q->param[i].low : to_x(q, i, *u++);
+}
+
+static int evaluate(void *arg, int m, int n, const double *u, double *out, int flag)
+{
+    struct problem *q = arg;
+    double x[SPEC_FIT_PARAMS];
+    (void)n;
+    (void)flag;
+    x_of(q, u, x);
+    q->residual(q->arg, x, out);
+    for (int i = q->n_residual; i < m; i++)
+        out[i] = 0;
+    q->n_call++;
+    return 0;
+}
+
+/* The k-th start: the given one, then points that fill the bounds evenly (additive recurrences). */
+static void start_at(const struct problem *q, int k, double *u)
+{
+    for (int i = 0; i < q->n; i++) {
+        const struct spec_param *p = &q->param[i];
+        if (given(p))
+            continue;
+        double turn = k * sqrt(i + 2.0) * 0.6180339887498949, at = turn - floor(turn), x = p->start;
+        if (k && isinf(p->high))
+            x = p->low + q->scale[i] * kn_exp(4 * at - 2);
+        else if (k)
+            x = p->low + (p->high - p->low) * at;
+        *u++ = to_u(q, i, x);
+    }
+}
+
+int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, int n, int m,
+                   spec_residual *residual, const void *arg, int n_start)
+{
+    kn_assert(n > 0 && n <= SPEC_FIT_PARAMS && m > 0 && n_start > 0);
+    struct problem q = { .param = param, .n = n, .n_residual = m, .m = kn_max(m, n), .residual = residual,
+                         .arg = arg };
+    int n_free = 0, pivot[SPEC_FIT_PARAMS], calls;
+    for (int i = 0; i < n; i++) {
+        q.scale[i] = param[i].start > param[i].low ? param[i].start - param[i].low : 1;
+        n_free += !given(&param[i]);
+    }
+    double u[SPEC_FIT_PARAMS], diag[SPEC_FIT_PARAMS], qtf[SPEC_FIT_PARAMS], work[3][SPEC_FIT_PARAMS];
+    double *f = kn_alloc((size_t)q.m * (size_t)(n_free + 2) * sizeof *f);
+    if (!f)
+        return kn_fail(KN_ENOMEM, "no memory to fit %d points", m);
+    double *jacobian = f + q.m, *room = jacobian + (size_t)q.m * (size_t)n_free;
+    struct spec_solution best = { .sum_squares = INFINITY };
+    for (int k = 0; k < n_start; k++) {
+        struct spec_solution s = { .sum_squares = 0 };
+        start_at(&q, k, u);
+        if (n_free)
+            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MOST_CALLS, 0, diag, 1, 100, 0, &calls,
+                  jacobian, q.m, pivot, qtf, work[0], work[1], work[2], room);
+        evaluate(&q, q.m, n_free, u, f, 0);
+        for (int i = 0; i < m; i++)
+            s.sum_squares += f[i] * f[i];
+        x_of(&q, u, s.x);
+        if (s.sum_squares < best.sum_squares)
+            best = s;
+    }
+    kn_free(f);
+    if (isinf(best.sum_squares))
+        return kn_fail(KN_EINVAL, "nothing fits %d points: is one of them zero or no number?", m);
+    best.n_call = q.n_call;
+    *out = best;
+    return 0;
+}
+
+/* ---- the cost model: passes ----------------------------------------------------------------------------------- */
+
+enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, PASS_PARAMS };
+
+static void cost_of(struct spec_cost_model *c, const double *x)
+{
+    c->fixed_ns = x[FIXED];
+    c->dense_ns = x[DENSE];
+    c->load_ns = x[LOAD];
+    c->expert_ns = x[EXPERT];
+    c->ridge = kn_exp(x[RIDGE]);
+    c->growth = 1 + kn_exp(x[GROWTH]);
+}
+
+static double point_error(const struct spec_cost_model *c, const struct spec_point *p)
+{
+    return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) / p->ns - 1;
+}
+
+static void pass_residual(const void *arg, const double *x, double *out)
+{
+    const struct spec_measured *m = arg;
+    struct spec_cost_model c = { .n_expert = m->n_expert, .n_used = m->n_used };
+    cost_of(&c, x);
+    for (int i = 0; i < m->n_pass; i++)
+        if (!m->pass[i].hold)
+            *out++ = point_error(&c, &m->pass[i]);
+}
+
+static int n_fitted(const struct spec_point *p, int n)
+{
+    int fitted = 0;
+    for (int i = 0; i < n; i++)
+        fitted += !p[i].hold;
+    return fitted;
+}
+
+static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
+{
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < m->n_pass; i++) {
+        least = fmin(least, m->pass[i].ns - m->pass[i].miss_ns);
+        most = fmax(most, m->pass[i].ns);
+    }
+    double none = m->n_expert > 0 ? INFINITY : 0, used = fmax(m->n_used, 1);
+    least = fmax(least, most * 0.01);
+    const struct spec_param param[PASS_PARAMS] = {
+        [FIXED] = { m->fixed_least_ns, INFINITY, fmax(least / 2, 1.1 * m->fixed_least_ns) },
+        [DENSE] = { 0, INFINITY, most / 4 },
+        [LOAD] = { none > 0 ? m->load_least_ns : 0, none, fmax(least / 2 / used, 1.1 * m->load_least_ns) },
+        [EXPERT] = { 0, none, most / 4 / used },
+        [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
+        [GROWTH] = { kn_log(1e-5), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
+    };
+    struct spec_solution s;
+    int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
+    if (!e)
+        cost_of(c, s.x);
+    return e;
+}
+
+/* ---- the cost model: what is linear ------------------------------------------------------------------------------ */
+
+struct line { const struct spec_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
+
+static void line_residual(const void *arg, const double *x, double *out)
+{
+    const struct line *l = arg;
+    for (int i = 0; i < l->n; i++) {
+        const struct spec_point *p = &l->point[i];
+        double t = l->bend ? spec_cost_phi(p->rows, l->bend->ridge, l->bend->growth) : p->rows;
+        if (!p->hold)
+            *out++ = (x[0] + x[1] * t) / p->ns - 1;
+    }
+}
+
+static int fit_line(double *fixed, double *slope, const struct spec_point *point, int n, const struct spec_cost_model *bend)
+{
+    if (n == 0)
+        return 0;
+    const struct line l = { point, n, bend };
+    const struct spec_param param[2] = { { 0, INFINITY, point[0].ns }, { 0, INFINITY, point[0].ns } };
+    struct spec_solution s;
+    int e = spec_fit_solve(&s, param, 2, n_fitted(point, n), line_residual, &l, 4);
+    if (!e) {
+        *fixed = s.x[0];
+        *slope = s.x[1];
+    }
+    return e;
+}
+
+/* ---- the cost model ------------------------------------------------------------------------------------------------- */
+
+static int check_points(const char *what, const struct spec_point *p, int n, int least)
+{
+    if (n > SPEC_FIT_POINTS)
+        return kn_fail(KN_ELIMIT, "%d %s measured, at most %d can be fitted", n, what, SPEC_FIT_POINTS);
+    for (int i = 0; i < n; i++)
+        if (!(p[i].ns > 0 && p[i].rows > 0 && isfinite(p[i].ns) && isfinite(p[i].rows)))
+            return kn_fail(KN_EINVAL, "measured %s %d: %g rows in %g ns are no measurement", what, i, p[i].rows, p[i].ns);
+    if (n_fitted(p, n) < least)
+        return kn_fail(KN_EINVAL, "%d %s measured, the fit needs %d: measure more numbers of rows", n_fitted(p, n), what,
+                       least);
+    return 0;
+}
+
+double spec_fit_residual(const struct spec_fit *fit, const struct spec_point *point)
+{
+    return point_error(&fit->cost, point);
+}
+
+static void judge(struct spec_fit *f, const struct spec_measured *m)
+{
+    int n = 0, n_held = 0;
+    for (int i = 0; i < m->n_pass; i++) {
+        double error = fabs(point_error(&f->cost, &m->pass[i]));
+        bool held = m->pass[i].hold;
+        double *sum = held ? &f->held_error : &f->error, *worst = held ? &f->held_worst : &f->worst;
+        *sum += error;
+        *worst = fmax(*worst, error);
+        n += !held;
+        n_held += held;
+        f->rows_most = fmax(f->rows_most, m->pass[i].rows);
+    }
+    f->error /= n;
+    f->held_error /= n_held > 0 ? n_held : 1;
+}
+
+int spec_fit(struct spec_fit *out, const struct spec_measured *m)
+{
+    struct spec_fit f = { .cost = { .n_expert = m->n_expert, .n_used = m->n_used } };
+    int e = check_points("passes", m->pass, m->n_pass, m->n_expert > 0 ? PASS_PARAMS : PASS_PARAMS - 2);
+    if (!e)
+        e = check_points("draft passes", m->draft, m->n_draft, m->n_draft ? 2 : 0);
+    if (!e)
+        e = check_points("choices", m->choose, m->n_choose, m->n_choose ? 2 : 0);
+    if (!e && !(m->ridge_least > 0 && m->ridge_most >= m->ridge_least))
+        e = kn_fail(KN_EINVAL, "the ridge lies between %g and %g rows: the first must be positive and no larger",
+                    m->ridge_least, m->ridge_most);
+    if (!e)
+        e = fit_passes(&f.cost, m);
+    if (!e)
+        e = fit_line(&f.cost.draft_ns, &f.cost.draft_row_ns, m->draft, m->n_draft, &f.cost);
+    if (!e)
+        e = fit_line(&f.cost.choose_ns, &f.cost.choose_row_ns, m->choose, m->n_choose, NULL);
+    if (e)
+        return e;
+    judge(&f, m);
+    *out = f;
+    return 0;
+}
+
+/* ---- the paper's own setting ------------------------------------------------------------------------------------------- */
+
+double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at)
+{
+    double ridge = x[SPEC_LAMBDA] * ridge_point, time[2];
+    for (int verify = 0; verify < 2; verify++) {
+        double rows = at->n_seq * (verify ? at->depth : 1);
+        double n = spec_cost_distinct(at->n_expert, at->n_used, rows);
+        double each = spec_cost_rows_of_expert(at->n_used, rows, n);
+        time[verify] = x[SPEC_BIAS] + x[SPEC_K1] * (1 + spec_cost_phi(rows, ridge, x[SPEC_S])) + x[SPEC_K2] * n +
+                       x[SPEC_K3] * (1 + spec_cost_phi(each, ridge, x[SPEC_S]));
+    }
+    double draft = x[SPEC_DRAFT_BIAS] + x[SPEC_DRAFT_K] * (1 + spec_cost_phi(at->n_seq, ridge, x[SPEC_S]));
+    double reject = x[SPEC_REJECT_BIAS] + x[SPEC_REJECT_K] * at->n_seq;
+    return at->sigma * (at->depth + 1) * time[0] / (at->depth * draft + time[1] + reject);
+}
+
+struct paper { double ridge_point; const struct spec_paper_point *point; int n; };
+
+static void paper_residual(const void *arg, const double *x, double *out)
+{
+    const struct paper *p = arg;
+    for (int i = 0; i < p->n; i++)
+        out[i] = spec_paper_speedup(x, p->ridge_point, &p->point[i]) - p->point[i].speedup;
+}
+
+int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC_PAPER_PARAMS], double ridge_point,
+                   const struct spec_paper_point *point, int n)
+{
+    const struct paper p = { ridge_point, point, n };
+    return spec_fit_solve(out, param, SPEC_PAPER_PARAMS, n, paper_residual, &p, 1);
+}
