@@ -27,6 +27,7 @@
     X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(fit,      "measure what passes take, and fit the model of it")             \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
@@ -51,7 +52,7 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
@@ -75,7 +76,7 @@ struct eng_config {
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];

@@ -64,7 +64,8 @@ static void close_run(struct run *r)
 struct timing {
     uint64_t start_ns, first_ns, end_ns;
     int n_prompt, n_token;
-    struct off_stats store;                     /* as it was at the start */
+    struct off_stats store;                     /* as they were at the start */
+    struct eng_stats engine;
 };
 
 /* To the terminal, and to the answer that the next turn's prompt holds. */
@@ -128,6 +129,7 @@ static int answer(struct run *r, struct timing *t)
                      ENG_DECODE_CONTINUE | (c->special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     *t = (struct timing){ .start_ns = kn_now_ns(),
                           .n_prompt = request.n_token - eng_session_cached(r->session) };
+    eng_stats_get(r->engine, &t->engine);
     if (moe_model_store(eng_model(r->engine)))
         off_stats_get(moe_model_store(eng_model(r->engine)), &t->store);
     while (!error && eng_session_runs(r->session) && !eng_terminal_stopped() && !stop.hit) {
@@ -161,6 +163,16 @@ static void report_experts(const struct run *r, const struct timing *t)
                100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
 }
 
+static void report_drafts(const struct run *r, const struct timing *t)
+{
+    struct eng_stats now;
+    eng_stats_get(r->engine, &now);
+    if (now.n_draft > t->engine.n_draft)
+        kn_say(KN_LOG_INFO, "drafts: %d of %d tokens kept, %.2f tokens a pass",
+               (int)(now.n_draft_kept - t->engine.n_draft_kept), (int)(now.n_draft - t->engine.n_draft),
+               (double)(now.n_token - t->engine.n_token) / (double)(now.n_pass - t->engine.n_pass));
+}
+
 static void report(const struct run *r, const struct timing *t)
 {
     if (r->config->quiet || !t->first_ns)
@@ -170,6 +182,7 @@ static void report(const struct run *r, const struct timing *t)
     kn_say(KN_LOG_INFO, "prompt %d tokens, %.1f tokens/s; answer %d tokens, %.1f tokens/s",
            t->n_prompt, prompt_s > 0 ? t->n_prompt / prompt_s : 0, t->n_token,
            rest_s > 0 ? (t->n_token - 1) / rest_s : 0);
+    report_drafts(r, t);
     report_experts(r, t);
 }
 

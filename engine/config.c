@@ -302,7 +302,7 @@ struct eng_options eng_config_options(const struct eng_config *c)
     struct eng_options o = {
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .io = c->io, .keep_heat = true,
+        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
         .no_pack = c->no_pack };
     memcpy(o.draft, c->draft, sizeof o.draft);
     return o;

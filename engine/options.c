@@ -26,10 +26,11 @@
 #define PACK     (1u << ENG_pack)
 #define SYNTH    (1u << ENG_synth)
 #define BENCH    (1u << ENG_bench)
+#define FIT      (1u << ENG_fit)
 #define PLAN     (1u << ENG_plan)
 #define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | SERVE | EVAL | BENCH)   /* those that load a model */
+#define LOAD     (RUN | SERVE | EVAL | BENCH | FIT)   /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
 #define DRAFT    (RUN | SERVE | BENCH | PLAN)   /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
@@ -105,7 +106,7 @@ static const struct eng_option options[] = {
       "NAME", "of the output matrix" },
     { "requantize", "", QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
       NULL, "even weights that are quantised already" },
-    { "output", "-o", SYNTH | QUANTIZE, ENG_TEXT, AT(output), 0, 0,
+    { "output", "-o", SYNTH | QUANTIZE | FIT, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
@@ -171,6 +172,10 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
+      "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
+    { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
+      NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
@@ -201,7 +206,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },

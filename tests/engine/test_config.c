@@ -231,7 +231,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, plan, doctor" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
