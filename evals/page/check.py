@@ -254,6 +254,7 @@ def many(b, s):
     frame = b.js("new Promise(done => { const t = performance.now(); show_chat(shown); "
                  "requestAnimationFrame(() => done(performance.now() - t)) })")
     check("200 messages", took < 5 and frame < 1000, f"page {took:.2f} s, all shown anew {frame:.0f} ms")
+    check("and the last is on the screen", b.js("at_end()"))
     b.js("localStorage.removeItem('spillway.chat.many')")
 
 
@@ -289,13 +290,23 @@ def status(b, s, pictures):
     b.open(s.url + "#status")
     b.until("document.getElementById('speed').textContent !== '–'")
     idle, cells = b.js("document.getElementById('speed').textContent"), b.js(GRID)
-    asked = [threading.Thread(target=s.ask, args=(f"Tell me story number {i}.", 700)) for i in range(6)]
+    busy = threading.Event()
+    busy.set()
+
+    def go_on(i):
+        while busy.is_set():
+            s.ask(f"Tell me story number {i}.", 300)
+
+    asked = [threading.Thread(target=go_on, args=(i,)) for i in range(6)]
     for t in asked:
         t.start()
-    b.until("parseFloat(document.getElementById('speed').textContent) > 1 && "
-            "document.querySelectorAll('#calls tbody tr').length >= 4")
-    check("the status moves", b.js("document.getElementById('speed').textContent") != idle and b.js(GRID) != cells,
-          b.js("document.querySelector('.tiles').innerText").replace("\n", " "))
+    try:
+        b.until(f"document.getElementById('speed').textContent !== {json.dumps(idle)} && {GRID} !== {cells} && "
+                "document.querySelectorAll('#calls tbody tr').length >= 4", 15)
+        moves = True
+    except RuntimeError:
+        moves = False
+    check("the status moves", moves, b.js("document.querySelector('.tiles').innerText").replace("\n", " "))
     check("says what the controller did", len(b.js("document.getElementById('decided').textContent")) > 5,
           b.js("document.getElementById('decided').textContent"))
     b.call("Input.dispatchMouseEvent", type="mouseMoved", **b.js(
@@ -303,11 +314,12 @@ def status(b, s, pictures):
     check("and what a cell is", "expert" in b.js("document.getElementById('spot').textContent"),
           b.js("document.getElementById('spot').textContent"))
     if pictures:
-        time.sleep(12)
+        time.sleep(25)
         b.picture(pictures + "status.png")
         b.dark(True)
         b.picture(pictures + "status-dark.png")
         b.dark(False)
+    busy.clear()
     for t in asked:
         t.join()
 
