@@ -4,7 +4,7 @@
 #   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
 #   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
 #   make evals      the programs that measure         make soak       the long tests, by hand
-#   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR
+#   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
 
 B      ?= build
 MODE   ?= release
@@ -55,7 +55,7 @@ SRC_offload     = place ring pool reader io load policy heat trace pack store pa
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
 SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes control cut learn explain
-SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
+SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
@@ -66,12 +66,13 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv pace schedule fit_file draft_text draft_model draft session plan budget open step stop \
-                  measure interrupt json input \
+                  chat terminal prefix kv pace schedule fit_file draft_text draft_model draft dsi \
+                  session plan budget advise open step stop measure interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \
-                  cmd_run cmd_serve cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
-                  cmd_synth disk cmd_fit cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  batch/lines batch/seen batch/record batch/journal batch/run \
+                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
+                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
@@ -132,8 +133,9 @@ test: test-packages
 	@tests/run.sh $(TESTS)
 tests: $(TESTS) $(out)/spillway
 
-check: $(foreach f,$(FOLDERS),$(call archive,$(f)))
+check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	@tests/check.sh "$(out)" $(foreach f,$(FOLDERS),"$(f):$(USES_$(f))")
+	@tests/install.sh $(out)/spillway
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
@@ -167,12 +169,23 @@ soak: test-packages
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
 
+INSTALLED = bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env
+to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
-	install -D -m 755 $(out)/spillway $(DESTDIR)$(PREFIX)/bin/spillway
+	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
+	install -m 755 $(out)/spillway $(call to,bin/spillway)
+	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
+	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
+	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
+	install -m 644 configs/spillway.ini configs/spillway.env $(call to,share/doc/spillway)
+uninstall:
+	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
+	-rmdir $(call to,share/doc/spillway)
 
 clean:
 	rm -rf $(B)
 
-.PHONY: all tests test check evals fuzz fuzzers demo soak install clean build-packages test-packages fuzz-packages
+.PHONY: all tests test check evals fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

@@ -1,7 +1,7 @@
 /* engine/main.c - the program: which command, what it is told, how it ended.
  *
  * Exit status: 0 done, 1 some failed, 2 usage or refused.  Nothing else in the tree exits. */
-#include "engine/cli.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static void print_usage(FILE *out)
                  "usage: spillway COMMAND [flags]\n\n");
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is.\n");
+    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is,\n"
+                 "--man writes its manual page, --completion a completion for bash.\n");
 }
 
 static int refuse_command(const char *word)
@@ -60,6 +61,10 @@ static int dispatch(int argc, char **argv)
     }
     if (!strcmp(argv[1], "--version")) {
         printf("spillway " ENG_VERSION "\n");
+        return 0;
+    }
+    if (!strcmp(argv[1], "--man") || !strcmp(argv[1], "--completion")) {
+        (argv[1][2] == 'm' ? eng_manual_page : eng_manual_completion)();
         return 0;
     }
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)

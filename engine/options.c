@@ -25,14 +25,15 @@
 #define QUANTIZE (1u << ENG_quantize)
 #define PACK     (1u << ENG_pack)
 #define SYNTH    (1u << ENG_synth)
+#define BATCH    (1u << ENG_batch)
 #define BENCH    (1u << ENG_bench)
 #define FIT      (1u << ENG_fit)
 #define PLAN     (1u << ENG_plan)
 #define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | SERVE | EVAL | BENCH | FIT)   /* those that load a model */
+#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
-#define DRAFT    (RUN | SERVE | BENCH | PLAN)   /* those that may draft */
+#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -44,7 +45,7 @@ static const struct eng_option options[] = {
       "TEXT", "answer this and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
-    { "predict", "-n --n-predict", RUN | SERVE, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
+    { "predict", "-n --n-predict", RUN | SERVE | BATCH, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
       "N", "tokens at most; -1: until the model stops" },
     { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
       "NAME", "address to listen on; others than this machine's own need --api-key-file" },
@@ -110,6 +111,14 @@ static const struct eng_option options[] = {
       "FILE", "file to write" },
     { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
+    { "input", "-i", BATCH, ENG_TEXT, AT(input), 0, 0,
+      "FILE", "requests, one a line; the name alone will do" },
+    { "output", "-o", BATCH, ENG_TEXT, AT(output), 0, 0,
+      "FILE", "answers are added to it; what it holds already is not done again" },
+    { "errors", "", BATCH, ENG_TEXT, AT(errors), 0, 0,
+      "FILE", "the same for what cannot be answered; unless told, the output's name with .errors" },
+    { "retry-failed", "", BATCH, ENG_FLAG, AT(retry_failed), 0, 0,
+      NULL, "empty the errors file first, and try those again" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
@@ -122,9 +131,9 @@ static const struct eng_option options[] = {
       "N", "passes that do not count; -1: until settled" },
 
     { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
-      "WHAT", "dsi: plain decoding, speculation (SI) and distributed speculation (DSI)" },
+      "WHAT", "dsi: plain decoding, speculation (SI), distributed speculation; moesd: how a cost model fits" },
     { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
-      "NAME", "table or grid, as published; in place of latencies and acceptance" },
+      "NAME", "table or grid, as published; in place of latencies and acceptance; moesd: table or curve" },
     { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
       "NAME", "of the grid: event, what happens, or offline, the published formulas" },
     { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
@@ -139,10 +148,12 @@ static const struct eng_option options[] = {
       "N", "targets that verify at the same time" },
     { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
       "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+    { "noise", "", SIMULATE, ENG_NUMBER, AT(noise), 0, 1,
+      "X", "moesd: deviation of a measurement, as a share of it" },
     { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
       "N", "tokens of an output; 0: 50, and 1000 for the grid" },
     { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
-      "N", "outputs to take the mean of; 0: 3000, and 5 for the grid" },
+      "N", "outputs to take the mean of; 0: 3000, 5 for the grid and moesd" },
     { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
       NULL, "let SI too take only the lookaheads that DSI's targets allow" },
 
@@ -154,6 +165,8 @@ static const struct eng_option options[] = {
       "N", "0: one per CPU" },
     { "parallel", "-np --max-num-seqs", SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
+    { "parallel", "-np", BATCH, ENG_INTEGER, AT(n_parallel), 0, 4096,
+      "N", "requests at once; 0: as many as are expected to be fastest" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
       "SIZE", "all the memory that may be taken; 0: what is free" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
@@ -172,6 +185,10 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "dsi", "", RUN, ENG_INTEGER, AT(n_dsi), 0, 64,
+      "N", "distributed speculation: N workers verify while the --draft model drafts on; 0: off" },
+    { "dsi-lookahead", "", RUN, ENG_INTEGER, AT(n_ahead), 0, 63,
+      "N", "tokens of a block that they verify; 0: as was measured" },
     { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
       "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
@@ -183,19 +200,19 @@ static const struct eng_option options[] = {
 
     { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
-    { "temp", "--temperature", RUN | SERVE, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+    { "temp", "--temperature", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
-    { "top-k", "", RUN | SERVE, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
+    { "top-k", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
       "N", "the N likeliest tokens; 0: all" },
-    { "top-p", "", RUN | SERVE, ENG_NUMBER, SAMPLE(top_p), 0, 1,
+    { "top-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(top_p), 0, 1,
       "X", "the likeliest that make up X together; 1: all" },
-    { "min-p", "", RUN | SERVE, ENG_NUMBER, SAMPLE(min_p), 0, 1,
+    { "min-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(min_p), 0, 1,
       "X", "those at least X times as likely as the first; 0: all" },
-    { "repeat-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
+    { "repeat-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
       "X", "logits of tokens seen, divided by X; 1: off" },
-    { "presence-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(presence), -100, 100,
+    { "presence-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(presence), -100, 100,
       "X", "off logits of tokens seen; 0: off" },
-    { "frequency-penalty", "", RUN | SERVE, ENG_NUMBER, SAMPLE(frequency), -100, 100,
+    { "frequency-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(frequency), -100, 100,
       "X", "off logits for each time seen; 0: off" },
     { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
       "N", "tokens that penalties see; -1: all" },
@@ -206,7 +223,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | BATCH | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -228,7 +245,9 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi or moesd" },
+    { ENG_batch, AT(model), "-m MODEL" },     { ENG_batch, AT(input), "IN.jsonl" },
+    { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -250,7 +269,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->sampling.bias = c->bias;
     c->n_predict = -1;
     c->n_chunk = 512;
-    c->n_parallel = 1;
+    c->n_parallel = command == ENG_batch ? 0 : 1;
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
@@ -262,6 +281,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->target_ms = 30;
     c->draft_ms = 3;
     c->acceptance = 0.8f;
+    c->noise = 0.02f;
     c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
@@ -586,63 +606,44 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
         c->sampling.n_bias = 0;
 }
 
-/* ---- help -------------------------------------------------------------------------------------- */
+/* ---- for those who tell of it ---------------------------------------------------------------------- */
 
-static void default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
+const struct eng_option *eng_option_at(int i) { return i < N_OPTION ? &options[i] : NULL; }
+
+const char *eng_option_needed(enum eng_command_id command, int nth)
+{
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].command == command && nth-- == 0)
+            return needed[i].flag;
+    return NULL;
+}
+
+const char *const *eng_option_choices(const struct eng_option *o)
+{
+    static const char *const isa_name[] = { "scalar", "avx2", "avx512", NULL };
+    switch (o->kind) {
+    case ENG_KV:     return kv_name;
+    case ENG_IO:     return io_name;
+    case ENG_ISA:    return isa_name;
+    case ENG_VERIFY: return rule_name;
+    default:         return NULL;
+    }
+}
+
+void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
 {
     const void *field = (const char *)c + o->at;
     out[0] = 0;
     if (o->kind == ENG_INTEGER)
-        snprintf(out, size, " [%d]", *(const int *)field);
+        snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
-        snprintf(out, size, " [%g]", *(const float *)field);
+        snprintf(out, size, "%g", *(const float *)field);
     if (o->kind == ENG_KV)
-        snprintf(out, size, " [%s]", kv_name[*(const enum kn_kv *)field]);
+        snprintf(out, size, "%s", kv_name[*(const enum kn_kv *)field]);
     if (o->kind == ENG_IO)
-        snprintf(out, size, " [%s]", io_name[*(const enum off_io_kind *)field]);
+        snprintf(out, size, "%s", io_name[*(const enum off_io_kind *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
-        snprintf(out, size, " [%s]", *(const char *const *)field);
-}
-
-/* -n, --n-predict, --predict N */
-static void list_names(const struct eng_option *o, char *out, size_t size)
-{
-    size_t n = 0;
-    for (const char *c = o->alias; *c && n + 2 < size; c++) {
-        if (*c == ' ')
-            out[n++] = ',';
-        out[n++] = *c;
-    }
-    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
-}
-
-void eng_option_help(enum eng_command_id command)
-{
-    static const char *const about[] = {
-#define ABOUT(name, text) text,
-        ENG_COMMANDS(ABOUT)
-#undef ABOUT
-    };
-    struct eng_config defaults;
-    char names[128], value[64];
-    eng_option_defaults(&defaults, command);
-    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
-           eng_command_name[command]);
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].command == command)
-            printf(" %s", needed[i].flag);
-    printf(" [flags]\n\n");
-    for (int i = 0; i < N_OPTION; i++) {
-        const struct eng_option *o = &options[i];
-        if (!(o->commands & 1u << command))
-            continue;
-        default_text(&defaults, o, value, sizeof value);
-        list_names(o, names, sizeof names);
-        printf("  %-36s %s%s\n", names, o->help, value);
-    }
-    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
-           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
-           "1024-based.\n");
+        snprintf(out, size, "%s", *(const char *const *)field);
 }
 
 int eng_option_check(const struct eng_config *c, enum eng_command_id command)
@@ -651,6 +652,9 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
         if (needed[i].command == command && !*(const char *const *)((const char *)c + needed[i].at))
             return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
                            needed[i].flag, eng_command_name[command]);
+    for (int i = 0; i < c->n_draft; i++)
+        if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
+            return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
         kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
                kn_isa_name(kn_isa_best()));

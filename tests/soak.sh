@@ -23,6 +23,8 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
     make --no-print-directory >/dev/null
     build/release/spillway synth --shape tiny -o build/tiny.gguf --quiet
     tests/numa.sh build/release/spillway build/tiny.gguf 2>&1 | tail -n 60 || true
+    echo "== a batch killed fifty times"
+    tests/batch.sh build/release/spillway evals/train/models/demo-target-q8_0.gguf 50 1000 2>&1 | tail -n 10 || true
     for mode in release asan tsan; do
         echo "== MODE=$mode, tests ten times"
         for i in 1 2 3 4 5 6 7 8 9 10; do
