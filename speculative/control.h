@@ -39,6 +39,7 @@ struct spec_control_options {
     int n_drafter;
     struct { const char *name; int most_depth; } drafter[SPEC_DRAFTERS];    /* names outlive the controller */
     int most_rows;                                  /* in one pass; 0: any number */
+    int most_drafted;                               /* of them, drafted ones; 0: any number */
     enum spec_rule rule;
     int gamma;                                      /* SPEC_AUTO; else always so deep, and drafter 0: 0 is off */
     const struct spec_cost_model *prior;                  /* for row counts not seen yet; NULL: between flat and steep */
