@@ -13,13 +13,15 @@ struct family {
     enum kn_rope rope;
     bool qkv_bias, qk_norm;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
+    bool head;
 };
 
 static const struct family families[] = {
-    { "llama",    KN_ROPE_PAIRS,  false, false, MAY_HAVE_EXPERTS },     /* llama, mistral, mixtral */
-    { "qwen2",    KN_ROPE_HALVES, true,  false, DENSE_ONLY },
-    { "qwen3",    KN_ROPE_HALVES, false, true,  DENSE_ONLY },
-    { "qwen3moe", KN_ROPE_HALVES, false, true,  MUST_HAVE_EXPERTS },
+    { "llama",    KN_ROPE_PAIRS,  false, false, MAY_HAVE_EXPERTS, false },  /* llama, mistral, mixtral */
+    { "qwen2",    KN_ROPE_HALVES, true,  false, DENSE_ONLY, false },
+    { "qwen3",    KN_ROPE_HALVES, false, true,  DENSE_ONLY, false },
+    { "qwen3moe", KN_ROPE_HALVES, false, true,  MUST_HAVE_EXPERTS, false },
+    { "eagle",    KN_ROPE_HALVES, false, true,  DENSE_ONLY, true },
 };
 
 /* ---- keys: "<arch>.<name>" ------------------------------------------------------------------------ */
@@ -85,15 +87,24 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
 
 /* ---- sections of the description -------------------------------------------------------------------- */
 
-static int read_sizes(struct moe_desc *d, const struct keys *k)
+/* A head has no embedding of its own to count the tokens of. */
+static int read_n_vocab(struct moe_desc *d, const struct keys *k)
 {
-    int error = 0;
+    if (d->head)
+        return get_int(k, "vocab_size", 1, INT32_MAX / 4, -1, &d->n_vocab);
     const struct moe_tensor *embed = moe_file_find_tensor(k->f, "token_embd.weight");
     if (!embed || embed->n_dim != 2 || embed->dim[1] < 1 || embed->dim[1] > INT32_MAX / 4)
         return kn_fail(KN_ECORRUPT, "%s: token_embd.weight is %s", moe_file_path(k->f),
                        embed ? "not a matrix" : "missing");
     d->n_vocab = (int)embed->dim[1];
-    if ((error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+    return 0;
+}
+
+static int read_sizes(struct moe_desc *d, const struct keys *k)
+{
+    int error = 0;
+    if ((error = read_n_vocab(d, k)) ||
+        (error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
         (error = get_int_uniform(k, "attention.head_count", d->n_layer, 1, 4096, -1, &d->n_head)) ||
@@ -223,6 +234,7 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     d->rope = family->rope;
     d->qkv_bias = family->qkv_bias;
     d->qk_norm = family->qk_norm;
+    d->head = family->head;
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k)) || (error = read_experts(d, &k, family)) ||
         (error = read_rope(d, &k)) || (error = check_vocab(d, f)))
