@@ -62,7 +62,7 @@ SRC_engine      = options config progress lookup merge pretokenize vocab letters
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat terminal prefix kv pace schedule draft_text draft_model draft session plan budget open step stop measure interrupt json input cmd_run \
+                  chat terminal prefix kv pace schedule draft_text draft_known draft_model draft_eagle draft session plan budget open step stop measure interrupt json input cmd_run \
                   cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
                   cmd_plan cmd_simulate simulate_dsi cmd_doctor
 MAIN            = engine/main

@@ -56,7 +56,8 @@ static void close_text(struct eng_drafter *base)
     kn_free(d);
 }
 
-static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text };
+static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text, NULL,
+                                                   NULL };
 
 static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
 {
