@@ -4,7 +4,7 @@
 #   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
 #   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
 #   make evals      the programs that measure         make soak       the long tests, by hand
-#   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR
+#   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
 
 B      ?= build
 MODE   ?= release
@@ -14,7 +14,7 @@ out    := $(B)/$(MODE)
 
 # ---- packages: what a bare Debian 12 or Ubuntu 24.04 lacks is installed by tests/packages.sh ------------
 BUILD_PACKAGES = gcc libc6-dev liburing-dev libnuma-dev libpcre2-dev libinih-dev libedit-dev \
-                 libjansson-dev libutf8proc-dev libcminpack-dev
+                 libjansson-dev libutf8proc-dev libcminpack-dev libevent-dev
 TEST_PACKAGES  = $(BUILD_PACKAGES) libcmocka-dev
 FUZZ_PACKAGES  = $(BUILD_PACKAGES) clang
 
@@ -39,7 +39,7 @@ USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring
 LIBS_speculative = -lcminpack
-LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc
+LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc -levent_extra -levent_core
 
 # ---- sources, in the order data flows; *.tmpl is compiled once per instruction set ----------------------
 ISAS       = avx2 avx512
@@ -55,16 +55,24 @@ SRC_offload     = place ring pool reader io load policy heat trace pack store pa
 SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
                   family model context forward rows attention router predict block
 SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes control cut learn explain
-SRC_engine      = options config progress lookup merge pretokenize vocab letters tokenize detokenize \
+SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  chat terminal prefix kv pace schedule draft_text draft_known draft_model draft_eagle draft session plan budget open step stop measure interrupt json input cmd_run \
-                  cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack cmd_synth disk \
-                  cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  serve/speech_style serve/speech serve/speech_call serve/speech_value serve/speech_grammar \
+                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
+                  serve/dialect serve/write_completions serve/write_chat serve/write_responses \
+                  serve/write_messages serve/reply \
+                  chat terminal prefix kv pace schedule fit_file draft_text draft_known draft_model draft_eagle \
+                  draft dsi session plan budget advise open step stop measure interrupt json input disk \
+                  serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
+                  serve/call serve/status serve/server \
+                  batch/lines batch/seen batch/record batch/journal batch/run \
+                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
+                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
@@ -99,6 +107,9 @@ $(out)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
+# the page that the server shows, within the program
+$(out)/engine/serve/status.o: engine/serve/page.html
+
 define folder_rule
 $(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda)) Makefile
 	@rm -f $$@
@@ -122,8 +133,9 @@ test: test-packages
 	@tests/run.sh $(TESTS)
 tests: $(TESTS) $(out)/spillway
 
-check: $(foreach f,$(FOLDERS),$(call archive,$(f)))
+check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 	@tests/check.sh "$(out)" $(foreach f,$(FOLDERS),"$(f):$(USES_$(f))")
+	@tests/install.sh $(out)/spillway
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
@@ -157,12 +169,23 @@ soak: test-packages
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))
 
+INSTALLED = bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+            lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env
+to = $(DESTDIR)$(PREFIX)/$(1)
 install: $(out)/spillway
-	install -D -m 755 $(out)/spillway $(DESTDIR)$(PREFIX)/bin/spillway
+	mkdir -p $(foreach f,$(INSTALLED),$(dir $(call to,$(f))))
+	install -m 755 $(out)/spillway $(call to,bin/spillway)
+	$(out)/spillway --man >$(call to,share/man/man1/spillway.1)
+	$(out)/spillway --completion >$(call to,share/bash-completion/completions/spillway)
+	sed 's#@PREFIX@#$(PREFIX)#' configs/spillway.service.in >$(call to,lib/systemd/system/spillway.service)
+	install -m 644 configs/spillway.ini configs/spillway.env $(call to,share/doc/spillway)
+uninstall:
+	rm -f $(foreach f,$(INSTALLED),$(call to,$(f)))
+	-rmdir $(call to,share/doc/spillway)
 
 clean:
 	rm -rf $(B)
 
-.PHONY: all tests test check evals fuzz fuzzers demo soak install clean build-packages test-packages fuzz-packages
+.PHONY: all tests test check evals fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

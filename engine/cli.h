@@ -11,11 +11,14 @@
 
 #include "engine/engine.h"
 
+#define ENG_VERSION "0.1.0"
+
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
 #define ENG_COMMANDS(X)                                                          \
     X(run,      "answer a prompt; without one, chat on the terminal")            \
+    X(serve,    "answer requests over HTTP, as OpenAI's and Anthropic's APIs")   \
     X(eval,     "logits of given tokens, or the perplexity of a text")           \
     X(tokenize, "text on stdin to token ids, or back")                           \
     X(render,   "a conversation on stdin to the text of a prompt")               \
@@ -23,7 +26,9 @@
     X(quantize, "write a model with its weights in other formats")               \
     X(pack,     "write a model's experts to a file that is faster to read")      \
     X(synth,    "write a model of a real shape with random weights")             \
+    X(batch,    "answer a file of requests; resumes by itself")                  \
     X(bench,    "measure speed, with the machine's bound beside each figure")    \
+    X(fit,      "measure what passes take, and fit the model of it")             \
     X(plan,     "how memory is split, and the speed to expect, before loading")  \
     X(simulate, "what speculation would bring, without a model")               \
     X(doctor,   "look at this machine, and say what to fix")
@@ -48,12 +53,18 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
+    const char *errors;                                 /* of a batch; NULL: beside its output */
     const char *batches;                                /* "1,4,16" */
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
-    int n_parallel;
+    int n_parallel;                                     /* 0: what is expected to be fastest */
+    const char *host, *api_key_file, *alias, *cors;     /* of the server */
+    int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
+    size_t max_body;
+    const char *notify_socket;                          /* of the service manager, and how often it wants */
+    uint64_t watchdog_us;                               /* to hear of us; both from the environment alone */
     int n_layer, n_vocab;                               /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
@@ -66,8 +77,10 @@ struct eng_config {
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI; tokens of their blocks */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, authors;
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
+         retry_failed;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
@@ -94,9 +107,11 @@ int eng_read_file(const char *path, char **text, size_t *n);
 
 /* ---- progress ---------------------------------------------------------------------------------- */
 
-/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet. */
+/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet.  It counts bytes, or
+ * what `unit` says ("lines"). */
 struct eng_progress;
 int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
+int  eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
 struct off_progress *eng_progress_counter(struct eng_progress *p);
 void eng_progress_close(struct eng_progress *p);        /* ends the line with the rate reached */
 

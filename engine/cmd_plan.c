@@ -5,37 +5,13 @@
  * itself, and what is expected of all together; rates are measured here, in a second, or given, to plan for
  * another machine. */
 #include "engine/cli.h"
-#include "engine/disk.h"
 #include "engine/engine.h"
-#include "engine/measure.h"
 #include "engine/plan.h"
 
 #include <string.h>
 
-#define POSITION   512                          /* tokens that a sequence has */
-
 static const int batches[] = { 1, 4, 8, 16, 32 };
 #define N_BATCH ((int)(sizeof batches / sizeof *batches))
-
-/* ---- rates ------------------------------------------------------------------------------------- */
-
-/* The disk only when experts will be read from it. */
-static int find_rates(const struct eng_config *c, const struct eng_engine *e, struct eng_machine *out)
-{
-    const struct eng_split *split = eng_memory(e);
-    struct eng_rates rates;
-    int error = eng_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e));
-    if (error)
-        return error;
-    *out = (struct eng_machine){ (double)c->disk_rate, c->dram_rate ? (double)c->dram_rate : rates.dram_Bps,
-                                 rates.mac_ps };
-    if (split->n_resident < split->n_expert && !c->disk_rate)
-        error = eng_disk_measure(c->model, &out->disk_Bps);
-    if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate",
-                c->model);
-    return error;
-}
 
 /* ---- the split --------------------------------------------------------------------------------- */
 
@@ -116,12 +92,12 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
             printf("disk %.2f GB/s%s, ", m->disk_Bps / 1e9, c->disk_rate ? " (given)" : "");
         printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; sequences of %d tokens\n"
                "%5s %8s %9s %9s %9s %9s %9s  %s\n", m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "",
-               m->mac_ps / 1e9, POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
+               m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
                "expected", "bound by");
     }
     for (int i = 0; i < N_BATCH; i++) {
         struct eng_forecast f;
-        eng_plan_forecast(&f, moe_model_shape(eng_model(e)), eng_memory(e), m, kv, POSITION, batches[i]);
+        eng_plan_forecast(&f, moe_model_shape(eng_model(e)), eng_memory(e), m, kv, ENG_PLAN_POSITION, batches[i]);
         print_forecast(&f, m, c->json);
     }
 }
@@ -133,7 +109,7 @@ int eng_cmd_plan(const struct eng_config *c)
     struct eng_options o = eng_config_options(c);
     if (eng_describe(&e, &o))
         return 2;
-    int error = find_rates(c, e, &machine);
+    int error = eng_advise_rates(&machine, e, c->disk_rate, c->dram_rate);
     if (!error) {
         if (c->json)
             print_split_json(e);

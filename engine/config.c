@@ -215,6 +215,8 @@ static const char *place_flag(enum eng_command_id command)
 {
     if (command == ENG_simulate)
         return "--what";
+    if (command == ENG_batch)
+        return "--input";
     return command == ENG_inspect || command == ENG_quantize || command == ENG_pack ? "--model" : NULL;
 }
 
@@ -261,6 +263,14 @@ static int draw_seed(struct eng_config *c)
     return 0;
 }
 
+/* What a service manager tells those that it starts: sd_notify(3). */
+static void read_manager(struct eng_config *c)
+{
+    const char *us = getenv("WATCHDOG_USEC");
+    c->notify_socket = getenv("NOTIFY_SOCKET");
+    c->watchdog_us = us ? strtoull(us, NULL, 10) : 0;
+}
+
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
     static struct arguments a;                  /* too large for a stack; parsed once, by the main thread */
@@ -282,6 +292,8 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     if ((e = apply_environment(config, command)) < 0 || (e = apply_arguments(config, &a)) < 0 ||
         (e = eng_option_check(config, command)) < 0)
         return e;
+    if (command == ENG_serve)
+        read_manager(config);
     if (command == ENG_run && !config->seed_given)
         return draw_seed(config);
     return 0;
@@ -292,7 +304,7 @@ struct eng_options eng_config_options(const struct eng_config *c)
     struct eng_options o = {
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .io = c->io, .keep_heat = true,
+        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
         .no_pack = c->no_pack };
     memcpy(o.draft, c->draft, sizeof o.draft);
     return o;

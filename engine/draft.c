@@ -2,6 +2,7 @@
  *
  * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
+#include "engine/fit_file.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -180,11 +181,22 @@ static void cut(struct eng_engine *e)
             spec_tree_prune(&e->due[i]->seat->tree, e->cut[i].keep, false);
 }
 
+static void explain(const struct eng_engine *e)
+{
+    char line[256];
+    eng_explain(e, line, sizeof line);
+    kn_say(KN_LOG_INFO, "%s", line);
+}
+
 static void draft_as_decided(struct eng_engine *e, int n_beside)
 {
     for (int i = 0; i < e->n_due; i++)
         e->due_seat[i] = e->due[i]->seat->number;
+    struct spec_decision before = e->decision;
     spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
+    if (e->opt.explain && (before.drafter != e->decision.drafter || before.depth != e->decision.depth ||
+                           before.why != e->decision.why))
+        explain(e);
     if (e->decision.drafter == SPEC_OFF)
         return;
     draft(e, e->decision.drafter, e->decision.depth);
@@ -257,6 +269,13 @@ static int open_control(struct eng_engine *e)
     e->due_seat = kn_calloc(n, sizeof *e->due_seat);
     if (!e->cut || !e->outcome || !e->due_seat)
         return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
+    struct spec_cost_model cost;
+    if (e->opt.fit) {
+        int error = eng_fit_read(e->opt.fit, moe_model_shape(e->model), &cost);
+        if (error)
+            return error;
+        o.prior = &cost;
+    }
     return spec_control_open(&e->control, &o);
 }
 

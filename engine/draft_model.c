@@ -32,6 +32,13 @@ struct draft_model {
 
 static const struct eng_drafter_kind model_kind;
 
+bool eng_draft_is_model(const struct eng_drafter *d) { return d->kind == &model_kind; }
+
+const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
+{
+    return ((const struct draft_model *)d)->model;
+}
+
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* Every token has to mean the same; a model may have rows of padding beyond. */

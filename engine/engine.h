@@ -20,6 +20,7 @@
 #include "speculative/speculative.h"
 
 struct eng_engine;
+struct gr_tokens;                               /* engine/grammar/grammar.h */
 struct eng_session;
 
 /* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
@@ -56,6 +57,8 @@ struct eng_options {
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
     enum spec_rule verify;
+    const char *fit;                            /* what `fit` found of this model, a file; or NULL */
+    bool explain;                               /* say when another decides who drafts, and why */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */
@@ -73,6 +76,7 @@ int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
 const struct eng_vocab *eng_vocab(const struct eng_engine *e);
+const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
@@ -159,6 +163,7 @@ struct eng_stop {
     const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
+    int which;                                  /* hit: the string that did it */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };

@@ -205,6 +205,9 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
 
+/* Says what is wrong with a request, whatever session gets it. */
+int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
+
 /* ---- draft.c: what may come next ----------------------------------------------------------------------- */
 
 /* A drafter is one of several kinds behind this table.  Its KV, if it has any, lies in memory of its own at
@@ -247,6 +250,8 @@ void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
 int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+bool eng_draft_is_model(const struct eng_drafter *d);
+const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 int  eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 
 /* draft_known.c: what a network has taken in of a text; tokens, from the first on. */

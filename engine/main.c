@@ -1,12 +1,10 @@
 /* engine/main.c - the program: which command, what it is told, how it ended.
  *
  * Exit status: 0 done, 1 some failed, 2 usage or refused.  Nothing else in the tree exits. */
-#include "engine/cli.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define VERSION "0.1.0"
 
 static const struct { const char *name, *about; eng_command *run; } commands[ENG_COMMAND_COUNT] = {
 #define COMMAND(name, text) [ENG_##name] = { #name, text, eng_cmd_##name },
@@ -16,11 +14,12 @@ static const struct { const char *name, *about; eng_command *run; } commands[ENG
 
 static void print_usage(FILE *out)
 {
-    fprintf(out, "spillway " VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
+    fprintf(out, "spillway " ENG_VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
                  "usage: spillway COMMAND [flags]\n\n");
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is.\n");
+    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is,\n"
+                 "--man writes its manual page, --completion a completion for bash.\n");
 }
 
 static int refuse_command(const char *word)
@@ -61,7 +60,11 @@ static int dispatch(int argc, char **argv)
         return 0;
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("spillway " VERSION "\n");
+        printf("spillway " ENG_VERSION "\n");
+        return 0;
+    }
+    if (!strcmp(argv[1], "--man") || !strcmp(argv[1], "--completion")) {
+        (argv[1][2] == 'm' ? eng_manual_page : eng_manual_completion)();
         return 0;
     }
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)

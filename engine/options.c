@@ -17,6 +17,7 @@
 /* ---- the table --------------------------------------------------------------------------------- */
 
 #define RUN      (1u << ENG_run)
+#define SERVE    (1u << ENG_serve)
 #define EVAL     (1u << ENG_eval)
 #define TOKENIZE (1u << ENG_tokenize)
 #define RENDER   (1u << ENG_render)
@@ -24,13 +25,15 @@
 #define QUANTIZE (1u << ENG_quantize)
 #define PACK     (1u << ENG_pack)
 #define SYNTH    (1u << ENG_synth)
+#define BATCH    (1u << ENG_batch)
 #define BENCH    (1u << ENG_bench)
+#define FIT      (1u << ENG_fit)
 #define PLAN     (1u << ENG_plan)
 #define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | EVAL | BENCH)   /* those that load a model */
+#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* those that load a model */
 #define MODEL    (LOAD | PLAN)          /* those that split memory for one */
-#define DRAFT    (RUN | BENCH | PLAN)   /* those that may draft */
+#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* those that may draft */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
@@ -42,8 +45,34 @@ static const struct eng_option options[] = {
       "TEXT", "answer this and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
-    { "predict", "-n --n-predict", RUN, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
+    { "predict", "-n --n-predict", RUN | SERVE | BATCH, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
       "N", "tokens at most; -1: until the model stops" },
+    { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
+      "NAME", "address to listen on; others than this machine's own need --api-key-file" },
+    { "port", "", SERVE, ENG_INTEGER, AT(port), 0, 65535,
+      "N", "0: any that is free" },
+    { "api-key-file", "", SERVE, ENG_TEXT, AT(api_key_file), 0, 0,
+      "FILE", "keys that may ask, one a line" },
+    { "alias", "-a --served-model-name", SERVE, ENG_TEXT, AT(alias), 0, 0,
+      "NAMES", "what the model is called, between commas; its file's name unless told" },
+    { "queue", "", SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
+      "N", "requests that wait beyond --parallel; more are told to come again" },
+    { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,
+      "ORIGIN", "pages from there may ask, https://chat.example.com, or *" },
+    { "max-body", "", SERVE, ENG_SIZE, AT(max_body), 0, 0,
+      "SIZE", "of one request [8M]" },
+    { "max-connections", "", SERVE, ENG_INTEGER, AT(n_connection), 1, 1 << 20,
+      "N", "open at once; more wait" },
+    { "timeout", "", SERVE, ENG_INTEGER, AT(patience_s), 1, 86400,
+      "SECONDS", "to send a whole request, or to take some of an answer" },
+    { "idle-timeout", "", SERVE, ENG_INTEGER, AT(idle_s), 1, 86400,
+      "SECONDS", "that a connection may stay without a request" },
+    { "ping", "--sse-ping-interval", SERVE, ENG_INTEGER, AT(ping_s), 1, 86400,
+      "SECONDS", "between signs of life in a stream that has nothing to say yet" },
+    { "drain", "--shutdown-timeout", SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
+      "SECONDS", "for requests under way when asked to end; asked again, at once" },
+    { "stall", "", SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
+      "SECONDS", "without a pass over waiting work, until /ready says 503" },
     { "ids", "", EVAL, ENG_TEXT, AT(ids), 0, 0,
       "LIST", "token ids, 1,2,3" },
     { "logits", "", EVAL, ENG_TEXT, AT(logits), 0, 0,
@@ -78,10 +107,18 @@ static const struct eng_option options[] = {
       "NAME", "of the output matrix" },
     { "requantize", "", QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
       NULL, "even weights that are quantised already" },
-    { "output", "-o", SYNTH | QUANTIZE, ENG_TEXT, AT(output), 0, 0,
+    { "output", "-o", SYNTH | QUANTIZE | FIT, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
+    { "input", "-i", BATCH, ENG_TEXT, AT(input), 0, 0,
+      "FILE", "requests, one a line; the name alone will do" },
+    { "output", "-o", BATCH, ENG_TEXT, AT(output), 0, 0,
+      "FILE", "answers are added to it; what it holds already is not done again" },
+    { "errors", "", BATCH, ENG_TEXT, AT(errors), 0, 0,
+      "FILE", "the same for what cannot be answered; unless told, the output's name with .errors" },
+    { "retry-failed", "", BATCH, ENG_FLAG, AT(retry_failed), 0, 0,
+      NULL, "empty the errors file first, and try those again" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
@@ -124,8 +161,10 @@ static const struct eng_option options[] = {
       "N", "prompt tokens in one pass" },
     { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "0: one per CPU" },
-    { "parallel", "-np", PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
+    { "parallel", "-np --max-num-seqs", SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
       "N", "requests at once" },
+    { "parallel", "-np", BATCH, ENG_INTEGER, AT(n_parallel), 0, 4096,
+      "N", "requests at once; 0: as many as are expected to be fastest" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
       "SIZE", "all the memory that may be taken; 0: what is free" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
@@ -145,6 +184,14 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "dsi", "", RUN, ENG_INTEGER, AT(n_dsi), 0, 64,
+      "N", "distributed speculation: N workers verify while the --draft model drafts on; 0: off" },
+    { "dsi-lookahead", "", RUN, ENG_INTEGER, AT(n_ahead), 0, 63,
+      "N", "tokens of a block that they verify; 0: as was measured" },
+    { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
+      "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
+    { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
+      NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
       "f16|f32", "number format of keys and values" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
@@ -152,19 +199,19 @@ static const struct eng_option options[] = {
 
     { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
-    { "temp", "--temperature", RUN, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+    { "temp", "--temperature", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
-    { "top-k", "", RUN, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
+    { "top-k", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
       "N", "the N likeliest tokens; 0: all" },
-    { "top-p", "", RUN, ENG_NUMBER, SAMPLE(top_p), 0, 1,
+    { "top-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(top_p), 0, 1,
       "X", "the likeliest that make up X together; 1: all" },
-    { "min-p", "", RUN, ENG_NUMBER, SAMPLE(min_p), 0, 1,
+    { "min-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(min_p), 0, 1,
       "X", "those at least X times as likely as the first; 0: all" },
-    { "repeat-penalty", "", RUN, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
+    { "repeat-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
       "X", "logits of tokens seen, divided by X; 1: off" },
-    { "presence-penalty", "", RUN, ENG_NUMBER, SAMPLE(presence), -100, 100,
+    { "presence-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(presence), -100, 100,
       "X", "off logits of tokens seen; 0: off" },
-    { "frequency-penalty", "", RUN, ENG_NUMBER, SAMPLE(frequency), -100, 100,
+    { "frequency-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(frequency), -100, 100,
       "X", "off logits for each time seen; 0: off" },
     { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
       "N", "tokens that penalties see; -1: all" },
@@ -175,7 +222,7 @@ static const struct eng_option options[] = {
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
-    { "json", "", EVAL | INSPECT | QUANTIZE | PACK | BENCH | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
+    { "json", "", EVAL | BATCH | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
       NULL, "machine-readable" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
       NULL, "results, warnings and errors only" },
@@ -191,12 +238,15 @@ _Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c mar
 
 /* What a command cannot do without. */
 static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
-    { ENG_run, AT(model), "-m MODEL" },       { ENG_eval, AT(model), "-m MODEL" },
+    { ENG_run, AT(model), "-m MODEL" },       { ENG_serve, AT(model), "-m MODEL" },
+    { ENG_eval, AT(model), "-m MODEL" },
     { ENG_tokenize, AT(model), "-m MODEL" },  { ENG_inspect, AT(model), "MODEL" },
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
     { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
+    { ENG_batch, AT(model), "-m MODEL" },     { ENG_batch, AT(input), "IN.jsonl" },
+    { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
 
 const char *const eng_command_name[ENG_COMMAND_COUNT] = {
@@ -218,7 +268,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->sampling.bias = c->bias;
     c->n_predict = -1;
     c->n_chunk = 512;
-    c->n_parallel = 1;
+    c->n_parallel = command == ENG_batch ? 0 : 1;
     c->n_prompt = 512;
     c->n_gen = 128;
     c->n_warmup = -1;
@@ -233,6 +283,19 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
+    if (command == ENG_serve) {
+        c->n_parallel = 8;
+        c->host = "127.0.0.1";
+        c->port = 8080;
+        c->n_queue = 128;
+        c->n_connection = 4096;
+        c->max_body = 8 << 20;
+        c->patience_s = 30;
+        c->idle_s = 300;
+        c->ping_s = 10;
+        c->drain_s = 30;
+        c->stall_s = 60;
+    }
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */
@@ -541,63 +604,44 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
         c->sampling.n_bias = 0;
 }
 
-/* ---- help -------------------------------------------------------------------------------------- */
+/* ---- for those who tell of it ---------------------------------------------------------------------- */
 
-static void default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
+const struct eng_option *eng_option_at(int i) { return i < N_OPTION ? &options[i] : NULL; }
+
+const char *eng_option_needed(enum eng_command_id command, int nth)
+{
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (needed[i].command == command && nth-- == 0)
+            return needed[i].flag;
+    return NULL;
+}
+
+const char *const *eng_option_choices(const struct eng_option *o)
+{
+    static const char *const isa_name[] = { "scalar", "avx2", "avx512", NULL };
+    switch (o->kind) {
+    case ENG_KV:     return kv_name;
+    case ENG_IO:     return io_name;
+    case ENG_ISA:    return isa_name;
+    case ENG_VERIFY: return rule_name;
+    default:         return NULL;
+    }
+}
+
+void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
 {
     const void *field = (const char *)c + o->at;
     out[0] = 0;
     if (o->kind == ENG_INTEGER)
-        snprintf(out, size, " [%d]", *(const int *)field);
+        snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
-        snprintf(out, size, " [%g]", *(const float *)field);
+        snprintf(out, size, "%g", *(const float *)field);
     if (o->kind == ENG_KV)
-        snprintf(out, size, " [%s]", kv_name[*(const enum kn_kv *)field]);
+        snprintf(out, size, "%s", kv_name[*(const enum kn_kv *)field]);
     if (o->kind == ENG_IO)
-        snprintf(out, size, " [%s]", io_name[*(const enum off_io_kind *)field]);
+        snprintf(out, size, "%s", io_name[*(const enum off_io_kind *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
-        snprintf(out, size, " [%s]", *(const char *const *)field);
-}
-
-/* -n, --n-predict, --predict N */
-static void list_names(const struct eng_option *o, char *out, size_t size)
-{
-    size_t n = 0;
-    for (const char *c = o->alias; *c && n + 2 < size; c++) {
-        if (*c == ' ')
-            out[n++] = ',';
-        out[n++] = *c;
-    }
-    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
-}
-
-void eng_option_help(enum eng_command_id command)
-{
-    static const char *const about[] = {
-#define ABOUT(name, text) text,
-        ENG_COMMANDS(ABOUT)
-#undef ABOUT
-    };
-    struct eng_config defaults;
-    char names[128], value[64];
-    eng_option_defaults(&defaults, command);
-    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
-           eng_command_name[command]);
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].command == command)
-            printf(" %s", needed[i].flag);
-    printf(" [flags]\n\n");
-    for (int i = 0; i < N_OPTION; i++) {
-        const struct eng_option *o = &options[i];
-        if (!(o->commands & 1u << command))
-            continue;
-        default_text(&defaults, o, value, sizeof value);
-        list_names(o, names, sizeof names);
-        printf("  %-36s %s%s\n", names, o->help, value);
-    }
-    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
-           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
-           "1024-based.\n");
+        snprintf(out, size, "%s", *(const char *const *)field);
 }
 
 int eng_option_check(const struct eng_config *c, enum eng_command_id command)

@@ -43,6 +43,17 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o);
 /* Is everything there that the command cannot do without? */
 int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
 
-void eng_option_help(enum eng_command_id command);      /* to stdout */
+/* For help, man page and completion: the i-th of all options, or NULL; the i-th of the flags that the command
+ * cannot do without, or NULL; the values there are, up to a NULL, or NULL when they are no list; the default. */
+const struct eng_option *eng_option_at(int i);
+const char *eng_option_needed(enum eng_command_id command, int nth);
+const char *const *eng_option_choices(const struct eng_option *o);
+void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size);
+
+/* ---- manual.c: the table told, on stdout -------------------------------------------------------- */
+
+void eng_option_help(enum eng_command_id command);
+void eng_manual_page(void);                             /* troff: spillway(1) */
+void eng_manual_completion(void);                       /* bash */
 
 #endif

@@ -71,4 +71,16 @@ struct eng_use {
 /* Everything small is there already and counts as it is; everything large comes after.  Says why not. */
 int eng_budget(struct eng_split *out, const struct eng_use *use);
 
+/* ---- advise.c: the forecast for a model on this machine ------------------------------------------ */
+
+#define ENG_PLAN_POSITION 512                   /* tokens that a sequence is taken to have */
+
+struct eng_engine;
+struct eng_options;
+
+/* Measured in about a second, but for what is given; the disk only when experts will be read from it. */
+int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
+/* How many sequences at once are expected to be fastest under these options. */
+int eng_advise_parallel(int *out, const struct eng_options *opt);
+
 #endif

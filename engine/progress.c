@@ -19,7 +19,7 @@
 
 struct eng_progress {
     struct off_progress counter;        /* moved by those who read, with relaxed order */
-    const char *what;
+    const char *what, *unit;            /* unit NULL: bytes */
     uint64_t start_ns;
     struct { uint64_t ns, bytes; } past[N_PAST];
     int n_drawn;
@@ -38,9 +38,13 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* 1.5 GB, in decimal units as disks and manuals count. */
-static void bytes_text(double bytes, char *out, size_t size)
+/* 1.5 GB, in decimal units as disks and manuals count; things that are counted go without a unit. */
+static void amount_text(double bytes, bool counted, char *out, size_t size)
 {
+    if (counted) {
+        snprintf(out, size, bytes < 9.95 && bytes != (int)bytes ? "%.1f" : "%.0f", bytes);
+        return;
+    }
     static const char *const unit[] = { "B", "kB", "MB", "GB", "TB", "PB" };
     int i = 0;
     while (bytes >= 999.5 && i < 5) {
@@ -63,7 +67,7 @@ static double rate(struct eng_progress *p, uint64_t now, uint64_t done)
 
 static void draw(struct eng_progress *p)
 {
-    char line[160], part[16], whole[16], speed[16], bar[21];
+    char line[160], part[32], whole[32], speed[32], bar[21];
     uint64_t total = atomic_load_explicit(&p->counter.total_bytes, memory_order_relaxed);
     uint64_t done = atomic_load_explicit(&p->counter.done_bytes, memory_order_relaxed);
     double per_second = rate(p, kn_now_ns(), done);
@@ -76,11 +80,12 @@ static void draw(struct eng_progress *p)
     memset(bar, ' ', sizeof bar - 1);
     memset(bar, '=', (size_t)filled);
     bar[sizeof bar - 1] = 0;
-    bytes_text((double)done, part, sizeof part);
-    bytes_text((double)total, whole, sizeof whole);
-    bytes_text(per_second, speed, sizeof speed);
-    int n = snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s  %s/s", p->what, bar,
-                     (int)((double)done / (double)total * 100), part, whole, speed);
+    amount_text((double)done, p->unit != NULL, part, sizeof part);
+    amount_text((double)total, p->unit != NULL, whole, sizeof whole);
+    amount_text(per_second, p->unit != NULL, speed, sizeof speed);
+    int n = snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s%s%s  %s/s", p->what, bar,
+                     (int)((double)done / (double)total * 100), part, whole, p->unit ? " " : "",
+                     p->unit ? p->unit : "", speed);
     if (per_second > 0 && n < (int)sizeof line) {
         long left = (long)((double)(total - done) / per_second) + 1;
         snprintf(line + n, sizeof line - (size_t)n, "  %ld:%02ld left", left / 60, left % 60);
@@ -112,10 +117,16 @@ static void *draw_until_closed(void *arg)
 
 int eng_progress_open(struct eng_progress **out, const char *what, bool quiet)
 {
+    return eng_progress_open_of(out, what, NULL, quiet);
+}
+
+int eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet)
+{
     struct eng_progress *p = kn_calloc(1, sizeof *p);
     if (!p)
         return kn_fail(KN_ENOMEM, "no memory for a progress bar");
     p->what = what;
+    p->unit = unit;
     p->start_ns = kn_now_ns();
     if (!quiet && isatty(STDERR_FILENO)) {
         pthread_condattr_t attr;
@@ -135,7 +146,7 @@ struct off_progress *eng_progress_counter(struct eng_progress *p) { return &p->c
  * while it is read may be missing at the end. */
 static void end_line(struct eng_progress *p)
 {
-    char bytes[16], speed[16];
+    char bytes[32], speed[32];
     uint64_t done = atomic_load_explicit(&p->counter.done_bytes, memory_order_relaxed);
     uint64_t total = atomic_load_explicit(&p->counter.total_bytes, memory_order_relaxed);
     double seconds = (double)(kn_now_ns() - p->start_ns) * 1e-9;
@@ -144,9 +155,10 @@ static void end_line(struct eng_progress *p)
     if (shown)
         fputs(ERASE_LINE, stderr);
     if (done > 0 && done >= total - total / 64) {
-        bytes_text((double)done, bytes, sizeof bytes);
-        bytes_text(seconds > 0 ? (double)done / seconds : 0, speed, sizeof speed);
-        fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, bytes, seconds, speed);
+        amount_text((double)done, p->unit != NULL, bytes, sizeof bytes);
+        amount_text(seconds > 0 ? (double)done / seconds : 0, p->unit != NULL, speed, sizeof speed);
+        fprintf(stderr, "%s: %s%s%s in %.1f s, %s/s\n", p->what, bytes, p->unit ? " " : "",
+                p->unit ? p->unit : "", seconds, speed);
     }
     shown = false;
     pthread_mutex_unlock(&stderr_mutex);

@@ -40,6 +40,7 @@ size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out)
             int found = stands(s, i, out + at, n - at);
             if (found > 0 && at + strlen(s->text[i]) < end) {
                 s->hit = true;
+                s->which = i;
                 shown = at;
                 end = at + strlen(s->text[i]);
             }

@@ -97,6 +97,7 @@ struct kn_io {
     ssize_t (*pread)(int fd, void *buf, size_t bytes, int64_t offset);
     ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, int64_t offset);
     int     (*sync)(int fd);
+    int     (*resize)(int fd, int64_t bytes);               /* cuts a file, or adds zeros */
     int     (*rename)(const char *from, const char *to);
     int     (*unlink)(const char *path);
     uint64_t (*now_ns)(void);                               /* monotonic */

@@ -32,5 +32,10 @@ few=$(ask "How many eggs are in 3 dozen?" -n 64 --temp 1 --seed 7 --quiet)
 printf '%s\n' "$few"
 [ "$all" = "$few" ] || { echo "the two differ: please report this"; exit 1; }
 echo
+echo "== the same again with a smaller model that drafts: the same text, in fewer passes"
+drafted=$(budget="--host-mem 60M --ctx-size 512 --chunk 64" ask "How many eggs are in 3 dozen?" -n 64 --temp 1 --seed 7 \
+          --draft model:evals/train/models/demo-draft-q8_0.gguf --gamma 3)
+[ "$drafted" = "$few" ] || { echo "the two differ: please report this"; exit 1; }
+echo
 echo "== speed, with this machine's bound beside it (measuring takes some memory of its own)"
 "$spillway" bench -m "$model" --host-mem 60M --chunk 64 --batch 1,4 --prompt 48 --gen 48

@@ -24,7 +24,8 @@
 #include "kernels/core.h"
 
 enum fault_kind {
-    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_RENAME,
+    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_RESIZE,
+    FAULT_RENAME,
     FAULT_ANY, FAULT_KINDS
 };
 
@@ -170,6 +171,11 @@ static inline int faults_sync(int fd)
     return faults_count(FAULT_SYNC) ? -1 : kn_io_system.sync(fd);
 }
 
+static inline int faults_resize(int fd, int64_t bytes)
+{
+    return faults_count(FAULT_RESIZE) ? -1 : kn_io_system.resize(fd, bytes);
+}
+
 static inline int faults_rename(const char *from, const char *to)
 {
     return faults_count(FAULT_RENAME) ? -1 : kn_io_system.rename(from, to);
@@ -200,6 +206,7 @@ static inline void faults_reset(void)
     io.pread = faults_pread;
     io.pwrite = faults_pwrite;
     io.sync = faults_sync;
+    io.resize = faults_resize;
     io.rename = faults_rename;
     kn_io_set(&io);
     kn_log_set(faults_line, KN_LOG_INFO);

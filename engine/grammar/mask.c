@@ -76,7 +76,8 @@ static struct moe_string token_bytes(const struct eng_vocab *v, int32_t id, char
         break;
     }
     struct moe_string s = eng_vocab_text(v, id);
-    return s.n <= GR_TOKEN_BYTES ? s : none;
+    const bool is_text = s.n <= GR_TOKEN_BYTES && !(s.n && memchr(s.data, GR_CONTROL_BYTE, s.n));
+    return is_text ? s : none;
 }
 
 static int by_text(const void *a, const void *b, void *arg)

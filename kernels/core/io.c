@@ -98,6 +98,8 @@ static int64_t system_room(int fd)
 static ssize_t system_pread(int fd, void *buf, size_t n, int64_t at) { return pread(fd, buf, n, at); }
 static ssize_t system_pwrite(int fd, const void *buf, size_t n, int64_t at) { return pwrite(fd, buf, n, at); }
 
+static int system_resize(int fd, int64_t bytes) { return ftruncate(fd, bytes); }
+
 static uint64_t system_now_ns(void)
 {
     struct timespec t;
@@ -110,7 +112,7 @@ const struct kn_io kn_io_system = {
     .bind = system_bind, .cpu_nodes = system_cpu_nodes,
     .open = system_open, .close = close, .size = system_size,
     .room = system_room,
-    .pread = system_pread, .pwrite = system_pwrite, .sync = fsync,
+    .pread = system_pread, .pwrite = system_pwrite, .sync = fsync, .resize = system_resize,
     .rename = rename, .unlink = unlink, .now_ns = system_now_ns,
 };
 

@@ -231,9 +231,12 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, bench, plan, doctor" },
-        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for plan" },
+        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, batch, bench, fit, plan, doctor" },
+        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, batch, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
+        { ENG_batch, "-m m -o out", "batch needs IN.jsonl" },
+        { ENG_batch, "-m m in", "batch needs -o OUT.jsonl" },
+        { ENG_batch, "-m m in -o out other", "'other' is not a flag" },
         { ENG_plan, "-m m -np 0", "-np takes a whole number from 1 to 4096" },
         { ENG_run, "-m m --temp", "--temp needs a value, X" },
         { ENG_run, "-m m --temp hot", "--temp takes a number from 0 to 100, not 'hot'" },
@@ -424,6 +427,7 @@ static void sample_file(void **state)
         accepts((enum eng_command_id)c, c == ENG_synth      ? "--shape x -o y"
                                         : c == ENG_quantize ? "-m m -o y"
                                         : c == ENG_simulate ? "dsi"
+                                        : c == ENG_batch    ? "-m m in -o out"
                                                             : "-m m");
 }
 

@@ -478,6 +478,7 @@ static void masks_hold_what_may_come(void **state)
         struct gr_state s;
         gr_start(g, &s);
         assert_true(gr_advance_token(g, &s, t, kind ? 1 : 262)); /* a control token in free text */
+        assert_false(gr_advance_token(g, &s, t, kind ? 3 + 0xFF : 0xFF)); /* its first byte alone */
         assert_true(gr_can_end(&s) && feed(g, &s, "<to", 3));
         assert_true(gr_advance_token(g, &s, t, tool) && gr_must_end(g, &s));
         gr_close(g);

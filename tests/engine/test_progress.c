@@ -94,6 +94,26 @@ static void load_half(int go)
     eng_progress_close(p);
 }
 
+static void answer_half(int go)
+{
+    struct eng_progress *p;
+    eng_progress_open_of(&p, "answering", "lines", false);
+    add(p, 4000, 16000);
+    wait_for(go);
+    add(p, 12000, 0);
+    eng_progress_close(p);
+}
+
+static void bar_of_what_is_counted(void **state)
+{
+    (void)state;
+    struct watched w = { 0 };
+    watch(&w, answer_half);
+    see(&w, "answering [=====               ]  25%  4000 of 16000 lines");
+    end_watch(&w);
+    assert_non_null(strstr(w.seen, "answering: 16000 lines in "));
+}
+
 static void bar_on_a_terminal(void **state)
 {
     (void)state;
@@ -167,6 +187,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bar_on_a_terminal),
+        cmocka_unit_test(bar_of_what_is_counted),
         cmocka_unit_test(bar_of_a_failure),
         cmocka_unit_test(silence),
     };

@@ -1,0 +1,264 @@
+/* The two files that a batch writes: answers, and reasons why there is none.
+ *
+ * Lines are appended to a buffer, and a thread writes what has gathered and brings it to the disk, about once
+ * a second: who computes never waits for a disk, unless it is so slow that a whole buffer gathers.  A
+ * line counts as done when it is whole and in the file; a last line without its end is from a run that was
+ * killed or a disk that was full, and is cut off at open, as is what a power cut left as zeros.
+ *
+ * A lock on each file, which ends with the process, keeps a second batch away. */
+#include "engine/batch/batch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define GATHER_BYTES ((size_t)1 << 20)          /* enough for a write of its own */
+#define GATHER_MOST  ((size_t)16 << 20)         /* then who appends waits */
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+/* A new file is there after a power cut only when its folder says so. */
+static void sync_folder(const char *path)
+{
+    char folder[ENG_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    int n = slash ? (int)(slash - path) + 1 : 0;
+    snprintf(folder, sizeof folder, "%.*s.", n, path);
+    int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    (void)kn_io()->sync(fd);                    /* some file systems cannot, and need not */
+    kn_file_close(fd);
+}
+
+static int open_file(struct eng_outlet_file *f, const char *path)
+{
+    f->path = path;
+    int error = kn_file_refuse_folder(path);
+    if (error || (error = kn_file_open(&f->fd, path, O_RDWR | O_CREAT)))
+        return error;
+    if (flock(f->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return kn_fail(KN_EINVAL, "%s: another batch is writing it: wait for it, or name another file", path);
+    int64_t bytes = kn_io()->size(f->fd);
+    if (bytes < 0)
+        return kn_fail(KN_EINVAL, "%s: %s: name a regular file", path, strerror(errno));
+    if (bytes == 0)
+        sync_folder(path);
+    f->bytes = (uint64_t)bytes;
+    return 0;
+}
+
+static int cut(struct eng_outlet_file *f, uint64_t bytes)
+{
+    if (kn_io()->resize(f->fd, (int64_t)bytes) < 0)
+        return kn_fail(KN_EIO, "%s: cannot be cut to %llu bytes: %s", f->path, (unsigned long long)bytes,
+                       strerror(errno));
+    f->bytes = bytes;
+    return 0;
+}
+
+int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors)
+{
+    *j = (struct eng_journal){ .file = { { .fd = -1 }, { .fd = -1 } } };
+    int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
+    if (error)
+        return error;
+    struct stat there, other;                   /* the same file: its lock would look like another's */
+    if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
+        there.st_dev == other.st_dev)
+        return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
+    return open_file(&j->file[ENG_OUTLET_ERRORS], errors);
+}
+
+int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cut(&j->file[which], 0); }
+
+/* ---- what is there ----------------------------------------------------------------------------- */
+
+/* Counts; and notes, when there is where to. */
+static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
+{
+    struct eng_lines lines;
+    struct eng_line line;
+    char name[ENG_CUSTOM_ID_MOST];
+    uint64_t keep = f->bytes;
+    int got, error = eng_lines_open(&lines, f->fd, f->path, f->bytes);
+    if (error)
+        return error;
+    f->n_line = 0;
+    while ((got = eng_lines_next(&lines, &line)) == 1) {
+        if (line.torn || line.text[0] == 0) {
+            keep = line.offset;
+            break;
+        }
+        f->n_line++;
+        size_t n = seen ? eng_record_read(&line, name) : 1;
+        if (n == 0) {
+            got = kn_fail(KN_EINVAL, "%s:%llu: not a line of a batch's output: name another file",
+                          f->path, (unsigned long long)line.number);
+            break;
+        }
+        if (seen)
+            eng_seen_done(seen, name, n);
+    }
+    eng_lines_close(&lines);
+    if (got < 0 || keep == f->bytes)
+        return got < 0 ? got : 0;
+    kn_say(KN_LOG_INFO, "%s: the last line was not finished, and will be done again", f->path);
+    return cut(f, keep);
+}
+
+int eng_journal_count(struct eng_journal *j, enum eng_outlet which) { return scan(&j->file[which], NULL); }
+
+int eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen)
+{
+    return scan(&j->file[which], seen);
+}
+
+/* ---- the thread --------------------------------------------------------------------------------- */
+
+static bool gathered(const struct eng_journal *j)
+{
+    size_t n = j->file[0].filling.n + j->file[1].filling.n;
+    return j->closing || n >= GATHER_BYTES;
+}
+
+/* Waits, with the lock, until there is something to write and it is time. */
+static void wait_for_work(struct eng_journal *j)
+{
+    struct timespec until;
+    while (!j->closing && j->file[0].filling.n + j->file[1].filling.n == 0)
+        pthread_cond_wait(&j->filled, &j->lock);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(j->gather_ns / 1000000000);
+    until.tv_nsec += (long)(j->gather_ns % 1000000000);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    while (!gathered(j) && pthread_cond_timedwait(&j->filled, &j->lock, &until) == 0)
+        ;
+}
+
+static uint64_t count_lines(const struct eng_bytes *b)
+{
+    uint64_t n = 0;
+    for (const char *p = b->data, *end = p + b->n; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+        n++;
+    return n;
+}
+
+/* What has gathered, to the disk.  What a failure leaves half-written is cut off again, if that can be. */
+static int commit(struct eng_outlet_file *f)
+{
+    struct eng_bytes *b = &f->writing;
+    if (b->n == 0)
+        return 0;
+    int error = kn_file_write(f->fd, f->path, b->data, b->n, f->bytes);
+    if (!error && kn_io()->sync(f->fd) < 0)
+        error = kn_fail(KN_EIO, "%s: what was written may not be on the disk: %s", f->path, strerror(errno));
+    if (error) {
+        (void)kn_io()->resize(f->fd, (int64_t)f->bytes);
+        return error;
+    }
+    f->bytes += b->n;
+    f->n_line += count_lines(b);
+    b->n = 0;
+    return 0;
+}
+
+static void swap(struct eng_bytes *a, struct eng_bytes *b)
+{
+    struct eng_bytes held = *a;
+    *a = *b;
+    *b = held;
+}
+
+static void *keep_committing(void *arg)
+{
+    struct eng_journal *j = arg;
+    pthread_mutex_lock(&j->lock);
+    for (bool last = false; !last && !j->status;) {
+        wait_for_work(j);
+        last = j->closing;
+        for (int i = 0; i < ENG_OUTLETS; i++)
+            swap(&j->file[i].filling, &j->file[i].writing);
+        pthread_cond_broadcast(&j->emptied);
+        pthread_mutex_unlock(&j->lock);
+        int status = 0;
+        for (int i = 0; i < ENG_OUTLETS && !status; i++)
+            status = commit(&j->file[i]);
+        pthread_mutex_lock(&j->lock);
+        j->status = status;
+    }
+    pthread_cond_broadcast(&j->emptied);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
+{
+    pthread_condattr_t monotonic;
+    j->gather_ns = gather_ns;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->filled, &monotonic);
+    pthread_cond_init(&j->emptied, NULL);
+    pthread_condattr_destroy(&monotonic);
+    j->started = pthread_create(&j->thread, NULL, keep_committing, j) == 0;
+    return j->started ? 0 : kn_fail(KN_ENOMEM, "no thread to write %s with", j->file[0].path);
+}
+
+int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line)
+{
+    if (line->failed)
+        return kn_fail(KN_ENOMEM, "no memory for a line of %s", j->file[which].path);
+    pthread_mutex_lock(&j->lock);
+    struct eng_bytes *b = &j->file[which].filling;
+    while (!j->status && b->n > GATHER_MOST)
+        pthread_cond_wait(&j->emptied, &j->lock);
+    size_t before = b->n;
+    eng_bytes_add(b, line->data, line->n);
+    int status = j->status;
+    if (b->failed && !status) {                 /* half of a line is none */
+        b->failed = false;
+        b->n = before;
+        status = kn_fail(KN_ENOMEM, "no memory for a line of %s", j->file[which].path);
+    }
+    pthread_cond_signal(&j->filled);
+    pthread_mutex_unlock(&j->lock);
+    return status;
+}
+
+int eng_journal_status(struct eng_journal *j)
+{
+    pthread_mutex_lock(&j->lock);
+    int status = j->status;
+    pthread_mutex_unlock(&j->lock);
+    return status;
+}
+
+int eng_journal_close(struct eng_journal *j)
+{
+    if (j->started) {
+        pthread_mutex_lock(&j->lock);
+        j->closing = true;
+        pthread_cond_signal(&j->filled);
+        pthread_mutex_unlock(&j->lock);
+        pthread_join(j->thread, NULL);
+        pthread_mutex_destroy(&j->lock);
+        pthread_cond_destroy(&j->filled);
+        pthread_cond_destroy(&j->emptied);
+        j->started = false;
+    }
+    for (int i = 0; i < ENG_OUTLETS; i++) {
+        kn_file_close(j->file[i].fd);
+        j->file[i].fd = -1;
+        eng_bytes_free(&j->file[i].filling);
+        eng_bytes_free(&j->file[i].writing);
+    }
+    return j->status;
+}

@@ -1,0 +1,195 @@
+/* One line: of the input to what is asked, of an answer to the output, and of the output back to what is
+ * done.  The shapes are those of OpenAI's batches:
+ *
+ *   in      {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+ *   out     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": "...",
+ *           "body": {...}}, "error": null}
+ *   errors  the same with another status, or, for what is no request at all,
+ *           {"id": ..., "custom_id": "a" or null, "response": null, "error": {"code", "message", "line"}}
+ *
+ * A line that is no request is known by its number: it may have no custom_id, or one that is another's. */
+#include "engine/batch/batch.h"
+
+#include <string.h>
+
+/* ---- in ---------------------------------------------------------------------------------------- */
+
+static const struct { const char *url; enum eng_api api; } urls[] = {
+    { "/v1/chat/completions", ENG_API_CHAT },
+    { "/v1/completions", ENG_API_COMPLETIONS },
+    { "/v1/responses", ENG_API_RESPONSES },
+    { "/v1/messages", ENG_API_MESSAGES },
+};
+
+static int refuse(struct eng_fault *why, const char *code, const char *message)
+{
+    why->code = code;
+    snprintf(why->message, sizeof why->message, "%s", message);
+    return KN_EINVAL;
+}
+
+static int parse_id(struct eng_record *r, struct eng_fault *why)
+{
+    const json_t *id = json_object_get(r->all, "custom_id");
+    if (!id)
+        return refuse(why, "missing_custom_id", "the line has no \"custom_id\"");
+    if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
+        strlen(json_string_value(id)) != json_string_length(id))
+        return refuse(why, "invalid_custom_id",
+                      "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
+    r->custom_id = json_string_value(id);
+    r->n_custom_id = json_string_length(id);
+    return 0;
+}
+
+static int parse_request(struct eng_record *r, struct eng_fault *why)
+{
+    const json_t *method = json_object_get(r->all, "method"), *url = json_object_get(r->all, "url");
+    if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
+        return refuse(why, "invalid_method", "\"method\" has to be \"POST\"");
+    r->body = json_object_get(r->all, "body");
+    if (!json_is_object(r->body))
+        return refuse(why, "invalid_body", "\"body\" has to be an object: the request");
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
+        if (json_is_string(url) && !strcmp(json_string_value(url), urls[i].url)) {
+            r->api = urls[i].api;
+            return 0;
+        }
+    return refuse(why, "invalid_url",
+                  "\"url\" has to be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
+}
+
+int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why)
+{
+    json_error_t error;
+    *r = (struct eng_record){ 0 };
+    if (line->too_long)
+        return refuse(why, "line_too_long", "the line has more than 16 MiB");
+    r->all = json_loadb(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!r->all) {
+        why->code = "invalid_json_line";
+        snprintf(why->message, sizeof why->message, "the line is not JSON: %.160s, at byte %d", error.text,
+                 error.position);
+        return KN_EINVAL;
+    }
+    if (!json_is_object(r->all))
+        return refuse(why, "invalid_json_line", "the line is not a JSON object");
+    int bad = parse_id(r, why);
+    return bad ? bad : parse_request(r, why);
+}
+
+void eng_record_close(struct eng_record *r)
+{
+    json_decref(r->all);
+    r->all = NULL;
+}
+
+/* Stable: answers of earlier runs hold it. */
+uint64_t eng_record_hash(const char *custom_id, size_t n)
+{
+    uint64_t h = kn_mix(n + KN_GOLDEN);
+    for (size_t i = 0; i < n; i++)
+        h = kn_mix(h ^ (uint8_t)custom_id[i]) + KN_GOLDEN;
+    return h;
+}
+
+/* ---- out --------------------------------------------------------------------------------------- */
+
+static void begin(struct eng_bytes *out, uint64_t id, const char *custom_id, size_t n)
+{
+    eng_bytes_format(out, "{\"id\":\"batch_req_%016llx\",\"custom_id\":", (unsigned long long)id);
+    if (custom_id)
+        eng_bytes_quote(out, custom_id, n);
+    else
+        eng_bytes_text(out, "null");
+}
+
+void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status,
+                      const char *body, size_t n_body)
+{
+    uint64_t id = eng_record_hash(custom_id, n_custom_id);
+    begin(out, id, custom_id, n_custom_id);
+    eng_bytes_format(out, ",\"response\":{\"status_code\":%d,\"request_id\":\"%016llx\",\"body\":", status,
+                     (unsigned long long)kn_mix(id));
+    while (n_body && body[n_body - 1] == '\n')
+        n_body--;
+    eng_bytes_add(out, body, n_body);
+    eng_bytes_text(out, "},\"error\":null}\n");
+}
+
+void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
+                            const struct eng_fault *why)
+{
+    begin(out, kn_mix(number), r->custom_id, r->n_custom_id);
+    eng_bytes_format(out, ",\"response\":null,\"error\":{\"code\":\"%s\",\"message\":", why->code);
+    eng_bytes_quote(out, why->message, strlen(why->message));
+    eng_bytes_format(out, ",\"line\":%llu}}\n", (unsigned long long)number);
+}
+
+/* ---- back -------------------------------------------------------------------------------------- */
+
+/* No custom_id begins so: none holds a NUL. */
+size_t eng_record_number_name(uint64_t number, char *name)
+{
+    memset(name, 0, 8);
+    memcpy(name + 8, &number, sizeof number);
+    return 8 + sizeof number;
+}
+
+/* Is this next?  Then p is behind it. */
+static bool skip(const char **p, const char *end, const char *text)
+{
+    size_t n = strlen(text);
+    if ((size_t)(end - *p) < n || memcmp(*p, text, n) != 0)
+        return false;
+    *p += n;
+    return true;
+}
+
+/* A JSON text, quotes and all; its end, or NULL. */
+static const char *end_of_text(const char *p, const char *end)
+{
+    for (p++; p < end && *p != '"'; p++)
+        p += *p == '\\';
+    return p < end ? p + 1 : NULL;
+}
+
+/* The number at the end: ,"line":17}} */
+static uint64_t last_number(const char *from, const char *end)
+{
+    static const char before[] = ",\"line\":";
+    uint64_t number = 0, unit = 1;
+    for (end -= 2; end > from && end[-1] >= '0' && end[-1] <= '9' && unit < UINT64_C(1) << 56; unit *= 10)
+        number += (uint64_t)(*--end - '0') * unit;
+    size_t n = sizeof before - 1;
+    return end - from > (long)n && !memcmp(end - n, before, n) ? number : 0;
+}
+
+/* Only the beginning is looked at, in the form in which we write it: an answer may be larger than any line
+ * that is read whole. */
+size_t eng_record_read(const struct eng_line *line, char *name)
+{
+    const char *p = line->text, *end = p + line->n, *after;
+    if (!skip(&p, end, "{\"id\":\"batch_req_") || end - p < 16)
+        return 0;
+    p += 16;
+    if (!skip(&p, end, "\",\"custom_id\":") || p == end)
+        return 0;
+    after = *p == '"' ? end_of_text(p, end) : p + (skip(&(const char *){ p }, end, "null") ? 4 : 0);
+    const char *rest = after;
+    if (!after || after == p)
+        return 0;
+    if (skip(&rest, end, ",\"response\":null,\"error\":{\"code\":")) {
+        uint64_t number = line->too_long ? 0 : last_number(rest, end);
+        return number ? eng_record_number_name(number, name) : 0;
+    }
+    if (*p != '"' || !skip(&rest, end, ",\"response\":{\"status_code\":"))
+        return 0;
+    json_t *id = json_loadb(p, (size_t)(after - p), JSON_DECODE_ANY, NULL);
+    size_t n = json_string_length(id);
+    if (n > ENG_CUSTOM_ID_MOST)
+        n = 0;
+    memcpy(name, n ? json_string_value(id) : "", n);
+    json_decref(id);
+    return n;
+}

@@ -1,0 +1,405 @@
+/* A batch at work: lines become asks, choices of asks take sessions, tokens become answers, answers lines.
+ *
+ * A flight is one line that is being answered.  Its choices go to sessions as these become free; only when
+ * the last of them has one is the next line read, so that there are at most n_parallel + 1 flights and no
+ * step is short of rows while there are lines.  Nothing here knows time but for the journal's thread. */
+#include "engine/batch/batch.h"
+#include "engine/internal.h"
+#include "engine/serve/reply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define GATHER_NS     1000000000                /* what a power cut may cost */
+#define JOURNAL_BYTES ((size_t)4 << 20)         /* of lines on their way, as long as the disk keeps up */
+
+struct flight {
+    struct eng_ask *ask;                        /* NULL: free */
+    struct eng_reply *reply;
+    char *custom_id;
+    size_t n_custom_id;
+    int n_dealt, n_live;                        /* choices that got a session; that have one now */
+};
+
+struct seat { struct eng_session *session; struct flight *flight; int choice; };
+
+struct eng_batch {
+    struct eng_batch_options opt;
+    int in;
+    uint64_t in_bytes, longest;                 /* bytes of a line */
+    int64_t created_s;
+    struct eng_lines lines;
+    struct eng_seen seen;
+    struct eng_journal journal;
+    struct eng_batch_counts counts;
+    uint64_t answered_before;                   /* lines of the answers' file at open */
+
+    struct eng_engine *engine;
+    const struct eng_desk *desk;
+    int n_seat, n_flight;
+    struct seat *seat;                          /* [n_seat] */
+    struct flight *flight;                      /* [n_flight] */
+    struct flight *dealing;                     /* has choices without a session; or NULL */
+    struct eng_event *event;
+    struct eng_bytes body, record;              /* scratch */
+    bool at_end;                                /* of the input */
+};
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static int open_input(struct eng_batch *b)
+{
+    struct stat st;
+    struct eng_line line;
+    int got, error = kn_file_open(&b->in, b->opt.in, O_RDONLY);
+    if (error)
+        return error;
+    int64_t bytes = kn_io()->size(b->in);
+    if (bytes < 0 || fstat(b->in, &st) < 0)
+        return kn_fail(KN_EINVAL, "%s: %s: a batch has to be a file, so that it can be gone through again",
+                       b->opt.in, strerror(errno));
+    b->in_bytes = (uint64_t)bytes;
+    b->created_s = st.st_mtime;
+    if ((error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes)))
+        return error;
+    while ((got = eng_lines_next(&b->lines, &line)) == 1) {
+        b->counts.total++;
+        if (line.n > b->longest)
+            b->longest = line.n;
+    }
+    eng_lines_close(&b->lines);
+    if (got == 0 && b->counts.total == 0)
+        return kn_fail(KN_EINVAL, "%s: no line in it", b->opt.in);
+    return got;
+}
+
+static bool same_file(const char *path, int fd)
+{
+    struct stat a, b;
+    return stat(path, &a) == 0 && fstat(fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int open_journal(struct eng_batch *b)
+{
+    struct eng_journal *j = &b->journal;
+    int error;
+    if (same_file(b->opt.out, b->in) || same_file(b->opt.errors, b->in))
+        return kn_fail(KN_EINVAL, "%s: would be read and written: name another file for the output",
+                       b->opt.in);
+    if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
+        (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
+        return error;
+    uint64_t names = 2 * b->counts.total;       /* a line that is refused by number has an id, too */
+    for (int i = 0; i < ENG_OUTLETS; i++) {
+        if ((error = eng_journal_count(j, (enum eng_outlet)i)))
+            return error;
+        names += j->file[i].n_line;
+    }
+    if ((error = eng_seen_open(&b->seen, names)))
+        return error;
+    for (int i = 0; i < ENG_OUTLETS; i++)
+        if ((error = eng_journal_read(j, (enum eng_outlet)i, &b->seen)))
+            return error;
+    b->answered_before = j->file[ENG_OUTLET_ANSWERS].n_line;
+    b->counts.failed_before = j->file[ENG_OUTLET_ERRORS].n_line;
+    return eng_journal_start(j, b->opt.gather_ns ? b->opt.gather_ns : GATHER_NS);
+}
+
+int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
+{
+    struct eng_batch *b = kn_calloc(1, sizeof *b);
+    if (!b)
+        return kn_fail(KN_ENOMEM, "no memory for a batch");
+    b->opt = *o;
+    b->in = b->journal.file[0].fd = b->journal.file[1].fd = -1;
+    int error = open_input(b);
+    if (error || (error = open_journal(b)) ||
+        (error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes))) {
+        eng_batch_close(b);
+        return error;
+    }
+    *out = b;
+    return 0;
+}
+
+/* A line is there as text, as JSON and as text once more while it is parsed; an ask keeps its JSON, and a
+ * line that is much longer than a context is refused. */
+size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
+{
+    size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
+    size_t kept = line < (size_t)n_ctx * 32 ? line : (size_t)n_ctx * 32;
+    size_t flight = 4 * kept + (size_t)n_ctx * 64;
+    return eng_seen_bytes(b->seen.most) + 6 * line + ((size_t)n_parallel + 1) * flight + JOURNAL_BYTES;
+}
+
+int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_desk *desk, int n_parallel)
+{
+    b->engine = e;
+    b->desk = desk;
+    b->n_flight = n_parallel + 1;
+    b->seat = kn_calloc((size_t)n_parallel, sizeof *b->seat);
+    b->flight = kn_calloc((size_t)b->n_flight, sizeof *b->flight);
+    b->event = kn_calloc((size_t)eng_event_room(e), sizeof *b->event);
+    if (!b->seat || !b->flight || !b->event)
+        return kn_fail(KN_ENOMEM, "no memory for %d requests at once", n_parallel);
+    for (; b->n_seat < n_parallel; b->n_seat++) {
+        int error = eng_session_open(&b->seat[b->n_seat].session, e);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static void close_flight(struct flight *f)
+{
+    eng_reply_close(f->reply);
+    eng_ask_close(f->ask);
+    kn_free(f->custom_id);
+    *f = (struct flight){ 0 };
+}
+
+int eng_batch_settle(struct eng_batch *b)
+{
+    int status = eng_journal_close(&b->journal);
+    uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
+    if (status) {                               /* only what is on the disk is done */
+        b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
+        b->counts.failed = failed;
+    }
+    return status;
+}
+
+void eng_batch_close(struct eng_batch *b)
+{
+    if (!b)
+        return;
+    for (int i = 0; i < b->n_seat; i++)
+        eng_session_close(b->seat[i].session);
+    for (int i = 0; b->flight && i < b->n_flight; i++)
+        close_flight(&b->flight[i]);
+    (void)eng_batch_settle(b);
+    eng_seen_close(&b->seen);
+    eng_lines_close(&b->lines);
+    kn_file_close(b->in);
+    kn_free(b->seat);
+    kn_free(b->flight);
+    kn_free(b->event);
+    eng_bytes_free(&b->body);
+    eng_bytes_free(&b->record);
+    kn_free(b);
+}
+
+/* ---- lines out --------------------------------------------------------------------------------- */
+
+static int write_record(struct eng_batch *b, enum eng_outlet which)
+{
+    int status = eng_journal_add(&b->journal, which, &b->record);
+    b->counts.done++;
+    b->counts.failed += which == ENG_OUTLET_ERRORS;
+    b->record.n = 0;
+    b->record.failed = false;
+    return status;
+}
+
+static int write_answer(struct eng_batch *b, struct flight *f)
+{
+    size_t n;
+    const char *body = eng_reply_take(f->reply, &n);
+    int status = eng_reply_status(f->reply);
+    eng_record_write(&b->record, f->custom_id, f->n_custom_id, status, body, n);
+    return write_record(b, status == 200 ? ENG_OUTLET_ANSWERS : ENG_OUTLET_ERRORS);
+}
+
+static int write_refusal(struct eng_batch *b, const struct eng_record *r, const struct eng_refusal *why)
+{
+    b->body.n = 0;
+    eng_refusal_write(&b->body, why, r->api);
+    b->record.failed = b->body.failed;
+    eng_record_write(&b->record, r->custom_id, r->n_custom_id, why->status, b->body.data, b->body.n);
+    return write_record(b, ENG_OUTLET_ERRORS);
+}
+
+/* Once for each number, however often the job is begun. */
+static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t number,
+                       const struct eng_fault *why)
+{
+    char name[ENG_CUSTOM_ID_MOST];
+    size_t n = eng_record_number_name(number, name);
+    if (eng_seen_meet(&b->seen, name, n) == ENG_MET_DONE) {
+        b->counts.before++;
+        return 0;
+    }
+    eng_record_write_fault(&b->record, r, number, why);
+    return write_record(b, ENG_OUTLET_ERRORS);
+}
+
+/* ---- lines in ---------------------------------------------------------------------------------- */
+
+static struct flight *free_flight(struct eng_batch *b)
+{
+    for (int i = 0; i < b->n_flight; i++)
+        if (!b->flight[i].ask)
+            return &b->flight[i];
+    kn_assert(!"more flights than sessions");
+    return NULL;
+}
+
+/* A request that may be answered: into a flight.  Otherwise why not, into the errors. */
+static int take_request(struct eng_batch *b, const struct eng_record *r)
+{
+    char id[20];
+    struct eng_refusal why;
+    struct flight *f = free_flight(b);
+    uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
+    b->body.n = 0;
+    eng_bytes_json(&b->body, r->body);
+    if (b->body.failed)
+        return kn_fail(KN_ENOMEM, "no memory for a request of %s", b->opt.in);
+    struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
+    if (eng_ask_parse(&f->ask, r->api, b->body.data, b->body.n, b->desk, &arrival, &why))
+        return write_refusal(b, r, &why);
+    f->ask->stream = false;                     /* there is nobody to stream to */
+    f->n_custom_id = r->n_custom_id;
+    f->custom_id = kn_strdup(r->custom_id);
+    int error = f->custom_id ? eng_reply_open(&f->reply, f->ask, b->desk) : KN_ENOMEM;
+    if (error) {
+        close_flight(f);
+        return kn_fail(error, "no memory for an answer");
+    }
+    b->dealing = f;
+    return 0;
+}
+
+static int take_line(struct eng_batch *b, const struct eng_line *line)
+{
+    struct eng_record r;
+    struct eng_fault why;
+    int status, bad = eng_record_parse(&r, line, &why);
+    enum eng_met met = r.custom_id ? eng_seen_meet(&b->seen, r.custom_id, r.n_custom_id) : ENG_MET_NEW;
+    if (!bad && met == ENG_MET_TWICE) {
+        why.code = "duplicate_custom_id";
+        snprintf(why.message, sizeof why.message,
+                 "an earlier line has this custom_id: this one is not answered");
+        bad = KN_EINVAL;
+    }
+    if (bad) {
+        status = write_fault(b, &r, line->number, &why);
+    } else if (met == ENG_MET_DONE) {
+        b->counts.before++;
+        status = 0;
+    } else {
+        status = take_request(b, &r);
+    }
+    eng_record_close(&r);
+    return status;
+}
+
+/* Reads lines until one is to be answered, or until the end. */
+static int deal_next(struct eng_batch *b)
+{
+    struct eng_line line;
+    b->dealing = NULL;
+    while (!b->dealing && !b->at_end) {
+        int got = eng_lines_next(&b->lines, &line);
+        if (got < 0)
+            return got;
+        b->at_end = got == 0;
+        if (!b->at_end && (got = take_line(b, &line)))
+            return got;
+    }
+    return 0;
+}
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+static int end_choice(struct eng_batch *b, struct seat *s)
+{
+    struct flight *f = s->flight;
+    s->flight = NULL;
+    if (--f->n_live > 0 || f->n_dealt < eng_ask_choices(f->ask))
+        return 0;
+    int status = write_answer(b, f);
+    close_flight(f);
+    return status;
+}
+
+static int feed(struct eng_batch *b, struct seat *s, const struct eng_told *told)
+{
+    int got = eng_reply_feed(s->flight->reply, told);
+    if (got < 0)
+        return kn_fail(got, "no memory for an answer");
+    if (got == 1)
+        eng_session_stop(s->session);
+    return got == 1 || told->finish != ENG_RUNNING ? end_choice(b, s) : 0;
+}
+
+static int start_choice(struct eng_batch *b, struct seat *s)
+{
+    struct flight *f = b->dealing;
+    struct eng_request request;
+    s->flight = f;
+    s->choice = f->n_dealt++;
+    f->n_live++;
+    if (f->n_dealt == eng_ask_choices(f->ask))
+        b->dealing = NULL;
+    eng_ask_request(f->ask, s->choice, &request);
+    int status = eng_session_start(s->session, &request);
+    if (!status)
+        return 0;
+    return feed(b, s, &(struct eng_told){ .choice = s->choice, .token = ENG_NO_TOKEN, .finish = ENG_FAILED,
+                                          .status = status });
+}
+
+/* Every free session gets a choice, while there are any. */
+static int fill_seats(struct eng_batch *b, int *n_busy)
+{
+    *n_busy = 0;
+    for (int i = 0; i < b->n_seat; i++) {
+        while (!b->seat[i].flight) {
+            int error = b->dealing ? 0 : deal_next(b);
+            if (!error && b->dealing)
+                error = start_choice(b, &b->seat[i]);
+            if (error)
+                return error;
+            if (!b->dealing && b->at_end)
+                break;
+        }
+        *n_busy += b->seat[i].flight != NULL;
+    }
+    return 0;
+}
+
+static struct seat *seat_of(struct eng_batch *b, const struct eng_session *session)
+{
+    for (int i = 0; i < b->n_seat; i++)
+        if (b->seat[i].session == session)
+            return &b->seat[i];
+    return NULL;
+}
+
+int eng_batch_step(struct eng_batch *b)
+{
+    int n_busy, error = fill_seats(b, &n_busy);
+    if (error || (error = eng_journal_status(&b->journal)))
+        return error;
+    if (n_busy == 0)
+        return 0;
+    int n = eng_step(b->engine, b->event);
+    for (int i = 0; i < n; i++) {
+        const struct eng_event *e = &b->event[i];
+        struct seat *s = seat_of(b, e->session);
+        if (!s || !s->flight)                   /* it was stopped: nothing more is wanted of it */
+            continue;
+        b->counts.n_token += e->token != ENG_NO_TOKEN;
+        error = feed(b, s, &(struct eng_told){ .choice = s->choice, .token = e->token, .logprob = e->logprob,
+            .top = e->top, .n_top = e->n_top, .finish = e->finish, .status = e->status });
+        if (error)
+            return error;
+    }
+    return n < 0 ? n : 1;
+}
+
+void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out) { *out = b->counts; }

@@ -1,0 +1,245 @@
+/* spillway fit: measures what passes take, fits MoESD's cost model to it, and says how far to trust it.
+ *
+ * A pass is measured at a few numbers of sequences with and without drafts, so at numbers of rows whose
+ * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
+ * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
+ * what is verified costs the same whatever is kept.  Of several passes the lower quartile counts: other work on
+ * the machine only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
+ * controller's first opinion: --fit. */
+#include "engine/cli.h"
+#include "engine/disk.h"
+#include "engine/engine.h"
+#include "engine/fit_file.h"
+#include "engine/internal.h"
+#include "engine/measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_SEQ    32
+#define MOST_DEPTH  8
+#define MOST_POINT  64
+#define PASSES      12                          /* of which the third counts */
+#define WARM        3
+#define N_PROMPT    16
+
+struct fit {
+    const struct eng_config *config;
+    struct eng_engine *engine;
+    struct eng_rates rates;
+    double disk_Bps;                            /* 0: all experts fit */
+    struct eng_event *event;
+    struct eng_session *session[MOST_SEQ];
+    int32_t told[1024];
+    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_POINT];
+    int n_pass, n_draft;
+    struct { int n_seq, depth; } at[MOST_POINT];
+    struct spec_fit fit;
+};
+
+/* ---- measuring ------------------------------------------------------------------------------------------- */
+
+static int start_sequences(struct fit *f, int n)
+{
+    int32_t prompt[N_PROMPT];
+    int n_vocab = eng_vocab_size(eng_vocab(f->engine)), error = 0;
+    for (int i = 0; i < n && !error; i++) {
+        for (int k = 0; k < N_PROMPT; k++)
+            prompt[k] = (int32_t)(kn_mix((uint64_t)(n * 100 + i) * 64 + (uint64_t)k) % (uint64_t)n_vocab);
+        struct eng_request r = { .token = prompt, .n_token = N_PROMPT, .n_predict = -1, .ignore_eos = true };
+        spec_params_default(&r.sampling);
+        r.sampling.seed = (uint64_t)(n * 100 + i);
+        if (!(error = eng_session_open(&f->session[i], f->engine)) &&
+            !(error = eng_session_start(f->session[i], &r)))
+            eng_session_tell(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
+    }
+    return error;
+}
+
+static void stop_sequences(struct fit *f, int n)
+{
+    for (int i = 0; i < n; i++)
+        eng_session_close(f->session[i]);
+}
+
+/* All prompts are read and every sequence is due. */
+static int read_prompts(struct fit *f, int n)
+{
+    eng_set_gamma(f->engine, 0);
+    for (int done = 0; done < n;) {
+        int got = eng_step(f->engine, f->event);
+        if (got < 0)
+            return got;
+        done = 0;
+        for (int i = 0; i < n; i++)
+            done += eng_session_computed(f->session[i]) >= N_PROMPT;
+    }
+    return 0;
+}
+
+struct taken { double pass, choose, draft, rows, distinct, missed; };
+
+static int by_pass(const void *a, const void *b)
+{
+    const struct taken *x = a, *y = b;
+    return (x->pass > y->pass) - (x->pass < y->pass);
+}
+
+static uint64_t bytes_read(const struct fit *f)
+{
+    struct off_store *store = moe_model_store(eng_model(f->engine));
+    struct off_stats s = { 0 };
+    if (store)
+        off_stats_get(store, &s);
+    return s.read_bytes;
+}
+
+static int take_step(struct fit *f, struct taken *t)
+{
+    struct eng_stats a, b;
+    uint64_t bytes = bytes_read(f);
+    eng_stats_get(f->engine, &a);
+    int got = eng_step(f->engine, f->event);
+    eng_stats_get(f->engine, &b);
+    for (int i = 0; i < got; i++)
+        if (f->event[i].finish == ENG_FAILED)
+            return f->event[i].status;
+    *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
+                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row),
+                         b.experts - a.experts, (double)(bytes_read(f) - bytes) };
+    return got < 0 ? got : 0;
+}
+
+/* A pass with these drafts: of several, one that is among the quick. */
+static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out)
+{
+    struct taken t[PASSES];
+    int error = start_sequences(f, n_seq);
+    if (!error)
+        error = read_prompts(f, n_seq);
+    eng_set_gamma(f->engine, depth);
+    for (int i = -WARM; i < PASSES && !error; i++)
+        error = take_step(f, &t[i < 0 ? 0 : i]);
+    stop_sequences(f, n_seq);
+    if (error)
+        return error;
+    qsort(t, PASSES, sizeof *t, by_pass);
+    *out = t[PASSES / 4];
+    return 0;
+}
+
+static int measure(struct fit *f)
+{
+    static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
+    int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
+    if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
+        error = eng_disk_measure(f->config->model, &f->disk_Bps);
+    for (int i = 0; i < 6 && seqs[i] * 2 <= most && !error; i++)
+        for (int k = 0; k < 5 && !error; k++) {
+            struct taken t;
+            if ((error = measure_point(f, seqs[i], depths[k], &t)))
+                break;
+            bool hold = depths[k] && held++ % 3 == 2;
+            double miss = f->disk_Bps > 0 ? 1e9 * t.missed / f->disk_Bps : 0;
+            f->pass[n] = (struct spec_point){ t.rows, t.distinct, miss, t.pass, hold };
+            f->choose[n] = (struct spec_point){ t.rows, 0, 0, t.choose, hold };
+            f->at[n].n_seq = seqs[i];
+            f->at[n++].depth = depths[k];
+        }
+    f->n_pass = n;
+    return error;
+}
+
+/* ---- what is said of it ------------------------------------------------------------------------------------ */
+
+static double plain_ns(const struct fit *f, int n_seq)
+{
+    for (int i = 0; i < f->n_pass; i++)
+        if (f->at[i].n_seq == n_seq && f->at[i].depth == 0)
+            return f->pass[i].ns;
+    return 0;
+}
+
+static void print_points(const struct fit *f)
+{
+    if (!f->config->json)
+        printf("%9s %6s %6s %9s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "measured ms",
+               "model ms", "error", "efficiency");
+    for (int i = 0; i < f->n_pass; i++) {
+        const struct spec_point *p = &f->pass[i];
+        double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
+        printf(f->config->json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,"
+                                 "\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,\"efficiency\":%.4f,\"held\":%s}\n"
+                               : "%9d %6d %6.0f %9.1f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
+               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->ns / 1e6, p->ns * (1 + error) / 1e6,
+               f->config->json ? error : 100 * error, plain / p->ns,
+               f->config->json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+    }
+    printf(f->config->json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
+                           : "error %.1f %% (worst %.1f); of points held back %.1f %% (worst %.1f)\n",
+           f->config->json ? f->fit.error : 100 * f->fit.error, f->config->json ? f->fit.worst : 100 * f->fit.worst,
+           f->config->json ? f->fit.held_error : 100 * f->fit.held_error,
+           f->config->json ? f->fit.held_worst : 100 * f->fit.held_worst);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------- */
+
+static int open_fit(struct fit *f)
+{
+    struct kn_team *team;
+    struct eng_progress *bar;
+    int error = kn_team_open(&team, f->config->n_thread);
+    if (error)
+        return error;
+    error = eng_measure(&f->rates, kn_ops(f->config->isa), team);
+    kn_team_close(team);
+    if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
+        return error;
+    struct eng_options o = eng_config_options(f->config);
+    o.n_parallel = MOST_SEQ;
+    o.n_ctx = 2 * ENG_KV_BLOCK;
+    o.n_draft = 1;
+    o.draft[0] = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    o.gamma = MOST_DEPTH;
+    o.progress = eng_progress_counter(bar);
+    error = eng_open(&f->engine, &o);
+    eng_progress_close(bar);
+    if (error)
+        return error;
+    f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);
+    int n_vocab = eng_vocab_size(eng_vocab(f->engine));
+    for (size_t i = 0; i < sizeof f->told / sizeof *f->told; i++)
+        f->told[i] = (int32_t)(kn_mix(i + 7) % (uint64_t)n_vocab);
+    return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
+}
+
+/* No pass is faster than memory gives its bytes; and the ridge lies where operations take as long. */
+static int fit_points(struct fit *f)
+{
+    const struct moe_shape *s = moe_model_shape(eng_model(f->engine));
+    double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_layer : 0;
+    double ridge = f->rates.mac_ps / f->rates.dram_Bps * (double)s->pass_bytes / s->row_macs;
+    return spec_fit(&f->fit, &(struct spec_measured){
+        .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,
+        .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
+        .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,
+        .pass = f->pass, .choose = f->choose, .n_pass = f->n_pass, .n_choose = f->n_pass });
+}
+
+int eng_cmd_fit(const struct eng_config *config)
+{
+    struct fit *f = kn_calloc(1, sizeof *f);
+    if (!f)
+        return kn_fail(KN_ENOMEM, "no memory for the fit"), 2;
+    f->config = config;
+    int error = open_fit(f);
+    if (!error && !(error = measure(f)) && !(error = fit_points(f))) {
+        print_points(f);
+        if (config->output)
+            error = eng_fit_write(config->output, config->model, &f->fit);
+    }
+    eng_close(f->engine);
+    kn_free(f->event);
+    kn_free(f);
+    return error ? 2 : 0;
+}

@@ -1,0 +1,435 @@
+/* A call: a request that takes time, from its body to the last byte of its answer.
+ *
+ *     reading   a thread of the pool turns the body into an ask, or into a short answer
+ *     running   each choice is a job that is lent to the hub; what is told of it feeds the reply
+ *     over      answered, or the client has left, and no job is lent any more
+ *
+ * A client who leaves takes its jobs along; the call stays until the hub has given them back. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/serve/internal.h"
+
+static void free_call(struct srv_call *c)
+{
+    if ((*c->self = c->next))
+        c->next->self = c->self;
+    c->server->n_call--;
+    eng_reply_close(c->reply);
+    eng_ask_close(c->ask);
+    eng_bytes_free(&c->text);
+    kn_free(c->choice);
+    kn_free(c->body);
+    kn_free(c);
+}
+
+static void free_if_over(struct srv_call *c)
+{
+    if (!c->x && !c->reading && c->n_lent == 0)
+        free_call(c);
+}
+
+/* ---- reading: on a thread of the pool -------------------------------------------------------- */
+
+static void read_ask(struct srv_call *c)
+{
+    struct eng_arrival arrival = {
+        .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts};
+    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->desk,
+                               &arrival, &c->why) != 0;
+    if (!c->refused && c->route->counts)
+        eng_reply_count(&c->text, c->ask);
+}
+
+static void read_call(struct eng_task *task)
+{
+    struct srv_call *c = (struct srv_call *)task;
+    if (atomic_load_explicit(&c->gone, memory_order_relaxed))
+        return;
+    if (c->route->work)
+        c->route->work(c);
+    else
+        read_ask(c);
+}
+
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
+                   const char *id, int key)
+{
+    struct eng_refusal why;
+    struct srv_call *c = kn_calloc(1, sizeof *c);
+    if (!c || !(c->body = eng_http_body(x, &c->n_body))) {
+        kn_free(c);
+        eng_refuse(&why, 503, NULL, "", "no memory for this request now");
+        srv_answer_refusal(s, x, route->api, &why);
+        return;
+    }
+    c->task.run = read_call;
+    c->server = s;
+    c->x = x;
+    c->route = route;
+    c->key = key;
+    c->arrived_ns = kn_now_ns();
+    c->created_s = (int64_t)time(NULL);
+    c->seed =
+        kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* ten digits can be typed again */
+    snprintf(c->id, sizeof c->id, "%s", id);
+    c->self = &s->calls;
+    if ((c->next = s->calls))
+        c->next->self = &c->next;
+    s->calls = c;
+    s->n_call++;
+    eng_http_set_user(x, c);
+    c->reading = true;
+    eng_pool_add(s->pool, &c->task);
+}
+
+/* ---- answering ------------------------------------------------------------------------------- */
+
+static void cancel_jobs(struct srv_call *c)
+{
+    for (int i = 0; i < c->n_choice; i++)
+        if (c->choice[i].lent)
+            eng_hub_cancel(c->server->hub, &c->choice[i].job);
+}
+
+static double seconds(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (double)(to - from) * 1e-9 : 0;
+}
+
+static void log_call(const struct srv_call *c, int status)
+{
+    uint64_t first = 0, begun = 0;
+    int n_answer = 0, n_prompt = 0, n_cached = 0;
+    for (int i = 0; i < c->n_choice; i++) {
+        const struct srv_choice *o = &c->choice[i];
+        n_answer += eng_reply_tokens(c->reply, i);
+        n_prompt += o->job.request.n_token;
+        n_cached += o->job.n_cached;
+        first = o->first_ns && (!first || o->first_ns < first) ? o->first_ns : first;
+        begun = o->job.begun_ns && (!begun || o->job.begun_ns < begun) ? o->job.begun_ns : begun;
+    }
+    kn_say(
+        KN_LOG_INFO,
+        "%s %s: %d; %d prompt tokens, %d of them found; waited %.2f s, first token after %.2f s; "
+        "%d tokens in %.2f s",
+        c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
+        seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
+}
+
+/* The exchange is over; the call may go on until its jobs are back. */
+static void let_go(struct srv_call *c, int status)
+{
+    c->x = NULL;
+    if (c->reply)
+        log_call(c, status);
+    cancel_jobs(c);
+}
+
+static void begin(struct srv_call *c)
+{
+    if (c->begun)
+        return;
+    eng_http_set_header(c->x, "Cache-Control", "no-cache");
+    eng_http_set_header(c->x, "X-Accel-Buffering", "no"); /* a front must not collect tokens */
+    eng_http_begin(c->x, 200, eng_reply_type(c->reply));
+    c->server->metrics.n_answered[2]++;
+    c->begun = true;
+}
+
+/* The body of a refusal, where the stream has begun to be kept alive. */
+static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
+{
+    struct eng_bytes event = {0};
+    eng_bytes_text(&event, "event: error\ndata: ");
+    eng_bytes_add(&event, bytes, n);
+    eng_bytes_text(&event, "\n\n");
+    if (!event.failed)
+        eng_http_chunk(c->x, event.data, event.n);
+    eng_bytes_free(&event);
+}
+
+static void send_stream(struct srv_call *c)
+{
+    size_t n;
+    int status = eng_reply_status(c->reply);
+    const char *bytes = eng_reply_take(c->reply, &n);
+    bool late = c->begun && c->n_sent == 0 && status != 200;
+    begin(c);
+    if (late)
+        send_late_refusal(c, bytes, n);
+    else if (n > 0)
+        eng_http_chunk(c->x, bytes, n);
+    c->n_sent += n;
+    c->sent_ns = kn_now_ns();
+    if (!eng_reply_done(c->reply))
+        return;
+    eng_http_end(c->x);
+    let_go(c, status);
+}
+
+static void send_whole(struct srv_call *c)
+{
+    struct eng_server *s = c->server;
+    size_t n;
+    int status = eng_reply_status(c->reply);
+    const char *bytes = eng_reply_take(c->reply, &n);
+    if (status == 503)
+        eng_http_set_header(c->x, "Retry-After", "5");
+    srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json",
+                     bytes, n);
+    let_go(c, status);
+}
+
+/* Sends what there is; frees the call when that was all. */
+static void flush(struct srv_call *c)
+{
+    c->touched = false;
+    if (c->x) {
+        bool done = eng_reply_done(c->reply);
+        bool plain = !c->ask->stream || (!c->begun && eng_reply_status(c->reply) != 200);
+        if (done && plain)
+            send_whole(c);
+        else if (c->ask->stream && (done || eng_reply_began(c->reply)))
+            send_stream(c);
+    }
+    free_if_over(c);
+}
+
+static void refuse(struct srv_call *c, const struct eng_refusal *why)
+{
+    struct eng_exchange *x = c->x;
+    c->x = NULL;
+    srv_answer_refusal(c->server, x, c->route->api, why);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static uint64_t salt(const struct eng_server *s, int key)
+{
+    return key < 0 ? 0 : kn_mix(s->secret ^ ((uint64_t)key + 1) * KN_GOLDEN) | 1;
+}
+
+/* Who shares: one key may stand for many people whom its owner tells apart; several keys are the
+ * people. */
+static uint64_t user(const struct srv_call *c)
+{
+    return eng_keys_count(c->server->keys) > 1 ? (uint64_t)c->key + 1 : c->ask->user;
+}
+
+static int make_jobs(struct srv_call *c)
+{
+    struct eng_job *job[ENG_ASK_CHOICES];
+    int n = eng_ask_choices(c->ask);
+    if (eng_reply_open(&c->reply, c->ask, &c->server->desk) ||
+        !(c->choice = kn_calloc((size_t)n, sizeof *c->choice)))
+        return KN_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        struct eng_job *j = job[i] = &c->choice[i].job;
+        j->owner = c;
+        j->choice = i;
+        eng_ask_request(c->ask, i, &j->request);
+        j->request.user = user(c);
+        j->request.salt = salt(c->server, c->key);
+        j->request.priority = kn_min(j->request.priority, 0); /* one may step back, not push in */
+    }
+    int error = eng_hub_submit(c->server->hub, job, n);
+    for (int i = 0; i < n && !error; i++)
+        c->choice[i].lent = true;
+    if (error)
+        return error;
+    c->n_choice = c->n_lent = n;
+    c->sent_ns = kn_now_ns();
+    return 0;
+}
+
+static void start(struct srv_call *c)
+{
+    struct eng_refusal why;
+    int error = make_jobs(c);
+    if (error == 0)
+        return;
+    if (error == KN_ELIMIT) {
+        c->server->metrics.n_refused++;
+        eng_refuse(&why, 429, "queue_full", "",
+                   "as many requests wait as this server holds (%d): try again later",
+                   c->server->opt.n_queue);
+    } else {
+        eng_refuse(&why, 503, NULL, "", "no memory for this request now");
+    }
+    refuse(c, &why);
+}
+
+static void take_read(struct srv_call *c)
+{
+    c->reading = false;
+    kn_free(c->body);
+    c->body = NULL;
+    if (!c->x) {
+        free_if_over(c);
+        return;
+    }
+    if (c->refused) {
+        refuse(c, &c->why);
+    } else if (c->route->work || c->route->counts) {
+        srv_answer_json(c->server, c->x, &c->text);
+        c->x = NULL;
+    } else if (c->server->state != SRV_SERVING) {
+        eng_refuse(&c->why, 503, NULL, "", "the server is shutting down");
+        refuse(c, &c->why);
+    } else {
+        start(c);
+    }
+    free_if_over(c);
+}
+
+void srv_calls_take_read(struct eng_server *s)
+{
+    for (struct eng_task *t; (t = eng_pool_take(s->pool));)
+        take_read((struct srv_call *)t);
+}
+
+/* ---- what the hub tells ---------------------------------------------------------------------- */
+
+static void measure_token(struct eng_metrics *m, const struct srv_call *c, struct srv_choice *o,
+                          uint64_t at_ns)
+{
+    if (!o->first_ns) {
+        o->first_ns = at_ns;
+        eng_metrics_add(m, ENG_HIST_TTFT, seconds(c->arrived_ns, at_ns));
+    } else {
+        eng_metrics_add(m, ENG_HIST_GAP, seconds(o->last_ns, at_ns));
+    }
+    o->last_ns = at_ns;
+    m->answer_tokens++;
+}
+
+static void measure_end(struct eng_metrics *m, const struct srv_call *c, const struct srv_choice *o,
+                        uint64_t at_ns)
+{
+    const struct eng_job *j = &o->job;
+    const char *why = eng_reply_finish(c->reply, j->choice);
+    int n_answer = eng_reply_tokens(c->reply, j->choice), n_prompt = j->request.n_token;
+    int n_most = c->server->desk.n_ctx - n_prompt;
+    enum eng_ended ended = !why                     ? ENG_ENDED_ABORT
+                           : !strcmp(why, "error")  ? ENG_ENDED_ERROR
+                           : !strcmp(why, "length") ? ENG_ENDED_LENGTH
+                                                    : ENG_ENDED_STOP;
+    m->ended[ended]++;
+    eng_metrics_add(m, ENG_HIST_E2E, seconds(c->arrived_ns, at_ns));
+    eng_metrics_add(m, ENG_HIST_QUEUE, seconds(j->submitted_ns, j->begun_ns ? j->begun_ns : at_ns));
+    eng_metrics_add(m, ENG_HIST_PREFILL, seconds(j->begun_ns, o->first_ns));
+    eng_metrics_add(m, ENG_HIST_DECODE, seconds(o->first_ns, o->last_ns));
+    eng_metrics_add(m, ENG_HIST_PROMPT, n_prompt);
+    eng_metrics_add(m, ENG_HIST_ANSWER, n_answer);
+    eng_metrics_add(m, ENG_HIST_MOST,
+                    j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
+    if (j->begun_ns)
+        m->prompt_tokens += (uint64_t)n_prompt;
+}
+
+static void hear(const struct eng_told_job *t)
+{
+    struct srv_call *c = t->job->owner;
+    struct srv_choice *o = &c->choice[t->job->choice];
+    struct eng_metrics *m = &c->server->metrics;
+    bool ends = t->finish != ENG_RUNNING, cancelled = ends && t->status == KN_ECANCELLED;
+    if (t->token != ENG_NO_TOKEN)
+        measure_token(m, c, o, t->at_ns);
+    if (c->x && !cancelled) {
+        eng_reply_cached(c->reply, t->job->choice, t->job->n_cached);
+        int more = eng_reply_feed(c->reply, &(struct eng_told){.choice = t->job->choice,
+                                                               .token = t->token,
+                                                               .logprob = t->logprob,
+                                                               .top = t->top,
+                                                               .n_top = t->n_top,
+                                                               .finish = t->finish,
+                                                               .status = t->status});
+        if (more < 0) {
+            struct eng_refusal why;
+            eng_refuse(&why, 503, NULL, "", "no memory for more of this answer");
+            eng_reply_fail(c->reply, &why);
+        }
+        if (more != 0 && !ends)
+            eng_hub_cancel(c->server->hub, t->job);
+    }
+    if (ends) {
+        o->lent = false;
+        c->n_lent--;
+        measure_end(m, c, o, t->at_ns);
+    }
+}
+
+void srv_calls_take_told(struct eng_server *s)
+{
+    const struct eng_told_job *told;
+    int n = eng_hub_take(s->hub, &told);
+    for (int i = 0; i < n; i++) {
+        hear(&told[i]);
+        ((struct srv_call *)told[i].job->owner)->touched = true;
+    }
+    for (struct srv_call *c = n ? s->calls : NULL, *next; c; c = next) {
+        next = c->next;
+        if (c->touched)
+            flush(c);
+    }
+}
+
+/* ---- time, and the end ----------------------------------------------------------------------- */
+
+void srv_call_gone(struct srv_call *c)
+{
+    atomic_store_explicit(&c->gone, true, memory_order_relaxed);
+    let_go(c, 499); /* as proxies log a client who left */
+    free_if_over(c);
+}
+
+/* Clients with a watchdog of their own give up on a silent stream after half a minute or so. */
+void srv_calls_tick(struct eng_server *s, uint64_t now)
+{
+    for (struct srv_call *c = s->calls; c; c = c->next) {
+        if (!c->x || !c->reply || !c->ask->stream ||
+            now - c->sent_ns < (uint64_t)s->opt.ping_ms * 1000000u)
+            continue;
+        begin(c);
+        eng_http_chunk(c->x, ": the answer is on its way\n\n", 28);
+        c->sent_ns = now;
+    }
+}
+
+void srv_calls_fail(struct eng_server *s, int status, const char *message)
+{
+    struct eng_refusal why;
+    eng_refuse(&why, status, NULL, "", "%s", message);
+    for (struct srv_call *c = s->calls, *next; c; c = next) {
+        next = c->next;
+        if (!c->x)
+            continue;
+        if (c->reply) {
+            eng_reply_fail(c->reply, &why);
+            flush(c);
+        } else {
+            atomic_store_explicit(&c->gone, true, memory_order_relaxed);
+            refuse(c, &why);
+            free_if_over(c);
+        }
+    }
+}
+
+void srv_calls_close(struct eng_server *s)
+{
+    while (s->calls)
+        free_call(s->calls);
+}
+
+/* How long until a place is free, if requests go on to take as long as they did. */
+int srv_retry_after_s(const struct eng_server *s)
+{
+    uint64_t n = 0;
+    for (int i = 0; i <= ENG_MAX_BOUNDS; i++)
+        n += s->metrics.histogram[ENG_HIST_E2E].count[i];
+    double wait =
+        n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
+    return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
+}

@@ -1,0 +1,152 @@
+/* engine/serve/internal.h - what the files of the server share.
+ *
+ *     server.c   opens, runs, stops; the events that wake the serving thread
+ *     routes.c   which request is whose: the table, keys, origins, errors
+ *     call.c     a request that takes time: reading it, running it, answering it
+ *     text.c     tokenize, detokenize, apply-template
+ *     status.c   health, models, metrics, the status that the page shows
+ *
+ * All of it belongs to the serving thread, but for what a call says of its task. */
+#ifndef ENGINE_SERVE_INTERNAL_H
+#define ENGINE_SERVE_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "engine/serve/ask.h"
+#include "engine/serve/http.h"
+#include "engine/serve/hub.h"
+#include "engine/serve/keys.h"
+#include "engine/serve/metrics.h"
+#include "engine/serve/pool.h"
+#include "engine/serve/reply.h"
+#include "engine/serve/serve.h"
+
+#define SRV_MAX_ALIAS 16
+#define SRV_ID_BYTES  24
+#define SRV_MAX_WATCHER 16
+
+struct event;
+struct srv_call;
+
+enum srv_state { SRV_LOADING, SRV_SERVING, SRV_DRAINING, SRV_ENDING, SRV_FAILED };
+
+struct srv_rates {                                  /* of the last seconds, for the status */
+    struct { uint64_t ns; struct eng_stats engine; struct off_stats store; } at[11];
+    int n;
+};
+
+struct eng_server {
+    struct eng_serve_options opt;
+    enum srv_state state;
+    int error;                                  /* of SRV_FAILED */
+    struct event_base *base;
+    struct event *wake, *tick, *term, *interrupt;
+    int wake_fd;
+    atomic_int n_stop;                          /* times that the end was asked for */
+    struct eng_http *http;
+    struct eng_progress *bar;                   /* while it loads */
+    struct eng_hub *hub;
+    struct eng_pool *pool;
+    struct eng_keys *keys;
+    struct eng_chat *chat;
+    struct eng_desk desk;
+    char *alias_text;
+    const char *alias[SRV_MAX_ALIAS];
+    struct eng_metrics metrics;
+    struct srv_rates rates;
+    struct srv_call *calls;
+    int n_call, n_session;
+    uint64_t secret, n_request;                 /* ids, seeds and salts come from these */
+    uint64_t started_ns, end_ns;                /* end: of draining */
+    uint64_t fed_ns, second_ns;                 /* the watchdog; the last status */
+    int64_t started_s;
+    struct eng_exchange *watcher[SRV_MAX_WATCHER];  /* [n_watcher] of /status/stream */
+    int n_watcher;
+};
+
+/* ---- routes.c -------------------------------------------------------------------------------- */
+
+struct srv_route {
+    const char *method, *path;
+    bool open;                                  /* needs no key */
+    void (*now)(struct eng_server *s, struct eng_exchange *x);  /* answers at once, or: */
+    void (*work)(struct srv_call *c);               /* on a thread that reads: fills text, or refuses */
+    enum eng_api api;
+    bool counts;                                /* neither now nor work: a call to the engine; or only counted */
+};
+
+void srv_request(void *arg, struct eng_exchange *x);
+void srv_gone(void *arg, struct eng_exchange *x);
+void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
+                    const struct eng_refusal *why);
+void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body);     /* and frees it */
+void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
+                  size_t n);
+
+
+/* ---- call.c ---------------------------------------------------------------------------------- */
+
+struct srv_choice {
+    struct eng_job job;
+    bool lent;
+    uint64_t first_ns, last_ns;
+};
+
+struct srv_call {
+    struct eng_task task;                       /* first: a task is its call */
+    struct eng_server *server;
+    struct eng_exchange *x;                     /* NULL: the client left, or has its answer */
+    const struct srv_route *route;
+    struct srv_call *next, **self;
+    char id[SRV_ID_BYTES];
+    int key;                                    /* which, or -1 */
+    bool reading;                               /* a thread has it: then all up to refused is the thread's */
+    atomic_bool gone;                           /* told to that thread: nobody wants it any more */
+    char *body;
+    size_t n_body;
+    int64_t created_s;
+    uint64_t seed;
+    struct eng_ask *ask;
+    struct eng_bytes text;
+    struct eng_refusal why;
+    bool refused;
+    struct eng_reply *reply;
+    struct srv_choice *choice;                      /* [n_choice] */
+    int n_choice, n_lent;
+    bool begun, touched;
+    size_t n_sent;                              /* bytes of the reply */
+    uint64_t arrived_ns, sent_ns;
+};
+
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id, int key);
+void srv_call_gone(struct srv_call *c);
+void srv_calls_take_read(struct eng_server *s);
+void srv_calls_take_told(struct eng_server *s);
+void srv_calls_tick(struct eng_server *s, uint64_t now);
+void srv_calls_fail(struct eng_server *s, int status, const char *message);    /* all of them, now */
+void srv_calls_close(struct eng_server *s);         /* once no thread is left that has one */
+int  srv_retry_after_s(const struct eng_server *s);
+
+/* ---- text.c ---------------------------------------------------------------------------------- */
+
+void srv_work_tokenize(struct srv_call *c);
+void srv_work_detokenize(struct srv_call *c);
+void srv_work_apply_template(struct srv_call *c);
+
+/* ---- status.c -------------------------------------------------------------------------------- */
+
+void srv_health(struct eng_server *s, struct eng_exchange *x);
+void srv_ready(struct eng_server *s, struct eng_exchange *x);
+void srv_models(struct eng_server *s, struct eng_exchange *x);
+void srv_model(struct eng_server *s, struct eng_exchange *x);
+void srv_metrics(struct eng_server *s, struct eng_exchange *x);
+void srv_version(struct eng_server *s, struct eng_exchange *x);
+void srv_page(struct eng_server *s, struct eng_exchange *x);
+void srv_status(struct eng_server *s, struct eng_exchange *x);
+void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
+void srv_status_tick(struct eng_server *s, uint64_t now);   /* once a second */
+void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
+void srv_status_end(struct eng_server *s);
+const char *srv_not_ready(struct eng_server *s);    /* why not, or NULL */
+
+#endif

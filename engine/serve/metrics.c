@@ -1,0 +1,194 @@
+/* Prometheus text format 0.0.4: for each family its help, its type, its lines. */
+#include "engine/serve/metrics.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- histograms ------------------------------------------------------------------------------ */
+
+/* The bounds that vLLM's dashboards know. */
+static const double wait_bound[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+                                    0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
+                                    20,    40,    80,   160,  640,  2560, 0};
+static const double gap_bound[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                   0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80,  0};
+static const double long_bound[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
+                                    30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 0};
+static const double size_bound[] = {1,     2,      5,      10,     20,      50,    100,
+                                    200,   500,    1000,   2000,   5000,    10000, 20000,
+                                    50000, 100000, 200000, 500000, 1000000, 0};
+
+static const struct {
+    const char *name, *help;
+    const double *bound;
+} family[] = {
+#define FAMILY(id, name, help, bounds) {name, help, bounds##_bound},
+    ENG_HISTOGRAMS(FAMILY)
+#undef FAMILY
+};
+
+void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value)
+{
+    int i = 0;
+    while (family[h].bound[i] > 0 && value > family[h].bound[i])
+        i++;
+    m->histogram[h].count[i]++;
+    m->histogram[h].sum += value;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+struct page {
+    struct eng_bytes *out;
+    char label[300];
+}; /* model_name="...",engine="0" */
+
+static void make_label(struct page *p, const char *model)
+{
+    size_t n = (size_t)snprintf(p->label, sizeof p->label, "model_name=\"");
+    for (const char *c = model; *c && n + 20 < sizeof p->label; c++) {
+        if (*c == '\\' || *c == '"')
+            p->label[n++] = '\\';
+        p->label[n++] = *c == '\n' ? ' ' : *c;
+    }
+    snprintf(p->label + n, sizeof p->label - n, "\",engine=\"0\"");
+}
+
+static void head(struct page *p, const char *name, const char *type, const char *help)
+{
+    eng_bytes_format(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void line(struct page *p, const char *name, double value)
+{
+    eng_bytes_format(p->out, "%s{%s} %.17g\n", name, p->label, value);
+}
+
+static void one(struct page *p, const char *name, const char *type, const char *help, double value)
+{
+    head(p, name, type, help);
+    line(p, name, value);
+}
+
+static void histogram(struct page *p, const struct eng_metrics *m, int h)
+{
+    char name[96];
+    uint64_t sum = 0;
+    snprintf(name, sizeof name, "vllm:%s", family[h].name);
+    head(p, name, "histogram", family[h].help);
+    for (int i = 0; family[h].bound[i] > 0; i++) {
+        sum += m->histogram[h].count[i];
+        eng_bytes_format(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->label,
+                         family[h].bound[i], (unsigned long long)sum);
+    }
+    int last = 0;
+    while (family[h].bound[last] > 0)
+        last++;
+    sum += m->histogram[h].count[last];
+    eng_bytes_format(p->out,
+                     "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name,
+                     p->label, (unsigned long long)sum, name, p->label, m->histogram[h].sum, name,
+                     p->label, (unsigned long long)sum);
+}
+
+static void write_theirs(struct page *p, const struct eng_metrics *m, const struct eng_hub_view *v)
+{
+    static const char *const reason[] = {"stop", "length", "abort", "error"};
+    const struct eng_stats *e = &v->engine;
+    one(p, "vllm:num_requests_running", "gauge", "answers that advance", e->n_running);
+    one(p, "vllm:num_requests_waiting", "gauge", "answers that wait for a place in the passes",
+        kn_max(0, v->n_job - e->n_running));
+    one(p, "vllm:kv_cache_usage_perc", "gauge",
+        "share of the memory for keys and values in use, 0 to 1",
+        e->n_kv_block ? (double)e->n_kv_used / e->n_kv_block : 0);
+    one(p, "vllm:num_preemptions_total", "counter", "times that an answer lost its keys and values",
+        (double)e->n_preempted);
+    one(p, "vllm:prefix_cache_queries_total", "counter", "prompt tokens looked for",
+        (double)e->n_cache_asked);
+    one(p, "vllm:prefix_cache_hits_total", "counter", "of these, found computed",
+        (double)e->n_cache_found);
+    one(p, "vllm:prompt_tokens_total", "counter", "tokens of prompts of answers begun",
+        (double)m->prompt_tokens);
+    one(p, "vllm:generation_tokens_total", "counter", "tokens answered", (double)m->answer_tokens);
+    head(p, "vllm:request_success_total", "counter", "answers by how they ended");
+    for (int i = 0; i < ENG_ENDED_COUNT; i++)
+        eng_bytes_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                         p->label, reason[i], (unsigned long long)m->ended[i]);
+    for (int h = 0; h < ENG_HIST_COUNT; h++)
+        histogram(p, m, h);
+}
+
+static void write_engine(struct page *p, const struct eng_hub_view *v)
+{
+    const struct eng_stats *e = &v->engine;
+    const struct off_stats *s = &v->store;
+    one(p, "spillway_passes_total", "counter", "forward passes", (double)e->n_pass);
+    one(p, "spillway_pass_rows_total", "counter", "tokens that passes computed", (double)e->n_row);
+    one(p, "spillway_pass_seconds_total", "counter", "time in forward passes",
+        (double)e->pass_ns * 1e-9);
+    one(p, "spillway_sample_seconds_total", "counter", "time choosing tokens",
+        (double)e->sample_ns * 1e-9);
+    one(p, "spillway_failed_passes_total", "counter", "passes that failed for all",
+        (double)v->n_failed_pass);
+    one(p, "spillway_stalled_seconds", "gauge", "since the last pass, while there is work",
+        (double)v->quiet_ns * 1e-9);
+    one(p, "spillway_expert_hits_total", "counter", "experts asked for that were in memory",
+        (double)s->hits);
+    one(p, "spillway_expert_misses_total", "counter", "experts asked for that were not",
+        (double)s->misses);
+    one(p, "spillway_expert_read_bytes_total", "counter", "read from disk for experts",
+        (double)s->read_bytes);
+    one(p, "spillway_expert_reads_total", "counter", "reads from disk for experts",
+        (double)s->reads);
+    one(p, "spillway_expert_ahead_total", "counter", "experts read ahead", (double)s->soon_reads);
+    one(p, "spillway_expert_ahead_used_total", "counter", "of these, used before they went",
+        (double)s->soon_hits);
+    one(p, "spillway_expert_ahead_wasted_bytes_total", "counter", "read ahead for nothing",
+        (double)s->wasted_bytes);
+    one(p, "spillway_expert_wait_seconds_total", "counter",
+        "waiting for experts with nothing to compute", (double)s->stall_ns * 1e-9);
+    one(p, "spillway_expert_slots", "gauge", "experts that memory has room for", (double)s->n_slot);
+    one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
+}
+
+void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now,
+                       const struct eng_hub_view *v, struct eng_bytes *out)
+{
+    struct page p = {.out = out};
+    make_label(&p, now->model);
+    write_theirs(&p, m, v);
+    write_engine(&p, v);
+    one(&p, "spillway_ready", "gauge", "1: takes requests", now->ready);
+    one(&p, "spillway_uptime_seconds", "gauge", "since the start", now->uptime_s);
+    one(&p, "spillway_connections", "gauge", "open connections", now->n_connection);
+    one(&p, "spillway_requests", "gauge", "requests under way", now->n_call);
+    one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full",
+        (double)m->n_refused);
+    one(&p, "spillway_cut_total", "counter", "connections cut for being too slow",
+        (double)m->n_cut);
+    one(&p, "spillway_memory_budget_bytes", "gauge", "what the process may take",
+        (double)v->budget_bytes);
+    one(&p, "spillway_memory_used_bytes", "gauge", "what it has taken", (double)eng_memory_used());
+    head(&p, "spillway_http_responses_total", "counter",
+         "answers by the first digit of their status");
+    for (int i = 1; i < 6; i++)
+        eng_bytes_format(out, "spillway_http_responses_total{%s,code=\"%dxx\"} %llu\n", p.label, i,
+                         (unsigned long long)m->n_answered[i]);
+}
+
+size_t eng_memory_used(void)
+{
+    unsigned long long size, resident, shared;
+    char text[256];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    if (sscanf(text, "%llu %llu %llu", &size, &resident, &shared) != 3 || shared > resident)
+        return 0;
+    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
+}

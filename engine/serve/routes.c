@@ -1,0 +1,258 @@
+/* Which request is whose: limits, keys, origins, then the table.
+ *
+ * Everything but what says open in the table needs a key, if there are keys, and so does what is
+ * not there. Without keys only this machine is listened to; then pages of other sites, which a
+ * browser on this machine might show, are told apart by the Origin that it sends, and refused. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/serve/internal.h"
+
+/* clang-format off */
+static const struct srv_route routes[] = {
+    { "POST", "/v1/chat/completions",        .api = ENG_API_CHAT },
+    { "POST", "/v1/completions",             .api = ENG_API_COMPLETIONS },
+    { "POST", "/v1/responses",               .api = ENG_API_RESPONSES },
+    { "POST", "/v1/responses/input_tokens",  .api = ENG_API_RESPONSES, .counts = true },
+    { "POST", "/v1/messages",                .api = ENG_API_MESSAGES },
+    { "POST", "/v1/messages/count_tokens",   .api = ENG_API_MESSAGES, .counts = true },
+    { "GET",  "/v1/models",                  .now = srv_models },
+    { "GET",  "/v1/models/*",                .now = srv_model },
+    { "POST", "/tokenize",                   .work = srv_work_tokenize },
+    { "POST", "/detokenize",                 .work = srv_work_detokenize },
+    { "POST", "/apply-template",             .work = srv_work_apply_template },
+    { "GET",  "/health",                     .open = true, .now = srv_health },
+    { "GET",  "/ready",                      .now = srv_ready },
+    { "GET",  "/metrics",                    .now = srv_metrics },
+    { "GET",  "/version",                    .now = srv_version },
+    { "GET",  "/status",                     .now = srv_status },
+    { "GET",  "/status/stream",              .now = srv_status_stream },
+    { "GET",  "/",                           .open = true, .now = srv_page },
+};
+/* clang-format on */
+
+#define N_ROUTE ((int)(sizeof routes / sizeof *routes))
+
+/* What others serve at these and we do not. */
+static const char *const elsewhere[] = {
+    "/v1/embeddings",        "/v1/audio/",  "/v1/images/",     "/v1/files",      "/v1/batches",
+    "/v1/fine_tuning/",      "/v1/rerank",  "/v1/moderations", "/v1/assistants", "/v1/threads",
+    "/v1/vector_stores",     "/v1/uploads", "/v1/realtime",    "/v1/videos",     "/v1/responses/",
+    "/v1/chat/completions/", "/embeddings", "/rerank",         "/score",         "/infill",
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id)
+{
+    snprintf(id, SRV_ID_BYTES, "%016llx",
+             (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
+    eng_http_set_header(x, "x-request-id", id);
+    eng_http_set_header(x, "Server", "spillway");
+    if (s->opt.cors) {
+        eng_http_set_header(x, "Access-Control-Allow-Origin", s->opt.cors);
+        eng_http_set_header(x, "Vary", "Origin");
+    }
+}
+
+void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type,
+                      const char *body, size_t n)
+{
+    s->metrics.n_answered[status / 100]++;
+    eng_http_answer(x, status, type, body, n);
+}
+
+void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body)
+{
+    struct eng_refusal why;
+    if (body->failed) {
+        eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
+        srv_answer_refusal(s, x, ENG_API_CHAT, &why);
+    } else {
+        srv_answer_plain(s, x, 200, "application/json", body->data, body->n);
+    }
+    eng_bytes_free(body);
+}
+
+/* Clients of the OpenAI packages try again at 408, 409, 429 and from 500 on unless they are told
+ * better. */
+void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
+                        const struct eng_refusal *why)
+{
+    struct eng_bytes body = {0};
+    char after[16];
+    if (why->status == 429 || why->status == 503) {
+        snprintf(after, sizeof after, "%d", why->status == 429 ? srv_retry_after_s(s) : 5);
+        eng_http_set_header(x, "Retry-After", after);
+    }
+    if (why->status == 501 || s->state == SRV_FAILED)
+        eng_http_set_header(x, "x-should-retry", "false");
+    if (why->status == 413 || why->status == 431 || s->state == SRV_DRAINING)
+        eng_http_set_header(x, "Connection", "close");
+    eng_refusal_write(&body, why, api);
+    srv_answer_plain(s, x, why->status, "application/json", body.data ? body.data : "", body.n);
+    eng_bytes_free(&body);
+}
+
+/* ---- which ----------------------------------------------------------------------------------- */
+
+static bool matches(const struct srv_route *r, const char *path)
+{
+    size_t n = strlen(r->path);
+    if (r->path[n - 1] == '*')
+        return !strncmp(path, r->path, n - 1) && path[n - 1];
+    return !strcmp(path, r->path);
+}
+
+static const struct srv_route *find_route(const char *method, const char *path,
+                                          const char **allowed)
+{
+    *allowed = NULL;
+    if (!strcmp(method, "HEAD"))
+        method = "GET";
+    for (int i = 0; i < N_ROUTE; i++) {
+        if (!matches(&routes[i], path))
+            continue;
+        if (!strcmp(routes[i].method, method))
+            return &routes[i];
+        *allowed = routes[i].method;
+    }
+    return NULL;
+}
+
+static int refuse_route(struct eng_exchange *x, const char *method, const char *path,
+                        const char *allowed, struct eng_refusal *why)
+{
+    char shown[128];
+    moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
+    if (allowed) {
+        eng_http_set_header(x, "Allow", allowed);
+        return eng_refuse(why, 405, NULL, "", "%s is for %s, not %s", shown, allowed, method);
+    }
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
+            return eng_refuse(why, 501, NULL, "", "%s is not offered: this server generates text",
+                              shown);
+    return eng_refuse(why, 404, NULL, "", "there is nothing at %s", shown);
+}
+
+/* ---- who ------------------------------------------------------------------------------------- */
+
+/* http://host:port of a page; this machine's own pages and the one that --cors names may ask. */
+static bool origin_is_ours(const struct eng_server *s, const char *origin)
+{
+    static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
+    if (s->opt.cors && (!strcmp(s->opt.cors, "*") || !strcasecmp(s->opt.cors, origin)))
+        return true;
+    const char *host = strstr(origin, "://");
+    for (size_t i = 0; host && i < sizeof local / sizeof *local; i++) {
+        size_t n = strlen(local[i]);
+        if (!strncasecmp(host + 3, local[i], n) && (host[3 + n] == 0 || host[3 + n] == ':'))
+            return true;
+    }
+    return false;
+}
+
+static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, int *key,
+                     struct eng_refusal *why)
+{
+    const char *given, *origin = eng_http_header(x, "Origin");
+    *key = -1;
+    if (open)
+        return 0;
+    if (!s->keys) {
+        if (origin && !origin_is_ours(s, origin))
+            return eng_refuse(why, 403, NULL, "",
+                              "pages of another site may not ask: name it with --cors, or "
+                              "use keys (--api-key-file)");
+        return 0;
+    }
+    given = eng_keys_given(eng_http_header(x, "Authorization"), eng_http_header(x, "x-api-key"));
+    if (given && (*key = eng_keys_find(s->keys, given)) >= 0)
+        return 0;
+    eng_http_set_header(x, "WWW-Authenticate", "Bearer");
+    return eng_refuse(why, 401, "invalid_api_key", "",
+                      given ? "this key is not known here"
+                            : "a key is needed: Authorization: Bearer KEY");
+}
+
+/* ---- what ------------------------------------------------------------------------------------ */
+
+static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
+{
+    if (eng_http_headers_too_long(x))
+        return eng_refuse(why, 431, NULL, "", "headers are too long");
+    if (eng_http_body_too_long(x))
+        return eng_refuse(why, 413, NULL, "", "a request may have %zu bytes: see --max-body",
+                          s->opt.max_body);
+    return 0;
+}
+
+/* For what is handed to a thread that reads. */
+static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
+{
+    const char *type = eng_http_header(x, "Content-Type");
+    if (type && strncasecmp(type, "application/json", 16) != 0)
+        return eng_refuse(why, 415, NULL, "", "send JSON: Content-Type: application/json");
+    if (s->state == SRV_LOADING)
+        return eng_refuse(why, 503, "loading", "", "the model is being loaded");
+    if (s->state != SRV_SERVING)
+        return eng_refuse(why, 503, NULL, "", "the server is shutting down");
+    if (s->n_call >= s->n_session) {
+        s->metrics.n_refused++;
+        return eng_refuse(why, 429, "queue_full", "",
+                          "as many requests wait as this server holds (%d): try again "
+                          "later",
+                          s->opt.n_queue);
+    }
+    return 0;
+}
+
+/* A browser asks first whether it may. */
+static void answer_preflight(struct eng_server *s, struct eng_exchange *x)
+{
+    const char *asked = eng_http_header(x, "Access-Control-Request-Headers");
+    eng_http_set_header(x, "Access-Control-Allow-Methods", "GET, POST");
+    eng_http_set_header(x, "Access-Control-Allow-Headers",
+                        asked && strlen(asked) < 1000 ? asked : "Authorization, Content-Type");
+    eng_http_set_header(x, "Access-Control-Max-Age", "86400");
+    srv_answer_plain(s, x, 204, NULL, "", 0);
+}
+
+void srv_request(void *arg, struct eng_exchange *x)
+{
+    struct eng_server *s = arg;
+    struct eng_refusal why;
+    char id[SRV_ID_BYTES];
+    int key, error;
+    const char *method = eng_http_method(x), *path = eng_http_path(x), *allowed;
+    const struct srv_route *r = find_route(method, path, &allowed);
+    enum eng_api api = r ? r->api : ENG_API_CHAT;
+    set_common_headers(s, x, id);
+    error = check_size(s, x, &why);
+    if (!error && s->opt.cors && !strcmp(method, "OPTIONS")) {
+        answer_preflight(s, x);
+        return;
+    }
+    if (!error)
+        error = check_who(s, x, r && r->open, &key, &why);
+    if (!error && !r)
+        error = refuse_route(x, method, path, allowed, &why);
+    if (!error && !r->now)
+        error = check_call(s, x, &why);
+    if (error)
+        srv_answer_refusal(s, x, api, &why);
+    else if (r->now)
+        r->now(s, x);
+    else
+        srv_call_open(s, x, r, id, key);
+}
+
+void srv_gone(void *arg, struct eng_exchange *x)
+{
+    if (eng_http_user(x))
+        srv_call_gone(eng_http_user(x));
+    else
+        srv_status_gone(arg, x);
+}

@@ -1,0 +1,337 @@
+/* The server's life: listen, load, serve, drain, end.
+ *
+ * One eventfd wakes the serving thread for everything that other threads have for it, and a timer
+ * once a second for everything that takes its time.  Draining goes on until no request is left, or
+ * for so long; those that are left then are told, and their last bytes are given a moment to leave.
+ */
+#include <event2/event.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/cli.h"
+#include "engine/serve/internal.h"
+#include "engine/serve/notify.h"
+
+#define N_READER 2                      /* threads that read requests */
+#define GRAMMAR_BYTES ((size_t)8 << 20) /* for masks of grammars */
+#define HEADER_BYTES 32768
+#define UNSENT_BYTES ((size_t)1 << 20) /* of a stream whose reader is slow */
+#define BODIES 4                       /* of the largest size, received at the same time */
+#define LINK_BYTES 4096                /* memory of an idle connection */
+#define TICK_US 200000
+#define SPARE_FD 128        /* files that are no connections */
+#define LAST_NS 1000000000u /* for the last bytes */
+
+/* ---- the model is there, or not -------------------------------------------------------------- */
+
+static void open_desk(struct eng_server *s)
+{
+    const struct eng_engine *e = eng_hub_engine(s->hub);
+    const struct eng_vocab *v = eng_vocab(e);
+    if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
+        kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
+    s->desk = (struct eng_desk){.vocab = v,
+                                .chat = s->chat,
+                                .gr_tokens = eng_grammar_tokens(e),
+                                .model = s->alias,
+                                .n_model = s->desk.n_model,
+                                .n_ctx = eng_n_ctx(e),
+                                .n_choice = s->n_session,
+                                .sampling = s->opt.sampling,
+                                .n_predict = s->opt.n_predict};
+}
+
+static void notify(struct eng_server *s, const char *line)
+{
+    eng_notify(s->opt.notify_socket, line);
+}
+
+static void take_state(struct eng_server *s)
+{
+    enum eng_hub_state now = eng_hub_state(s->hub);
+    if (s->state != SRV_LOADING || now == ENG_HUB_LOADING)
+        return;
+    eng_progress_close(s->bar);
+    s->bar = NULL;
+    if (now == ENG_HUB_FAILED) {
+        s->state = SRV_FAILED;
+        s->error = KN_EIO; /* the hub's thread has said which */
+        event_base_loopbreak(s->base);
+        return;
+    }
+    open_desk(s);
+    s->state = SRV_SERVING;
+    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
+           s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
+           s->desk.n_ctx);
+    notify(s, "READY=1\nSTATUS=serving");
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void begin_end(struct eng_server *s, uint64_t now)
+{
+    s->state = SRV_ENDING;
+    s->end_ns = now + LAST_NS;
+    srv_calls_fail(s, 503, "the server is shutting down");
+    srv_status_end(s);
+}
+
+static void take_stop(struct eng_server *s)
+{
+    int n = atomic_load(&s->n_stop);
+    uint64_t now = kn_now_ns();
+    if (n == 0 || s->state == SRV_ENDING)
+        return;
+    if (s->state == SRV_LOADING) {
+        event_base_loopbreak(s->base);
+        return;
+    }
+    if (s->state == SRV_SERVING) {
+        s->state = SRV_DRAINING;
+        s->end_ns = now + (uint64_t)s->opt.drain_ms * 1000000u;
+        notify(s, "STOPPING=1\nSTATUS=draining");
+        if (s->n_call)
+            kn_say(KN_LOG_INFO,
+                   "%d requests are under way; the end is in %d s at most, or at the next signal",
+                   s->n_call, s->opt.drain_ms / 1000);
+    }
+    if (n > 1 || s->n_call == 0 || now >= s->end_ns)
+        begin_end(s, now);
+}
+
+static void end_when_sent(struct eng_server *s)
+{
+    if (s->state == SRV_ENDING && (eng_http_all_sent(s->http) || kn_now_ns() >= s->end_ns))
+        event_base_loopbreak(s->base);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    struct eng_server *s = arg;
+    uint64_t n;
+    ssize_t got = read(s->wake_fd, &n, sizeof n);
+    (void)fd, (void)what, (void)got;
+    take_state(s);
+    srv_calls_take_read(s);
+    srv_calls_take_told(s);
+    take_stop(s);
+    end_when_sent(s);
+}
+
+/* Fed by what really moves: a manager restarts an engine that hangs over its work. */
+static void feed_watchdog(struct eng_server *s, uint64_t now)
+{
+    struct eng_hub_view v;
+    if (s->state == SRV_LOADING && now - s->fed_ns > 1000000000u) {
+        s->fed_ns = now;
+        notify(s, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=loading");
+        return;
+    }
+    if (s->state == SRV_LOADING || !s->opt.watchdog_us ||
+        now - s->fed_ns < s->opt.watchdog_us * 1000 / 3)
+        return;
+    eng_hub_look(s->hub, &v);
+    if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
+        return;
+    notify(s, "WATCHDOG=1");
+    s->fed_ns = now;
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+    struct eng_server *s = arg;
+    uint64_t now = kn_now_ns();
+    (void)fd, (void)what;
+    srv_calls_tick(s, now);
+    if (now - s->second_ns >= 1000000000u) {
+        s->second_ns = now;
+        srv_status_tick(s, now);
+    }
+    feed_watchdog(s, now);
+    take_stop(s);
+    end_when_sent(s);
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    eng_serve_stop(arg);
+}
+
+void eng_serve_stop(struct eng_server *s)
+{
+    const uint64_t one = 1;
+    atomic_fetch_add(&s->n_stop, 1);
+    ssize_t n = write(s->wake_fd, &one, sizeof one);
+    (void)n;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/* Names between commas, or the file's without folder and ending. */
+static int list_names(struct eng_server *s)
+{
+    const char *path = s->opt.engine.model, *slash = strrchr(path, '/');
+    if (!(s->alias_text = kn_strdup(s->opt.alias ? s->opt.alias : slash ? slash + 1 : path)))
+        return kn_fail(KN_ENOMEM, "no memory for the server");
+    size_t n = strlen(s->alias_text);
+    if (!s->opt.alias && n > 5 && !strcmp(s->alias_text + n - 5, ".gguf"))
+        s->alias_text[n - 5] = 0;
+    char *left = s->alias_text;
+    for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
+        if (!name[0] || s->desk.n_model == SRV_MAX_ALIAS)
+            return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty",
+                           SRV_MAX_ALIAS);
+        s->alias[s->desk.n_model++] = name;
+    }
+    return 0;
+}
+
+static int count_connections(struct eng_server *s)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+        return s->opt.max_connection;
+    int most = files.rlim_cur > (rlim_t)INT32_MAX ? INT32_MAX : (int)files.rlim_cur - SPARE_FD;
+    if (most < 1)
+        most = 1;
+    if (most < s->opt.max_connection)
+        kn_say(KN_LOG_WARN,
+               "room for %d connections, not %d: raise the limit of open files (ulimit -n)", most,
+               s->opt.max_connection);
+    return kn_min(most, s->opt.max_connection);
+}
+
+static int open_http(struct eng_server *s)
+{
+    int n = count_connections(s);
+    int error = eng_http_open(
+        &s->http, s->base,
+        &(struct eng_http_options){.host = s->opt.host,
+                                   .port = s->opt.port,
+                                   .max_header = HEADER_BYTES,
+                                   .max_body = s->opt.max_body,
+                                   .max_received = BODIES * (s->opt.max_body + HEADER_BYTES),
+                                   .max_unsent = UNSENT_BYTES,
+                                   .max_connection = n,
+                                   .patience_ms = s->opt.patience_ms,
+                                   .idle_ms = s->opt.idle_ms,
+                                   .on_request = srv_request,
+                                   .on_gone = srv_gone,
+                                   .arg = s});
+    if (!error && !s->keys && !eng_http_is_loopback(s->http))
+        error = kn_fail(KN_EINVAL,
+                        "--host %s is open to others: give keys with --api-key-file, or stay on "
+                        "127.0.0.1",
+                        s->opt.host);
+    return error;
+}
+
+static int add_events(struct eng_server *s)
+{
+    const struct timeval often = {0, TICK_US};
+    s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
+    s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
+    bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &often);
+    if (ok && s->opt.signals) {
+        s->term = evsignal_new(s->base, SIGTERM, on_signal, s);
+        s->interrupt = evsignal_new(s->base, SIGINT, on_signal, s);
+        ok = s->term && s->interrupt && !event_add(s->term, NULL) && !event_add(s->interrupt, NULL);
+    }
+    return ok ? 0 : kn_fail(KN_ENOMEM, "no memory for the server");
+}
+
+static int open_hub(struct eng_server *s)
+{
+    struct eng_options engine = s->opt.engine;
+    int error = eng_progress_open(&s->bar, "loading", s->opt.quiet);
+    if (error)
+        return error;
+    engine.progress = eng_progress_counter(s->bar);
+    engine.n_session = s->n_session;
+    engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
+    engine.grammar_bytes = GRAMMAR_BYTES;
+    return eng_hub_open(&s->hub, &engine, s->wake_fd);
+}
+
+int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
+{
+    struct eng_server *s = kn_calloc(1, sizeof *s);
+    if (!s)
+        return kn_fail(KN_ENOMEM, "no memory for the server");
+    s->opt = *opt;
+    s->n_session = opt->engine.n_parallel + opt->n_queue;
+    s->started_ns = kn_now_ns();
+    s->started_s = (int64_t)time(NULL);
+    s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    signal(SIGPIPE, SIG_IGN); /* a client's leaving is an error of the write */
+    int error = 0;
+    if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
+        error = kn_fail(KN_EIO, "the system gives no random numbers");
+    else if (s->wake_fd < 0 || !(s->base = event_base_new()))
+        error = kn_fail(KN_ENOMEM, "the system gives no events to the server");
+    if (error || (opt->api_key_file && (error = eng_keys_open(&s->keys, opt->api_key_file))) ||
+        (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
+        (error = eng_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
+        eng_serve_close(s);
+        return error;
+    }
+    *out = s;
+    return 0;
+}
+
+int eng_serve_port(const struct eng_server *s) { return eng_http_port(s->http); }
+
+int eng_serve_run(struct eng_server *s)
+{
+    kn_thread_hurry();
+    kn_say(KN_LOG_INFO, "listening on http://%s:%d", s->opt.host, eng_serve_port(s));
+    if (event_base_dispatch(s->base) < 0)
+        return kn_fail(KN_EIO, "the system's event loop failed");
+    return s->error;
+}
+
+/* Connections first: whoever is left is gone, and cancels.  Then the threads, which give back all
+ * calls. */
+void eng_serve_close(struct eng_server *s)
+{
+    if (!s)
+        return;
+    /* what is being loaded cannot be interrupted; the program ends over it */
+    bool loading = s->hub && eng_hub_state(s->hub) == ENG_HUB_LOADING;
+    eng_http_close(s->http);
+    eng_pool_close(s->pool);
+    if (!loading) {
+        eng_hub_close(s->hub);
+        eng_progress_close(s->bar);
+    }
+    srv_calls_close(s);
+    eng_chat_close(s->chat);
+    eng_keys_close(s->keys);
+    for (int i = 0; i < 4; i++) {
+        struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt}[i];
+        if (e)
+            event_free(e);
+    }
+    if (s->base)
+        event_base_free(s->base);
+    if (!loading) {
+        if (s->wake_fd >= 0)
+            close(s->wake_fd);
+        kn_free(s->alias_text);
+        kn_free(s);
+    }
+}

@@ -1,0 +1,627 @@
+/* engine/serve/speech_call.c - calls, way by way.
+ *
+ * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as
+ * content.
+ *
+ * Every way has a name and arguments; they differ in what stands around those.  Until the name is
+ * told all bytes are held, so that what is no call after all comes out whole; a byte that does not
+ * fit gives the call up and is read again as text, so that each byte is read twice at most. */
+#include "engine/serve/speech_parts.h"
+
+#include <string.h>
+
+/* ---- beginning and giving up ----------------------------------------------------------------- */
+
+static enum eng_speech_way way(const struct eng_speech *s) { return s->style->way; }
+
+static void give_up(struct eng_speech *s)
+{
+    const size_t n = s->held.n;
+    if (s->in_call)
+        eng_call_end(s, false);
+    eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, n);
+    eng_speech_to_text(s, false);
+}
+
+/* Not with this byte, which is read again. */
+static void give_up_before(struct eng_speech *s)
+{
+    give_up(s);
+    s->again = true;
+}
+
+/* False when it is too much: the call is then given up, the byte with it. */
+static bool hold(struct eng_speech *s, uint8_t c)
+{
+    eng_speech_hold(s, (char *)&c, 1);
+    if (s->held.n <= ENG_SPEECH_HELD)
+        return true;
+    give_up(s);
+    return false;
+}
+
+static void hold_mark(struct eng_speech *s, enum mark m)
+{
+    eng_speech_hold(s, s->style->mark[m].text, strlen(s->style->mark[m].text));
+}
+
+static void add(struct eng_speech *s, struct text *t, uint8_t c)
+{
+    if (!eng_text_add(t, (char *)&c, 1))
+        s->error = KN_ENOMEM;
+}
+
+static void tell(struct eng_speech *s, const char *text)
+{
+    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, text, strlen(text));
+}
+
+static void open_name(struct eng_speech *s)
+{
+    s->state = IN_NAME;
+    s->name.n = 0;
+    s->name_done = false;
+}
+
+void eng_call_open(struct eng_speech *s, enum mark m)
+{
+    s->any_call = s->listed = false;
+    switch (way(s)) {
+    case ENG_SPEECH_HERMES:
+    case ENG_SPEECH_LLAMA:
+        s->state = BEFORE_OBJECT;
+        break;
+    case ENG_SPEECH_MISTRAL:
+        s->state = BEFORE_CALLS;
+        break;
+    case ENG_SPEECH_QWEN_XML:
+        if (m == MARK_CALL)
+            s->state = BEFORE_FUNCTION;
+        else
+            open_name(s);
+        break;
+    default: /* DeepSeek, Kimi, GLM */
+        if (m == MARK_CALLS)
+            s->state = IN_SECTION;
+        else
+            open_name(s);
+    }
+}
+
+/* ---- an object with name and arguments ------------------------------------------------------- */
+
+/* Its { is held already. */
+void eng_call_open_object(struct eng_speech *s)
+{
+    s->state = IN_OBJECT;
+    s->has_name = s->has_arguments = false;
+    s->role = ROLE_NONE;
+    s->json = (struct json_scan){.lax = true};
+    eng_json_step(&s->json, '{');
+}
+
+static bool key_is(const struct eng_speech *s, const char *name)
+{
+    return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
+}
+
+/* A value begins with c; false when it cannot be a call's. */
+static bool open_member(struct eng_speech *s, uint8_t c)
+{
+    if (key_is(s, "name")) {
+        s->role = ROLE_NAME;
+        s->name.n = 0;
+        return c == '"' && !s->has_name;
+    }
+    if (key_is(s, "arguments") || key_is(s, "parameters")) {
+        if (c != '{' || s->has_arguments)
+            return false;
+        s->role = ROLE_ARGUMENTS;
+        s->value.n = 0;
+        if (s->has_name)
+            eng_call_begin(s);
+        return true;
+    }
+    s->role = ROLE_OTHER;
+    return way(s) != ENG_SPEECH_LLAMA || key_is(s, "type") || key_is(s, "id");
+}
+
+/* From "name" with its escapes to the name. */
+static bool decode_name(struct eng_speech *s)
+{
+    json_t *v = json_loadb(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
+    size_t n = json_string_length(v);
+    bool good = n && n <= ENG_SPEECH_NAME;
+    if (way(s) == ENG_SPEECH_LLAMA) /* an object alone may mean anything */
+        good = good && eng_speech_find_tool(s->tools, json_string_value(v), n);
+    s->name.n = 0;
+    if (good && !eng_text_add(&s->name, json_string_value(v), n))
+        s->error = KN_ENOMEM;
+    json_decref(v);
+    return good;
+}
+
+/* A member's value is complete; false: this is no call. */
+static bool close_member(struct eng_speech *s)
+{
+    s->has_arguments |= s->role == ROLE_ARGUMENTS;
+    if (s->role == ROLE_NAME) {
+        if (!decode_name(s))
+            return false;
+        s->has_name = true;
+    }
+    if (s->has_name && s->has_arguments && s->role != ROLE_OTHER) {
+        if (!s->in_call) {
+            eng_call_begin(s);
+            eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->value.p, s->value.n);
+        }
+        eng_call_end(s, true);
+    }
+    s->role = ROLE_NONE;
+    return true;
+}
+
+/* Puts a byte of the arguments where they go; control characters within strings are mended. */
+static void argument_byte(struct eng_speech *s, uint8_t c)
+{
+    char p[ENG_JSON_ESCAPE] = {(char)c};
+    size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
+    if (s->in_call)
+        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
+    else if (!eng_text_add(&s->value, p, n)) /* the name comes later */
+        s->error = KN_ENOMEM;
+}
+
+static bool is_told(const struct eng_speech *s) { return s->has_name && s->has_arguments; }
+
+static void close_object(struct eng_speech *s)
+{
+    if (!is_told(s)) {
+        if (!s->has_name || way(s) == ENG_SPEECH_LLAMA) {
+            give_up(s);
+            return;
+        }
+        eng_call_begin(s);
+        tell(s, "{}");
+        eng_call_end(s, true);
+    }
+    s->held.n = 0;
+    if (s->listed)
+        s->state = BEFORE_ITEM;
+    else
+        eng_speech_to_text(s, true);
+}
+
+/* The object breaks off; what was told stays told. */
+static void break_object(struct eng_speech *s)
+{
+    if (is_told(s))
+        eng_speech_to_text(s, true);
+    else
+        give_up(s);
+}
+
+static void object_byte(struct eng_speech *s, uint8_t c)
+{
+    struct json_scan *j = &s->json;
+    const bool top = j->depth == 1, in_string = eng_json_in_string(j);
+    if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
+        give_up_before(s);
+        return;
+    }
+    if (top && in_string && j->key && c != '"' && s->key.n <= ENG_SPEECH_NAME)
+        add(s, &s->key, c);
+    enum json_step step = eng_json_step(j, c);
+    if (step == JSON_BAD) {
+        break_object(s);
+        s->again = true;
+        return;
+    }
+    if (top && !in_string && eng_json_in_string(j) && j->key)
+        s->key.n = 0;
+    if (s->role == ROLE_NAME)
+        add(s, &s->name, c);
+    if (s->role == ROLE_ARGUMENTS)
+        argument_byte(s, c);
+    if (!s->in_call && !is_told(s) && !hold(s, c))
+        return;
+    if (j->depth == 1 && s->role != ROLE_NONE && eng_json_after_value(j) && !close_member(s))
+        give_up(s);
+    else if (step == JSON_DONE)
+        close_object(s);
+}
+
+static void before_object_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c != '{' && !eng_speech_space(c))
+        give_up_before(s);
+    else if (hold(s, c) && c == '{')
+        eng_call_open_object(s);
+}
+
+/* ---- names and what is after them ------------------------------------------------------------ */
+
+static bool is_name(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           c >= 0x80 || (c && strchr("_-.:/", c));
+}
+
+static void arguments_byte(struct eng_speech *s, uint8_t c)
+{
+    if (!s->in_call) {
+        if (eng_speech_space(c)) {
+            hold(s, c);
+            return;
+        }
+        if (c != '{') {
+            give_up_before(s);
+            return;
+        }
+        s->json = (struct json_scan){.lax = true};
+        eng_call_begin(s);
+    }
+    enum json_step step = eng_json_step(&s->json, c);
+    if (step == JSON_BAD) {
+        give_up_before(s);
+        return;
+    }
+    argument_byte(s, c);
+    if (step != JSON_DONE)
+        return;
+    eng_call_end(s, true);
+    if (way(s) == ENG_SPEECH_MISTRAL)
+        eng_speech_to_text(s, true);
+    else
+        s->state = way(s) == ENG_SPEECH_HARMONY ? BETWEEN_MESSAGES : IN_SECTION;
+}
+
+/* Between [CALL_ID] and [ARGS]; what was here is of no use to anyone. */
+static void id_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else if (is_name(c)) {
+        hold(s, c);
+    } else {
+        give_up_before(s);
+    }
+}
+
+/* From a line end to the {: ```json */
+static void fence_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
+        hold(s, c);
+    } else {
+        give_up_before(s);
+    }
+}
+
+static void open_parameters(struct eng_speech *s)
+{
+    eng_call_begin(s);
+    s->state = IN_PARAMETERS;
+    s->first_key = true;
+}
+
+/* What ends a name, marks aside; false when c does not. */
+static bool name_ends(struct eng_speech *s, uint8_t c)
+{
+    if (!s->name.n)
+        return false;
+    if (way(s) == ENG_SPEECH_QWEN_XML && c == '>') {
+        open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
+        open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
+        s->state = IN_FENCE;
+        fence_byte(s, c);
+    } else if (way(s) == ENG_SPEECH_MISTRAL && c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void name_byte(struct eng_speech *s, uint8_t c)
+{
+    if (name_ends(s, c))
+        return;
+    if (eng_speech_space(c)) {
+        s->name_done = s->name.n > 0;
+        hold(s, c);
+    } else if (!is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+        give_up_before(s);
+    } else if (hold(s, c)) {
+        add(s, &s->name, c);
+    }
+}
+
+/* Kimi's names are functions.NAME:0, which is the call's id. */
+static void clean_name(struct eng_speech *s)
+{
+    static const char functions[] = "functions.";
+    const size_t n = sizeof functions - 1;
+    struct text *t = &s->name;
+    if (way(s) != ENG_SPEECH_KIMI)
+        return;
+    size_t end = t->n;
+    while (end && t->p[end - 1] >= '0' && t->p[end - 1] <= '9')
+        end--;
+    if (end > 1 && end < t->n && t->p[end - 1] == ':')
+        t->n = end - 1;
+    if (t->n > n && !memcmp(t->p, functions, n)) {
+        t->n -= n;
+        memmove(t->p, t->p + n, t->n);
+    }
+}
+
+/* After the separator DeepSeek has the arguments, or, if what came before is a type, the name. */
+static void after_name_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c)) {
+        hold(s, c);
+    } else if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else {
+        open_name(s);
+        name_byte(s, c);
+    }
+}
+
+/* ---- several calls --------------------------------------------------------------------------- */
+
+static void before_calls_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c)) {
+        hold(s, c);
+    } else if (c == '[') {
+        s->listed = true;
+        if (hold(s, c))
+            s->state = BEFORE_ITEM;
+    } else if (c == '{') {
+        before_object_byte(s, c);
+    } else {
+        open_name(s);
+        name_byte(s, c);
+    }
+}
+
+static void before_item_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c) || c == ',')
+        hold(s, c);
+    else if (c == '{')
+        before_object_byte(s, c);
+    else if (c == ']' && s->any_call)
+        eng_speech_to_text(s, true);
+    else
+        give_up_before(s);
+}
+
+static void section_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c) || (c == '`' && s->any_call))
+        hold(s, c);
+    else
+        give_up_before(s);
+}
+
+/* ---- arguments one by one -------------------------------------------------------------------- */
+
+static void space_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c))
+        hold(s, c);
+    else
+        give_up_before(s);
+}
+
+static void key_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
+        s->state = IN_VALUE;
+        eng_value_open(s);
+    } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
+        give_up_before(s);
+    } else if (hold(s, c)) {
+        add(s, &s->key, c);
+    }
+}
+
+static void close_parameters(struct eng_speech *s)
+{
+    tell(s, s->first_key ? "{}" : "}");
+    eng_call_end(s, true);
+    eng_speech_to_text(s, true);
+}
+
+/* ---- bytes and marks by state ---------------------------------------------------------------- */
+
+void eng_call_byte(struct eng_speech *s, uint8_t c)
+{
+    switch (s->state) {
+    case BEFORE_OBJECT:
+        before_object_byte(s, c);
+        break;
+    case IN_OBJECT:
+        object_byte(s, c);
+        break;
+    case BEFORE_CALLS:
+        before_calls_byte(s, c);
+        break;
+    case BEFORE_ITEM:
+        before_item_byte(s, c);
+        break;
+    case IN_NAME:
+        name_byte(s, c);
+        break;
+    case AFTER_NAME:
+        after_name_byte(s, c);
+        break;
+    case IN_ID:
+        id_byte(s, c);
+        break;
+    case IN_FENCE:
+        fence_byte(s, c);
+        break;
+    case IN_ARGUMENTS:
+        arguments_byte(s, c);
+        break;
+    case IN_SECTION:
+        section_byte(s, c);
+        break;
+    case IN_KEY:
+        key_byte(s, c);
+        break;
+    case IN_VALUE:
+        eng_value_byte(s, c);
+        break;
+    default:
+        space_byte(s, c);
+    }
+}
+
+uint32_t eng_call_watch(const struct eng_speech *s)
+{
+    switch (s->state) {
+    case IN_NAME:
+        return way(s) == ENG_SPEECH_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END)
+                                        : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
+    case IN_ID:
+        return BIT(MARK_SEPARATOR);
+    case IN_ARGUMENTS:
+        return s->in_call ? 0 : BIT(MARK_END) | BIT(MARK_CALL_STOP) | BIT(MARK_RETURN);
+    case IN_SECTION:
+        return BIT(MARK_CALL) | BIT(MARK_CALL_END) | BIT(MARK_CALLS_END);
+    case BEFORE_FUNCTION:
+        return BIT(MARK_FUNCTION);
+    case IN_PARAMETERS:
+        return BIT(MARK_KEY) | BIT(MARK_FUNCTION_END) | BIT(MARK_CALL_END);
+    case IN_KEY:
+        return BIT(MARK_KEY_END);
+    case AFTER_KEY:
+        return BIT(MARK_VALUE);
+    case IN_VALUE:
+        return eng_value_hides_marks(s) ? 0 : BIT(MARK_VALUE_END);
+    default:
+        return 0;
+    }
+}
+
+/* True when the mark ends the name that was read. */
+static bool name_mark(struct eng_speech *s, enum mark m)
+{
+    if (!s->name.n)
+        return false;
+    if (way(s) == ENG_SPEECH_GLM) {
+        open_parameters(s);
+        eng_call_mark(s, m);
+        return true;
+    }
+    hold_mark(s, m);
+    clean_name(s);
+    s->state = m == MARK_ID ? IN_ID : way(s) == ENG_SPEECH_DEEPSEEK ? AFTER_NAME : IN_ARGUMENTS;
+    return true;
+}
+
+static bool section_mark(struct eng_speech *s, enum mark m)
+{
+    if (m == MARK_CALLS_END && s->any_call) {
+        eng_speech_to_text(s, true);
+        return true;
+    }
+    if (m == MARK_CALLS_END || (m == MARK_CALL_END && !s->any_call))
+        return false;
+    if (s->any_call)
+        s->held.n = 0; /* what closed the last one */
+    if (m == MARK_CALL) {
+        hold_mark(s, m);
+        open_name(s);
+    }
+    return true;
+}
+
+static bool parameters_mark(struct eng_speech *s, enum mark m)
+{
+    if (m == MARK_KEY) {
+        s->held.n = 0;
+        hold_mark(s, m);
+        s->key.n = 0;
+        s->state = IN_KEY;
+    } else {
+        close_parameters(s);
+    }
+    return true;
+}
+
+static bool take_mark(struct eng_speech *s, enum mark m)
+{
+    switch (s->state) {
+    case IN_NAME:
+        return name_mark(s, m);
+    case IN_ID:
+        hold_mark(s, m);
+        s->state = IN_ARGUMENTS;
+        return true;
+    case IN_ARGUMENTS: /* a message without text: no arguments */
+        eng_call_begin(s);
+        tell(s, "{}");
+        eng_call_end(s, true);
+        s->state = BETWEEN_MESSAGES;
+        return true;
+    case IN_SECTION:
+        return section_mark(s, m);
+    case BEFORE_FUNCTION:
+        hold_mark(s, m);
+        open_name(s);
+        return true;
+    case IN_PARAMETERS:
+        return parameters_mark(s, m);
+    case IN_KEY:
+        hold_mark(s, m);
+        s->state = AFTER_KEY;
+        return true;
+    case AFTER_KEY:
+        s->state = IN_VALUE;
+        eng_value_open(s);
+        return true;
+    default: /* IN_VALUE */
+        eng_value_close(s);
+        s->state = IN_PARAMETERS;
+        return true;
+    }
+}
+
+/* A mark that has no place here breaks the call off; it may open the next.  In plain text it is
+ * nothing. */
+void eng_call_mark(struct eng_speech *s, enum mark m)
+{
+    if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
+        return;
+    if (s->state == IN_OBJECT)
+        break_object(s);
+    else
+        give_up(s);
+    eng_speech_mark(s, m);
+}
+
+void eng_call_finish(struct eng_speech *s)
+{
+    const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
+    if (s->in_call) {
+        eng_value_cut(s);
+        eng_call_end(s, false);
+    } else if (!done) {
+        eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, s->held.n);
+    }
+    eng_speech_to_text(s, true);
+}

@@ -1,0 +1,552 @@
+/* engine/serve/speech_grammar.c - the ways of writing calls as grammars.
+ *
+ * In: a style, a request's tools and what it asks of them.  Out: a grammar of whole answers, the
+ * thoughts before them included, every text of which the reader beside this takes for exactly the
+ * calls that it holds.
+ *
+ * That is why the marks which lead to a call here are those that the reader looks for in the same
+ * place, and why each way is written as its models have learnt to write it, white space and all: a
+ * grammar that is wider would let a model stray, and one that is narrower elsewhere would push it.
+ * Where arguments stand as plain text (Qwen's XML, GLM), a string that may be any is text up to the
+ * mark, strings of an enumeration stand as they are, and every other value is JSON, a string with
+ * its quotes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/serve/speech_parts.h"
+
+enum { MOST_TOOLS = 1024 };
+
+struct tool {
+    const char *name;
+    json_t *parameters; /* an object's schema */
+};
+
+struct writer {
+    struct gr_builder *b;
+    const struct eng_speech_style *style;
+    struct tool tool[MOST_TOOLS]; /* [n_tool] that may be called */
+    size_t n_tool;
+    json_t *made; /* an array: schemas that live until all is compiled */
+    bool parallel;
+    char *why;
+    size_t n_why;
+};
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static int32_t put(struct writer *w, const char *text, int32_t next)
+{
+    return gr_literal(w->b, text, strlen(text), next);
+}
+
+static int32_t put_mark(struct writer *w, enum mark m, int32_t next)
+{
+    const struct eng_speech_mark *k = &w->style->mark[m];
+    return k->control == ENG_NO_TOKEN ? put(w, k->text, next) : gr_control(w->b, k->control, next);
+}
+
+static int32_t either(struct writer *w, int32_t x, int32_t y)
+{
+    return gr_alternatives(w->b, (const int32_t[]){x, y}, 2);
+}
+
+static int32_t maybe(struct writer *w, const char *text, int32_t next)
+{
+    return either(w, put(w, text, next), next);
+}
+
+/* Up to two line ends, as templates have them after thoughts and around calls. */
+static int32_t line_ends(struct writer *w, int32_t next)
+{
+    return maybe(w, "\n", maybe(w, "\n", next));
+}
+
+static struct gr_trigger trigger(const struct writer *w, enum mark m, int32_t next)
+{
+    const struct eng_speech_mark *k = &w->style->mark[m];
+    return (struct gr_trigger){k->text, strlen(k->text), k->control, next};
+}
+
+static int32_t until(struct writer *w, enum mark m, bool may_end, int32_t next)
+{
+    struct gr_trigger t = trigger(w, m, next);
+    return gr_free_until(w->b, &t, 1, may_end);
+}
+
+/* What `form` makes of each tool that may be called. */
+typedef int32_t call_form(struct writer *w, const struct tool *t, int32_t next);
+
+static int32_t any_tool(struct writer *w, call_form *form, int32_t next)
+{
+    int32_t node[MOST_TOOLS];
+    for (size_t i = 0; i < w->n_tool; i++)
+        node[i] = form(w, &w->tool[i], next);
+    return gr_alternatives(w->b, node, w->n_tool);
+}
+
+static int32_t put_arguments(struct writer *w, const struct tool *t, int32_t next)
+{
+    return gr_schema(w->b, t->parameters, next);
+}
+
+/* Once or more: form, then what joins it to the next.  The end leads to next. */
+static int32_t repeat(struct writer *w, const char *join, enum mark open, call_form *form,
+                      int32_t next)
+{
+    int32_t more = gr_forward(w->b);
+    int32_t start = any_tool(w, form, more);
+    int32_t again = open == MARK_COUNT ? start : put_mark(w, open, start);
+    if (w->parallel)
+        again = *join ? put(w, join, again) : again;
+    gr_set(w->b, more, w->parallel ? either(w, next, again) : next);
+    return start;
+}
+
+/* ---- calls as objects and as name and arguments ---------------------------------------------- */
+
+static int32_t put_object(struct writer *w, const struct tool *t, const char *arguments,
+                          int32_t next)
+{
+    char head[2 * ENG_SPEECH_NAME];
+    snprintf(head, sizeof head, "{\"name\": \"%s\", \"%s\": ", t->name, arguments);
+    return put(w, head, put_arguments(w, t, put(w, "}", next)));
+}
+
+static int32_t plain_object(struct writer *w, const struct tool *t, int32_t next)
+{
+    return put_object(w, t, "arguments", next);
+}
+
+static int32_t llama_object(struct writer *w, const struct tool *t, int32_t next)
+{
+    return put_object(w, t, "parameters", next);
+}
+
+static int32_t hermes_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = maybe(w, "\n", put_mark(w, MARK_CALL_END, next));
+    return maybe(w, "\n", plain_object(w, t, next));
+}
+
+static int32_t mistral_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = put_mark(w, MARK_SEPARATOR, put_arguments(w, t, next));
+    int32_t id = next;
+    char letter[2] = {0};
+    for (int i = 0; i < 9; i++) {
+        int32_t node[62], n = 0;
+        for (const char *p = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"; *p;
+             p++) {
+            letter[0] = *p;
+            node[n++] = put(w, letter, id);
+        }
+        id = gr_alternatives(w->b, node, (size_t)n);
+    }
+    return put(w, t->name, either(w, next, put_mark(w, MARK_ID, id)));
+}
+
+static int32_t deepseek_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = put_mark(w, MARK_CALL_END, next);
+    if (!w->style->variant)
+        return put(w, t->name, put_mark(w, MARK_SEPARATOR, put_arguments(w, t, next)));
+    next = put(w, "\n```json\n", put_arguments(w, t, put(w, "\n```", next)));
+    return put(w, "function", put_mark(w, MARK_SEPARATOR, put(w, t->name, next)));
+}
+
+static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    int32_t number = gr_forward(w->b), digit[10];
+    next = put_mark(w, MARK_SEPARATOR, put_arguments(w, t, put_mark(w, MARK_CALL_END, next)));
+    for (int i = 0; i < 10; i++)
+        digit[i] = put(w, (const char[]){(char)('0' + i), 0}, either(w, next, number));
+    gr_set(w->b, number, gr_alternatives(w->b, digit, 10));
+    return put(w, "functions.", put(w, t->name, put(w, ":", number)));
+}
+
+/* After the channel, or before it and after the role; the type of what follows is free. */
+static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = put_mark(w, MARK_MESSAGE, put_arguments(w, t, next));
+    int32_t constrained =
+        either(w, put_mark(w, MARK_CONSTRAIN, put(w, "json", next)), put(w, "json", next));
+    int32_t type = put(w, " ", constrained);
+    int32_t first = put_mark(w, MARK_CHANNEL, put(w, "commentary", type));
+    int32_t to = put(w, " to=functions.", put(w, t->name, first));
+    int32_t last = put(w, "commentary to=functions.", put(w, t->name, type));
+    return either(w, to, put_mark(w, MARK_CHANNEL, last));
+}
+
+/* ---- arguments one by one -------------------------------------------------------------------- */
+
+static int fail(struct writer *w, int code, const char *name, const char *what)
+{
+    snprintf(w->why, w->n_why, "tool %.64s: %s", name, what);
+    return code;
+}
+
+/* May a string stand without quotes and be read as itself? */
+static bool stands_plain(const char *text, size_t n)
+{
+    return n && strlen(text) == n && !strpbrk(text, "<\n\r\t") && !strchr("\"[{ ", *text) &&
+           text[n - 1] != ' ';
+}
+
+/* A parameter's schema, with what it may refer to. */
+static json_t *with_definitions(struct writer *w, const json_t *schema, const json_t *all)
+{
+    static const char *const places[] = {"$defs", "definitions"};
+    if (!json_is_object(schema))
+        return (json_t *)schema;
+    json_t *own = json_copy((json_t *)schema);
+    for (int i = 0; i < 2 && own; i++) {
+        json_t *found = json_object_get(all, places[i]);
+        if (found && !json_object_get(own, places[i]))
+            json_object_set(own, places[i], found);
+    }
+    json_array_append_new(w->made, own);
+    return own;
+}
+
+static int32_t put_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
+{
+    const bool xml = w->style->way == ENG_SPEECH_QWEN_XML;
+    int32_t end = put_mark(w, MARK_VALUE_END, next);
+    if (xml)
+        end = maybe(w, "\n", end);
+    if (eng_speech_is_free_string(schema)) {
+        int32_t text = until(w, MARK_VALUE_END, false, next);
+        return xml ? maybe(w, "\n", text) : text;
+    }
+    int32_t json = gr_schema(w->b, with_definitions(w, schema, all), end);
+    const json_t *values = json_object_get(schema, "enum");
+    if (eng_speech_is_string(schema) && json_is_array(values))
+        for (size_t i = 0; i < json_array_size(values); i++) {
+            const json_t *v = json_array_get(values, i);
+            if (json_is_string(v) && stands_plain(json_string_value(v), json_string_length(v)))
+                json = either(w, put(w, json_string_value(v), end), json);
+        }
+    return xml ? maybe(w, "\n", json) : json;
+}
+
+static int32_t put_parameter(struct writer *w, const char *key, const json_t *schema,
+                             const json_t *all, int32_t next)
+{
+    next = put_value(w, schema, all, maybe(w, "\n", next));
+    if (w->style->way == ENG_SPEECH_QWEN_XML)
+        return put_mark(w, MARK_KEY, put(w, key, put(w, ">", next)));
+    next = maybe(w, "\n", put_mark(w, MARK_VALUE, next));
+    return put_mark(w, MARK_KEY, put(w, key, put_mark(w, MARK_KEY_END, next)));
+}
+
+static bool is_required(const json_t *parameters, const char *key)
+{
+    const json_t *all = json_object_get(parameters, "required");
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(all) && !found; i++) {
+        const char *name = json_string_value(json_array_get(all, i));
+        found = name && !strcmp(name, key);
+    }
+    return found;
+}
+
+/* In the order of "properties", those that are not required or not. */
+static int32_t put_parameters(struct writer *w, const struct tool *t, int32_t next)
+{
+    const char *key[256];
+    const json_t *value[256];
+    size_t n = 0;
+    json_t *properties = json_object_get(t->parameters, "properties");
+    for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
+        key[n] = json_object_iter_key(i);
+        value[n++] = json_object_iter_value(i);
+    }
+    while (n--) {
+        int32_t with = put_parameter(w, key[n], value[n], t->parameters, next);
+        next = is_required(t->parameters, key[n]) ? with : either(w, with, next);
+    }
+    return next;
+}
+
+static int32_t xml_function(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = maybe(w, "\n", put_parameters(w, t, put_mark(w, MARK_FUNCTION_END, next)));
+    return put(w, t->name, put(w, ">", next));
+}
+
+/* After <tool_call>, and where that is left out. */
+static int32_t xml_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = maybe(w, "\n", put_mark(w, MARK_CALL_END, next));
+    return maybe(w, "\n", put_mark(w, MARK_FUNCTION, xml_function(w, t, next)));
+}
+
+static int32_t glm_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = maybe(w, "\n", put_parameters(w, t, put_mark(w, MARK_CALL_END, next)));
+    return put(w, t->name, next);
+}
+
+/* What stands one by one has to be told apart, and to be named. */
+static int check_parameters(struct writer *w, const struct tool *t)
+{
+    static const char *const refused[] = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"};
+    json_t *properties = json_object_get(t->parameters, "properties");
+    const json_t *required = json_object_get(t->parameters, "required");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (json_object_get(t->parameters, refused[i]))
+            return fail(w, KN_EUNSUPPORTED, t->name,
+                        "this model writes arguments one by one: give \"properties\", without "
+                        "anyOf, oneOf, allOf, $ref, enum or const beside them");
+    if (properties && !json_is_object(properties))
+        return fail(w, KN_EINVAL, t->name, "\"properties\" is not an object");
+    if (json_object_size(properties) > 256)
+        return fail(w, KN_ELIMIT, t->name, "it has more than 256 parameters");
+    for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
+        const char *key = json_object_iter_key(i);
+        size_t n = strlen(key);
+        if (!n || n != json_object_iter_key_len(i) || n > ENG_SPEECH_NAME || strpbrk(key, "<>"))
+            return fail(w, KN_EUNSUPPORTED, t->name,
+                        "this model cannot write a parameter whose name is empty, longer than 256 "
+                        "bytes or holds < or >");
+        for (const char *p = key; *p; p++)
+            if ((uint8_t)*p < ' ')
+                return fail(w, KN_EUNSUPPORTED, t->name, "a parameter's name is no text");
+    }
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        if (!name || !json_object_get(properties, name))
+            return fail(w, KN_EINVAL, t->name, "\"required\" names what is not in \"properties\"");
+    }
+    return 0;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* What follows the mark that opens calls, to their end. */
+static int32_t calls_after(struct writer *w, enum mark m)
+{
+    switch (w->style->way) {
+    case ENG_SPEECH_HERMES:
+        return repeat(w, "\n", MARK_CALL, hermes_call, GR_END);
+    case ENG_SPEECH_GLM:
+        return repeat(w, "\n", MARK_CALL, glm_call, GR_END);
+    case ENG_SPEECH_QWEN_XML:
+        if (m == MARK_FUNCTION)
+            return any_tool(w, xml_function, maybe(w, "\n", put_mark(w, MARK_CALL_END, GR_END)));
+        return repeat(w, "\n", MARK_CALL, xml_call, GR_END);
+    case ENG_SPEECH_LLAMA:
+        return repeat(w, "; ", MARK_COUNT, llama_object, GR_END);
+    case ENG_SPEECH_MISTRAL:
+        if (w->style->variant)
+            return repeat(w, "", MARK_CALLS, mistral_call, GR_END);
+        return put(w, "[", repeat(w, ", ", MARK_COUNT, plain_object, put(w, "]", GR_END)));
+    case ENG_SPEECH_DEEPSEEK:
+    case ENG_SPEECH_KIMI: {
+        call_form *form = w->style->way == ENG_SPEECH_KIMI ? kimi_call : deepseek_call;
+        const char *join = w->style->variant ? "\n" : "";
+        int32_t calls = repeat(w, join, MARK_CALL, form, put_mark(w, MARK_CALLS_END, GR_END));
+        return m == MARK_CALL ? calls : put_mark(w, MARK_CALL, calls);
+    }
+    default:
+        return GR_END;
+    }
+}
+
+static const enum mark openers[] = {MARK_CALLS, MARK_CALL, MARK_FUNCTION};
+
+/* A call at once. */
+static int32_t required_answer(struct writer *w)
+{
+    const enum eng_speech_way way = w->style->way;
+    if (way == ENG_SPEECH_LLAMA)
+        return calls_after(w, MARK_CALLS);
+    for (size_t i = 0; i < 3; i++)
+        if (w->style->mark[openers[i]].text)
+            return put_mark(w, openers[i], calls_after(w, openers[i]));
+    return GR_END;
+}
+
+/* Text that does not begin as a bare object: blanks, one other byte, and anything. */
+static int32_t not_an_object(struct writer *w, int32_t text)
+{
+    int32_t start = gr_forward(w->b), node[256], n = 0;
+    for (int c = 0; c < 0xFF; c++) /* 0xFF begins a control token */
+        if (c != '{')
+            node[n++] = gr_literal(w->b, (const char[]){(char)c}, 1,
+                                   eng_speech_space((uint8_t)c) ? start : text);
+    node[n++] = GR_END;
+    gr_set(w->b, start, gr_alternatives(w->b, node, (size_t)n));
+    return start;
+}
+
+static int32_t free_answer(struct writer *w)
+{
+    struct gr_trigger t[3];
+    size_t n = 0;
+    for (size_t i = 0; i < 3; i++)
+        if (w->style->mark[openers[i]].text)
+            t[n++] = trigger(w, openers[i], calls_after(w, openers[i]));
+    int32_t text = gr_free_until(w->b, t, n, true);
+    if (w->style->way != ENG_SPEECH_LLAMA)
+        return text;
+    int32_t node[] = {not_an_object(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next)};
+    return gr_alternatives(w->b, node, 3);
+}
+
+/* JSON of the schema, or calls where they may be. */
+static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
+{
+    int32_t json = gr_schema(w->b, t->schema, GR_END);
+    return w->n_tool ? either(w, json, required_answer(w)) : json;
+}
+
+static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free,
+                             int32_t answer)
+{
+    if (!w->style->thinks)
+        return answer;
+    int32_t after = is_free ? answer : line_ends(w, answer);
+    int32_t inside = until(w, MARK_THINK_END, is_free, after);
+    if (t->thinks)
+        return inside;
+    return either(w, line_ends(w, put_mark(w, MARK_THINK, inside)), after);
+}
+
+/* Messages: any number of thoughts (and, if calls are free, words before them), then a call or the
+ * answer. */
+static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t, bool is_free)
+{
+    int32_t next = gr_forward(w->b), node[4], n = 0;
+    int32_t head = put_mark(w, MARK_START, put(w, "assistant", next));
+    int32_t body = put_mark(w, MARK_MESSAGE, until(w, MARK_END, is_free, head));
+    if (w->n_tool)
+        node[n++] = any_tool(w, harmony_call, GR_END);
+    node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
+    if (t->schema && t->choice != ENG_TOOL_REQUIRED && t->choice != ENG_TOOL_NAMED) {
+        int32_t last = put_mark(w, MARK_MESSAGE, gr_schema(w->b, t->schema, GR_END));
+        int32_t type = put(w, " ", put_mark(w, MARK_CONSTRAIN, put(w, "json", last)));
+        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", either(w, last, type)));
+    }
+    if (is_free) {
+        int32_t last = put_mark(w, MARK_MESSAGE, until(w, MARK_END, true, GR_END));
+        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "final", last));
+        node[n++] = put_mark(w, MARK_CHANNEL, put(w, "commentary", body));
+    }
+    gr_set(w->b, next, gr_alternatives(w->b, node, (size_t)n));
+    return next;
+}
+
+/* ---- a request's tools ----------------------------------------------------------------------- */
+
+static bool is_plain_name(const char *name)
+{
+    for (const char *p = name; *p; p++)
+        if ((uint8_t)*p < 0x80 &&
+            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
+            return false;
+    return *name && strlen(name) <= 64;
+}
+
+static int add_tool(struct writer *w, const json_t *entry)
+{
+    const json_t *f = eng_speech_tool(entry), *name = json_object_get(f, "name");
+    json_t *parameters = json_object_get(f, "parameters");
+    struct tool *t = &w->tool[w->n_tool];
+    if (!json_is_string(name) || !is_plain_name(json_string_value(name)))
+        return fail(w, KN_EINVAL, json_is_string(name) ? json_string_value(name) : "",
+                    "a name is 1 to 64 letters, digits and _-.:/");
+    t->name = json_string_value(name);
+    t->parameters = json_is_object(parameters) ? json_copy(parameters) : json_object();
+    if (!t->parameters || json_array_append_new(w->made, t->parameters))
+        return fail(w, KN_ENOMEM, t->name, "no memory for its schema");
+    if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+        return fail(w, KN_EINVAL, t->name, "\"parameters\" is not an object");
+    if (!json_object_get(t->parameters, "type"))
+        json_object_set_new(t->parameters, "type", json_string("object"));
+    if (json_object_size(t->parameters) == 1)
+        json_object_set_new(t->parameters, "properties", json_object());
+    const char *type = json_string_value(json_object_get(t->parameters, "type"));
+    if (!type || strcmp(type, "object"))
+        return fail(w, KN_EINVAL, t->name, "the type of \"parameters\" has to be \"object\"");
+    w->n_tool++;
+    if (w->style->way == ENG_SPEECH_QWEN_XML || w->style->way == ENG_SPEECH_GLM)
+        return check_parameters(w, t);
+    return 0;
+}
+
+static int add_tools(struct writer *w, const struct eng_speech_tools *t)
+{
+    for (size_t i = 0; i < json_array_size(t->tools); i++) {
+        const json_t *entry = json_array_get(t->tools, i);
+        const char *name = json_string_value(json_object_get(eng_speech_tool(entry), "name"));
+        if (t->choice == ENG_TOOL_NAMED && (!name || strcmp(name, t->name)))
+            continue;
+        if (w->n_tool == MOST_TOOLS) {
+            snprintf(w->why, w->n_why, "more than %d tools", MOST_TOOLS);
+            return KN_ELIMIT;
+        }
+        int error = add_tool(w, entry);
+        if (error)
+            return error;
+    }
+    if (w->n_tool)
+        return 0;
+    snprintf(w->why, w->n_why, "tool_choice: no tool is called %.64s", t->name);
+    return KN_EINVAL;
+}
+
+static int write_grammar(struct gr_grammar **out, struct writer *w,
+                         const struct eng_speech_tools *t)
+{
+    const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
+    const bool is_free = may_talk && !t->schema;
+    int32_t start;
+    if (w->style->way == ENG_SPEECH_HARMONY)
+        start = harmony_answer(w, t, is_free);
+    else if (may_talk && t->schema)
+        start = with_thoughts(w, t, false, schema_answer(w, t));
+    else
+        start = with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
+    int error = gr_compile(out, w->b, start);
+    if (error)
+        snprintf(w->why, w->n_why, "%s", gr_builder_why(w->b));
+    return error;
+}
+
+int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
+                       const struct eng_speech_tools *t, char *why, size_t n_why)
+{
+    const bool can = s->way != ENG_SPEECH_NONE;
+    const bool must = t->choice == ENG_TOOL_REQUIRED || t->choice == ENG_TOOL_NAMED;
+    const bool calls = can && t->choice != ENG_TOOL_NONE && json_array_size(t->tools);
+    *out = NULL;
+    *why = 0;
+    if (must && !calls) {
+        snprintf(why, n_why, can ? "a call is wanted, and there are no tools"
+                                 : "this model's chat template has no way to call tools");
+        return can ? KN_EINVAL : KN_EUNSUPPORTED;
+    }
+    if (!calls && !t->schema)
+        return 0;
+    struct writer *w = kn_calloc(1, sizeof *w);
+    int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
+    if (!error) {
+        w->style = s;
+        w->parallel = t->parallel;
+        w->why = why;
+        w->n_why = n_why;
+        error = calls ? add_tools(w, t) : 0;
+    }
+    if (!error)
+        error = write_grammar(out, w, t);
+    else if (!*why)
+        snprintf(why, n_why, "no memory for the grammar");
+    if (w) {
+        gr_builder_close(w->b);
+        json_decref(w->made);
+    }
+    kn_free(w);
+    return error;
+}

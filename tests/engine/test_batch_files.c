@@ -1,0 +1,546 @@
+/* The files of a batch, without a model: lines in, names met, records out and back, and two output files that
+ * hold whole lines whatever fails and wherever they were cut. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/batch/batch.h"
+#include "tests/faults.h"
+
+static char folder[64], in[96], out[96], errors[96];
+
+static int set_up(void **state)
+{
+    (void)state;
+    /* in memory if that can be: a disk takes its time over every line that is brought to it */
+    snprintf(folder, sizeof folder, "%s/spillway-batch-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(in, sizeof in, "%s/in", folder);
+    snprintf(out, sizeof out, "%s/out", folder);
+    snprintf(errors, sizeof errors, "%s/errors", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static void put(const char *path, const char *text, size_t n)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static char got[1 << 16];
+
+static size_t get(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    size_t n = fread(got, 1, sizeof got - 1, f);
+    got[n] = 0;
+    fclose(f);
+    return n;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------- */
+
+static int open_lines(struct eng_lines *l, const char *text, size_t n)
+{
+    put(in, text, n);
+    int fd = open(in, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(eng_lines_open(l, fd, in, n), 0);
+    return fd;
+}
+
+static void close_lines(struct eng_lines *l)
+{
+    eng_lines_close(l);
+    close(l->fd);
+    unlink(in);
+}
+
+static void lines_are_numbered_and_placed(void **state)
+{
+    static const char text[] = "\xef\xbb\xbf" "one\r\n\n\r\n  two\nthree";
+    static const struct { const char *text; uint64_t number, offset; bool torn; } want[] = {
+        { "one", 1, 0, false }, { "  two", 4, 11, false }, { "three", 5, 17, true } };
+    struct eng_lines l;
+    struct eng_line line;
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        faults_reset();
+        if (way)
+            faults_at(FAULT_READ, 1, FAULT_SHORT, 0);
+        open_lines(&l, text, sizeof text - 1);
+        for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+            assert_int_equal(eng_lines_next(&l, &line), 1);
+            assert_int_equal(line.n, strlen(want[i].text));
+            assert_memory_equal(line.text, want[i].text, line.n);
+            assert_int_equal(line.number, want[i].number);
+            assert_int_equal(line.offset, want[i].offset);
+            assert_int_equal(line.torn, want[i].torn);
+            assert_false(line.too_long);
+        }
+        assert_int_equal(eng_lines_next(&l, &line), 0);
+        close_lines(&l);
+        assert_true(faults_clean());
+    }
+    faults_off();
+}
+
+/* Lines of all lengths around the pieces in which they are read. */
+static void lines_of_any_length_come_whole(void **state)
+{
+    static char text[600000];
+    size_t at[16], length[16] = { 1, 65535, 65536, 65537, 5, 131071, 131072, 100000, 2 }, n = 0;
+    struct eng_lines l;
+    struct eng_line line;
+    (void)state;
+    for (int i = 0; length[i]; i++) {
+        at[i] = n;
+        for (size_t k = 0; k < length[i]; k++)
+            text[n++] = (char)('a' + (i + (int)k) % 26);
+        text[n++] = '\n';
+    }
+    open_lines(&l, text, n);
+    for (int i = 0; length[i]; i++) {
+        assert_int_equal(eng_lines_next(&l, &line), 1);
+        assert_int_equal(line.n, length[i]);
+        assert_int_equal(line.offset, at[i]);
+        assert_memory_equal(line.text, text + at[i], line.n);
+    }
+    assert_int_equal(eng_lines_next(&l, &line), 0);
+    close_lines(&l);
+}
+
+static void a_line_that_is_too_long_is_passed_over(void **state)
+{
+    size_t n = ENG_LINE_MOST + 300000;
+    char *text = malloc(n + 8);
+    struct eng_lines l;
+    struct eng_line line;
+    (void)state;
+    memset(text, 'x', n);
+    memcpy(text, "begin", 5);
+    memcpy(text + n, "\nafter\n", 7);
+    open_lines(&l, text, n + 7);
+    assert_int_equal(eng_lines_next(&l, &line), 1);
+    assert_true(line.too_long);
+    assert_memory_equal(line.text, "begin", 5);
+    assert_true(line.n < 1 << 20 && l.room <= 2 * ENG_LINE_MOST);
+    assert_int_equal(eng_lines_next(&l, &line), 1);
+    assert_int_equal(line.n, 5);
+    assert_memory_equal(line.text, "after", 5);
+    assert_int_equal(line.number, 2);
+    assert_false(line.too_long);
+    close_lines(&l);
+    free(text);
+}
+
+/* ---- names ------------------------------------------------------------------------------------- */
+
+static void names_are_met_once(void **state)
+{
+    enum { N = 50000 };
+    struct eng_seen s;
+    char name[32];
+    (void)state;
+    assert_int_equal(eng_seen_open(&s, N), 0);
+    for (int i = 0; i < N; i += 2)
+        eng_seen_done(&s, name, (size_t)snprintf(name, sizeof name, "request-%d", i));
+    for (int i = 0; i < N; i++) {
+        size_t n = (size_t)snprintf(name, sizeof name, "request-%d", i);
+        assert_int_equal(eng_seen_meet(&s, name, n), i % 2 ? ENG_MET_NEW : ENG_MET_DONE);
+        assert_int_equal(eng_seen_meet(&s, name, n), ENG_MET_TWICE);
+    }
+    assert_int_equal(s.n, N);
+    assert_true(eng_seen_bytes(N) <= N * 48);
+    eng_seen_close(&s);
+
+    /* a prefix, and the same bytes at another length */
+    assert_int_equal(eng_seen_open(&s, 8), 0);
+    assert_int_equal(eng_seen_meet(&s, "a\0\0", 1), ENG_MET_NEW);
+    assert_int_equal(eng_seen_meet(&s, "a\0\0", 2), ENG_MET_NEW);
+    assert_int_equal(eng_seen_meet(&s, "a\0\0", 3), ENG_MET_NEW);
+    eng_seen_close(&s);
+}
+
+/* ---- records ----------------------------------------------------------------------------------- */
+
+static const struct { const char *line, *code, *id; } bad[] = {
+    { "{\"custom_id\":\"a\",", "invalid_json_line", NULL },
+    { "[1]", "invalid_json_line", NULL },
+    { "\xff", "invalid_json_line", NULL },
+    { "{\"custom_id\":\"a\",\"custom_id\":\"b\"}", "invalid_json_line", NULL },
+    { "{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{}}", "missing_custom_id", NULL },
+    { "{\"custom_id\":7,\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_custom_id", NULL },
+    { "{\"custom_id\":\"\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_custom_id",
+      NULL },
+    { "{\"custom_id\":\"a\\u0000\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{}}",
+      "invalid_custom_id", NULL },
+    { "{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a" },
+    { "{\"custom_id\":\"a\",\"method\":\"GET\",\"url\":\"/v1/completions\",\"body\":{}}", "invalid_method", "a" },
+    { "{\"custom_id\":\"a\",\"method\":\"POST\",\"body\":{}}", "invalid_url", "a" },
+    { "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/embeddings\",\"body\":{}}", "invalid_url", "a" },
+    { "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\"}", "invalid_body", "a" },
+    { "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":\"{}\"}", "invalid_body", "a" },
+};
+
+static struct eng_line line_of(const char *text, size_t n) { return (struct eng_line){ text, n, 3, 0, 0, 0 }; }
+
+static void what_is_no_request_is_told_so(void **state)
+{
+    struct eng_record r;
+    struct eng_fault why;
+    char name[ENG_CUSTOM_ID_MOST], number[ENG_CUSTOM_ID_MOST];
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct eng_line line = line_of(bad[i].line, strlen(bad[i].line));
+        struct eng_bytes record = { 0 };
+        assert_int_equal(eng_record_parse(&r, &line, &why), KN_EINVAL);
+        assert_string_equal(why.code, bad[i].code);
+        assert_true(why.message[0] != 0);
+        if (bad[i].id)
+            assert_string_equal(r.custom_id, bad[i].id);
+        else
+            assert_null(r.custom_id);
+        eng_record_write_fault(&record, &r, 3, &why);
+        assert_false(record.failed);
+        assert_int_equal(record.data[record.n - 1], '\n');
+        json_t *told = json_loadb(record.data, record.n, 0, NULL);
+        const json_t *error = json_object_get(told, "error");
+        assert_string_equal(json_string_value(json_object_get(error, "code")), bad[i].code);
+        assert_int_equal(json_integer_value(json_object_get(error, "line")), 3);
+        assert_true(json_is_null(json_object_get(told, "response")));
+        json_decref(told);
+        struct eng_line back = line_of(record.data, record.n - 1);
+        size_t n = eng_record_read(&back, name);
+        assert_int_equal(n, eng_record_number_name(3, number));
+        assert_memory_equal(name, number, n);
+        eng_record_close(&r);
+        eng_bytes_free(&record);
+    }
+    struct eng_line line = line_of("{", 1);
+    line.too_long = true;
+    assert_int_equal(eng_record_parse(&r, &line, &why), KN_EINVAL);
+    assert_string_equal(why.code, "line_too_long");
+    eng_record_close(&r);
+}
+
+static const char *const ids[] = { "a", "request-1", "with \"quotes\" and \\ and \n", "\xc3\xa9t\xc3\xa9 \xf0\x9f\x8c\x8a",
+                                   "null", "\",\"response\":{" };
+
+static void an_answer_names_its_request(void **state)
+{
+    char name[ENG_CUSTOM_ID_MOST];
+    (void)state;
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        struct eng_bytes record = { 0 };
+        struct eng_record r;
+        struct eng_fault why;
+        json_t *request = json_pack("{s:s, s:s, s:s, s:{s:i}}", "custom_id", ids[i], "method", "POST", "url",
+                                    "/v1/chat/completions", "body", "n", 1);
+        char *text = json_dumps(request, 0);
+        struct eng_line line = line_of(text, strlen(text));
+        assert_int_equal(eng_record_parse(&r, &line, &why), 0);
+        assert_int_equal(r.api, ENG_API_CHAT);
+        assert_int_equal(json_integer_value(json_object_get(r.body, "n")), 1);
+        eng_record_write(&record, r.custom_id, r.n_custom_id, 200, "{\"x\":[1]}\n", 10);
+        assert_false(record.failed);
+        assert_ptr_equal(memchr(record.data, '\n', record.n), record.data + record.n - 1);
+        json_t *told = json_loadb(record.data, record.n, 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(told, "custom_id")), ids[i]);
+        const json_t *response = json_object_get(told, "response");
+        assert_int_equal(json_integer_value(json_object_get(response, "status_code")), 200);
+        assert_non_null(json_object_get(json_object_get(response, "body"), "x"));
+        json_decref(told);
+        for (int cut = 0; cut < 2; cut++) {             /* a long one is only read at its beginning */
+            struct eng_line back = line_of(record.data, cut ? record.n - 20 : record.n - 1);
+            back.too_long = cut;
+            assert_int_equal(eng_record_read(&back, name), strlen(ids[i]));
+            assert_memory_equal(name, ids[i], strlen(ids[i]));
+        }
+        for (size_t n = 0; n < 40; n++) {               /* less than the name is no record */
+            struct eng_line back = line_of(record.data, n);
+            assert_int_equal(eng_record_read(&back, name), 0);
+        }
+        eng_record_close(&r);
+        json_decref(request);
+        free(text);
+        eng_bytes_free(&record);
+    }
+    assert_true(eng_record_hash("a", 1) != eng_record_hash("b", 1));
+    assert_true(eng_record_hash("request-1", 9) == UINT64_C(0x407dd52b1fb2666b));      /* of answers that exist */
+}
+
+/* ---- the journal ------------------------------------------------------------------------------- */
+
+enum { N_RECORD = 4 };
+static char record_text[N_RECORD][256];
+
+static struct eng_bytes make_record(int i)
+{
+    struct eng_bytes b = { 0 };
+    char id[16];
+    size_t n = (size_t)snprintf(id, sizeof id, "id-%d", i);
+    eng_record_write(&b, id, n, 200, "{\"text\":\"\xc3\xa9\"}", 13);
+    snprintf(record_text[i], sizeof record_text[i], "%.*s", (int)b.n, b.data);
+    return b;
+}
+
+static int add(struct eng_journal *j, enum eng_outlet which, int i)
+{
+    struct eng_bytes b = make_record(i);
+    int status = eng_journal_add(j, which, &b);
+    eng_bytes_free(&b);
+    return status;
+}
+
+static int open_journal(struct eng_journal *j, struct eng_seen *seen)
+{
+    int error = eng_journal_open(j, out, errors);
+    for (int i = 0; i < ENG_OUTLETS && !error; i++)
+        if (!(error = eng_journal_count(j, (enum eng_outlet)i)))
+            error = eng_journal_read(j, (enum eng_outlet)i, seen);
+    return error ? error : eng_journal_start(j, 1000000000);
+}
+
+static bool is_done(struct eng_seen *seen, int i)
+{
+    char id[16];
+    return eng_seen_meet(seen, id, (size_t)snprintf(id, sizeof id, "id-%d", i)) != ENG_MET_NEW;
+}
+
+/* The file holds the records 0 .. n-1, whole. */
+static void assert_records(const char *path, int n)
+{
+    size_t bytes = get(path), at = 0;
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(strncmp(got + at, record_text[i], strlen(record_text[i])), 0);
+        at += strlen(record_text[i]);
+    }
+    assert_int_equal(at, bytes);
+}
+
+static void forget_files(void)
+{
+    unlink(out);
+    unlink(errors);
+}
+
+static void a_file_cut_anywhere_goes_on(void **state)
+{
+    char whole[1024] = "";
+    struct eng_journal j;
+    struct eng_seen seen;
+    (void)state;
+    for (int i = 0; i < N_RECORD; i++) {
+        struct eng_bytes b = make_record(i);
+        eng_bytes_free(&b);
+        strcat(whole, record_text[i]);
+    }
+    for (size_t cut = 0; cut <= strlen(whole); cut++) {
+        int before = 0;
+        faults_reset();
+        put(out, whole, cut);
+        for (size_t i = 0; i < cut; i++)
+            before += whole[i] == '\n';
+        assert_int_equal(eng_seen_open(&seen, 2 * N_RECORD), 0);
+        assert_int_equal(open_journal(&j, &seen), 0);
+        assert_int_equal(j.file[0].n_line, before);
+        for (int i = 0; i < N_RECORD; i++) {
+            bool done = is_done(&seen, i);
+            assert_int_equal(done, i < before);
+            if (!done)
+                assert_int_equal(add(&j, ENG_OUTLET_ANSWERS, i), 0);
+        }
+        assert_int_equal(eng_journal_close(&j), 0);
+        assert_int_equal(eng_journal_close(&j), 0);
+        eng_seen_close(&seen);
+        assert_true(faults_clean());
+        assert_records(out, N_RECORD);
+    }
+    faults_off();
+    forget_files();
+}
+
+static void zeros_of_a_power_cut_are_cut_off(void **state)
+{
+    char text[600] = { 0 };
+    struct eng_journal j;
+    struct eng_seen seen;
+    (void)state;
+    struct eng_bytes b = make_record(0);
+    memcpy(text, b.data, b.n);
+    text[b.n + 100] = '\n';
+    put(out, text, sizeof text);
+    eng_bytes_free(&b);
+    assert_int_equal(eng_seen_open(&seen, 2 * N_RECORD), 0);
+    assert_int_equal(open_journal(&j, &seen), 0);
+    assert_int_equal(eng_journal_close(&j), 0);
+    assert_true(is_done(&seen, 0));
+    assert_records(out, 1);
+    eng_seen_close(&seen);
+    forget_files();
+}
+
+static void refuses(const char *answers, const char *other, const char *told)
+{
+    struct eng_journal j;
+    struct eng_seen seen;
+    faults_reset();
+    assert_int_equal(eng_seen_open(&seen, 64), 0);
+    int error = eng_journal_open(&j, answers, other);
+    for (int i = 0; i < ENG_OUTLETS && !error; i++)
+        if (!(error = eng_journal_count(&j, (enum eng_outlet)i)))
+            error = eng_journal_read(&j, (enum eng_outlet)i, &seen);
+    assert_int_equal(error, KN_EINVAL);
+    assert_int_equal(faults.n_line, 1);
+    if (!strstr(faults.line, told))
+        fail_msg("told: %s", faults.line);
+    eng_journal_close(&j);
+    eng_seen_close(&seen);
+    assert_true(faults_clean());
+    faults_off();
+}
+
+static void others_and_other_files_are_refused(void **state)
+{
+    struct eng_journal j;
+    (void)state;
+    assert_int_equal(eng_journal_open(&j, out, errors), 0);
+    refuses(out, errors, "another batch is writing it");
+    assert_int_equal(eng_journal_close(&j), 0);
+    refuses(out, out, "cannot go to one file");
+    refuses(folder, errors, "it is a folder");
+    put(out, "my notes\n", 9);
+    refuses(out, errors, ":1: not a line of a batch's output");
+    assert_int_equal(get(out), 9);
+    put(out, "{\"custom_id\":\"a\"}\n{\"tor", 23);
+    refuses(out, errors, ":1: not a line of a batch's output");
+    forget_files();
+}
+
+/* What fails is said once, and the file is cut to what was there.  The first sync is the folder's. */
+static void a_disk_that_fails_leaves_whole_lines(void **state)
+{
+    static const enum fault_kind kind[] = { FAULT_WRITE, FAULT_SYNC };
+    struct eng_journal j;
+    struct eng_seen seen;
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int lasts = 0; lasts < 2; lasts++) {
+            assert_int_equal(eng_seen_open(&seen, 2 * N_RECORD), 0);
+            faults_reset();
+            assert_int_equal(open_journal(&j, &seen), 0);
+            assert_int_equal(add(&j, ENG_OUTLET_ANSWERS, 0), 0);
+            assert_int_equal(eng_journal_close(&j), 0);
+            faults_at(kind[k], k + 1, lasts ? FAULT_LASTS : FAULT_ERROR, ENOSPC);
+            assert_int_equal(open_journal(&j, &seen), 0);
+            (void)add(&j, ENG_OUTLET_ANSWERS, 1);
+            assert_int_equal(eng_journal_close(&j), KN_EIO);
+            assert_int_equal(faults.n_line, 1);
+            assert_non_null(strstr(faults.line, out));
+            assert_non_null(strstr(faults.line, "No space left"));
+            assert_true(faults_clean());
+            faults_off();
+            assert_records(out, 1);
+            eng_seen_close(&seen);
+            forget_files();
+        }
+}
+
+static void what_fails_at_opening_is_said(void **state)
+{
+    static const struct { enum fault_kind kind; enum fault_way way; } fault[] = {
+        { FAULT_ALLOC, FAULT_ERROR }, { FAULT_OPEN, FAULT_ERROR }, { FAULT_SIZE, FAULT_ERROR },
+        { FAULT_READ, FAULT_ERROR }, { FAULT_READ, FAULT_EMPTY }, { FAULT_READ, FAULT_SHORT },
+        { FAULT_RESIZE, FAULT_ERROR } };
+    struct eng_journal j;
+    struct eng_seen seen;
+    (void)state;
+    for (size_t k = 0; k < sizeof fault / sizeof *fault; k++)
+        for (long at = 1;; at++) {
+            struct eng_bytes b = make_record(0);
+            eng_bytes_add(&b, "{\"id\":", 6);           /* torn */
+            put(out, b.data, b.n);
+            eng_bytes_free(&b);
+            assert_int_equal(eng_seen_open(&seen, 2 * N_RECORD), 0);
+            faults_at(fault[k].kind, at, fault[k].way, EIO);
+            int error = open_journal(&j, &seen);
+            bool struck = faults.struck;
+            if (error)
+                assert_true(faults.n_line == 1 && faults.line[0]);
+            eng_journal_close(&j);
+            assert_true(faults_clean());
+            faults_off();
+            if (error == 0)
+                assert_records(out, 1);
+            eng_seen_close(&seen);
+            if (!struck)
+                break;
+        }
+    forget_files();
+}
+
+static void many_lines_are_all_there(void **state)
+{
+    enum { N = 3000 };
+    struct eng_journal j;
+    struct eng_seen seen;
+    char id[16], *body = malloc(1024);
+    (void)state;
+    memset(body, 'x', 1024);
+    body[0] = body[1023] = '"';
+    assert_int_equal(eng_seen_open(&seen, 2 * N), 0);
+    assert_int_equal(open_journal(&j, &seen), 0);
+    for (int i = 0; i < N; i++) {
+        struct eng_bytes b = { 0 };
+        eng_record_write(&b, id, (size_t)snprintf(id, sizeof id, "id-%d", i), i % 3 ? 200 : 400, body, 1024);
+        assert_int_equal(eng_journal_add(&j, i % 3 ? ENG_OUTLET_ANSWERS : ENG_OUTLET_ERRORS, &b), 0);
+        eng_bytes_free(&b);
+    }
+    assert_int_equal(eng_journal_close(&j), 0);
+    assert_int_equal(open_journal(&j, &seen), 0);
+    assert_int_equal(j.file[0].n_line, N - N / 3);
+    assert_int_equal(j.file[1].n_line, N / 3);
+    assert_int_equal(eng_journal_close(&j), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(is_done(&seen, i));
+    assert_int_equal(eng_journal_open(&j, out, errors), 0);
+    assert_int_equal(eng_journal_forget(&j, ENG_OUTLET_ERRORS), 0);
+    assert_int_equal(eng_journal_close(&j), 0);
+    assert_int_equal(get(errors), 0);
+    eng_seen_close(&seen);
+    free(body);
+    forget_files();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_are_numbered_and_placed),
+        cmocka_unit_test(lines_of_any_length_come_whole),
+        cmocka_unit_test(a_line_that_is_too_long_is_passed_over),
+        cmocka_unit_test(names_are_met_once),
+        cmocka_unit_test(what_is_no_request_is_told_so),
+        cmocka_unit_test(an_answer_names_its_request),
+        cmocka_unit_test(a_file_cut_anywhere_goes_on),
+        cmocka_unit_test(zeros_of_a_power_cut_are_cut_off),
+        cmocka_unit_test(others_and_other_files_are_refused),
+        cmocka_unit_test(a_disk_that_fails_leaves_whole_lines),
+        cmocka_unit_test(what_fails_at_opening_is_said),
+        cmocka_unit_test(many_lines_are_all_there),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,119 @@
+/* Any text is an answer: in every way of writing calls it is told the same whole as byte by byte, a
+ * call that ends whole has an object of JSON, and nothing comes out that did not go in.
+ *
+ * The first byte chooses the way, whether the answer begins within thoughts, and whether there are
+ * tools. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/serve/speech_parts.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* What templates are known by. */
+static const char *const signs[] = {
+    "<think>",
+    "<tool_call> arguments <think>",
+    "<function= <parameter=",
+    "<seed:tool_call> <parameter= <seed:think>",
+    "<|start_header_id|> \"parameters\": ",
+    "[TOOL_CALLS] [ARGS] [THINK]",
+    "<｜tool▁call▁begin｜> <think>",
+    "<|tool_call_begin|> <|tool_call_argument_begin|>",
+    "<arg_key> <arg_value> <think>",
+    "<|channel|> <|message|>",
+};
+
+static const char tools_text[] =
+    "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},\"e\":{\"type\":"
+    "\"string\",\"enum\":[\"a\"]},\"b\":{\"type\":\"boolean\"}}}}]";
+
+struct told {
+    struct text all, arguments;
+    int kind;
+};
+
+static void add(struct text *t, const char *p, size_t n)
+{
+    if (!eng_text_add(t, p, n))
+        abort();
+}
+
+/* Jansson is narrower than JSON in what it takes as numbers and characters. */
+static void check_json(const struct text *t)
+{
+    json_error_t e;
+    json_t *v = json_loadb(t->p, t->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
+    if (!v && json_error_code(&e) != json_error_numeric_overflow &&
+        json_error_code(&e) != json_error_invalid_utf8 &&
+        json_error_code(&e) != json_error_null_byte_in_key && !strstr(e.text, "Unicode"))
+        abort();
+    if (v && !json_is_object(v))
+        abort();
+    json_decref(v);
+}
+
+static void take(struct eng_speech *s, struct told *t)
+{
+    struct eng_speech_event e;
+    while (eng_speech_next(s, &e)) {
+        const char mark[2] = {(char)('0' + e.kind), (char)('0' + e.whole)};
+        if ((int)e.kind != t->kind || e.kind == ENG_SPEECH_CALL || e.kind == ENG_SPEECH_CALL_END)
+            add(&t->all, mark, 2);
+        add(&t->all, e.text, e.n);
+        t->kind = (int)e.kind;
+        if (e.kind == ENG_SPEECH_CALL)
+            t->arguments.n = 0;
+        if (e.kind == ENG_SPEECH_ARGUMENTS)
+            add(&t->arguments, e.text, e.n);
+        if (e.kind == ENG_SPEECH_CALL_END && e.whole)
+            check_json(&t->arguments);
+    }
+}
+
+static void read_in(const struct eng_speech_options *o, const char *p, size_t n, size_t piece,
+                    struct told *t)
+{
+    struct eng_speech *s;
+    *t = (struct told){.kind = -1};
+    if (eng_speech_open(&s, o))
+        abort();
+    for (size_t i = 0; i < n; i += piece) {
+        if (eng_speech_feed(s, p + i, piece < n - i ? piece : n - i))
+            abort();
+        take(s, t);
+    }
+    if (eng_speech_finish(s))
+        abort();
+    take(s, t);
+    eng_speech_close(s);
+}
+
+static void forget(struct told *t)
+{
+    kn_free(t->all.p);
+    kn_free(t->arguments.p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static struct eng_speech_style style;
+    struct told whole, bytes;
+    if (!n)
+        return 0;
+    const char *sign = signs[data[0] / 4 % (sizeof signs / sizeof *signs)];
+    eng_speech_style(&style, sign, strlen(sign), NULL);
+    json_t *tools = data[0] & 1 ? json_loads(tools_text, 0, NULL) : NULL;
+    struct eng_speech_options o = {&style, tools, data[0] & 2};
+    read_in(&o, (const char *)data + 1, n - 1, n, &whole);
+    read_in(&o, (const char *)data + 1, n - 1, 1, &bytes);
+    if (whole.all.n != bytes.all.n ||
+        (whole.all.n && memcmp(whole.all.p, bytes.all.p, whole.all.n)))
+        abort();
+    if (whole.all.n > 12 * n + 64)
+        abort();
+    forget(&whole);
+    forget(&bytes);
+    json_decref(tools);
+    return 0;
+}

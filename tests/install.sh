@@ -1,0 +1,53 @@
+#!/bin/sh
+# Installs into an empty folder, looks at what came, and takes it away again.  Usage: install.sh PROGRAM
+# Run by `make check`; what no tool here can judge is passed over aloud.
+program=$1; bad=0
+complain() { echo "install: $1"; bad=1; }
+root=$(mktemp -d) || exit 1
+trap 'rm -rf "$root"' EXIT
+put() { ${MAKE:-make} --no-print-directory -s "$1" DESTDIR="$root" PREFIX=/usr >/dev/null || complain "make $1 fails"; }
+
+put install
+for f in bin/spillway share/man/man1/spillway.1 share/bash-completion/completions/spillway \
+    lib/systemd/system/spillway.service share/doc/spillway/spillway.ini share/doc/spillway/spillway.env; do
+    [ -s "$root/usr/$f" ] || complain "$f is missing"
+done
+cmp -s "$program" "$root/usr/bin/spillway" || complain "another program is installed"
+
+page=$root/usr/share/man/man1/spillway.1
+if command -v man >/dev/null; then
+    warnings=$(LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -l "$page" 2>&1 >/dev/null)
+    [ -z "$warnings" ] || complain "the manual page: $warnings"
+else
+    echo "install: no man here to read the page"
+fi
+
+# a bash of its own completes: flags of a command, values of a flag, nothing for a number
+completion=$root/usr/share/bash-completion/completions/spillway
+complete() {
+    bash -c '. "$0" || exit 1; COMP_WORDS=(spillway "$@"); COMP_CWORD=$#; compopt() { :; }; _spillway; echo "${COMPREPLY[*]}"' \
+        "$completion" "$@"
+}
+if command -v bash >/dev/null; then
+    [ "$(complete run --top-)" = "--top-k --top-p" ] || complain "completion of run --top-: $(complete run --top-)"
+    [ "$(complete run --kv f)" = "f16 f32" ] || complain "completion of --kv: $(complete run --kv f)"
+    [ "$(complete insp)" = "inspect" ] || complain "completion of insp: $(complete insp)"
+    [ -z "$(complete run -n '')" ] || complain "completion of a number: $(complete run -n '')"
+else
+    echo "install: no bash here to complete"
+fi
+
+unit=$root/usr/lib/systemd/system/spillway.service
+if command -v systemd-analyze >/dev/null; then
+    # the root holds only what was installed: what the system itself would bring is not looked at
+    told=$(systemd-analyze verify --man=no --recursive-errors=no --root="$root" "$unit" 2>&1 | grep spillway)
+    [ -z "$told" ] || complain "the unit: $told"
+else
+    echo "install: no systemd-analyze here to verify the unit"
+fi
+
+put uninstall
+left=$(find "$root" -type f)
+[ -z "$left" ] || complain "uninstall leaves $left"
+[ $bad = 0 ] && echo "install: ok"
+exit $bad
