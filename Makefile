@@ -72,7 +72,7 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   serve/call serve/status serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \
                   cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
-                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi cmd_doctor
+                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN            = engine/main
 
 # ---- objects and archives ------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ struct eng_config {
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
     const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead "1,5,10" or "1-200" */
-    float target_ms, draft_ms, acceptance, contention;
+    float target_ms, draft_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
     enum kn_isa isa;

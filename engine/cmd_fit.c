@@ -31,8 +31,8 @@ struct fit {
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_POINT];
-    int n_pass, n_draft;
+    struct spec_point pass[MOST_POINT], choose[MOST_POINT];
+    int n_pass;
     struct { int n_seq, depth; } at[MOST_POINT];
     struct spec_fit fit;
 };
@@ -70,6 +70,10 @@ static int read_prompts(struct fit *f, int n)
         int got = eng_step(f->engine, f->event);
         if (got < 0)
             return got;
+        for (int i = 0; i < got; i++)
+            if (f->event[i].finish != ENG_RUNNING)
+                return f->event[i].status ? f->event[i].status
+                                          : kn_fail(KN_ELIMIT, "a sequence ended while its prompt was read");
         done = 0;
         for (int i = 0; i < n; i++)
             done += eng_session_computed(f->session[i]) >= N_PROMPT;
@@ -134,6 +138,10 @@ static int measure(struct fit *f)
     int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
         error = eng_disk_measure(f->config->model, &f->disk_Bps);
+    if (error == KN_EUNSUPPORTED) {
+        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
+        error = 0;
+    }
     for (int i = 0; i < 6 && seqs[i] * 2 <= most && !error; i++)
         for (int k = 0; k < 5 && !error; k++) {
             struct taken t;

@@ -111,10 +111,10 @@ void eng_draft_enter(struct eng_session *s)
     }
 }
 
-void eng_draft_leave(struct eng_session *s)
+void eng_draft_leave(struct eng_session *s, bool ended)
 {
     for (int i = 0; i < s->engine->n_drafter; i++)
-        s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s);
+        s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s, ended);
 }
 
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
@@ -174,7 +174,8 @@ static void draft(struct eng_engine *e, int drafter, int depth)
 static void cut(struct eng_engine *e)
 {
     for (int i = 0; i < e->n_due; i++)
-        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree };
+        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree,
+                                       .n_asked = e->n_node[i] };
     spec_control_cut(e->control, e->cut, e->n_due, 0);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
@@ -223,21 +224,25 @@ void eng_draft(struct eng_engine *e, int n_beside)
 
 /* ---- what became of it ------------------------------------------------------------------------------------ */
 
+void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
+{
+    *out = (struct off_stats){ 0 };
+    if (e->control && moe_model_store(e->model))
+        off_stats_get(moe_model_store(e->model), out);
+}
+
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
 {
-    struct off_store *store = moe_model_store(e->model);
-    struct off_stats now = { 0 };
+    struct off_stats now;
     if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due)
         return;
-    if (store)
-        off_stats_get(store, &now);
+    eng_draft_look(e, &now);
     spec_control_learn(e->control, &(struct spec_step){
         .n_row = n_row, .draft_ns = (double)e->draft_ns, .pass_ns = (double)pass_ns,
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
         .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
         .n_beside = n_beside });
-    e->store_then = now;
 }
 
 int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
@@ -253,6 +258,9 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
 
 static int open_control(struct eng_engine *e)
 {
+    if (e->opt.verify != SPEC_COUPLED)
+        kn_say(KN_LOG_WARN, "--verify: no drafter here draws from a distribution of its own, so the text is the "
+               "coupled one's");
     struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
                                       .rule = e->opt.verify, .gamma = SPEC_AUTO };
     size_t n = (size_t)e->opt.n_parallel;

@@ -158,13 +158,18 @@ static int load(struct eng_drafter *base)
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
-static void leave(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
+{
+    (void)base;
+    (void)s;
+    (void)ended;
+}
 
 /* Guesses were never part of what is known. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
     (void)n_kept;
-    eng_draft_mark(base, s, s->n_token - n_new - 1, *eng_draft_known(base, s));
+    eng_draft_mark(base, s, kn_max(s->n_token - n_new - 1, 0), *eng_draft_known(base, s));
 }
 
 /* ---- a level's rows ---------------------------------------------------------------------------------------- */
@@ -179,11 +184,11 @@ static void ask(struct draft_eagle *d, struct item *it, int guess, int *n_want)
 }
 
 /* Rows for what it does not know yet of a text; the first token has none.  The text's last is continued, if
- * there is room to reach it; else there will be no draft. */
-static void lay_text(struct draft_eagle *d, struct item *it, int *n_row, int *n_want)
+ * there is room to reach it; else there will be no draft.  n_behind others are to have at least a row each. */
+static void lay_text(struct draft_eagle *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_session *s = it->s;
-    int room = MOST_ROW + d->base.engine->opt.n_parallel - *n_row;
+    int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row;
     int at = kn_min(eng_draft_first_unknown(&d->base, s), s->n_token - 1), from = at;
     while (at < s->n_token && room > 0) {
         int n = eng_draft_span(s, at, s->n_token, room);
@@ -224,38 +229,69 @@ static void lay_guess(struct draft_eagle *d, struct item *it, int guess, int *n_
     ask(d, it, guess, n_want);
 }
 
-static void lay_level(struct draft_eagle *d, struct item *it, int *n_row, int *n_want)
+static void lay_level(struct draft_eagle *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n = it->n_front, front[TOP];
     memcpy(front, it->front, sizeof front);
     it->n_front = 0;
     if (it->level == 0)
-        lay_text(d, it, n_row, n_want);
+        lay_text(d, it, n_behind, n_row, n_want);
     for (int i = 0; it->level > 0 && i < n; i++)
         lay_guess(d, it, front[i], n_row, n_want);
 }
 
 /* ---- guesses -------------------------------------------------------------------------------------------------- */
 
-/* A chain chooses as the model will, with the same noise; a tree has the likeliest. */
+/* A chain chooses as the model will, with the same noise. */
+static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
+{
+    const struct eng_session *s = it->s;
+    struct spec_choice c;
+    int n = s->n_token + it->level;
+    if (spec_sample(sampler, &s->sampling, logits, s->token, n, n, &c))
+        return 0;
+    *top = (struct spec_top){ c.token, c.logprob };
+    return 1;
+}
+
+/* The same in a tree: the model's choice is the largest of logit / T + noise, so what the head has near the top
+ * of that is likely, as if the two differed by noise of the same kind once more. */
+static void weigh(const struct item *it, struct spec_top *top, int n)
+{
+    const struct spec_params *p = &it->s->sampling;
+    double key[TOP], sum = 0, likeliest = (double)top[0].logprob;
+    for (int i = 0; i < n; i++) {
+        struct spec_top t = top[i];
+        double k = kn_exp(((double)t.logprob - likeliest) / (double)p->temperature +
+                          spec_noise(p->seed, p->choice, it->s->n_token + it->level, t.token));
+        int at = i;
+        for (; at > 0 && key[at - 1] < k; at--) {
+            key[at] = key[at - 1];
+            top[at] = top[at - 1];
+        }
+        key[at] = k;
+        top[at] = t;
+        sum += k;
+    }
+    for (int i = 0; i < n; i++)
+        top[i].logprob = (float)kn_log(key[i] > sum * 1e-30 ? key[i] / sum : 1e-30);
+}
+
 static void choose_row(void *arg, int i, int thread)
 {
     struct draft_eagle *d = arg;
     struct item *it = d->asks[i];
-    struct eng_session *s = it->s;
     struct spec_sampler *sampler = d->base.engine->chooser[thread].sampler;
     const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
     struct spec_top *top = d->top + (size_t)i * TOP;
-    struct spec_choice c;
-    int n = s->n_token + it->level;
-    if (!d->chain) {
-        d->n_top[i] = kn_min(TOP, eng_vocab_size(d->base.engine->vocab));
-        spec_top(sampler, logits, d->n_top[i], top);
+    if (d->chain) {
+        d->n_top[i] = choose(it, sampler, logits, top);
         return;
     }
-    d->n_top[i] = spec_sample(sampler, &s->sampling, logits, s->token, n, n, &c) == 0;
-    if (d->n_top[i])
-        *top = (struct spec_top){ c.token, c.logprob };
+    d->n_top[i] = kn_min(TOP, eng_vocab_size(d->base.engine->vocab));
+    spec_top(sampler, logits, d->n_top[i], top);
+    if (it->s->sampling.temperature > 0)
+        weigh(it, top, d->n_top[i]);
 }
 
 /* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself
@@ -330,7 +366,7 @@ static int draft_level(struct draft_eagle *d, int n_item)
     int n_row = 0, n_want = 0;
     for (int i = 0; i < n_item; i++)
         if (d->item[i].goes_on)
-            lay_level(d, &d->item[i], &n_row, &n_want);
+            lay_level(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);

@@ -134,23 +134,31 @@ static int load(struct eng_drafter *base)
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
-static void leave(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
+{
+    (void)base;
+    (void)s;
+    (void)ended;
+}
 
-/* What a draft added and was not kept has to go. */
+/* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
-    int *n = eng_draft_known(base, s), before = s->n_token - n_new;
-    *n = kn_min(*n, before + n_kept);
-    eng_draft_mark(base, s, before - 1, *n);
+    const struct eng_seat *seat = s->seat;
+    int *n = eng_draft_known(base, s), before = s->n_token - n_new, mine = 0;
+    while (mine < n_kept && seat->tree.source[seat->verify.path[mine]] >> base->number & 1)
+        mine++;
+    *n = kn_min(*n, before + mine);
+    eng_draft_mark(base, s, kn_max(before - 1, 0), *n);
 }
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
 /* Rows for what it does not know yet of one text, as far as there is room; a block that may be shared is
- * written whole, in one pass, by one session. */
-static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int *n_row)
+ * written whole, in one pass, by one session.  n_behind others are to have at least a row each. */
+static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int n_behind, int *n_row)
 {
-    int room = MOST_ROW + d->base.engine->opt.n_parallel - *n_row, from = at;
+    int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row, from = at;
     while (at < n_text && room > 0) {
         int n = eng_draft_span(s, at, n_text, room);
         if (n == 0)
@@ -166,12 +174,12 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
 }
 
 /* The last row wants logits if it is the text's last; else there will be no draft. */
-static void lay_rows(struct draft_model *d, struct item *it, int *n_row, int *n_want)
+static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n_text = it->s->n_token + it->n, at = *eng_draft_known(&d->base, it->s);
     if (it->n == 0)
         at = eng_draft_first_unknown(&d->base, it->s);
-    at = lay_text(d, it->s, at, n_text, n_row);
+    at = lay_text(d, it->s, at, n_text, n_behind, n_row);
     *eng_draft_known(&d->base, it->s) = at;
     it->goes_on = at == n_text;
     if (it->goes_on)
@@ -219,7 +227,7 @@ static int draft_token(struct draft_model *d, int n_item)
     int n_row = 0, n_want = 0;
     for (int i = 0; i < n_item; i++)
         if (d->item[i].goes_on)
-            lay_rows(d, &d->item[i], &n_row, &n_want);
+            lay_rows(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);

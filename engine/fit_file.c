@@ -20,11 +20,14 @@ static double *field_of(struct spec_cost_model *c, size_t i) { return (double *)
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit)
 {
     struct spec_cost_model c = fit->cost;
+    char name[128];                             /* who reads it takes lines of 200 bytes */
     FILE *out = fopen(path, "w");
     if (!out)
         return kn_fail(KN_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    fprintf(out, "# what passes of %s take on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
-                 "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", model, fit->error,
+    moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
+    fprintf(out, "# what passes take on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
+                 "# model %s\n"
+                 "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name, fit->error,
             fit->held_error, fit->rows_most);
     for (size_t i = 0; i < N_FIELD; i++)
         fprintf(out, "%s=%.9g\n", field[i].name, *field_of(&c, i));

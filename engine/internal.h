@@ -179,7 +179,7 @@ struct eng_engine {
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
     int *due_seat;                              /* [n_parallel] their seats' numbers */
     uint64_t draft_ns;                          /* of the pass under way */
-    struct off_stats store_then;                /* after the last pass that was learnt from */
+    struct off_stats store_then;                /* before the pass under way */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
     bool features;                              /* a drafter reads what the model thinks */
@@ -216,15 +216,14 @@ struct eng_drafter_kind {
     const char *name;
     /* The session has got a seat; or loses it. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
-    void (*leave)(struct eng_drafter *d, struct eng_session *s);
+    void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
     /* Tokens were committed; n_kept of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
     int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
     void (*close)(struct eng_drafter *d);
-    /* NULL: it takes nothing but what open took. */
-    int  (*load)(struct eng_drafter *d);
-    struct eng_extra (*need)(const struct eng_drafter *d);
+    int  (*load)(struct eng_drafter *d);        /* NULL: nothing is to be read */
+    struct eng_extra (*need)(const struct eng_drafter *d);      /* beside what open took; NULL: nothing */
 };
 
 struct eng_drafter {
@@ -243,9 +242,10 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e);
 
 /* Drafts for those of the pass that are due: their seats' trees. */
 void eng_draft(struct eng_engine *e, int n_beside);
+void eng_draft_look(const struct eng_engine *e, struct off_stats *out);     /* the store, if anyone learns */
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns);
 void eng_draft_enter(struct eng_session *s);
-void eng_draft_leave(struct eng_session *s);
+void eng_draft_leave(struct eng_session *s, bool ended);
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
 int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);

@@ -28,7 +28,8 @@ void eng_session_close(struct eng_session *s)
 
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
-    int n_vocab = moe_model_shape(e->model)->n_vocab;
+    /* rows beyond the vocabulary are padding, and drafters have less of it, or none */
+    int n_vocab = e->n_drafter ? eng_vocab_size(e->vocab) : moe_model_shape(e->model)->n_vocab;
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
     if (r->n_token > e->opt.n_ctx)

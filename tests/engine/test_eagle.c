@@ -19,9 +19,10 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
 {
     struct eng_engine *e;
     struct eng_options o = { .model = MODEL, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .gamma = 8, .n_draft = 1 };
+                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .gamma = 60, .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     assert_int_equal(eng_open(&e, &o), 0);
+    eng_set_gamma(e, 8);
     return e;
 }
 
@@ -196,28 +197,35 @@ static void a_draft_is_of_the_text_alone(void **state)
     eng_ids_free(&ids);
 }
 
-/* Of all that it has seen a tree has the likeliest, and no path is likelier than its beginning. */
+/* No path is likelier than its beginning, and of a wide tree's nodes a narrow one has the likeliest. */
 static void the_tree_holds_the_likeliest(void **state)
 {
     (void)state;
     struct eng_ids ids = { 0 };
     int32_t text[N_CTX];
-    double sum[2] = { 0 };
-    for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_eagle(shape[1 + i], KN_ISA_COUNT - 1, 512);
-        ids.n = 0;
-        assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    struct eng_engine *e = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
+    assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    eng_set_gamma(e, 60);
+    record(e, &ids, text, 1);
+    struct spec_tree wide = pass[0].tree;
+    assert_int_equal(wide.n, 60);
+    for (int k = 0; k < wide.n; k++)
+        assert_true(wide.parent[k] == SPEC_ROOT || wide.survival[k] <= wide.survival[wide.parent[k]]);
+    for (int gamma = 2; gamma <= 20; gamma += 6) {
+        eng_set_gamma(e, gamma);
         record(e, &ids, text, 1);
         const struct spec_tree *t = &pass[0].tree;
-        assert_int_equal(t->n, 8);
-        for (int k = 0; k < t->n; k++) {
-            assert_true(t->parent[k] == SPEC_ROOT || t->survival[k] <= t->survival[t->parent[k]]);
-            assert_true(i == 0 || k == 0 || t->survival[k] <= t->survival[k - 1]);
-            sum[i] += (double)t->survival[k];
+        int deepest = 0;
+        assert_int_equal(t->n, gamma);
+        for (int k = 0; k < gamma; k++) {       /* both stand in that order */
+            assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
+                        t->survival[k] == wide.survival[k]);
+            assert_true(k == 0 || t->survival[k] <= t->survival[k - 1]);
+            deepest = kn_max(deepest, t->depth[k]);
         }
-        eng_close(e);
+        assert_true(gamma < 8 || deepest > 2);
     }
-    assert_true(sum[1] > sum[0]);
+    eng_close(e);
     eng_ids_free(&ids);
 }
 
