@@ -11,15 +11,21 @@
 
 /* ---- what is wished for -------------------------------------------------------------------------------- */
 
-static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "oracle" };
+static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "oracle" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
+    static const char *const tree[] = { "tree=dynamic", "tree=static", "tree=chain" };
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
         return 0;
     }
+    for (int i = 0; w->kind == ENG_DRAFT_EAGLE && i < 3; i++)
+        if (n == strlen(tree[i]) && !memcmp(text, tree[i], n)) {
+            w->tree = (enum eng_tree)i;
+            return 0;
+        }
     return kn_fail(KN_EINVAL, "--draft: '%.*s' is no option of %s", (int)n, text, kind_name[w->kind]);
 }
 
@@ -36,9 +42,11 @@ static int parse_argument(struct eng_draft_wish *w, const char *text, size_t n)
             return 0;
         return kn_fail(KN_EINVAL, "--draft: oracle takes a probability, as in oracle:0.8");
     }
-    if (w->kind == ENG_DRAFT_MODEL && !n)
-        return kn_fail(KN_EINVAL, "--draft: model takes a file, as in model:draft.gguf");
-    if (n && w->kind != ENG_DRAFT_MODEL && w->kind != ENG_DRAFT_SUFFIX)
+    bool network = w->kind == ENG_DRAFT_MODEL || w->kind == ENG_DRAFT_EAGLE;
+    if (network && !n)
+        return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", kind_name[w->kind],
+                       kind_name[w->kind]);
+    if (n && !network && w->kind != ENG_DRAFT_SUFFIX)
         return kn_fail(KN_EINVAL, "--draft: %s takes no argument", kind_name[w->kind]);
     return 0;
 }
@@ -51,8 +59,8 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
     while (kind < N_KIND && (strlen(kind_name[kind]) != n || memcmp(kind_name[kind], text, n)))
         kind++;
     if (kind == N_KIND)
-        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE or "
-                       "oracle:P are", (int)n, text);
+        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
+                       "eagle:FILE or oracle:P are", (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     text += n;
     n = *text == ':' ? strcspn(text + 1, ",") : 0;
@@ -73,21 +81,21 @@ int eng_drafters_load(struct eng_engine *e)
 {
     int error = 0;
     for (int i = 0; i < e->n_drafter && !error; i++)
-        if (eng_draft_is_model(e->drafter[i]))
-            error = eng_draft_model_load(e->drafter[i]);
+        if (e->drafter[i]->kind->load)
+            error = e->drafter[i]->kind->load(e->drafter[i]);
     return error;
 }
 
 struct eng_extra eng_drafters_need(const struct eng_engine *e)
 {
     struct eng_extra all = { 0 };
-    for (int i = 0; i < e->n_drafter; i++) {
-        const struct eng_drafter *d = e->drafter[i];
-        struct eng_extra one = eng_draft_is_model(d) ? eng_draft_model_need(d) : eng_draft_text_need(d);
-        all.weights += one.weights;
-        all.step += one.step;
-        all.slot += one.slot;
-    }
+    for (int i = 0; i < e->n_drafter; i++)
+        if (e->drafter[i]->kind->need) {
+            struct eng_extra one = e->drafter[i]->kind->need(e->drafter[i]);
+            all.weights += one.weights;
+            all.step += one.step;
+            all.slot += one.slot;
+        }
     return all;
 }
 
@@ -295,7 +303,9 @@ int eng_drafters_open(struct eng_engine *e)
         if (w->kind == ENG_DRAFT_NONE)
             continue;
         struct eng_drafter **d = &e->drafter[e->n_drafter];
-        error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w) : eng_draft_text_open(d, e, w);
+        error = w->kind == ENG_DRAFT_MODEL   ? eng_draft_model_open(d, e, w)
+                : w->kind == ENG_DRAFT_EAGLE ? eng_draft_eagle_open(d, e, w)
+                                             : eng_draft_text_open(d, e, w);
         if (error)
             break;
         (*d)->number = e->n_drafter++;
