@@ -64,6 +64,7 @@ static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 {
     tell(h, &(struct eng_told_job){.job = job,
                                    .at_ns = kn_now_ns(),
+                                   .begun_ns = job->begun_ns,
                                    .token = ENG_NO_TOKEN,
                                    .finish = ENG_FAILED,
                                    .status = status});
@@ -80,6 +81,7 @@ static void forget(struct eng_hub *h, int i)
 /* Under the lock. */
 static void drop_cancelled(struct eng_hub *h)
 {
+    h->any_cancelled = false;                   /* who leaves while tell_end waits for room sets it anew */
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)
@@ -87,7 +89,6 @@ static void drop_cancelled(struct eng_hub *h)
         forget(h, i);
         tell_end(h, job, KN_ECANCELLED);
     }
-    h->any_cancelled = false;
 }
 
 /* Those that are new. */
@@ -140,6 +141,8 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
     kn_assert(i >= 0);
     struct eng_told_job t = {.job = h->running[i],
                              .at_ns = now,
+                             .begun_ns = h->running[i]->begun_ns,
+                             .n_cached = eng_session_cached(e->session),
                              .token = e->token,
                              .logprob = e->logprob,
                              .n_top = e->n_top,
@@ -170,7 +173,6 @@ static void note_begun(struct eng_hub *h, uint64_t now)
         if (job->begun_ns || eng_session_waits(job->session))
             continue;
         job->begun_ns = now;
-        job->n_cached = eng_session_cached(job->session);
     }
 }
 
@@ -309,7 +311,6 @@ int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
     for (int i = 0; i < n && !error; i++) {
         job[i]->submitted_ns = now;
         job[i]->begun_ns = 0;
-        job[i]->n_cached = 0;
         job[i]->session = NULL;
         job[i]->cancelled = false;
         job[i]->next = NULL;

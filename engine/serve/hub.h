@@ -27,10 +27,9 @@ struct eng_job {
     struct eng_request request;                 /* the asker's */
     void *owner;
     int choice;
-    /* The hub's, and the asker's to read from the first event on: */
-    uint64_t submitted_ns, begun_ns;            /* begun: in the passes for the first time */
-    int n_cached;                               /* prompt tokens found computed */
+    uint64_t submitted_ns;
     /* the hub's alone */
+    uint64_t begun_ns;
     struct eng_session *session;
     bool cancelled;
     struct eng_job *next;
@@ -38,7 +37,8 @@ struct eng_job {
 
 struct eng_told_job {
     struct eng_job *job;
-    uint64_t at_ns;
+    uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
+    int n_cached;                               /* prompt tokens found computed, so far */
     int32_t token;                              /* ENG_NO_TOKEN: none */
     float logprob;
     int n_top;

@@ -91,7 +91,8 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
 struct srv_choice {
     struct eng_job job;
     bool lent;
-    uint64_t first_ns, last_ns;
+    uint64_t begun_ns, first_ns, last_ns;       /* 0: not yet */
+    int n_cached;
 };
 
 struct srv_call {
