@@ -186,7 +186,8 @@ static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
 
 /* layers: number of a layer and of its experts; then a letter for each expert, layer after layer:
  * tier    . disk, r on its way from there, h host memory, d device
- * heat    the square root of the share of the layer's last turns that used it, 0 to Z in 62 steps */
+ * heat    the square root of the share of the layer's last turns that used it, 0 to Z in 62 steps
+ */
 static void write_spots(struct eng_server *s, struct eng_bytes *out)
 {
     static const char tier[] = {[OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd'};
@@ -201,7 +202,8 @@ static void write_spots(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, ",\"layers\":[");
     for (int i = 0, first = 0; i < n; i++)
         if (i + 1 == n || s->spot[i + 1].group != s->spot[first].group) {
-            eng_bytes_format(out, "%s[%d,%d]", first ? "," : "", s->spot[first].group, i + 1 - first);
+            eng_bytes_format(out, "%s[%d,%d]", first ? "," : "", s->spot[first].group,
+                             i + 1 - first);
             first = i + 1;
         }
     eng_bytes_text(out, "],\"tier\":\"");
@@ -218,8 +220,7 @@ static void write_memory(struct eng_server *s, const struct eng_hub_view *v, str
     eng_bytes_format(out,
                      ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
                      "\"kv_blocks_used\":%d",
-                     v->budget_bytes, eng_memory_used(), v->engine.n_kv_block,
-                     v->engine.n_kv_used);
+                     v->budget_bytes, eng_memory_used(), v->engine.n_kv_block, v->engine.n_kv_used);
     if (eng_hub_state(s->hub) == ENG_HUB_READY) {
         const struct eng_split *m = eng_memory(eng_hub_engine(s->hub));
         eng_bytes_format(out,
@@ -242,13 +243,14 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
             int tokens = eng_reply_tokens(c->reply, i);
             if (!o->lent)
                 continue;
-            eng_bytes_format(
-                out,
-                "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
-                "\"tokens_per_s\":%.3f}",
-                n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9,
-                o->job.request.n_token, tokens,
-                tokens > 1 ? (double)(tokens - 1) / ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9) : 0);
+            eng_bytes_format(out,
+                             "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
+                             "\"tokens_per_s\":%.3f}",
+                             n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9,
+                             o->job.request.n_token, tokens,
+                             tokens > 1 ? (double)(tokens - 1) /
+                                              ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9)
+                                        : 0);
         }
     eng_bytes_text(out, "]");
 }
