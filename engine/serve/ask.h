@@ -78,8 +78,10 @@ struct eng_desk {
     bool text_arguments;         /* see eng_desk_learn */
 };
 
-/* Finds out what form of a call's arguments the chat template takes: once, when chat is set. */
-void eng_desk_learn(struct eng_desk *desk);
+/* Finds out from the chat template by which marks the model thinks and calls, which *style keeps and
+ * desk->speech says from then on, and what form of a call's arguments it takes: once, when chat and
+ * vocab are set, while the model's file is open. */
+void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
 
 /* What is this request's own. */
 struct eng_arrival {
