@@ -53,7 +53,7 @@ ENG_COMMANDS(ENG_DECLARE)
 
 /* Each field is one flag of the table in config.c, where its range and default stand too. */
 struct eng_config {
-    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config;
+    const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *errors;                                 /* of a batch; NULL: beside its output */
     const char *batches;                                /* "1,4,16" */
@@ -70,13 +70,14 @@ struct eng_config {
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
     const char *what, *preset, *method, *lookahead;     /* of simulate; lookahead "1,5,10" or "1-200" */
-    float target_ms, draft_ms, acceptance, contention;
+    float target_ms, draft_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
     enum kn_isa isa;
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
+    int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI; tokens of their blocks */
     enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
          retry_failed;

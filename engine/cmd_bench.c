@@ -29,7 +29,7 @@
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
 #define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
 #define WINDOW      8                           /* passes over which hits are compared */
-#define DRAFT_WARM  4                           /* passes of a block that are not timed */
+#define DRAFT_WARM  8                           /* tokens of a block that are not timed */
 #define MAX_ROUNDS  64
 #define HUGE_STRETCH 1e9                        /* prompts are timed in whole chunks, whoever waits */
 
@@ -42,6 +42,7 @@ struct bench {
     struct eng_event *event;                    /* [eng_event_room] */
     int32_t *prompt;                            /* [n_prompt] */
     int32_t *said;                              /* [most][n_gen] without drafts */
+    int *n_said;                                /* [most] */
     char drafter[64];                           /* its name in the output */
     bool streams;                               /* not all experts fit */
 };
@@ -265,6 +266,8 @@ static int stop_clock(struct bench *b, struct start *s, struct figure *f, double
     kn_free(s->trace.item);
     f->least_read = (double)least;
     f->passes = (double)(engine.n_pass - s->engine.n_pass);
+    if (f->passes < 1)
+        return kn_fail(KN_EINVAL, "--gen %d is over before the clock starts: raise it", b->config->n_gen);
     f->rows = (double)(engine.n_row - s->engine.n_row);
     f->tokens = f->tokens > 0 ? f->tokens : (double)(engine.n_token - s->engine.n_token);
     f->logits = f->logits > 0 ? f->logits : f->rows;
@@ -316,10 +319,10 @@ static int restart(struct bench *b, int batch)
     return error ? error : run_passes(b, batch, 0);
 }
 
-/* Until the first has said all that is to be said. */
-static int run_until_said(struct bench *b, int batch)
+/* Until the first has said so much. */
+static int run_until(struct bench *b, int batch, int n_said)
 {
-    for (int most = 0; most < b->config->n_gen;) {
+    for (int most = 0; most < n_said;) {
         int got = eng_step(b->engine, b->event);
         for (int i = 0; i < got; i++)
             if (b->event[i].finish == ENG_FAILED)
@@ -343,37 +346,45 @@ static int compare(const struct bench *b, int batch)
     for (int i = 0; i < batch; i++) {
         int n;
         const int32_t *token = eng_session_tokens(b->session[i], &n);
-        n = kn_min(n - b->config->n_prompt, b->config->n_gen);
+        n = kn_min(n - b->config->n_prompt, b->n_said[i]);
         if (memcmp(said_of(b, i), token + b->config->n_prompt, (size_t)n * sizeof *token))
             return kn_fail(KN_ECORRUPT, "sequence %d said something else with drafts: this must not be", i);
     }
     return 0;
 }
 
-/* One block; the first passes only warm up. */
+static void note_said(struct bench *b, int batch)
+{
+    for (int i = 0; i < batch; i++) {
+        int n;
+        const int32_t *token = eng_session_tokens(b->session[i], &n);
+        b->n_said[i] = kn_min(n - b->config->n_prompt, b->config->n_gen);
+        memcpy(said_of(b, i), token + b->config->n_prompt, (size_t)b->n_said[i] * sizeof *token);
+    }
+}
+
+/* One block; its beginning only warms up. */
 static int run_block(struct bench *b, int batch, bool drafts, struct figure *f)
 {
     const struct eng_config *c = b->config;
-    int warm = kn_min(DRAFT_WARM, c->n_gen / 4), error = restart(b, batch);
+    int error = restart(b, batch);
     double n = c->n_prompt, m = c->n_gen;
     struct start start;
     *f = (struct figure){ .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL,
                           .gamma = drafts ? c->gamma : 0, .settled = true };
     if (!error && drafts) {
         for (int i = 0; i < batch; i++)
-            eng_session_tell(b->session[i], said_of(b, i), c->n_gen);
+            eng_session_tell(b->session[i], said_of(b, i), b->n_said[i]);
         eng_set_gamma(b->engine, c->gamma);
     }
-    if (error || (warm && (error = run_passes(b, batch, warm))) ||
-        (error = start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine))) || (error = run_until_said(b, batch)))
+    if (error || (error = run_until(b, batch, kn_min(DRAFT_WARM, c->n_gen / 4))) ||
+        (error = start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + b->engine->n_draft_row)) ||
+        (error = run_until(b, batch, c->n_gen)) || (error = stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    error = stop_clock(b, &start, f, batch * m * (n + m / 2));
-    if (!error && drafts)
+    if (drafts)
         return compare(b, batch);
-    for (int i = 0; i < batch && !error; i++)
-        memcpy(said_of(b, i), eng_session_tokens(b->session[i], &warm) + c->n_prompt,
-               (size_t)c->n_gen * sizeof *b->said);
-    return error;
+    note_said(b, batch);
+    return 0;
 }
 
 /* Of pairs of blocks: the mean ratio, and the half width of its 95 % interval (Student's t). */
@@ -435,7 +446,7 @@ static int bench_batch(struct bench *b, int batch)
         error = stop_clock(b, &start, &decode, batch * m * (n + warm + (m + 1) / 2));
     }
     close_all(b, batch);
-    return !error && c->n_gen && c->n_draft ? bench_drafts(b, batch) : error;
+    return !error && c->n_gen && *b->drafter ? bench_drafts(b, batch) : error;
 }
 
 /* Before the model is there, so that its memory and the probe's are never taken together. */
@@ -466,7 +477,9 @@ static void name_drafters(struct bench *b)
     size_t n = 0;
     for (int i = 0; i < b->config->n_draft && n < sizeof b->drafter; i++) {
         const struct eng_draft_wish *w = &b->config->draft[i];
-        n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", i ? "+" : "", name[w->kind]);
+        if (w->kind == ENG_DRAFT_NONE)
+            continue;
+        n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", n ? "+" : "", name[w->kind]);
         if (w->kind == ENG_DRAFT_ORACLE && n < sizeof b->drafter)
             n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, ":%g", w->right);
     }
@@ -506,7 +519,8 @@ static int open_bench(struct bench *b)
     b->event = kn_calloc((size_t)eng_event_room(b->engine), sizeof *b->event);
     b->prompt = kn_calloc((size_t)c->n_prompt, sizeof *b->prompt);
     b->said = kn_calloc((size_t)b->most * (size_t)kn_max(1, c->n_gen), sizeof *b->said);
-    if (!b->session || !b->event || !b->prompt || !b->said)
+    b->n_said = kn_calloc((size_t)b->most, sizeof *b->n_said);
+    if (!b->session || !b->event || !b->prompt || !b->said || !b->n_said)
         return kn_fail(KN_ENOMEM, "no memory for %d sequences", b->most);
     return 0;
 }
@@ -550,5 +564,6 @@ int eng_cmd_bench(const struct eng_config *config)
     kn_free(b.event);
     kn_free(b.prompt);
     kn_free(b.said);
+    kn_free(b.n_said);
     return error ? 2 : 0;
 }

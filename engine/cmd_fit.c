@@ -4,13 +4,14 @@
  * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
  * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
  * what is verified costs the same whatever is kept.  Of several passes the lower quartile counts: other work on
- * the machine only ever adds.  The fit is of absolute times (speculative/fit.h). */
+ * the machine only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
+ * controller's first opinion: --fit. */
 #include "engine/cli.h"
 #include "engine/disk.h"
 #include "engine/engine.h"
+#include "engine/fit_file.h"
 #include "engine/internal.h"
 #include "engine/measure.h"
-#include "speculative/fit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,8 @@ struct fit {
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_POINT];
-    int n_pass, n_draft;
+    struct spec_point pass[MOST_POINT], choose[MOST_POINT];
+    int n_pass;
     struct { int n_seq, depth; } at[MOST_POINT];
     struct spec_fit fit;
 };
@@ -69,6 +70,10 @@ static int read_prompts(struct fit *f, int n)
         int got = eng_step(f->engine, f->event);
         if (got < 0)
             return got;
+        for (int i = 0; i < got; i++)
+            if (f->event[i].finish != ENG_RUNNING)
+                return f->event[i].status ? f->event[i].status
+                                          : kn_fail(KN_ELIMIT, "a sequence ended while its prompt was read");
         done = 0;
         for (int i = 0; i < n; i++)
             done += eng_session_computed(f->session[i]) >= N_PROMPT;
@@ -133,6 +138,10 @@ static int measure(struct fit *f)
     int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
         error = eng_disk_measure(f->config->model, &f->disk_Bps);
+    if (error == KN_EUNSUPPORTED) {
+        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
+        error = 0;
+    }
     for (int i = 0; i < 6 && seqs[i] * 2 <= most && !error; i++)
         for (int k = 0; k < 5 && !error; k++) {
             struct taken t;
@@ -179,22 +188,6 @@ static void print_points(const struct fit *f)
            f->config->json ? f->fit.error : 100 * f->fit.error, f->config->json ? f->fit.worst : 100 * f->fit.worst,
            f->config->json ? f->fit.held_error : 100 * f->fit.held_error,
            f->config->json ? f->fit.held_worst : 100 * f->fit.held_worst);
-}
-
-static int write_constants(const struct fit *f)
-{
-    const struct spec_cost_model *c = &f->fit.cost;
-    FILE *out = fopen(f->config->output, "w");
-    if (!out)
-        return kn_fail(KN_EIO, "%s: cannot be written: %m", f->config->output);
-    fprintf(out, "# what passes of %s take on this machine, in nanoseconds: speculative/cost.h\n"
-                 "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n"
-                 "fixed_ns=%.6g\ndense_ns=%.6g\nload_ns=%.6g\nexpert_ns=%.6g\nridge=%.6g\ngrowth=%.9g\n"
-                 "choose_ns=%.6g\nchoose_row_ns=%.6g\ndraft_ns=%.6g\ndraft_row_ns=%.6g\nn_expert=%.0f\nn_used=%.0f\n",
-            f->config->model, f->fit.error, f->fit.held_error, f->fit.rows_most, c->fixed_ns, c->dense_ns,
-            c->load_ns, c->expert_ns, c->ridge, c->growth, c->choose_ns, c->choose_row_ns, c->draft_ns,
-            c->draft_row_ns, c->n_expert, c->n_used);
-    return fclose(out) ? kn_fail(KN_EIO, "%s: cannot be written: %m", f->config->output) : 0;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------- */
@@ -251,7 +244,7 @@ int eng_cmd_fit(const struct eng_config *config)
     if (!error && !(error = measure(f)) && !(error = fit_points(f))) {
         print_points(f);
         if (config->output)
-            error = write_constants(f);
+            error = eng_fit_write(config->output, config->model, &f->fit);
     }
     eng_close(f->engine);
     kn_free(f->event);

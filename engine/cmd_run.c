@@ -5,6 +5,7 @@
  * model's turns and every turn goes on from the KV of the last. */
 #include "engine/cli.h"
 #include "engine/chat.h"
+#include "engine/dsi.h"
 #include "engine/engine.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ struct run {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_session *session;
+    struct eng_dsi *dsi;                        /* NULL: the session's own steps */
     struct eng_event *event;
     char *piece, *shown;                        /* text of one token; what may be shown of it */
     struct eng_ids ids;                         /* the whole sequence */
@@ -24,14 +26,29 @@ struct run {
     uint32_t n_retry; /* another answer to the same message: other noise */
 };
 
+/* The memory of its workers comes out of the same budget. */
+static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, struct eng_options *o)
+{
+    struct eng_engine *e;
+    int error = eng_describe(&e, o);
+    if (error)
+        return error;
+    o->aside = eng_dsi_bytes(e, dsi);
+    eng_close(e);
+    if (!r->config->n_draft)
+        kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: nobody drafts");
+    return 0;
+}
+
 static int open_run(struct run *r)
 {
     const struct eng_config *c = r->config;
+    struct eng_dsi_options dsi = { .n_target = c->n_dsi, .lookahead = c->n_ahead, .n_thread = c->n_thread };
     struct eng_progress *bar;
-    int error = eng_progress_open(&bar, "loading", c->quiet);
-    if (error)
-        return error;
     struct eng_options o = eng_config_options(c);
+    int error = c->n_dsi ? prepare_dsi(r, &dsi, &o) : 0;
+    if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
+        return error;
     o.progress = eng_progress_counter(bar);
     error = eng_open(&r->engine, &o);
     eng_progress_close(bar);
@@ -43,6 +60,8 @@ static int open_run(struct run *r)
     r->shown = kn_alloc(room + ENG_STOP_BYTES);
     if (!r->event || !r->piece || !r->shown)
         return kn_fail(KN_ENOMEM, "no memory for the answer");
+    if (c->n_dsi && (error = eng_dsi_open(&r->dsi, r->engine, &dsi)))
+        return error;
     return eng_session_open(&r->session, r->engine);
 }
 
@@ -52,6 +71,7 @@ static void close_run(struct run *r)
     json_decref(r->messages);
     kn_free(r->said);
     eng_session_close(r->session);
+    eng_dsi_close(r->dsi);
     eng_close(r->engine);
     eng_ids_free(&r->ids);
     kn_free(r->event);
@@ -91,28 +111,56 @@ static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t 
     return say(r, eng_stop_feed(stop, bytes, n, r->shown));
 }
 
-static int take(struct run *r, const struct eng_event *event, struct eng_decoder *decoder,
-                struct eng_stop *stop, struct timing *t)
+/* What became of the answer so far: its text, and when. */
+struct telling { struct eng_decoder decoder; struct eng_stop stop; struct timing *t; };
+
+static int tell(struct run *r, struct telling *a, int32_t token)
 {
-    if (event->finish == ENG_FAILED)
-        return event->status;
-    if (event->token == ENG_NO_TOKEN)           /* only the prompt was read; nothing to add */
-        return 0;
-    t->n_token++;
-    if (!t->first_ns)
-        t->first_ns = kn_now_ns();
-    int error = eng_ids_push(&r->ids, event->token);
-    if (error || event->finish == ENG_STOP)     /* what ends an answer is no part of it */
-        return error;
-    return show(r, stop, r->piece, eng_decoder_feed(decoder, event->token, r->piece));
+    a->t->n_token++;
+    if (!a->t->first_ns)
+        a->t->first_ns = kn_now_ns();
+    int error = eng_ids_push(&r->ids, token);
+    if (error || (eng_vocab_is_stop(eng_vocab(r->engine), token) && !r->config->ignore_eos))
+        return error;                           /* what ends an answer is no part of it */
+    return show(r, &a->stop, r->piece, eng_decoder_feed(&a->decoder, token, r->piece));
+}
+
+static int run_steps(struct run *r, const struct eng_request *request, struct telling *a)
+{
+    int error = eng_session_start(r->session, request);
+    a->t->n_prompt = request->n_token;
+    while (!error && eng_session_runs(r->session) && !eng_terminal_stopped() && !a->stop.hit) {
+        int n = eng_step(r->engine, r->event);
+        error = n < 0 ? n : 0;
+        for (int k = 0; k < n && !error && !a->stop.hit; k++)
+            if (r->event[k].finish == ENG_FAILED)
+                error = r->event[k].status;
+            else if (r->event[k].token != ENG_NO_TOKEN)     /* else only the prompt was read */
+                error = tell(r, a, r->event[k].token);
+    }
+    a->t->n_prompt -= eng_session_cached(r->session);
+    eng_session_stop(r->session);
+    return error;
+}
+
+static int run_dsi(struct run *r, const struct eng_request *request, struct telling *a)
+{
+    int32_t token[16];
+    int n, error = eng_dsi_begin(r->dsi, request);
+    a->t->n_prompt = request->n_token;
+    while (!error && !eng_terminal_stopped() && !a->stop.hit && (n = eng_dsi_wait(r->dsi, token, 16)) != 0) {
+        error = n < 0 ? n : 0;
+        for (int k = 0; k < n && !error && !a->stop.hit; k++)
+            error = tell(r, a, token[k]);
+    }
+    return error;
 }
 
 /* Generates from r->ids, which gets the answer's tokens as well. */
 static int answer(struct run *r, struct timing *t)
 {
     const struct eng_config *c = r->config;
-    struct eng_decoder decoder;
-    struct eng_stop stop;
+    struct telling a = { .t = t };
     struct eng_request request = { .token = r->ids.id,
                                    .n_token = (int)r->ids.n,
                                    .n_predict = c->n_predict,
@@ -122,28 +170,20 @@ static int answer(struct run *r, struct timing *t)
     if (r->ids.n > INT32_MAX)
         return kn_fail(KN_ELIMIT, "the prompt has %zu tokens", r->ids.n);
     r->n_said = 0;
-    int error = eng_stop_init(&stop, c->stop, c->n_stop);
-    if (error || (error = eng_session_start(r->session, &request)))
+    int error = eng_stop_init(&a.stop, c->stop, c->n_stop);
+    if (error)
         return error;
-    eng_decoder_init(&decoder, eng_vocab(r->engine),
+    eng_decoder_init(&a.decoder, eng_vocab(r->engine),
                      ENG_DECODE_CONTINUE | (c->special ? 0 : ENG_DECODE_SKIP_SPECIAL));
-    *t = (struct timing){ .start_ns = kn_now_ns(),
-                          .n_prompt = request.n_token - eng_session_cached(r->session) };
+    *t = (struct timing){ .start_ns = kn_now_ns() };
     eng_stats_get(r->engine, &t->engine);
     if (moe_model_store(eng_model(r->engine)))
         off_stats_get(moe_model_store(eng_model(r->engine)), &t->store);
-    while (!error && eng_session_runs(r->session) && !eng_terminal_stopped() && !stop.hit) {
-        int n = eng_step(r->engine, r->event);
-        error = n < 0 ? n : 0;
-        for (int k = 0; k < n && !error && !stop.hit; k++)
-            error = take(r, &r->event[k], &decoder, &stop, t);
-    }
-    if (error)
+    if ((error = r->dsi ? run_dsi(r, &request, &a) : run_steps(r, &request, &a)))
         return error;
-    eng_session_stop(r->session);
-    error = show(r, &stop, r->piece, eng_decoder_finish(&decoder, r->piece));
+    error = show(r, &a.stop, r->piece, eng_decoder_finish(&a.decoder, r->piece));
     if (!error)
-        error = say(r, eng_stop_finish(&stop, r->shown));
+        error = say(r, eng_stop_finish(&a.stop, r->shown));
     t->end_ns = kn_now_ns();
     return error;
 }
@@ -167,6 +207,12 @@ static void report_drafts(const struct run *r, const struct timing *t)
 {
     struct eng_stats now;
     eng_stats_get(r->engine, &now);
+    if (r->dsi) {
+        struct eng_dsi_stats dsi;
+        eng_dsi_stats(r->dsi, &dsi);
+        kn_say(KN_LOG_INFO, "dsi: %d verifications, %d drafts of up to %d tokens, %d cancelled",
+               (int)dsi.n_verify, (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
+    }
     if (now.n_draft > t->engine.n_draft)
         kn_say(KN_LOG_INFO, "drafts: %d of %d tokens kept, %.2f tokens a pass",
                (int)(now.n_draft_kept - t->engine.n_draft_kept), (int)(now.n_draft - t->engine.n_draft),

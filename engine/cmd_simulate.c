@@ -7,6 +7,7 @@
 
 static const struct { const char *name; int (*run)(const struct eng_config *config); } simulations[] = {
     { "dsi", eng_simulate_dsi },
+    { "moesd", eng_simulate_moesd },
 };
 
 int eng_cmd_simulate(const struct eng_config *config)
@@ -14,6 +15,6 @@ int eng_cmd_simulate(const struct eng_config *config)
     for (size_t i = 0; i < sizeof simulations / sizeof *simulations; i++)
         if (!strcmp(config->what, simulations[i].name))
             return simulations[i].run(config) < 0 ? 2 : 0;
-    kn_fail(KN_EINVAL, "simulate %s: there is dsi", config->what);
+    kn_fail(KN_EINVAL, "simulate %s: there is dsi, moesd", config->what);
     return 2;
 }

@@ -13,7 +13,7 @@ int eng_cmd_synth(const struct eng_config *config)
         .seed = config->seed_given ? config->sampling.seed : 0,
     };
     if (kn_format_find(config->format, &opt.format)) {
-        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k and q6_k",
+        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k, q6_k and mxfp4",
                 config->format);
         return 2;
     }

@@ -304,8 +304,10 @@ struct eng_options eng_config_options(const struct eng_config *c)
     struct eng_options o = {
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
-        .n_draft = c->n_draft, .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .io = c->io, .keep_heat = true,
+        .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
         .no_pack = c->no_pack };
-    memcpy(o.draft, c->draft, sizeof o.draft);
+    for (int i = 0; i < c->n_draft; i++)        /* none is nobody, and costs nothing */
+        if (c->draft[i].kind != ENG_DRAFT_NONE)
+            o.draft[o.n_draft++] = c->draft[i];
     return o;
 }

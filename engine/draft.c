@@ -2,6 +2,7 @@
  *
  * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
+#include "engine/fit_file.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -80,13 +81,13 @@ int eng_drafters_load(struct eng_engine *e)
 struct eng_extra eng_drafters_need(const struct eng_engine *e)
 {
     struct eng_extra all = { 0 };
-    for (int i = 0; i < e->n_drafter; i++)
-        if (eng_draft_is_model(e->drafter[i])) {
-            struct eng_extra one = eng_draft_model_need(e->drafter[i]);
-            all.weights += one.weights;
-            all.step += one.step;
-            all.slot += one.slot;
-        }
+    for (int i = 0; i < e->n_drafter; i++) {
+        const struct eng_drafter *d = e->drafter[i];
+        struct eng_extra one = eng_draft_is_model(d) ? eng_draft_model_need(d) : eng_draft_text_need(d);
+        all.weights += one.weights;
+        all.step += one.step;
+        all.slot += one.slot;
+    }
     return all;
 }
 
@@ -102,10 +103,10 @@ void eng_draft_enter(struct eng_session *s)
     }
 }
 
-void eng_draft_leave(struct eng_session *s)
+void eng_draft_leave(struct eng_session *s, bool ended)
 {
     for (int i = 0; i < s->engine->n_drafter; i++)
-        s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s);
+        s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s, ended);
 }
 
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
@@ -165,7 +166,8 @@ static void draft(struct eng_engine *e, int drafter, int depth)
 static void cut(struct eng_engine *e)
 {
     for (int i = 0; i < e->n_due; i++)
-        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree };
+        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree,
+                                       .n_asked = e->n_node[i] };
     spec_control_cut(e->control, e->cut, e->n_due, 0);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
@@ -214,21 +216,25 @@ void eng_draft(struct eng_engine *e, int n_beside)
 
 /* ---- what became of it ------------------------------------------------------------------------------------ */
 
+void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
+{
+    *out = (struct off_stats){ 0 };
+    if (e->control && moe_model_store(e->model))
+        off_stats_get(moe_model_store(e->model), out);
+}
+
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
 {
-    struct off_store *store = moe_model_store(e->model);
-    struct off_stats now = { 0 };
+    struct off_stats now;
     if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due)
         return;
-    if (store)
-        off_stats_get(store, &now);
+    eng_draft_look(e, &now);
     spec_control_learn(e->control, &(struct spec_step){
         .n_row = n_row, .draft_ns = (double)e->draft_ns, .pass_ns = (double)pass_ns,
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
         .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
         .n_beside = n_beside });
-    e->store_then = now;
 }
 
 int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
@@ -244,6 +250,9 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
 
 static int open_control(struct eng_engine *e)
 {
+    if (e->opt.verify != SPEC_COUPLED)
+        kn_say(KN_LOG_WARN, "--verify: no drafter here draws from a distribution of its own, so the text is the "
+               "coupled one's");
     struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
                                       .rule = e->opt.verify, .gamma = SPEC_AUTO };
     size_t n = (size_t)e->opt.n_parallel;
@@ -260,6 +269,13 @@ static int open_control(struct eng_engine *e)
     e->due_seat = kn_calloc(n, sizeof *e->due_seat);
     if (!e->cut || !e->outcome || !e->due_seat)
         return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
+    struct spec_cost_model cost;
+    if (e->opt.fit) {
+        int error = eng_fit_read(e->opt.fit, moe_model_shape(e->model), &cost);
+        if (error)
+            return error;
+        o.prior = &cost;
+    }
     return spec_control_open(&e->control, &o);
 }
 

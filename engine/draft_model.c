@@ -34,6 +34,11 @@ static const struct eng_drafter_kind model_kind;
 
 bool eng_draft_is_model(const struct eng_drafter *d) { return d->kind == &model_kind; }
 
+const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
+{
+    return ((const struct draft_model *)d)->model;
+}
+
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* Every token has to mean the same; a model may have rows of padding beyond. */
@@ -134,7 +139,12 @@ static int *known(const struct draft_model *d, struct eng_session *s)
 }
 
 static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
-static void leave(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
+static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
+{
+    (void)base;
+    (void)s;
+    (void)ended;
+}
 
 static uint8_t *mark_of(const struct draft_model *d, const struct eng_session *s, int position)
 {
@@ -148,13 +158,16 @@ static void mark_blocks(struct draft_model *d, struct eng_session *s, int from, 
         *mark_of(d, s, at) |= (uint8_t)(1 << d->base.number);
 }
 
-/* What a draft added and was not kept has to go. */
+/* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
     struct draft_model *d = (struct draft_model *)base;
-    int *n = known(d, s), before = s->n_token - n_new;
-    *n = kn_min(*n, before + n_kept);
-    mark_blocks(d, s, before, *n);
+    const struct eng_seat *seat = s->seat;
+    int *n = known(d, s), before = s->n_token - n_new, mine = 0;
+    while (mine < n_kept && seat->tree.source[seat->verify.path[mine]] >> base->number & 1)
+        mine++;
+    *n = kn_min(*n, before + mine);
+    mark_blocks(d, s, kn_max(before - 1, 0), *n);
 }
 
 /* Where it has to go on.  Others may have gone further in blocks that are shared; and a block may have been
@@ -170,10 +183,10 @@ static int first_unknown(struct draft_model *d, struct eng_session *s)
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
 /* Rows for what it does not know yet of one text, as far as there is room; a block that may be shared is
- * written whole, in one pass, by one session. */
-static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int *n_row)
+ * written whole, in one pass, by one session.  n_behind others are to have at least a row each. */
+static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int n_behind, int *n_row)
 {
-    int room = MOST_ROW + d->base.engine->opt.n_parallel - *n_row, from = at;
+    int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row, from = at;
     while (at < n_text && room > 0) {
         int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);
         if (n > room)
@@ -189,10 +202,10 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
 }
 
 /* The last row wants logits if it is the text's last; else there will be no draft. */
-static void lay_rows(struct draft_model *d, struct item *it, int *n_row, int *n_want)
+static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n_text = it->s->n_token + it->n, at = it->n ? *known(d, it->s) : first_unknown(d, it->s);
-    at = lay_text(d, it->s, at, n_text, n_row);
+    at = lay_text(d, it->s, at, n_text, n_behind, n_row);
     *known(d, it->s) = at;
     it->goes_on = at == n_text;
     if (it->goes_on)
@@ -240,7 +253,7 @@ static int draft_token(struct draft_model *d, int n_item)
     int n_row = 0, n_want = 0;
     for (int i = 0; i < n_item; i++)
         if (d->item[i].goes_on)
-            lay_rows(d, &d->item[i], &n_row, &n_want);
+            lay_rows(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);

@@ -11,7 +11,7 @@
 struct draft_text {
     struct eng_drafter base;
     struct spec_drafter *drafter;
-    bool oracle;
+    struct spec_drafter_options opt;
 };
 
 static void enter(struct eng_drafter *base, struct eng_session *s)
@@ -21,9 +21,14 @@ static void enter(struct eng_drafter *base, struct eng_session *s)
     spec_drafter_commit(d->drafter, s->seat->number, s->token, s->n_token);
 }
 
-static void leave(struct eng_drafter *base, struct eng_session *s)
+/* Only what has ended is a text for others; what is preempted comes again. */
+static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
 {
-    spec_drafter_end(((struct draft_text *)base)->drafter, s->seat->number);
+    struct draft_text *d = (struct draft_text *)base;
+    if (ended)
+        spec_drafter_end(d->drafter, s->seat->number);
+    else
+        spec_drafter_drop(d->drafter, s->seat->number);
 }
 
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
@@ -36,13 +41,14 @@ static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, i
 static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
 {
     struct draft_text *d = (struct draft_text *)base;
+    bool oracle = d->opt.kind == SPEC_DRAFT_ORACLE;
     for (int i = 0; i < n; i++) {
         int said = s[i]->n_token - s[i]->n_prompt;
         if (!n_node[i])
             continue;
-        if (d->oracle && s[i]->n_told > said)
+        if (oracle && s[i]->n_told > said)
             spec_drafter_tell(d->drafter, s[i]->seat->number, s[i]->told + said, s[i]->n_told - said);
-        if (!d->oracle || s[i]->n_told > said)
+        if (!oracle || s[i]->n_told > said)
             spec_draft(d->drafter, s[i]->seat->number, n_node[i], depth, (uint8_t)(1 << base->number),
                        &s[i]->seat->tree);
     }
@@ -81,11 +87,13 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
     int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
     if (!error && w->kind == ENG_DRAFT_SUFFIX && *w->file)
         error = read_document(e, w->file, &ids);
-    if (!error)
-        error = spec_drafter_open(&d->drafter, &(struct spec_drafter_options){
+    if (!error) {
+        d->opt = (struct spec_drafter_options){
             .kind = kinds[w->kind], .n_vocab = eng_vocab_size(e->vocab), .n_session = e->opt.n_parallel,
             .n_own = kn_min(e->opt.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
-            .right = w->right, .seed = 1 });
+            .right = w->right, .seed = 1 };
+        error = spec_drafter_open(&d->drafter, &d->opt);
+    }
     if (!error && ids.n)
         spec_drafter_learn(d->drafter, ids.id, (int)ids.n);
     eng_ids_free(&ids);
@@ -94,7 +102,12 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
         return error;
     }
     d->base = (struct eng_drafter){ .kind = &text_kind, .engine = e };
-    d->oracle = w->kind == ENG_DRAFT_ORACLE;
     *out = &d->base;
     return 0;
+}
+
+/* Its memory is mapped, not allocated, so it does not count by itself. */
+struct eng_extra eng_draft_text_need(const struct eng_drafter *base)
+{
+    return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };
 }

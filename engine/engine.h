@@ -56,6 +56,7 @@ struct eng_options {
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
     enum spec_rule verify;
+    const char *fit;                            /* what `fit` found of this model, a file; or NULL */
     bool explain;                               /* say when another decides who drafts, and why */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */

@@ -179,7 +179,7 @@ struct eng_engine {
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
     int *due_seat;                              /* [n_parallel] their seats' numbers */
     uint64_t draft_ns;                          /* of the pass under way */
-    struct off_stats store_then;                /* after the last pass that was learnt from */
+    struct off_stats store_then;                /* before the pass under way */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
     struct eng_chooser *chooser;                /* [threads] */
@@ -204,6 +204,9 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
 
+/* Says what is wrong with a request, whatever session gets it. */
+int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
+
 /* ---- draft.c: what may come next ----------------------------------------------------------------------- */
 
 /* A drafter is one of several kinds behind this table.  Its KV, if it has any, lies in memory of its own at
@@ -212,7 +215,7 @@ struct eng_drafter_kind {
     const char *name;
     /* The session has got a seat; or loses it. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
-    void (*leave)(struct eng_drafter *d, struct eng_session *s);
+    void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
     /* Tokens were committed; n_kept of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
@@ -236,15 +239,18 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e);
 
 /* Drafts for those of the pass that are due: their seats' trees. */
 void eng_draft(struct eng_engine *e, int n_beside);
+void eng_draft_look(const struct eng_engine *e, struct off_stats *out);     /* the store, if anyone learns */
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns);
 void eng_draft_enter(struct eng_session *s);
-void eng_draft_leave(struct eng_session *s);
+void eng_draft_leave(struct eng_session *s, bool ended);
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
+struct eng_extra eng_draft_text_need(const struct eng_drafter *d);
 int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 int  eng_draft_model_load(struct eng_drafter *d);
 struct eng_extra eng_draft_model_need(const struct eng_drafter *d);
 bool eng_draft_is_model(const struct eng_drafter *d);
+const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 
 #endif

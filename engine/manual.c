@@ -94,6 +94,8 @@ static const char page_tail[] =
     ".nf\n"
     "spillway plan \\-m model.gguf \\-\\-host\\-mem 24G\n"
     "spillway run \\-m model.gguf \\-p \"Once upon a time\" \\-n 100 \\-\\-seed 1\n"
+    "spillway serve \\-m model.gguf \\-\\-host\\-mem 24G \\-\\-parallel 16\n"
+    "spillway batch \\-m model.gguf requests.jsonl \\-o answers.jsonl\n"
     "SPILLWAY_HOST_MEM=24G spillway bench \\-m model.gguf \\-\\-batch 1,4,16\n"
     ".fi\n";
 

@@ -18,6 +18,8 @@ static struct moe_context_options context_options(const struct eng_engine *e)
         .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
 }
 
+#define MOST_DRAFT_ROWS 512
+#define DRAFT_LOGITS    ((size_t)96 << 20)
 #define STRETCH 1.8                             /* who waits for a token waits at most about twice as long */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
@@ -107,6 +109,17 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
+/* Rows for drafts in a pass: as many as --gamma asks for; else for eight tokens of everyone, as far as their
+ * logits do not take more than they may be worth. */
+static int draft_rows(const struct eng_engine *e, int n_vocab)
+{
+    int n_seq = e->opt.n_parallel;
+    if (e->opt.gamma > 0)
+        return kn_min(n_seq * e->opt.gamma, MOST_DRAFT_ROWS);
+    int rows = (int)(DRAFT_LOGITS / ((size_t)n_vocab * sizeof(float)));
+    return kn_min(kn_min(8 * n_seq, MOST_DRAFT_ROWS), kn_max(n_seq, rows));
+}
+
 static int open_model(struct eng_engine *e)
 {
     int error;
@@ -119,6 +132,8 @@ static int open_model(struct eng_engine *e)
                        eng_vocab_size(e->vocab), shape->n_vocab);
     if (!e->opt.n_ctx)
         e->opt.n_ctx = kn_min(shape->n_ctx_train, 8192);
+    if (e->opt.n_draft && e->opt.gamma)
+        e->n_draft_row = draft_rows(e, shape->n_vocab);
     return 0;
 }
 
@@ -132,8 +147,6 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
     e->opt.n_session = kn_max(e->opt.n_session, e->opt.n_parallel);
-    if (e->opt.n_draft && e->opt.gamma)
-        e->n_draft_row = kn_min(e->opt.n_parallel * (e->opt.gamma > 0 ? e->opt.gamma : 8), 512);
     eng_pace_init(&e->pace, e->opt.stretch > 0 ? e->opt.stretch : STRETCH);
     int error = kn_team_open(&e->team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||

@@ -131,9 +131,9 @@ static const struct eng_option options[] = {
       "N", "passes that do not count; -1: until settled" },
 
     { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
-      "WHAT", "dsi: plain decoding, speculation (SI) and distributed speculation (DSI)" },
+      "WHAT", "dsi: plain decoding, speculation (SI), distributed speculation; moesd: how a cost model fits" },
     { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
-      "NAME", "table or grid, as published; in place of latencies and acceptance" },
+      "NAME", "table or grid, as published; in place of latencies and acceptance; moesd: table or curve" },
     { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
       "NAME", "of the grid: event, what happens, or offline, the published formulas" },
     { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
@@ -148,10 +148,12 @@ static const struct eng_option options[] = {
       "N", "targets that verify at the same time" },
     { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
       "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+    { "noise", "", SIMULATE, ENG_NUMBER, AT(noise), 0, 1,
+      "X", "moesd: deviation of a measurement, as a share of it" },
     { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
       "N", "tokens of an output; 0: 50, and 1000 for the grid" },
     { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
-      "N", "outputs to take the mean of; 0: 3000, and 5 for the grid" },
+      "N", "outputs to take the mean of; 0: 3000, 5 for the grid and moesd" },
     { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
       NULL, "let SI too take only the lookaheads that DSI's targets allow" },
 
@@ -183,6 +185,12 @@ static const struct eng_option options[] = {
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+    { "dsi", "", RUN, ENG_INTEGER, AT(n_dsi), 0, 64,
+      "N", "distributed speculation: N workers verify while the --draft model drafts on; 0: off" },
+    { "dsi-lookahead", "", RUN, ENG_INTEGER, AT(n_ahead), 0, 63,
+      "N", "tokens of a block that they verify; 0: as was measured" },
+    { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
+      "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
@@ -237,7 +245,7 @@ static const struct { enum eng_command_id command; size_t at; const char *flag; 
     { ENG_bench, AT(model), "-m MODEL" },     { ENG_plan, AT(model), "-m MODEL" },
     { ENG_synth, AT(shape), "--shape NAME" }, { ENG_synth, AT(output), "-o FILE" },
     { ENG_quantize, AT(model), "MODEL" },     { ENG_quantize, AT(output), "-o FILE" },
-    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi" },
+    { ENG_pack, AT(model), "MODEL" },         { ENG_simulate, AT(what), "dsi or moesd" },
     { ENG_batch, AT(model), "-m MODEL" },     { ENG_batch, AT(input), "IN.jsonl" },
     { ENG_batch, AT(output), "-o OUT.jsonl" },
 };
@@ -273,6 +281,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->target_ms = 30;
     c->draft_ms = 3;
     c->acceptance = 0.8f;
+    c->noise = 0.02f;
     c->n_target = 7;
     c->isa = KN_ISA_COUNT - 1;
     c->kv = KN_KV_F16;
@@ -643,6 +652,9 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
         if (needed[i].command == command && !*(const char *const *)((const char *)c + needed[i].at))
             return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
                            needed[i].flag, eng_command_name[command]);
+    for (int i = 0; i < c->n_draft; i++)
+        if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
+            return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
         kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
                kn_isa_name(kn_isa_best()));

@@ -29,6 +29,13 @@
 #define GPT2       "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SIGNS "|" BLANKS
 #define LLAMA3     SUFFIX WORD "\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
 #define QWEN2      SUFFIX WORD "\\p{N}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
+/* Words begin a new piece where small letters are followed by a large one, and keep their suffix. */
+#define LARGE      "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
+#define SMALL      "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+#define BEFORE     "[^\\r\\n\\p{L}\\p{N}]?"
+#define AFTER      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+#define GPT4O      BEFORE "[" LARGE "]*[" SMALL "]+" AFTER BEFORE "[" LARGE "]+[" SMALL "]*" AFTER \
+                   "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
 #define CJK        "[\\x{800}-\\x{9FA5}\\x{AC00}-\\x{D7FF}]+"
 
 /* The letters that deepseek-llm lists one by one, and its punctuation. */
@@ -65,6 +72,7 @@ struct rule {
 static const struct rule rule_gpt2 = { .pattern = { GPT2 } };
 static const struct rule rule_llama3 = { { LLAMA3 }, .whole_words = true, .adds_bos = true };
 static const struct rule rule_glm4 = { .pattern = { LLAMA3 } };
+static const struct rule rule_gpt4o = { .pattern = { GPT4O } };
 static const struct rule rule_qwen2 = { .pattern = { QWEN2 } };
 static const struct rule rule_starcoder = { .pattern = { "\\p{N}", GPT2 } };
 /* Falcon looks for digits after turning bytes into letters: these letters are digits to Unicode. */
@@ -101,7 +109,8 @@ static const struct { const char *name; const struct rule *rule; } names[] = {
     { "smollm", &rule_starcoder },              { "codeshell", &rule_starcoder },
     { "exaone", &rule_starcoder },              { "falcon", &rule_falcon },
     { "default", &rule_default },               { "deepseek-llm", &rule_deepseek_llm },
-    { "deepseek-coder", &rule_deepseek_coder },
+    { "deepseek-coder", &rule_deepseek_coder }, { "gpt-4o", &rule_gpt4o },
+    { "minimax-m2", &rule_gpt4o },
 };
 /* clang-format on */
 

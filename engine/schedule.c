@@ -87,13 +87,13 @@ static void take_seat(struct eng_session *s)
     eng_draft_enter(s);
 }
 
-static void leave_seat(struct eng_session *s)
+static void leave_seat(struct eng_session *s, bool ended)
 {
     struct eng_engine *e = s->engine;
     int i = 0;
     if (!s->seat)
         return;
-    eng_draft_leave(s);
+    eng_draft_leave(s, ended);
     eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
     while (e->active[i] != s)
         i++;
@@ -106,13 +106,13 @@ static void leave_seat(struct eng_session *s)
 
 static void preempt(struct eng_session *s)
 {
-    leave_seat(s);
+    leave_seat(s, false);
     s->engine->stats.n_preempted++;
 }
 
 void eng_schedule_leave(struct eng_session *s)
 {
-    leave_seat(s);
+    leave_seat(s, true);
     s->share->n_running--;
     s->share = NULL;
 }
@@ -132,12 +132,27 @@ static bool fits(const struct eng_engine *e, const struct eng_session *s)
     return need <= e->kv.n_free;
 }
 
+/* Would it fit if all of lower priority made room?  Else they need not begin to. */
+static bool fits_without_lower(const struct eng_engine *e, const struct eng_session *s)
+{
+    int need = blocks_of(s), n_free = e->kv.n_free;
+    for (int i = 0; i < e->n_active; i++) {
+        const struct eng_session *a = e->active[i];
+        int has = a->path.n_slot / ENG_KV_BLOCK;
+        if (a->priority < s->priority)
+            n_free += has;
+        else
+            need += kn_max(0, blocks_of(a) - has);
+    }
+    return need <= n_free;
+}
+
 static void give_seats(struct eng_engine *e)
 {
     for (struct eng_session *s; (s = first_waiting(e)) != NULL;) {
         struct eng_session *last = e->n_active ? e->active[e->n_active - 1] : NULL;
         if (last && (e->n_active == e->opt.n_parallel || !fits(e, s))) {
-            if (last->priority >= s->priority)
+            if (last->priority >= s->priority || !fits_without_lower(e, s))
                 return;
             preempt(last);
             continue;

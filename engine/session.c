@@ -26,14 +26,15 @@ void eng_session_close(struct eng_session *s)
     s->open = false;
 }
 
-static int check(const struct eng_session *s, const struct eng_request *r)
+int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
-    int n_vocab = moe_model_shape(s->engine->model)->n_vocab;
+    /* rows beyond the vocabulary are padding, and drafters have less of it, or none */
+    int n_vocab = e->n_drafter ? eng_vocab_size(e->vocab) : moe_model_shape(e->model)->n_vocab;
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
-    if (r->n_token > s->engine->opt.n_ctx)
+    if (r->n_token > e->opt.n_ctx)
         return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: raise --ctx-size",
-                       r->n_token, s->engine->opt.n_ctx);
+                       r->n_token, e->opt.n_ctx);
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);
@@ -42,9 +43,9 @@ static int check(const struct eng_session *s, const struct eng_request *r)
                        ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
         return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
-    if (r->grammar && !s->engine->tokens)
+    if (r->grammar && !e->tokens)
         return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
-    return spec_params_check(&r->sampling, eng_vocab_size(s->engine->vocab));
+    return spec_params_check(&r->sampling, eng_vocab_size(e->vocab));
 }
 
 /* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
@@ -62,7 +63,7 @@ static void set_sampling(struct eng_session *s, const struct eng_request *r)
 int eng_session_start(struct eng_session *s, const struct eng_request *r)
 {
     struct eng_engine *e = s->engine;
-    int error = check(s, r);
+    int error = eng_request_check(e, r);
     if (error)
         return error;
     eng_session_stop(s);

@@ -5,5 +5,6 @@
 #include "engine/cli.h"
 
 int eng_simulate_dsi(const struct eng_config *config);
+int eng_simulate_moesd(const struct eng_config *config);
 
 #endif

@@ -255,6 +255,7 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         lay_rows(e, e->active[i], &n_row, &n_want);
     if (n_row == 0)
         return n_event;
+    eng_draft_look(e, &e->store_then);
     uint64_t t0 = kn_now_ns();
     int error = moe_forward(e->context, &(struct moe_batch){ e->row, n_row }, &e->result);
     if (error)

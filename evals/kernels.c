@@ -192,7 +192,10 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
 
         for (int i = 0; i < 32; i++)
             scale[i] = (uint16_t)(0x1800 + (at + (size_t)i * 7) % 0x400);
-        memcpy(p + at, scale, f == KN_Q4_K ? 64 : 32);
+        if (f == KN_MXFP4)
+            memset(p + at, 118 + (int)(at / block % 4), KN_PANEL);
+        else
+            memcpy(p + at, scale, f == KN_Q4_K ? 64 : 32);
     }
 }
 

@@ -21,6 +21,8 @@
     void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],       \
                        enum kn_rope kind);                                                        \
     void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                    \
+    void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit,    \
+                                 int n, float *y);                                                \
     void kn_softmax_##isa(float *x, int n);                                                       \
     void kn_add_##isa(float *x, const float *y, int n);                                           \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                           \
@@ -34,6 +36,10 @@ KN_OPS_OF(avx512)
 
 /* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
+
+/* 2^(e - 128), what an MXFP4 block's whole numbers are multiplied by; e 255, in the format no number,
+ * is infinity. */
+float kn_mxfp4_step(uint8_t e);
 
 /* The CPUs that this process may use, node by node. */
 struct kn_cpus {

@@ -90,6 +90,7 @@ struct kn_attend {
     int n_q, d_head;                            /* n_q <= KN_MAX_Q, d_head <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
+    const float *sink;                          /* [n_q] one score more for each head, without a value; or NULL */
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 512
@@ -124,6 +125,10 @@ struct kn_ops {
     void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
 
     void (*swiglu)(const float *gate, const float *up, int n, float *y);   /* y = gate * sigmoid(gate) * up */
+
+    /* With g = min(gate, limit), u = up within plus and minus limit: y = g * sigmoid(alpha * g) * (u + 1). */
+    void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y);
+
     void (*softmax)(float *x, int n);
     void (*add)(float *x, const float *y, int n);                          /* x += y */
     void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */

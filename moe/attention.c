@@ -17,6 +17,21 @@ static int32_t own_slot(const struct moe_row *r)
     return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
 }
 
+/* x[n_head][d_head]: each head normalised by w[d_head], or all of them as one by w[n_head * d_head]. */
+static void norm_heads(const struct moe_context *c, float *x, int n_head, const float *w)
+{
+    const struct moe_desc *d = &c->model->desc;
+    int n = d->qk_norm == MOE_QK_NORM_ALL ? n_head * d->d_head : d->d_head;
+    for (int at = 0; at < n_head * d->d_head; at += n)
+        c->model->ops->rms_norm(x + at, w, d->eps, n, x + at);
+}
+
+static void clamp(float *x, int n, float most)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+}
+
 /* Bias, QK norm and rotation of one row, and its key and value to their slot. */
 static void finish_row(void *arg, int row, int thread)
 {
@@ -38,10 +53,13 @@ static void finish_row(void *arg, int row, int thread)
         ops->add(v, l->v_bias, n_kv);
     }
     if (l->q_norm) {
-        for (int h = 0; h < d->n_head; h++)
-            ops->rms_norm(q + h * d->d_head, l->q_norm, d->eps, d->d_head, q + h * d->d_head);
-        for (int h = 0; h < d->n_kv; h++)
-            ops->rms_norm(k + h * d->d_head, l->k_norm, d->eps, d->d_head, k + h * d->d_head);
+        norm_heads(c, q, d->n_head, l->q_norm);
+        norm_heads(c, k, d->n_kv, l->k_norm);
+    }
+    if (d->clamp_qkv > 0) {
+        clamp(q, n_q, d->clamp_qkv);
+        clamp(k, n_kv, d->clamp_qkv);
+        clamp(v, n_kv, d->clamp_qkv);
     }
     ops->rope(q, d->n_head, d->d_head, d->n_rot, turn, d->rope);
     ops->rope(k, d->n_kv, d->d_head, d->n_rot, turn, d->rope);
@@ -61,6 +79,7 @@ static void attend_item(void *arg, int item, int thread)
     const struct attention_job *j = arg;
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = j->l;
     int head = item / c->n_row, row = c->n_row - 1 - item % c->n_row, n_q = d->n_head / d->n_kv;
     const struct moe_row *r = &c->batch->row[row];
     if (c->status[row])
@@ -70,8 +89,10 @@ static void attend_item(void *arg, int item, int thread)
     c->model->ops->attend(&(struct kn_attend){
         .q = c->q + at, .out = c->att.x + out,
         .k = kv_head(c, j->layer, 0, head), .v = kv_head(c, j->layer, 1, head),
-        .base = r->base, .tail = r->tail, .n_base = r->n_base, .first = 0, .last = r->position,
+        .base = r->base, .tail = r->tail, .n_base = r->n_base,
+        .first = l->window ? kn_max(0, r->position - l->window + 1) : 0, .last = r->position,
         .n_q = n_q, .d_head = d->d_head, .kv = c->opt.kv, .scale = c->attend_scale,
+        .sink = l->sinks ? l->sinks + head * n_q : NULL,
     });
 }
 
@@ -91,5 +112,5 @@ void moe_attention(struct moe_context *c, int layer)
     moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_head, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
-    moe_rows_add(c, c->y);
+    moe_rows_add(c, c->y, l->o_bias);
 }

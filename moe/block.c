@@ -1,7 +1,8 @@
 /* The feed-forward half of a layer: experts, or one dense network.
  *
- * Experts: route, plan, ask the store for all distinct experts and for what the next layer may need, and
- * run whatever has arrived while the rest is read: gate and up of all that arrived in one region, their activation, their down in another.
+ * Experts: route, plan, ask the store for all distinct experts and for what the next layer may need, do
+ * what all rows share, and run whatever has arrived while the rest is read: gate and up of all that
+ * arrived in one region, their activation, their down in another.
  * Outputs are kept per (row, choice) and added in choice order, never in order of arrival.
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once; the
@@ -12,12 +13,23 @@
 
 struct ffn_job {
     struct moe_context *c;
-    const int32_t *pair;                        /* rows of gate, up and act; NULL: the identity */
+    const struct moe_layer *l;
+    const int32_t *pair;                        /* rows of gate, up and acts; NULL: the identity, no experts */
+    struct moe_acts *acts;
     unsigned kinds;
     int d_act;
 };
 
 /* ---- activation -------------------------------------------------------------------------------------- */
+
+static void activate(const struct moe_context *c, const float *gate, const float *up, int n, float *x)
+{
+    const struct moe_desc *d = &c->model->desc;
+    if (d->swiglu_limit > 0)
+        c->model->ops->swiglu_clamped(gate, up, d->swiglu_alpha, d->swiglu_limit, n, x);
+    else
+        c->model->ops->swiglu(gate, up, n, x);
+}
 
 static void activate_item(void *arg, int item, int thread)
 {
@@ -26,25 +38,38 @@ static void activate_item(void *arg, int item, int thread)
     struct moe_context *c = j->c;
     int row = j->pair ? j->pair[item] : item;
     size_t at = (size_t)row * (size_t)j->d_act;
-    float *x = c->act.x + (size_t)row * c->act.stride;
-    c->model->ops->swiglu(c->gate + at, c->up + at, j->d_act, x);
-    moe_code_row(c, &c->act, j->kinds, j->d_act, row);
+    float *x = j->acts->x + (size_t)row * j->acts->stride;
+    if (j->pair && j->l->gate_bias) {
+        size_t own = (size_t)c->route_id[row] * (size_t)j->d_act;
+        c->model->ops->add(c->gate + at, j->l->gate_bias + own, j->d_act);
+        c->model->ops->add(c->up + at, j->l->up_bias + own, j->d_act);
+    }
+    activate(c, c->gate + at, c->up + at, j->d_act, x);
+    moe_code_row(c, j->acts, j->kinds, j->d_act, row);
 }
 
-/* ---- dense ------------------------------------------------------------------------------------------- */
+/* ---- what every row goes through ------------------------------------------------------------------------ */
+
+/* The normalised rows through gate, up and down: a dense layer, or what a layer's experts share. */
+static void run_wide(struct moe_context *c, const struct moe_layer *l, int d_act, float *y)
+{
+    c->product[0] = moe_product(&c->norm, &l->gate, c->gate, c->n_row);
+    c->product[1] = moe_product(&c->norm, &l->up, c->up, c->n_row);
+    if (l->shared_gate.n_out)
+        c->product[2] = moe_product(&c->norm, &l->shared_gate, c->shared_weight, c->n_row);
+    moe_products(c, l->shared_gate.n_out ? 3 : 2);
+    struct ffn_job job = { c, l, NULL, &c->wide, moe_act_bit(&l->down), d_act };
+    kn_parallel_for(c->team, c->n_row, activate_item, &job);
+    c->product[0] = moe_product(&c->wide, &l->down, y, c->n_row);
+    moe_products(c, 1);
+}
 
 void moe_dense_ffn(struct moe_context *c, int layer)
 {
     const struct moe_layer *l = &c->model->layer[layer];
     moe_rows_norm(c, l->ffn_norm, moe_act_bit(&l->gate) | moe_act_bit(&l->up), NULL, c->n_row);
-    c->product[0] = moe_product(&c->norm, &l->gate, c->gate, c->n_row);
-    c->product[1] = moe_product(&c->norm, &l->up, c->up, c->n_row);
-    moe_products(c, 2);
-    struct ffn_job job = { c, NULL, moe_act_bit(&l->down), c->model->desc.d_ff };
-    kn_parallel_for(c->team, c->n_row, activate_item, &job);
-    c->product[0] = moe_product(&c->act, &l->down, c->y, c->n_row);
-    moe_products(c, 1);
-    moe_rows_add(c, c->y);
+    run_wide(c, l, c->model->desc.d_ff, c->y);
+    moe_rows_add(c, c->y, NULL);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
@@ -89,7 +114,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         int begin = p->first[c->arrived[i]];
         while (i + 1 < n_run && c->arrived[i + 1] == c->arrived[i] + 1)
             i++;
-        struct ffn_job job = { c, p->pair + begin, l->down_acts, c->model->desc.d_expert };
+        struct ffn_job job = { c, l, p->pair + begin, &c->act, l->down_acts, c->model->desc.d_expert };
         kn_parallel_for(c->team, p->first[c->arrived[i] + 1] - begin, activate_item, &job);
     }
     for (int i = 0; i < n_run; i++)
@@ -97,11 +122,14 @@ static void run_arrived(struct moe_context *c, int layer, int n)
     moe_products(c, n_run);
 }
 
-/* x += sum over choices, ascending, of weight * output. */
+struct combine_job { struct moe_context *c; const struct moe_layer *l; };
+
+/* x += sum over choices, ascending, of weight * output, and after them what all share. */
 static void combine_row(void *arg, int row, int thread)
 {
     (void)thread;
-    struct moe_context *c = arg;
+    const struct combine_job *j = arg;
+    struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
     size_t n = (size_t)d->d_model;
     if (c->status[row])
@@ -110,25 +138,36 @@ static void combine_row(void *arg, int row, int thread)
     memset(sum, 0, n * sizeof *sum);
     for (int i = 0; i < d->n_used; i++) {
         size_t pair = (size_t)row * (size_t)d->n_used + (size_t)i;
+        if (j->l->down_bias)
+            c->model->ops->add(c->y + pair * n, j->l->down_bias + (size_t)c->route_id[pair] * n, d->d_model);
         c->model->ops->add_scaled(sum, c->route_weight[pair], c->y + pair * n, d->d_model);
+    }
+    if (d->d_shared) {
+        float by = j->l->shared_gate.n_out ? moe_sigmoid(c->shared_weight[row]) : 1.0f;
+        c->model->ops->add_scaled(sum, by, c->shared + (size_t)row * n, d->d_model);
     }
     c->model->ops->add(c->x + (size_t)row * n, sum, d->d_model);
 }
 
 void moe_block(struct moe_context *c, int layer)
 {
+    const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
+    struct combine_job job = { c, l };
     struct off_ticket ticket;
-    moe_rows_norm(c, l->ffn_norm, moe_act_bit(&l->router) | l->expert_acts, NULL, c->n_row);
+    unsigned shared = moe_act_bit(&l->gate) | moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate);
+    moe_rows_norm(c, l->ffn_norm, moe_act_bit(&l->router) | l->expert_acts | shared, NULL, c->n_row);
     moe_route(c, layer);
     moe_plan_rows(c, layer);
     c->distinct += c->plan.n_expert;
     off_fetch(c->model->store, c->plan.expert, c->mark, c->plan.n_expert, OFF_NOW, &ticket);
     moe_guess_end(c);
     moe_guess_next(c, layer);
+    if (d->d_shared)
+        run_wide(c, l, d->d_shared, c->shared);
     int n;
     while ((n = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0)
         run_arrived(c, layer, n);
     off_release(c->model->store, &ticket);
-    kn_parallel_for(c->team, c->n_row, combine_row, c);
+    kn_parallel_for(c->team, c->n_row, combine_row, &job);
 }

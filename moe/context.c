@@ -25,7 +25,7 @@ static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, 
     out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
 }
 
-struct kinds { unsigned norm, att, act, router; };
+struct kinds { unsigned norm, att, act, wide, router; };
 
 /* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
 static struct kinds kinds_of(const struct moe_model *m)
@@ -34,10 +34,12 @@ static struct kinds kinds_of(const struct moe_model *m)
     for (int i = 0; i < m->desc.n_layer; i++) {
         const struct moe_layer *l = &m->layer[i];
         k.norm |= moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->gate) |
-                  moe_act_bit(&l->up) | moe_act_bit(&l->router) | l->expert_acts;
+                  moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) | moe_act_bit(&l->router) |
+                  l->expert_acts;
         k.att |= moe_act_bit(&l->o);
         k.router |= moe_act_bit(&l->router);
-        k.act |= moe_act_bit(&l->down) | l->down_acts;
+        k.act |= l->down_acts;
+        k.wide |= moe_act_bit(&l->down);
     }
     return k;
 }
@@ -51,7 +53,9 @@ static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned ki
     g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
     g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
     g->logit = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
+    g->rank = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
     g->id = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(int32_t));
+    g->weight = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(float));
     take_acts(a, &g->norm, kinds, n_row, d->d_model);
 }
 
@@ -60,8 +64,11 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     const struct moe_desc *d = &c->model->desc;
     size_t n_expert = (size_t)d->n_expert, n_pair = n_row * (size_t)d->n_used;
     c->route_logit = kn_arena_take(a, n_row * n_expert, sizeof(float));
+    c->route_rank = kn_arena_take(a, n_row * n_expert, sizeof(float));
     c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
+    c->shared_weight = kn_arena_take(a, d->d_shared ? n_row : 0, sizeof(float));
+    c->shared = kn_arena_take(a, d->d_shared ? n_row * (size_t)d->d_model : 0, sizeof(float));
     c->plan.expert = kn_arena_take(a, n_expert, sizeof(int32_t));
     c->plan.first = kn_arena_take(a, n_expert + 1, sizeof(int32_t));
     c->plan.row = kn_arena_take(a, n_pair, sizeof(int32_t));
@@ -82,18 +89,21 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     struct kinds kinds = kinds_of(c->model);
     size_t n_row = (size_t)c->opt.max_row, n_want = (size_t)c->opt.max_want;
     size_t n_job = 2 * (size_t)d->n_expert + 4;
-    int n_pair = c->opt.max_row * kn_max(1, d->n_used), d_act = d->n_expert ? d->d_expert : d->d_ff;
+    int n_pair = c->opt.max_row * d->n_used, d_wide = kn_max(d->d_ff, d->d_shared);
+    size_t n_pair_act = (size_t)n_pair * (size_t)d->d_expert, n_wide_act = n_row * (size_t)d_wide;
+    size_t n_act = n_pair_act > n_wide_act ? n_pair_act : n_wide_act;
     c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
     take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
     take_acts(a, &c->att, kinds.att, c->opt.max_row, d->n_head * d->d_head);
-    take_acts(a, &c->act, kinds.act, n_pair, d_act);
+    take_acts(a, &c->act, kinds.act, n_pair, d->d_expert);
+    take_acts(a, &c->wide, kinds.wide, d_wide ? c->opt.max_row : 0, d_wide);
     c->q = kn_arena_take(a, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
     c->k = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
     c->v = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
     c->turn = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->turn);
-    c->gate = kn_arena_take(a, (size_t)n_pair * (size_t)d_act, sizeof(float));
-    c->up = kn_arena_take(a, (size_t)n_pair * (size_t)d_act, sizeof(float));
-    c->y = kn_arena_take(a, (size_t)n_pair * (size_t)d->d_model, sizeof(float));
+    c->gate = kn_arena_take(a, n_act, sizeof(float));
+    c->up = kn_arena_take(a, n_act, sizeof(float));
+    c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
     c->status = kn_arena_take(a, n_row, sizeof(int));
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));

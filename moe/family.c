@@ -11,16 +11,37 @@
 struct family {
     const char *arch;
     enum kn_rope rope;
-    bool qkv_bias, qk_norm;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
+    bool qkv_bias;
+    bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
+    bool by_tensors;                            /* QKV biases and QK norms: what the file has */
+    enum moe_qk_norm qk_norm;
+    int window_period;                          /* over 0: all layers but each of so many see a window */
+    enum moe_gating gating;                     /* 0: softmax */
+    float swiglu_alpha, swiglu_limit;
+    enum moe_shared shared;
+    bool norm_topk;                             /* where the file does not say */
+    bool as_dense;                              /* so wide are experts where it does not say */
 };
 
 static const struct family families[] = {
-    { "llama",    KN_ROPE_PAIRS,  false, false, MAY_HAVE_EXPERTS },     /* llama, mistral, mixtral */
-    { "qwen2",    KN_ROPE_HALVES, true,  false, DENSE_ONLY },
-    { "qwen3",    KN_ROPE_HALVES, false, true,  DENSE_ONLY },
-    { "qwen3moe", KN_ROPE_HALVES, false, true,  MUST_HAVE_EXPERTS },
+    { .arch = "llama", .rope = KN_ROPE_PAIRS, .experts = MAY_HAVE_EXPERTS,     /* llama, mistral, mixtral */
+      .norm_topk = true, .as_dense = true },
+    { .arch = "qwen2", .qkv_bias = true },
+    { .arch = "qwen2moe", .qkv_bias = true, .experts = MUST_HAVE_EXPERTS, .shared = MOE_SHARED_GATED },
+    { .arch = "qwen3", .qk_norm = MOE_QK_NORM_HEAD },
+    { .arch = "qwen3moe", .qk_norm = MOE_QK_NORM_HEAD, .experts = MUST_HAVE_EXPERTS, .norm_topk = true },
+    { .arch = "glm4moe", .qkv_bias = true, .qk_norm = MOE_QK_NORM_HEAD, .by_tensors = true, .post_norm = true,
+      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true,
+      .shared = MOE_SHARED_PLAIN },
+    { .arch = "minimax-m2", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS,
+      .gating = MOE_GATING_SIGMOID, .select_bias = true, .norm_topk = true },
+    { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
+      .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
+      .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
+    { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
+#define N_FAMILY ((int)(sizeof families / sizeof *families))
 
 /* ---- keys: "<arch>.<name>" ------------------------------------------------------------------------ */
 
@@ -94,12 +115,15 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
                        embed ? "not a matrix" : "missing");
     d->n_vocab = (int)embed->dim[1];
     if ((error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+        (error = get_int(k, "nextn_predict_layers", 0, d->n_layer - 1, 0, &d->n_ahead)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
         (error = get_int_uniform(k, "attention.head_count", d->n_layer, 1, 4096, -1, &d->n_head)) ||
         (error = get_int_uniform(k, "attention.head_count_kv", d->n_layer, 1, 4096, d->n_head, &d->n_kv)) ||
-        (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)))
+        (error = get_float(k, "attention.layer_norm_rms_epsilon", 0, 1, -1, &d->eps)) ||
+        (error = get_float(k, "attention.clamp_kqv", 0, 1e6, 0, &d->clamp_qkv)))
         return error;
+    d->n_layer -= d->n_ahead;
     int d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head, d_value;
     if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
         (error = get_int(k, "attention.value_length", 1, KN_MAX_D_HEAD, d->d_head, &d_value)) ||
@@ -119,9 +143,50 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* The network that all rows share: as wide as so many experts, or a number of its own, or as dense layers. */
+static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
+{
+    int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &count);
+    if (error)
+        return error;
+    if (count && family->shared == MOE_SHARED_NONE)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
+                       moe_file_path(k->f), k->arch, count, k->arch);
+    if (d->shared == MOE_SHARED_PLAIN && (count == 0 || d->d_expert > (1 << 24) / count))
+        return kn_fail(KN_ECORRUPT, "%s: %s.expert_shared_count is %s", moe_file_path(k->f), k->arch,
+                       count ? "out of range" : "missing");
+    if (d->shared == MOE_SHARED_PLAIN)
+        d->d_shared = count * d->d_expert;
+    if (d->shared == MOE_SHARED_GATED)
+        return get_int(k, "expert_shared_feed_forward_length", 1, 1 << 24, d_ff ? d_ff : -1, &d->d_shared);
+    return 0;
+}
+
+static int read_groups(struct moe_desc *d, const struct keys *k)
+{
+    int error;
+    if ((error = get_int(k, "expert_group_count", 0, MOE_MAX_GROUP, 1, &d->n_group)) ||
+        (error = get_int(k, "expert_group_used_count", 0, MOE_MAX_GROUP, 1, &d->n_group_used)))
+        return error;
+    if (d->n_group <= 1 || d->n_group == d->n_group_used) {         /* 0: not said */
+        d->n_group = 1;
+        return 0;
+    }
+    if (d->gating != MOE_GATING_SIGMOID)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_group_count %d: %s has no groups of experts",
+                       moe_file_path(k->f), k->arch, d->n_group, k->arch);
+    int n = d->n_expert / d->n_group;
+    if (d->n_expert % d->n_group || n < 2 || !d->n_group_used || d->n_group_used > d->n_group ||
+        d->n_used > n * d->n_group_used)
+        return kn_fail(KN_ECORRUPT, "%s: %s.expert_group_count %d and expert_group_used_count %d do not fit %d "
+                       "experts of which %d are used", moe_file_path(k->f), k->arch, d->n_group, d->n_group_used,
+                       d->n_expert, d->n_used);
+    return 0;
+}
+
 static int read_experts(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
-    int error, gating, shared;
+    int error, gating, d_ff;
     if ((error = get_int(k, "expert_count", 0, 1 << 16, 0, &d->n_expert)))
         return error;
     if (d->n_expert == 0 && family->experts == MUST_HAVE_EXPERTS)
@@ -129,33 +194,33 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f),
                        k->arch, k->arch);
-    if (d->n_expert == 0 || family->experts == MAY_HAVE_EXPERTS) {
-        if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, 1, 1 << 24, -1, &d->d_ff)))
-            return error;
-    }
-    if (d->n_expert == 0)
+    int least = d->n_expert ? 0 : 1;            /* 0: not said */
+    if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
+        return error;
+    if (d->n_expert == 0) {
+        d->d_ff = d_ff;
         return 0;
+    }
     char buf[128];
-    d->norm_topk = true;
-    d->expert_scale = 1;
-    int fallback = d->d_ff ? d->d_ff : -1;
+    int fallback = family->as_dense && d_ff ? d_ff : -1;
+    if ((error = get_int(k, "leading_dense_block_count", 0, d->n_layer - 1, 0, &d->n_lead)))
+        return error;
+    if (d->n_lead && !d_ff)
+        return kn_fail(KN_ECORRUPT, "%s: %s.feed_forward_length is missing", moe_file_path(k->f), k->arch);
+    d->d_ff = d->n_lead ? d_ff : 0;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
-        (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 1, &gating)) ||
-        (error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &shared)) ||
+        (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating)) ||
+        (error = read_shared(d, k, family, d_ff)) || (error = read_groups(d, k)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
         return error;
-    if (gating > 1)                             /* 0: not said; 1: softmax */
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; softmax (1) is what %s has",
-                       moe_file_path(k->f), k->arch, gating, k->arch);
-    if (shared)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_shared_count %d; %s has no shared experts",
-                       moe_file_path(k->f), k->arch, shared, k->arch);
+    if (gating && gating != (int)d->gating)     /* 0: not said */
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
+                       k->arch, gating, (int)d->gating, k->arch);
     if (d->expert_scale == 0)                   /* written by some converters for "none" */
         d->expert_scale = 1;
-    d->d_ff = 0;
     return 0;
 }
 
@@ -191,6 +256,27 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* The period may be given, or for each layer whether it has a window, which must be the family's. */
+static int read_window(struct moe_desc *d, const struct keys *k)
+{
+    char buf[128];
+    int error;
+    if (!d->window_period)
+        return 0;
+    if ((error = get_int(k, "attention.sliding_window", 1, INT32_MAX, -1, &d->window)))
+        return error;
+    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.sliding_window_pattern", buf));
+    if (!v || v->type != MOE_ARRAY)
+        return get_int(k, "attention.sliding_window_pattern", 1, 4096, d->window_period, &d->window_period);
+    bool same = v->item != MOE_STRING && v->item != MOE_F32 && v->item != MOE_F64 && v->n >= (size_t)d->n_layer;
+    for (int i = 0; same && i < d->n_layer; i++)
+        same = (moe_value_int(v, (size_t)i) != 0) == (i % d->window_period != d->window_period - 1);
+    if (!same)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not a window in all layers but each of %d, as %s has",
+                       moe_file_path(k->f), buf, d->window_period, k->arch);
+    return 0;
+}
+
 static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
 {
     const struct moe_value *tokens = moe_file_find(f, "tokenizer.ggml.tokens");
@@ -198,6 +284,44 @@ static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
         return kn_fail(KN_ECORRUPT, "%s: tokenizer.ggml.tokens has %zu tokens, token_embd.weight %d rows",
                        moe_file_path(f), tokens->n, d->n_vocab);
     return 0;
+}
+
+static const struct family *find_family(const struct moe_file *f, struct moe_string arch)
+{
+    char shown[64], known[512] = "";
+    for (int i = 0; i < N_FAMILY; i++) {
+        if (moe_string_is(arch, families[i].arch))
+            return &families[i];
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
+    }
+    moe_string_show(arch, shown, sizeof shown);
+    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; these are: %s (mistral and mixtral "
+            "files say llama)", moe_file_path(f), shown, known);
+    return NULL;
+}
+
+static void take_family(struct moe_desc *d, const struct family *family)
+{
+    *d = (struct moe_desc){
+        .rope = family->rope, .qkv_bias = family->qkv_bias, .o_bias = family->o_bias, .sinks = family->sinks,
+        .router_bias = family->router_bias, .select_bias = family->select_bias,
+        .expert_bias = family->expert_bias, .post_norm = family->post_norm,
+        .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
+        .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
+        .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
+        .norm_topk = family->norm_topk, .expert_scale = 1,
+    };
+    snprintf(d->arch, sizeof d->arch, "%s", family->arch);
+}
+
+void moe_desc_family(struct moe_desc *d, const char *arch)
+{
+    int i = 0;
+    while (i < N_FAMILY - 1 && strcmp(families[i].arch, arch))
+        i++;
+    kn_assert(!strcmp(families[i].arch, arch));
+    take_family(d, &families[i]);
 }
 
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
@@ -208,24 +332,17 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         return error;
     if (error == 0)
         return kn_fail(KN_ECORRUPT, "%s: general.architecture is missing", moe_file_path(f));
-    *d = (struct moe_desc){ .scaling = MOE_SCALING_NONE };
-    const struct family *family = NULL;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (moe_string_is(arch, families[i].arch))
-            family = &families[i];
-    if (!family) {
-        char shown[64];
-        moe_string_show(arch, shown, sizeof shown);
-        return kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; llama (and mistral, "
-                       "mixtral), qwen2, qwen3 and qwen3moe are", moe_file_path(f), shown);
+    const struct family *family = find_family(f, arch);
+    if (!family)
+        return KN_EUNSUPPORTED;
+    take_family(d, family);
+    if (family->by_tensors) {
+        d->qkv_bias = moe_file_find_tensor(f, "blk.0.attn_q.bias") != NULL;
+        d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
     }
-    snprintf(d->arch, sizeof d->arch, "%s", family->arch);
-    d->rope = family->rope;
-    d->qkv_bias = family->qkv_bias;
-    d->qk_norm = family->qk_norm;
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k)) || (error = read_experts(d, &k, family)) ||
-        (error = read_rope(d, &k)) || (error = check_vocab(d, f)))
+        (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = check_vocab(d, f)))
         return error;
     return 0;
 }
@@ -256,8 +373,15 @@ int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq)
     if (d->scaling == MOE_SCALING_YARN) {
         if (!(d->beta_fast > 0 && d->beta_slow > 0 && d->rope_base > 1))
             return kn_fail(KN_ECORRUPT, "the yarn scaling's betas or base are out of range");
-        low = clamp_floor(yarn_pair(d, d->beta_fast), d->n_rot - 1);
-        high = clamp_ceil(yarn_pair(d, d->beta_slow), d->n_rot - 1);
+        low = yarn_pair(d, d->beta_fast);
+        high = yarn_pair(d, d->beta_slow);
+        if (d->yarn_exact) {
+            low = low < 0 ? 0 : low;
+            high = high > d->n_rot - 1 ? d->n_rot - 1 : high;
+        } else {
+            low = clamp_floor(low, d->n_rot - 1);
+            high = clamp_ceil(high, d->n_rot - 1);
+        }
         if (high - low < 0.001)
             high = low + 0.001;
     }

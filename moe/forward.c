@@ -22,7 +22,7 @@ static void embed_row(void *arg, int row, int thread)
     }
 }
 
-struct add_job { struct moe_context *c; const float *y; };
+struct add_job { struct moe_context *c; float *y; const float *bias; };
 
 static void add_row(void *arg, int row, int thread)
 {
@@ -30,12 +30,14 @@ static void add_row(void *arg, int row, int thread)
     const struct add_job *j = arg;
     int d_model = j->c->model->desc.d_model;
     size_t at = (size_t)row * (size_t)d_model;
+    if (j->bias)
+        j->c->model->ops->add(j->y + at, j->bias, d_model);
     j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
 }
 
-void moe_rows_add(struct moe_context *c, const float *y)
+void moe_rows_add(struct moe_context *c, float *y, const float *bias)
 {
-    struct add_job job = { c, y };
+    struct add_job job = { c, y, bias };
     kn_parallel_for(c->team, c->n_row, add_row, &job);
 }
 
@@ -79,7 +81,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     kn_parallel_for(c->team, c->n_row, embed_row, c);
     for (int layer = 0; layer < d->n_layer; layer++) {
         moe_attention(c, layer);
-        if (d->n_expert)
+        if (c->model->layer[layer].router.n_out)
             moe_block(c, layer);
         else
             moe_dense_ffn(c, layer);
@@ -87,6 +89,6 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
-                                .experts_per_layer = c->distinct / d->n_layer };
+                                .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
     return 0;
 }

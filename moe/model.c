@@ -15,33 +15,51 @@
 
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
-enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_FF, D_EXPERTS, D_EXPERT };
-enum need { ALWAYS, QK_NORM, QKV_BIAS, DENSE, EXPERTS };
+enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
+enum need {
+    ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS, FFN_NORM, POST_NORM,
+    DENSE, EXPERTS, ROUTER_BIAS, SELECT_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
+};
 
 struct part {
     const char *name;
     enum need need;
-    enum dim out, in;                           /* a vector has out D_ONE */
-    size_t field;                               /* float * or struct kn_mat in struct moe_layer */
+    enum { VECTOR, MATRIX } kind;               /* float * or struct kn_mat .. */
+    enum dim out, in;
+    size_t field;                               /* .. in struct moe_layer */
 };
 #define FIELD(name) offsetof(struct moe_layer, name)
 
 static const struct part parts[] = {
-    { "attn_norm.weight",    ALWAYS,   D_ONE,     D_MODEL, FIELD(attn_norm) },
-    { "attn_q.weight",       ALWAYS,   D_Q,       D_MODEL, FIELD(q) },
-    { "attn_k.weight",       ALWAYS,   D_KV,      D_MODEL, FIELD(k) },
-    { "attn_v.weight",       ALWAYS,   D_KV,      D_MODEL, FIELD(v) },
-    { "attn_output.weight",  ALWAYS,   D_MODEL,   D_Q,     FIELD(o) },
-    { "attn_q_norm.weight",  QK_NORM,  D_ONE,     D_HEAD,  FIELD(q_norm) },
-    { "attn_k_norm.weight",  QK_NORM,  D_ONE,     D_HEAD,  FIELD(k_norm) },
-    { "attn_q.bias",         QKV_BIAS, D_ONE,     D_Q,     FIELD(q_bias) },
-    { "attn_k.bias",         QKV_BIAS, D_ONE,     D_KV,    FIELD(k_bias) },
-    { "attn_v.bias",         QKV_BIAS, D_ONE,     D_KV,    FIELD(v_bias) },
-    { "ffn_norm.weight",     ALWAYS,   D_ONE,     D_MODEL, FIELD(ffn_norm) },
-    { "ffn_gate.weight",     DENSE,    D_FF,      D_MODEL, FIELD(gate) },
-    { "ffn_up.weight",       DENSE,    D_FF,      D_MODEL, FIELD(up) },
-    { "ffn_down.weight",     DENSE,    D_MODEL,   D_FF,    FIELD(down) },
-    { "ffn_gate_inp.weight", EXPERTS,  D_EXPERTS, D_MODEL, FIELD(router) },
+    { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
+    { "attn_q.weight",             ALWAYS,       MATRIX, D_Q,       D_MODEL,  FIELD(q) },
+    { "attn_k.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(k) },
+    { "attn_v.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(v) },
+    { "attn_output.weight",        ALWAYS,       MATRIX, D_MODEL,   D_Q,      FIELD(o) },
+    { "attn_q_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(k_norm) },
+    { "attn_q_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_Q,      FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_KV,     FIELD(k_norm) },
+    { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
+    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(k_bias) },
+    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(v_bias) },
+    { "attn_output.bias",          O_BIAS,       VECTOR, D_ONE,     D_MODEL,  FIELD(o_bias) },
+    { "attn_sinks.weight",         SINKS,        VECTOR, D_ONE,     D_HEADS,  FIELD(sinks) },
+    { "post_attention_norm.weight", POST_NORM,   VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_norm.weight",           FFN_NORM,     VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
+    { "ffn_up.weight",             DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(up) },
+    { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
+    { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
+    { "ffn_gate_inp.bias",         ROUTER_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(router_bias) },
+    { "exp_probs_b.bias",          SELECT_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(select_bias) },
+    { "ffn_gate_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
+    { "ffn_up_exps.bias",          EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
+    { "ffn_down_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_MODEL,  FIELD(down_bias) },
+    { "ffn_gate_shexp.weight",     SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(gate) },
+    { "ffn_up_shexp.weight",       SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(up) },
+    { "ffn_down_shexp.weight",     SHARED,       MATRIX, D_MODEL,   D_SHARED, FIELD(down) },
+    { "ffn_gate_inp_shexp.weight", SHARED_GATE,  MATRIX, D_ONE,     D_MODEL,  FIELD(shared_gate) },
 };
 #define N_PART ((int)(sizeof parts / sizeof *parts))
 
@@ -58,21 +76,36 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_Q:       return d->n_head * d->d_head;
     case D_KV:      return d->n_kv * d->d_head;
     case D_HEAD:    return d->d_head;
+    case D_HEADS:   return d->n_head;
     case D_FF:      return d->d_ff;
     case D_EXPERTS: return d->n_expert;
     case D_EXPERT:  return d->d_expert;
+    case D_SHARED:  return d->d_shared;
     }
     return 0;
 }
 
-static bool is_needed(const struct moe_desc *d, enum need need)
+/* What experts need is needed in layers that have them. */
+static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
+    bool dense = !d->n_expert || layer < d->n_lead;
+    if (need >= EXPERTS && dense)
+        return false;
     switch (need) {
-    case QK_NORM:  return d->qk_norm;
-    case QKV_BIAS: return d->qkv_bias;
-    case DENSE:    return d->n_expert == 0;
-    case EXPERTS:  return d->n_expert > 0;
-    default:       return true;
+    case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
+    case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
+    case QKV_BIAS:     return d->qkv_bias;
+    case O_BIAS:       return d->o_bias;
+    case SINKS:        return d->sinks;
+    case FFN_NORM:     return !d->post_norm;
+    case POST_NORM:    return d->post_norm;
+    case DENSE:        return dense;
+    case ROUTER_BIAS:  return d->router_bias;
+    case SELECT_BIAS:  return d->select_bias;
+    case EXPERT_BIAS:  return d->expert_bias;
+    case SHARED:       return d->shared != MOE_SHARED_NONE;
+    case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
+    default:           return true;
     }
 }
 
@@ -107,7 +140,7 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
         *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %u, which is not supported yet "
-                         "(F32, F16, BF16, Q8_0, Q4_K and Q6_K are)", path, name, t->gguf_type);
+                         "(F32, F16, BF16, Q8_0, Q4_K, Q6_K and MXFP4 are)", path, name, t->gguf_type);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {
@@ -132,10 +165,10 @@ static struct off_source source_of(const struct moe_tensor *t, int n_out, int n_
 }
 
 /* Every tensor is asked for once, so there is room for all of them. */
-static int bind_vector(struct binder *b, const char *name, int n, bool optional, float **out)
+static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
 {
     int error = 0;
-    const struct moe_tensor *t = find(b, name, 1, n, 0, optional, &error);
+    const struct moe_tensor *t = find(b, name, n_out, n, 0, optional, &error);
     if (t)
         b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .vector = out };
     return error;
@@ -159,18 +192,20 @@ static int bind_layer(struct binder *b, int layer)
     struct moe_layer *l = &b->m->layer[layer];
     for (int i = 0; i < N_PART; i++) {
         const struct part *p = &parts[i];
-        if (!is_needed(d, p->need))
+        if (!is_needed(d, layer, p->need))
             continue;
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
         void *field = (char *)l + p->field;
         int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
-        int error = p->out == D_ONE ? bind_vector(b, name, n_in, false, field)
-                                    : bind_matrix(b, name, n_out, n_in, false, field);
+        int error = p->kind == VECTOR ? bind_vector(b, name, n_out, n_in, false, field)
+                                      : bind_matrix(b, name, n_out, n_in, false, field);
         if (error)
             return error;
     }
-    l->expert0 = layer * d->n_expert;
+    l->expert0 = (layer - d->n_lead) * d->n_expert;
+    if (d->window && layer % d->window_period != d->window_period - 1)
+        l->window = d->window;
     return 0;
 }
 
@@ -180,9 +215,9 @@ static int bind_all(struct binder *b)
     const struct moe_desc *d = &m->desc;
     int error;
     if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
-        (error = bind_vector(b, "output_norm.weight", d->d_model, false, &m->out_norm)) ||
+        (error = bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm)) ||
         (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)) ||
-        (error = bind_vector(b, "rope_freqs.weight", d->n_rot / 2, true, &m->rope_extra)))
+        (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)
         if ((error = bind_layer(b, i)))
@@ -248,28 +283,49 @@ static void sum_up_experts(struct moe_model *m)
 static int list_experts(struct binder *b)
 {
     const struct moe_desc *d = &b->m->desc;
-    b->m->expert = kn_calloc((size_t)d->n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
+    int n_layer = d->n_layer - d->n_lead;
+    b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
     if (!b->m->expert)
-        return kn_fail(KN_ENOMEM, "no memory to list %d experts", d->n_layer * d->n_expert);
-    for (int layer = 0; layer < d->n_layer; layer++)
+        return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
+    for (int layer = d->n_lead; layer < d->n_layer; layer++)
         for (int i = 0; i < OFF_MATRICES; i++) {
-            int error = bind_experts(b, layer, i, b->m->expert + (size_t)layer * (size_t)d->n_expert);
+            int error = bind_experts(b, layer, i, b->m->expert + b->m->layer[layer].expert0);
             if (error)
                 return error;
         }
     return 0;
 }
 
+/* Layers that guess tokens ahead come after the others. */
+static bool is_ahead(const struct moe_desc *d, struct moe_string name)
+{
+    char prefix[32];
+    for (int i = d->n_layer; i < d->n_layer + d->n_ahead; i++) {
+        size_t n = (size_t)snprintf(prefix, sizeof prefix, "blk.%d.", i);
+        if (name.n > n && !memcmp(name.data, prefix, n))
+            return true;
+    }
+    return false;
+}
+
 static int refuse_unknown(const struct binder *b)
 {
+    int n_ahead = 0;
     for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
         char name[128];
         if (b->used[i])
             continue;
+        if (is_ahead(&b->m->desc, moe_file_tensor(b->f, i)->name)) {
+            n_ahead++;
+            continue;
+        }
         moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
         return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
                        "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
+    if (n_ahead)
+        kn_say(KN_LOG_INFO, "%s: %d tensors that guess tokens ahead are left in the file",
+               moe_file_path(b->f), n_ahead);
     return 0;
 }
 
@@ -279,6 +335,9 @@ static struct off_source source_of_dense(const struct moe_dense *p)
 {
     return source_of(p->tensor, p->matrix->n_out, p->matrix->n_in);
 }
+
+/* Of a vector, or of one for each expert. */
+static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
 
 /* Matrices first: they take whole pages, and reads want theirs to begin with one.  load: [n_dense], filled
  * with them, or NULL over an arena that counts.  Returns how many they are. */
@@ -299,7 +358,7 @@ static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load 
     }
     for (int i = 0; i < m->n_dense; i++)
         if (m->dense[i].vector)
-            *m->dense[i].vector = kn_arena_take(a, m->dense[i].tensor->dim[0], sizeof(float));
+            *m->dense[i].vector = kn_arena_take(a, n_value(m->dense[i].tensor), sizeof(float));
     m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
     return n;
 }
@@ -308,13 +367,13 @@ static int read_vector(const struct moe_file *f, const struct moe_tensor *t, flo
 {
     const struct off_files *files = moe_file_files(f);
     int n = (int)t->dim[0];
-    size_t bytes = kn_row_bytes(format_of(t), n);
-    void *raw = kn_alloc(bytes);
+    size_t row = kn_row_bytes(format_of(t), n), bytes = row * (size_t)t->dim[1];
+    uint8_t *raw = kn_alloc(bytes);
     if (!raw)
-        return kn_fail(KN_ENOMEM, "no memory for a vector of %d values", n);
+        return kn_fail(KN_ENOMEM, "no memory for vectors of %zu values", n_value(t));
     int error = kn_file_read(files->fd[t->file], files->path[t->file], raw, bytes, t->offset);
-    if (!error)
-        kn_row_decode(format_of(t), raw, n, to);
+    for (size_t i = 0; !error && i < t->dim[1]; i++)
+        kn_row_decode(format_of(t), raw + i * row, n, to + i * (size_t)n);
     kn_free(raw);
     return error;
 }
@@ -409,7 +468,7 @@ static void describe(struct moe_model *m)
         .n_layer = d->n_layer, .d_model = d->d_model, .n_head = d->n_head, .n_kv = d->n_kv,
         .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
         .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
-        .n_expert_total = d->n_layer * d->n_expert,
+        .n_expert_total = (d->n_layer - d->n_lead) * d->n_expert,
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     struct kn_arena count = { 0 };
@@ -419,8 +478,10 @@ static void describe(struct moe_model *m)
         if (m->dense[i].matrix != &m->embed || m->tied)
             m->shape.pass_bytes += m->dense[i].tensor->bytes;
     double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
-    double ffn = d->n_expert ? d->n_expert + 3.0 * d->n_used * d->d_expert : 3.0 * d->d_ff;
-    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv + ffn) + d->n_vocab);
+    double dense = 3.0 * d->d_ff, block = d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared;
+    int n_dense = d->n_expert ? d->n_lead : d->n_layer;
+    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv) + n_dense * dense +
+                                 (d->n_layer - n_dense) * block + d->n_vocab);
     if (d->n_expert)
         sum_up_experts(m);
 }

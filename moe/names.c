@@ -38,6 +38,7 @@ uint32_t moe_file_type(enum kn_format f)
     case KN_Q4_K: return 15;
     case KN_Q6_K: return 18;
     case KN_BF16: return 32;
+    case KN_MXFP4: return 38;
     default:      return 0;
     }
 }
@@ -56,7 +57,7 @@ enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_
 bool moe_tensor_is_expert(const struct moe_tensor *t)
 {
     static const char *const old[] = { "ffn_gate.", "ffn_up.", "ffn_down." };
-    if (memmem(t->name.data, t->name.n, "_exps.", 6))
+    if (memmem(t->name.data, t->name.n, "_exps.weight", 12))
         return true;
     for (int i = 0; i < 3; i++) {
         const char *at = memmem(t->name.data, t->name.n, old[i], strlen(old[i]));

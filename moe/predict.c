@@ -36,12 +36,13 @@ static void choose_item(void *arg, int row, int thread)
     const struct guess_job *j = arg;
     struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
-    float *p = c->guess.logit + (size_t)row * (size_t)d->n_expert;
-    c->model->ops->softmax(p, d->n_expert);
-    moe_choose(p, d->n_expert, d->n_used, c->guess.id + (size_t)row * (size_t)d->n_used);
+    struct moe_guess *g = &c->guess;
+    size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
+    moe_route_row(c, j->next, (struct moe_routing){ g->logit + at, g->rank + at, g->id + used,
+                                                    g->weight + used });
 }
 
-/* By the probability that all rows together give an expert, the largest first. */
+/* By the weight that all rows together give an expert, the largest first. */
 static int rank(struct moe_context *c, int expert0)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -50,8 +51,8 @@ static int rank(struct moe_context *c, int expert0)
     memset(g->sum, 0, (size_t)d->n_expert * sizeof *g->sum);
     for (int row = 0; row < c->n_row; row++)
         for (int i = 0; !c->status[row] && i < d->n_used; i++) {
-            int32_t e = g->id[row * d->n_used + i];
-            g->sum[e] += g->logit[(size_t)row * (size_t)d->n_expert + (size_t)e];
+            int at = row * d->n_used + i;
+            g->sum[g->id[at]] += g->weight[at];
         }
     for (int e = 0; e < d->n_expert; e++) {
         if (!(g->sum[e] > 0))

@@ -1,10 +1,15 @@
 /* Which experts a row goes to, and which rows an expert gets.
  *
- * Route: softmax over the router's logits; the n_used largest, in descending order, the lowest id first
- * on a tie; their probabilities, made to sum to 1 (in choice order) where the family does so.
+ * Route: softmax over the router's logits, or the sigmoid of each; the n_used largest, in descending order,
+ * the lowest id first on a tie; their probabilities, made to sum to 1 (in choice order) where the family does
+ * so.  A bias may move what is chosen but not its weight, and only the best groups of experts may be chosen
+ * from.  Or else the largest logits, and softmax over those alone.
  * Plan: a counting sort of (row, choice) pairs by expert, so that an expert meets its rows in ascending
  * order and is read once however many rows chose it. */
 #include "moe/internal.h"
+
+#include <math.h>
+#include <string.h>
 
 /* The largest n_used of p, by insertion: n_used is small beside n_expert. */
 void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
@@ -23,22 +28,74 @@ void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
     }
 }
 
-static void route_row(void *arg, int row, int thread)
+/* Groups, all of one size, stand for the sum of their two largest; no one is chosen from the others. */
+static void limit_groups(const struct moe_desc *d, float *rank)
+{
+    float score[MOE_MAX_GROUP];
+    int32_t best[MOE_MAX_GROUP];
+    bool keep[MOE_MAX_GROUP] = { false };
+    int n = d->n_expert / d->n_group;
+    for (int g = 0; g < d->n_group; g++) {
+        int32_t two[2];
+        moe_choose(rank + g * n, n, 2, two);
+        score[g] = rank[g * n + two[0]] + rank[g * n + two[1]];
+    }
+    moe_choose(score, d->n_group, d->n_group_used, best);
+    for (int i = 0; i < d->n_group_used; i++)
+        keep[best[i]] = true;
+    for (int e = 0; e < d->n_expert; e++)
+        rank[e] = keep[e / n] ? rank[e] : -HUGE_VALF;
+}
+
+/* What experts are chosen by: their probabilities, unless the family has it otherwise. */
+static const float *rank_of(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r)
+{
+    const struct moe_desc *d = &c->model->desc;
+    if (!l->select_bias && d->n_group <= 1)
+        return r.p;
+    memcpy(r.rank, r.p, (size_t)d->n_expert * sizeof *r.rank);
+    if (l->select_bias)
+        c->model->ops->add(r.rank, l->select_bias, d->n_expert);
+    if (d->n_group > 1)
+        limit_groups(d, r.rank);
+    return r.rank;
+}
+
+void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct kn_ops *ops = c->model->ops;
+    float sum = 0;
+    if (l->router_bias)
+        ops->add(r.p, l->router_bias, d->n_expert);
+    if (d->gating == MOE_GATING_SOFTMAX)
+        ops->softmax(r.p, d->n_expert);
+    for (int e = 0; d->gating == MOE_GATING_SIGMOID && e < d->n_expert; e++)
+        r.p[e] = moe_sigmoid(r.p[e]);
+    moe_choose(rank_of(c, l, r), d->n_expert, d->n_used, r.id);
+    for (int i = 0; i < d->n_used; i++)
+        r.weight[i] = r.p[r.id[i]];
+    if (d->gating == MOE_GATING_CHOSEN)
+        ops->softmax(r.weight, d->n_used);
+    for (int i = 0; i < d->n_used; i++)
+        sum += r.weight[i];
+    for (int i = 0; i < d->n_used; i++) {
+        r.weight[i] = d->norm_topk ? r.weight[i] / (sum + 1e-20f) : r.weight[i];     /* all may be 0 */
+        r.weight[i] *= d->expert_scale;
+    }
+}
+
+struct route_job { struct moe_context *c; const struct moe_layer *l; };
+
+static void route_item(void *arg, int row, int thread)
 {
     (void)thread;
-    struct moe_context *c = arg;
+    const struct route_job *j = arg;
+    struct moe_context *c = j->c;
     const struct moe_desc *d = &c->model->desc;
-    float *p = c->route_logit + (size_t)row * (size_t)d->n_expert;
-    int32_t *id = c->route_id + (size_t)row * (size_t)d->n_used;
-    float *weight = c->route_weight + (size_t)row * (size_t)d->n_used, sum = 0;
-    c->model->ops->softmax(p, d->n_expert);
-    moe_choose(p, d->n_expert, d->n_used, id);
-    for (int i = 0; i < d->n_used; i++)
-        sum += p[id[i]];
-    for (int i = 0; i < d->n_used; i++) {
-        weight[i] = d->norm_topk ? p[id[i]] / sum : p[id[i]];
-        weight[i] *= d->expert_scale;
-    }
+    size_t at = (size_t)row * (size_t)d->n_expert, used = (size_t)row * (size_t)d->n_used;
+    moe_route_row(c, j->l, (struct moe_routing){ c->route_logit + at, c->route_rank + at, c->route_id + used,
+                                                 c->route_weight + used });
 }
 
 void moe_route(struct moe_context *c, int layer)
@@ -46,7 +103,8 @@ void moe_route(struct moe_context *c, int layer)
     const struct moe_layer *l = &c->model->layer[layer];
     c->product[0] = moe_product(&c->norm, &l->router, c->route_logit, c->n_row);
     moe_products(c, 1);
-    kn_parallel_for(c->team, c->n_row, route_row, c);
+    struct route_job job = { c, l };
+    kn_parallel_for(c->team, c->n_row, route_item, &job);
 }
 
 void moe_plan_rows(struct moe_context *c, int layer)

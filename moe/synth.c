@@ -27,6 +27,8 @@
 #define SHARPEN  1.3f                       /* of queries and of keys: attention is not flat */
 #define ROUTER   1.5f                       /* deviation of router logits */
 #define LOGIT    2.0f                       /* deviation of output logits */
+#define BIAS     0.1f                       /* deviation of biases */
+#define PER_LAYER 24                        /* tensors, at most */
 #define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
 
 struct recipe {                             /* one tensor */
@@ -39,6 +41,7 @@ struct recipe {                             /* one tensor */
 
 struct plan {
     const struct moe_synth_shape *shape;
+    struct moe_desc family;                 /* what its family has */
     const struct moe_synth_options *opt;
     struct recipe *recipe;                  /* [n_recipe] in file order */
     int n_recipe, room;
@@ -47,28 +50,43 @@ struct plan {
 
 /* ---- which tensors --------------------------------------------------------------------------- */
 
-static struct recipe *add(struct plan *p, const char *name, enum kn_format format, float deviation)
+static struct recipe *add(struct plan *p, const char *name, const char *kind, enum kn_format format,
+                          float deviation)
 {
     kn_assert(p->n_recipe < p->room);
     struct recipe *r = &p->recipe[p->n_recipe++];
     *r = (struct recipe){ .format = format, .deviation = deviation };
-    snprintf(r->name, sizeof r->name, "%s.weight", name);
+    snprintf(r->name, sizeof r->name, "%s.%s", name, kind);
+    return r;
+}
+
+static struct recipe *add_vector(struct plan *p, const char *name, const char *kind, int n, float deviation)
+{
+    struct recipe *r = add(p, name, kind, KN_F32, deviation);
+    r->n_dim = 1;
+    r->dim[0] = (uint64_t)n;
     return r;
 }
 
 static void add_norm(struct plan *p, const char *name, int n, float mean)
 {
-    struct recipe *r = add(p, name, KN_F32, 0.05f * mean);
-    r->mean = mean;
-    r->n_dim = 1;
-    r->dim[0] = (uint64_t)n;
+    add_vector(p, name, "weight", n, 0.05f * mean)->mean = mean;
+}
+
+/* n_vec over 0: one for each expert. */
+static void add_bias(struct plan *p, const char *name, int n, int n_vec)
+{
+    struct recipe *r = add_vector(p, name, "bias", n, BIAS);
+    r->n_dim = n_vec ? 2 : 1;
+    r->dim[1] = (uint64_t)n_vec;
 }
 
 /* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
                     int n_mat, float gain)
 {
-    struct recipe *r = add(p, name, moe_format_fit(name, want, (uint64_t)n_in), gain / sqrtf((float)n_in));
+    enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
+    struct recipe *r = add(p, name, "weight", format, gain / sqrtf((float)n_in));
     r->n_dim = n_mat ? 3 : 2;
     r->dim[0] = (uint64_t)n_in;
     r->dim[1] = (uint64_t)n_out;
@@ -93,10 +111,43 @@ static void add_attention(struct plan *p, int layer)
     add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
     add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
     add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0, RESIDUAL);
-    if (s->qk_norm) {
-        add_norm(p, IN("attn_q_norm"), s->d_head, SHARPEN);
-        add_norm(p, IN("attn_k_norm"), s->d_head, SHARPEN);
+    if (s->qkv_bias) {
+        add_bias(p, IN("attn_q"), n_q, 0);
+        add_bias(p, IN("attn_k"), n_kv, 0);
+        add_bias(p, IN("attn_v"), n_kv, 0);
     }
+    if (p->family.o_bias)
+        add_bias(p, IN("attn_output"), s->d_model, 0);
+    if (p->family.sinks)
+        add_vector(p, IN("attn_sinks"), "weight", s->n_head, 1);
+    if (s->qk_norm) {
+        add_norm(p, IN("attn_q_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_q : s->d_head, SHARPEN);
+        add_norm(p, IN("attn_k_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_kv : s->d_head, SHARPEN);
+    }
+}
+
+/* Biases, and the network that all rows share. */
+static void add_beside_experts(struct plan *p, int layer, float down)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    char n[48];
+    if (p->family.router_bias)
+        add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
+    if (p->family.select_bias)
+        add_bias(p, IN("exp_probs_b"), s->n_expert, 0);
+    if (p->family.expert_bias) {
+        add_bias(p, IN("ffn_gate_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_up_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
+    }
+    if (p->family.shared) {
+        add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
+    }
+    if (p->family.shared == MOE_SHARED_GATED)
+        add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
 }
 
 /* Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
@@ -104,24 +155,27 @@ static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     enum kn_format f = p->opt->format;
-    bool moe = s->n_expert > 0;
+    bool moe = s->n_expert > 0 && layer >= s->n_lead;
+    int n_expert = moe ? s->n_expert : 0;
     int d_ff = moe ? s->d_expert : s->d_ff;
     float share = moe ? 1.5f / (float)s->n_used : 1;
     float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
-    add_norm(p, IN("ffn_norm"), s->d_model, 1);
+    add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
     if (moe)
-        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, s->n_expert, 0, ROUTER);
-    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, s->n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, s->n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, s->n_expert, down);
-#undef IN
+        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
+    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
+    if (moe)
+        add_beside_experts(p, layer, down);
 }
+#undef IN
 
 static int make_plan(struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
-    p->room = 3 + 12 * p->n_layer;
+    p->room = 3 + PER_LAYER * p->n_layer;
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
@@ -152,6 +206,13 @@ static void say_f32(struct moe_writer *w, const char *arch, const char *key, flo
     moe_writer_value(w, full, MOE_F32, &x);
 }
 
+static void say_string(struct moe_writer *w, const char *arch, const char *key, const char *s)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_string(w, full, s, strlen(s));
+}
+
 static int write_metadata(struct moe_writer *w, const struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -171,14 +232,30 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "attention.key_length", s->d_head);
     say_u32(w, arch, "attention.value_length", s->d_head);
     say_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
-    say_u32(w, arch, "rope.dimension_count", s->d_head);
+    say_u32(w, arch, "rope.dimension_count", s->n_rot ? s->n_rot : s->d_head);
     say_f32(w, arch, "rope.freq_base", s->rope_base);
     say_u32(w, arch, "vocab_size", p->n_vocab);
+    if (s->window)
+        say_u32(w, arch, "attention.sliding_window", s->window);
+    if (s->yarn_factor) {
+        say_string(w, arch, "rope.scaling.type", "yarn");
+        say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
+        say_u32(w, arch, "rope.scaling.original_context_length", s->yarn_ctx);
+    }
     if (s->n_expert) {
         say_u32(w, arch, "expert_count", s->n_expert);
         say_u32(w, arch, "expert_used_count", s->n_used);
-        if (s->d_expert != s->d_ff)
-            say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+        say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+        if (p->family.shared == MOE_SHARED_GATED)
+            say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
+        if (p->family.shared == MOE_SHARED_PLAIN)
+            say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
+        if (s->n_lead)
+            say_u32(w, arch, "leading_dense_block_count", s->n_lead);
+        if (p->family.gating != MOE_GATING_SOFTMAX)
+            say_u32(w, arch, "expert_gating_func", (int)p->family.gating);
+        if (s->expert_scale > 0)
+            say_f32(w, arch, "expert_weights_scale", s->expert_scale);
     }
     return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
 }
@@ -281,6 +358,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
 {
     struct plan p = { .shape = moe_synth_shape_find(opt->shape), .opt = opt };
     if (p.shape) {
+        moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
     }

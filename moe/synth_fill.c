@@ -9,7 +9,9 @@
  *   Q4_K   d * sc * code - dmin * m with m = sc and dmin = 7.5 d: deviation 4.61 of the code times
  *          48.4, the root mean square of sc uniform in 32..63
  *   Q6_K   d * sc * (code - 32): deviation 18.5 times 96.7, the same for |sc| uniform in 64..127;
- *          a random sign of sc makes up for the mean of the codes, which is -1/2 */
+ *          a random sign of sc makes up for the mean of the codes, which is -1/2
+ *   MXFP4  step * one of 16 whole numbers, deviation 5.852; steps are powers of two, so some blocks
+ *          take the next one up, as many as make the mean square what it should be */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -21,8 +23,24 @@ static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i)
     return kn_mix(f->seed + KN_GOLDEN * i);
 }
 
+/* Of 16 exponents the last `up` are one larger: 4^e * (16 + 3 * up) / 16 is the mean square. */
+static void init_mxfp4(struct moe_synth_fill *f)
+{
+    float step = f->deviation / 5.852f, power = 0x1p-100f;
+    int e = 28, up;
+    for (; e < 250 && 2 * power <= step; e++)
+        power *= 2;
+    up = (int)((step / power * (step / power) - 1) * 16 / 3 + 0.5f);
+    for (int i = 0; i < 16; i++)
+        f->d[i] = (uint16_t)(e + (i >= 16 - up));
+}
+
 void moe_synth_fill_init(struct moe_synth_fill *f)
 {
+    if (f->format == KN_MXFP4) {
+        init_mxfp4(f);
+        return;
+    }
     float code = f->format == KN_Q8_0   ? 73.3f
                  : f->format == KN_Q4_K ? 4.61f * 48.4f
                                         : 18.5f * 96.7f;
@@ -87,6 +105,13 @@ static void fill_q6_k(const struct moe_synth_fill *f, uint64_t i, struct kn_q6_k
     memcpy(b->qh, code + 16, sizeof b->qh);
 }
 
+static void fill_mxfp4(const struct moe_synth_fill *f, uint64_t i, struct kn_mxfp4 *b)
+{
+    uint64_t code[2] = { word(f, 3 * i), word(f, 3 * i + 1) };
+    b->e = (uint8_t)f->d[word(f, 3 * i + 2) & 15];
+    memcpy(b->q, code, sizeof b->q);
+}
+
 void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_block, void *out)
 {
     if (f->format == KN_F32 || f->format == KN_F16 || f->format == KN_BF16)
@@ -97,6 +122,7 @@ void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_bl
             case KN_Q8_0: fill_q8_0(f, block0 + i, (struct kn_q8_0 *)out + i); break;
             case KN_Q4_K: fill_q4_k(f, block0 + i, (struct kn_q4_k *)out + i); break;
             case KN_Q6_K: fill_q6_k(f, block0 + i, (struct kn_q6_k *)out + i); break;
+            case KN_MXFP4: fill_mxfp4(f, block0 + i, (struct kn_mxfp4 *)out + i); break;
             default:      kn_assert(!"a format that cannot be made");
             }
 }

@@ -45,9 +45,8 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     c->opt = *opt;
     int e = spec_passes_open(&c->passes, opt->prior, opt->most_rows);
     c->habit = kn_calloc((size_t)opt->n_session * (size_t)kn_max(1, opt->n_drafter), sizeof *c->habit);
-    c->asked = kn_calloc((size_t)opt->n_session, sizeof *c->asked);
     c->hope = kn_calloc((size_t)opt->n_session, sizeof *c->hope);
-    if (e || !c->habit || !c->asked || !c->hope)
+    if (e || !c->habit || !c->hope)
         goto fail;
     if (opt->prior && opt->prior->n_expert > 0) {
         c->n_even = c->passes.n_prior;
@@ -68,6 +67,7 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     }
     for (int size = 0; size < SPEC_SIZES; size++)
         c->now[size].drafter = SPEC_OFF;
+    c->drafted_by = SPEC_OFF;
     *out = c;
     return 0;
 fail:
@@ -81,7 +81,6 @@ void spec_control_close(struct spec_control *c)
         return;
     spec_passes_close(&c->passes);
     kn_free(c->habit);
-    kn_free(c->asked);
     kn_free(c->hope);
     kn_free(c->even);
     kn_free(c);
@@ -233,11 +232,12 @@ static bool find_trial(struct spec_control *c, const struct ask *q, double best_
         bool on = c->now[q->size].drafter == i;
         if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth))
             continue;
-        int most = kn_min(a->most_depth, on ? 2 * deepest : 2);
-        make_plans(c, q, i, kn_max(most, deepest), true, hoped);
+        /* little is lost by short drafts; if they cannot win, by longer ones */
+        int most = kn_min(a->most_depth, on ? 2 * deepest : 2), reach = kn_min(a->most_depth, 2 * kn_max(deepest, 1));
+        make_plans(c, q, i, kn_max(most, reach), true, hoped);
         struct plan p = best_of(hoped, on ? deepest + 1 : 1, most);
-        if (p.gain <= best_gain * TO_TURN_ON && deepest > most)     /* little is lost by short drafts, if they can win */
-            p = best_of(hoped, 1, deepest);
+        if (p.gain <= best_gain * TO_TURN_ON)
+            p = best_of(hoped, on ? deepest + 1 : 1, kn_max(most, reach));
         if (p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON && (out->drafter == SPEC_OFF || p.gain > out->gain))
             *out = p;
     }
@@ -415,7 +415,6 @@ static int share_nodes(const struct spec_control *c, const struct ask *q, const 
             n = kn_min(n, left);
         left -= n;
         nodes[i] = n;
-        c->asked[q->session[i]] = (int16_t)kn_min(n, p->depth);
         all += n;
     }
     return all;
@@ -443,6 +442,10 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
             p.depth = kn_min(c->opt.gamma, c->arm[0].most_depth);
             p.drafter = p.depth > 0 ? 0 : SPEC_OFF;
         }
+    }
+    if (d.best_drafter != SPEC_OFF) {
+        d.off_experts = spec_knots_at(&c->experts, c->even, c->n_even, n_beside + n_due);
+        d.experts = spec_knots_at(&c->experts, c->even, c->n_even, n_beside + d.rows);
     }
     if (p.drafter != SPEC_OFF && share_nodes(c, &q, &p, &d, nodes) > 0) {
         d.drafter = p.drafter;

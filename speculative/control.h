@@ -74,6 +74,7 @@ struct spec_decision {
     double off_ns;                                  /* T(n_beside + n_due), as far as known */
     double rows, tokens;                            /* expected of what was chosen (off: of the best that was not) */
     double draft_ns, pass_ns;                       /*   likewise */
+    double off_experts, experts;                    /* distinct ones per layer of the two passes; 0: not known */
     double gain, need;                              /* tokens per second over off's; what it had to be */
     int best_drafter, best_depth;                   /* whom these are about; SPEC_OFF when nobody */
     double lost_ns, may_lose_ns;                    /* the account */
@@ -96,6 +97,7 @@ struct spec_need { const int32_t *expert; int n; };
 struct spec_cut {
     int session;
     const struct spec_tree *tree;                   /* as drafted; survival as its drafter has it */
+    int n_asked;                                    /* nodes that the drafter was asked for; 0: it was not */
     const struct spec_need *need;                   /* [tree->n]; NULL: not known */
     bool keep[SPEC_NODES];                          /* out: for spec_tree_prune */
     int n_keep;

@@ -42,7 +42,7 @@ static void remember(struct spec_control *c, int drafter, const struct spec_cut 
     for (int i = 0; i < cut->tree->n; i++)
         if (cut->tree->depth[i] <= SPEC_DEPTHS)
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
-    for (int d = 0; d < c->asked[cut->session]; d++) {
+    for (int d = 0; d < kn_min(c->last.depth, cut->n_asked); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;
         a->seen[d] += (x - a->seen[d]) / (a->seen_weight[d] + 1);
         a->seen_weight[d] = fmin(a->seen_weight[d] + 1, SEEN_ARM);

@@ -363,6 +363,8 @@ void spec_drafter_end(struct spec_drafter *d, int session)
     s->open = false;
 }
 
+void spec_drafter_drop(struct spec_drafter *d, int session) { session_of(d, session)->open = false; }
+
 void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n)
 {
     struct session *s = session_of(d, session);

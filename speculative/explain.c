@@ -25,6 +25,10 @@ static const char *name_of(const struct spec_control *c, int drafter)
     return drafter == SPEC_OFF ? "off" : c->arm[drafter].name;
 }
 
+/* What is left of out after n characters, which may be more than it holds. */
+static char *at(char *out, size_t size, int n) { return (size_t)n < size ? out + n : NULL; }
+static size_t left(size_t size, int n) { return (size_t)n < size ? size - (size_t)n : 0; }
+
 int spec_decision_text(const struct spec_control *c, const struct spec_decision *d, char *out, size_t size)
 {
     char what[64] = "off", about[64] = "";
@@ -33,13 +37,15 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
     else if (d->best_drafter != SPEC_OFF)
         snprintf(about, sizeof about, "%s %d deep: ", name_of(c, d->best_drafter), d->best_depth);
     int n = snprintf(out, size, "draft: %s (%s)", what, spec_why_text(d->why));
-    if (n < 0 || (size_t)n >= size || d->best_drafter == SPEC_OFF)
-        return n;
-    return n + snprintf(out + n, size - (size_t)n,
-                        "; %s%.1f rows for %.2f tokens in %.2f + %.2f ms, plain %d in %.2f ms, gain %.2f (needs %.2f)"
-                        "; lost %.1f of %.1f ms",
-                        about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6, d->n_due, d->off_ns * 1e-6,
-                        d->gain, d->need, d->lost_ns * 1e-6, d->may_lose_ns * 1e-6);
+    if (d->best_drafter != SPEC_OFF)
+        n += snprintf(at(out, size, n), left(size, n),
+                      "; %s%.1f rows for %.2f tokens in %.2f + %.2f ms, plain %d in %.2f ms, gain %.2f (needs %.2f)"
+                      "; lost %.1f of %.1f ms", about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6,
+                      d->n_due, d->off_ns * 1e-6, d->gain, d->need, d->lost_ns * 1e-6, d->may_lose_ns * 1e-6);
+    if (d->experts > 0)
+        n += snprintf(at(out, size, n), left(size, n), "; experts a layer %.1f, plain %.1f", d->experts,
+                      d->off_experts);
+    return n;
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------------ */

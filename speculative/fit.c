@@ -16,7 +16,11 @@
 #define TOLERANCE 1e-12
 #define MOST_CALLS 4000
 #define INSIDE    0.95              /* a start on a bound would have no slope there */
+#define ASIDE     2                 /* MINPACK's differences are shares of its variable, which so is never near 0 */
+#define STEP      1e-12             /* the square of that share */
 #define STARTS    24
+#define PAPER_STARTS 8
+#define LEAST_GROWTH 1e-5            /* above 1 */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
@@ -52,7 +56,7 @@ static double to_u(const struct problem *q, int i, double x)
 static void x_of(const struct problem *q, const double *u, double *x)
 {
     for (int i = 0; i < q->n; i++)
-        x[i] = given(&q->param[i]) ? q->param[i].low : to_x(q, i, *u++);
+        x[i] = given(&q->param[i]) ? q->param[i].low : to_x(q, i, *u++ - ASIDE);
 }
 
 static int evaluate(void *arg, int m, int n, const double *u, double *out, int flag)
@@ -81,7 +85,7 @@ static void start_at(const struct problem *q, int k, double *u)
             x = p->low + q->scale[i] * kn_exp(4 * at - 2);
         else if (k)
             x = p->low + (p->high - p->low) * at;
-        *u++ = to_u(q, i, x);
+        *u++ = to_u(q, i, x) + ASIDE;
     }
 }
 
@@ -106,7 +110,7 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
         struct spec_solution s = { .sum_squares = 0 };
         start_at(&q, k, u);
         if (n_free)
-            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MOST_CALLS, 0, diag, 1, 100, 0, &calls,
+            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MOST_CALLS, STEP, diag, 1, 100, 0, &calls,
                   jacobian, q.m, pivot, qtf, work[0], work[1], work[2], room);
         evaluate(&q, q.m, n_free, u, f, 0);
         for (int i = 0; i < m; i++)
@@ -175,7 +179,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
         [LOAD] = { none > 0 ? m->load_least_ns : 0, none, fmax(least / 2 / used, 1.1 * m->load_least_ns) },
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
-        [GROWTH] = { kn_log(1e-5), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
+        [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
     };
     struct spec_solution s;
     int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
@@ -294,9 +298,13 @@ double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point,
 
 struct paper { double ridge_point; const struct spec_paper_point *point; int n; };
 
-static void paper_residual(const void *arg, const double *x, double *out)
+/* The growth is looked for by the logarithm of what it is above 1: all that matters lies below 1.1. */
+static void paper_residual(const void *arg, const double *log_x, double *out)
 {
     const struct paper *p = arg;
+    double x[SPEC_PAPER_PARAMS];
+    memcpy(x, log_x, sizeof x);
+    x[SPEC_S] = 1 + kn_exp(x[SPEC_S]);
     for (int i = 0; i < p->n; i++)
         out[i] = spec_paper_speedup(x, p->ridge_point, &p->point[i]) - p->point[i].speedup;
 }
@@ -305,5 +313,13 @@ int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC
                    const struct spec_paper_point *point, int n)
 {
     const struct paper p = { ridge_point, point, n };
-    return spec_fit_solve(out, param, SPEC_PAPER_PARAMS, n, paper_residual, &p, 1);
+    struct spec_param log_param[SPEC_PAPER_PARAMS];
+    memcpy(log_param, param, sizeof log_param);
+    struct spec_param *s = &log_param[SPEC_S];
+    *s = (struct spec_param){ kn_log(fmax(s->low - 1, LEAST_GROWTH)), kn_log(fmax(s->high - 1, LEAST_GROWTH)),
+                              kn_log(fmax(s->start - 1, LEAST_GROWTH)) };
+    int e = spec_fit_solve(out, log_param, SPEC_PAPER_PARAMS, n, paper_residual, &p, PAPER_STARTS);
+    if (!e)
+        out->x[SPEC_S] = 1 + kn_exp(out->x[SPEC_S]);
+    return e;
 }

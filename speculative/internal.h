@@ -131,7 +131,6 @@ struct spec_control {
     double *even; int n_even;                       /* if chosen evenly; NULL: not known */
     struct spec_knots missed;                       /* bytes */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
-    int16_t *asked;                                 /* [n_session] how deep a draft was asked for */
     double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */
     uint64_t step;
     uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
@@ -141,6 +140,7 @@ struct spec_control {
     double doubt_log;                               /* of what they took, over what was expected: sum of logarithms */
     double drift[2];                                /* passes above, and below, what was expected: the same */
     double total_ns, lost_ns;
+    int    drafted_by;                              /* in the step before; SPEC_OFF */
     struct spec_decision last;
 };
 

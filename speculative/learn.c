@@ -25,6 +25,7 @@
 #define STRANGE      0.25           /* so much in all: odd, */
 #define CHANGE       0.75           /* so much: a change; */
 #define LONGEST      0.25           /* one pass counts no more than this, */
+#define FAR          0.15           /* a plain one among drafted ones tells more, there are so few; */
 #define SAME         0.08           /* and plain ones have changed if their mean has by this */
 #define DOUBT        4              /* plain passes to find out */
 
@@ -144,9 +145,13 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
         if (c->doubt > 0 && plain) {
             settle_doubt(c, log);
             strange = true;
-        } else if (c->doubt == 0 && drifts(c, log, &strange)) {
-            c->doubt = DOUBT;
-            c->doubt_log = 0;
+        } else if (c->doubt == 0) {
+            bool far = plain && c->last.why == SPEC_WHY_REFRESH && fabs(log) > FAR;
+            if (drifts(c, log, &strange) || far) {
+                c->doubt = DOUBT;
+                c->doubt_log = 0;
+                strange = true;
+            }
         }
     }
     if (!strange)
@@ -196,11 +201,13 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
         account(c, s, spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false),
                 spec_passes_plain(&c->passes, s->n_due) / s->n_due, n_kept);
     learn_pass(c, s, n_drafted, known);
+    bool warm = drafter == c->drafted_by;
+    c->drafted_by = drafter;
     if (drafter == SPEC_OFF)
         return;
     struct spec_arm *a = &c->arm[drafter];
     a->n_step++;
-    if (c->last.depth > 0)
+    if (warm)           /* the first time after a while it has all of the text to take in */
         learn_draft(a, size, s->draft_ns / c->last.depth);
     learn_truth(c, drafter, s);
     if (c->last.why == SPEC_WHY_TRIAL) {

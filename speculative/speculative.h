@@ -240,6 +240,7 @@ void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n);   
 void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);    /* a new text; ends the last */
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n);
 void spec_drafter_end(struct spec_drafter *d, int session);                     /* shares it, if that is asked */
+void spec_drafter_drop(struct spec_drafter *d, int session);        /* the same, but nobody learns of the text */
 
 /* To the oracle: what will follow what is committed.  It stays the caller's, and there until told anew. */
 void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n);

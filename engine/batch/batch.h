@@ -111,8 +111,7 @@ enum eng_outlet { ENG_OUTLET_ANSWERS, ENG_OUTLET_ERRORS, ENG_OUTLETS };
 struct eng_outlet_file {
     const char *path;
     int fd;
-    uint64_t bytes;                             /* that are there, whole lines */
-    uint64_t n_line;
+    uint64_t bytes, n_line;                     /* that are there, on the disk; the thread's while it runs */
     struct eng_bytes filling, writing;          /* filling: under the lock */
 };
 

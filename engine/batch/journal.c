@@ -142,6 +142,14 @@ static void wait_for_work(struct eng_journal *j)
         ;
 }
 
+static uint64_t count_lines(const struct eng_bytes *b)
+{
+    uint64_t n = 0;
+    for (const char *p = b->data, *end = p + b->n; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+        n++;
+    return n;
+}
+
 /* What has gathered, to the disk.  What a failure leaves half-written is cut off again, if that can be. */
 static int commit(struct eng_outlet_file *f)
 {
@@ -156,6 +164,7 @@ static int commit(struct eng_outlet_file *f)
         return error;
     }
     f->bytes += b->n;
+    f->n_line += count_lines(b);
     b->n = 0;
     return 0;
 }

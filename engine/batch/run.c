@@ -34,6 +34,7 @@ struct eng_batch {
     struct eng_seen seen;
     struct eng_journal journal;
     struct eng_batch_counts counts;
+    uint64_t answered_before;                   /* lines of the answers' file at open */
 
     struct eng_engine *engine;
     const struct eng_desk *desk;
@@ -101,6 +102,7 @@ static int open_journal(struct eng_batch *b)
     for (int i = 0; i < ENG_OUTLETS; i++)
         if ((error = eng_journal_read(j, (enum eng_outlet)i, &b->seen)))
             return error;
+    b->answered_before = j->file[ENG_OUTLET_ANSWERS].n_line;
     b->counts.failed_before = j->file[ENG_OUTLET_ERRORS].n_line;
     return eng_journal_start(j, b->opt.gather_ns ? b->opt.gather_ns : GATHER_NS);
 }
@@ -158,7 +160,16 @@ static void close_flight(struct flight *f)
     *f = (struct flight){ 0 };
 }
 
-int eng_batch_settle(struct eng_batch *b) { return eng_journal_close(&b->journal); }
+int eng_batch_settle(struct eng_batch *b)
+{
+    int status = eng_journal_close(&b->journal);
+    uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
+    if (status) {                               /* only what is on the disk is done */
+        b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
+        b->counts.failed = failed;
+    }
+    return status;
+}
 
 void eng_batch_close(struct eng_batch *b)
 {

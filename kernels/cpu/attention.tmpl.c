@@ -35,6 +35,7 @@ struct work {
     int lo, hi;                                          /* what is seen of this chunk, of 0..64 */
     bool first;                                          /* chunk */
     float *out;                                          /* [n_q][d_head] */
+    const float *sink;                                   /* [n_q] or NULL */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
     float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
     int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* this chunk's positions, the next's */
@@ -281,6 +282,17 @@ static void attend_chunk(struct work *w, int lo, int hi)
     else add_all_values(w, KN_KV_F32);
 }
 
+/* What head h's outputs are divided by; the sink, where there is one, is the last that is added. */
+static float total_sum(const struct work *w, int h, float *keep)
+{
+    float sum = w->so_far.sum[h], old = w->so_far.most[h];
+    *keep = 1.0f;
+    if (!w->sink) return sum;
+    float most = w->sink[h] > old ? w->sink[h] : old;
+    *keep = kn_expf(old - most);
+    return fmaf(sum, *keep, kn_expf(w->sink[h] - most));
+}
+
 static void attend_group(struct work *w, const float *q)
 {
     const struct kn_attend *a = w->a;
@@ -295,10 +307,12 @@ static void attend_group(struct work *w, const float *q)
         lo = hi;
     }
     for (int h = 0; h < w->n_q; h++) {
-        vf sum = vf_set1(w->so_far.sum[h]);
+        float keep;
+        vf sum = vf_set1(total_sum(w, h, &keep)), by = vf_set1(keep);
         const float *total = w->total + h * w->d_pad;
         for (int d = 0; d < a->d_head; d += KN_LANES)
-            store_some(w->out + h * a->d_head + d, vf_div(vf_load(total + d), sum), a->d_head - d);
+            store_some(w->out + h * a->d_head + d, vf_div(vf_mul(vf_load(total + d), by), sum),
+                       a->d_head - d);
     }
 }
 
@@ -315,6 +329,7 @@ void KN_FN(kn_attend)(const struct kn_attend *a)
     for (int h = 0; h < a->n_q; h += GROUP) {
         w.n_q = kn_min(GROUP, a->n_q - h);
         w.out = a->out + h * a->d_head;
+        w.sink = a->sink ? a->sink + h : NULL;
         attend_group(&w, a->q + h * a->d_head);
     }
 }

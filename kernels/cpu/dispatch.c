@@ -16,6 +16,7 @@
         .rms_norm   = kn_rms_norm_##name,   \
         .rope       = kn_rope_##name,       \
         .swiglu     = kn_swiglu_##name,     \
+        .swiglu_clamped = kn_swiglu_clamped_##name, \
         .softmax    = kn_softmax_##name,    \
         .add        = kn_add_##name,        \
         .add_scaled = kn_add_scaled_##name, \

@@ -31,7 +31,7 @@
 #include "kernels/internal.h"
 
 #define GROUPS    16                        /* worked on together, KN_LANES at a time */
-#define LARGEST   0x1p28f                   /* beyond every block format; its squares can be summed */
+#define LARGEST   0x1p28f                   /* beyond half-precision units; its squares can be summed */
 #define HALF_MOST 65504.0f
 #define WORST     3e38f                     /* above every error */
 
@@ -495,6 +495,91 @@ static void encode_q8_0(const float *x, size_t n_block, struct kn_q8_0 *b)
     }
 }
 
+/* ---- MXFP4: the exponent of the largest value's own, or the next one up, which clips nothing -------- */
+
+#define E2M1_MOST 12.0f                     /* codes are twice the format's values: whole numbers */
+
+/* The nearest of 0 1 2 3 4 6 8 12, with x's sign: the gap doubles at 4 and at 8. */
+KN_INLINE vf nearest_e2m1(vf x)
+{
+    const vf two = vf_set1(2), four = vf_set1(4);
+    vf y = clamp(x, -E2M1_MOST, E2M1_MOST), size = vf_max(y, vf_sub(vf_zero(), y));
+    vf near = nearest(y), far = vf_mul(four, nearest(vf_div(y, four)));
+    vf middle = vf_mul(two, nearest(vf_div(y, two)));
+    return vf_select(vf_less(size, four), near, vf_select(vf_less(size, vf_set1(8)), middle, far));
+}
+
+KN_INLINE vf error_e2m1(const float *x, vf inverse, vf step)
+{
+    vf error = vf_zero();
+    for (int i = 0; i < 32; i++) {
+        vf v = vf_load(x + i * GROUPS);
+        vf e = vf_fnma(step, nearest_e2m1(vf_mul(v, inverse)), v);
+        error = vf_fma(e, e, error);
+    }
+    return error;
+}
+
+/* The exponents of sixteen blocks; p->w.d becomes what values are multiplied by to be codes.  Steps are
+ * powers of two, 2^-127 and above, so their inverses are exact. */
+KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
+{
+    float least[GROUPS], error[GROUPS];
+    for (int g = 0; g < GROUPS; g++) {
+        uint32_t top = 0;
+        least[g] = WORST;
+        for (int i = 0; i < 32; i++) {
+            uint32_t bits;
+            memcpy(&bits, &p->x[i][g], sizeof bits);
+            bits = bits << 1 >> 24;
+            top = bits > top ? bits : top;
+        }
+        exponent[g] = top > 2 ? (uint8_t)(top - 2) : 1;         /* the largest becomes 8 to 16 steps */
+    }
+    for (uint8_t up = 0; up < 2; up++) {
+        float step[GROUPS], inverse[GROUPS];
+        for (int g = 0; g < GROUPS; g++) {
+            step[g] = kn_mxfp4_step((uint8_t)(exponent[g] + up));
+            inverse[g] = 1 / step[g];
+        }
+        for (int g = 0; g < GROUPS; g += KN_LANES)
+            vf_store(error + g, error_e2m1(&p->x[0][g], vf_load(inverse + g), vf_load(step + g)));
+        for (int g = 0; g < GROUPS; g++)
+            if (error[g] < least[g]) {
+                least[g] = error[g];
+                p->w.m[g] = up;
+                p->w.d[g] = inverse[g];
+            }
+    }
+    for (int g = 0; g < GROUPS; g++)
+        exponent[g] = (uint8_t)(exponent[g] + (int)p->w.m[g]);
+}
+
+static uint8_t nibble_of(float code)
+{
+    static const uint8_t nibble[13] = { 0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7 };
+    return code < 0 ? (uint8_t)(nibble[(int)-code] | 8) : nibble[(int)code];
+}
+
+static void encode_mxfp4(const float *x, size_t n_block, struct kn_mxfp4 *b)
+{
+    struct groups p;
+    uint8_t exponent[GROUPS];
+    for (size_t i = 0; i < n_block; i += GROUPS) {
+        size_t n = n_block - i < GROUPS ? n_block - i : GROUPS;
+        load_groups(&p, x + 32 * i, 32, 32 * n);
+        best_exponents(&p, exponent);
+        for (int k = 0; k < 32; k++)
+            for (int g = 0; g < GROUPS; g += KN_LANES)
+                vf_store(&p.x[k][g], nearest_e2m1(vf_mul(vf_load(&p.x[k][g]), vf_load(p.w.d + g))));
+        for (size_t g = 0; g < n; g++) {
+            b[i + g].e = exponent[g];
+            for (int k = 0; k < 16; k++)
+                b[i + g].q[k] = (uint8_t)(nibble_of(p.x[k][g]) | nibble_of(p.x[k + 16][g]) << 4);
+        }
+    }
+}
+
 /* ---- all formats ----------------------------------------------------------------------------- */
 
 void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
@@ -522,6 +607,9 @@ void KN_FN(kn_encode)(enum kn_format f, const float *x, size_t n, void *blocks)
         break;
     case KN_Q6_K:
         encode_q6_k(x, n_block, blocks);
+        break;
+    case KN_MXFP4:
+        encode_mxfp4(x, n_block, blocks);
         break;
     default:
         kn_assert(!"a format without an encoder");

@@ -223,6 +223,23 @@ static void decode_q6_k(const struct kn_q6_k *w, float *out)
     }
 }
 
+/* 2^(e - 127) has e for its exponent bits, but for 2^-127, which has no bit of them. */
+float kn_mxfp4_step(uint8_t e)
+{
+    return 0.5f * from_bits(e ? (uint32_t)e << 23 : 0x00400000);
+}
+
+static void decode_mxfp4(const struct kn_mxfp4 *w, float *out)
+{
+    static const int8_t value[16] = { KN_E2M1_TWICE };
+    float step = kn_mxfp4_step(w->e);
+
+    for (int k = 0; k < 16; k++) {
+        out[k] = step * (float)value[w->q[k] & 15];
+        out[k + 16] = step * (float)value[w->q[k] >> 4];
+    }
+}
+
 static void decode(enum kn_format f, const void *blocks, int n_block, float *out)
 {
     const uint16_t *half = blocks;
@@ -250,6 +267,10 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
     case KN_Q6_K:
         for (int i = 0; i < n_block; i++)
             decode_q6_k((const struct kn_q6_k *)blocks + i, out + 256 * i);
+        break;
+    case KN_MXFP4:
+        for (int i = 0; i < n_block; i++)
+            decode_mxfp4((const struct kn_mxfp4 *)blocks + i, out + 32 * i);
         break;
     default:
         kn_assert(!"a format without a decoder");
@@ -280,6 +301,7 @@ static void gather_block(enum kn_format f, const uint8_t *p, int lane, void *out
     struct kn_q8_0 *q8 = out;
     struct kn_q4_k *q4 = out;
     struct kn_q6_k *q6 = out;
+    struct kn_mxfp4 *mx = out;
 
     switch (f) {
     case KN_Q8_0:
@@ -298,6 +320,10 @@ static void gather_block(enum kn_format f, const uint8_t *p, int lane, void *out
         p = gather(p, 32, 4, lane, q6->ql);
         gather(p, 16, 4, lane, q6->qh);
         break;
+    case KN_MXFP4:
+        p = gather(p, 1, 1, lane, &mx->e);
+        gather(p, 4, 4, lane, mx->q);
+        break;
     default:
         gather(p, 1, kn_format_info(f)->block_bytes, lane, out);
     }
@@ -308,7 +334,7 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out)
     const struct kn_format_info *info = kn_format_info(w->format);
     size_t panel_bytes = KN_PANEL * kn_row_bytes(w->format, w->n_in);
     const uint8_t *p = (const uint8_t *)w->data + (size_t)(r / KN_PANEL) * panel_bytes;
-    union { struct kn_q8_0 q8; struct kn_q4_k q4; struct kn_q6_k q6; float f; } block;
+    union { struct kn_q8_0 q8; struct kn_q4_k q4; struct kn_q6_k q6; struct kn_mxfp4 mx; float f; } block;
 
     kn_assert(r >= 0 && r < w->n_out && panel_bytes > 0);
     for (int k = 0; k < w->n_in; k += info->block_values, p += KN_PANEL * info->block_bytes) {

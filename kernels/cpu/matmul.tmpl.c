@@ -343,15 +343,51 @@ KN_INLINE void run_blocks(const struct job *j, size_t bytes, tile_fn *const *dir
 BLOCKS_OF(q4_k, 8, 15)
 BLOCKS_OF(q6_k, 16, 63)
 
-/* ---- Q8_0 ------------------------------------------------------------------------------------ */
+/* ---- blocks of 32 ----------------------------------------------------------------------------- */
 
-#define STEP_Q8_0 16                      /* blocks that all tiles go through: 8.5 KiB */
+#define STEP_32 16                        /* blocks that all tiles go through: 8.5 KiB of Q8_0 */
+
+/* Part of line k, 0..7, of a block: signed codes of 4 * k .. 4 * k + 3 as signed_dot() takes them; and
+ * the factors of its 16 rows. */
+typedef vi line_32_fn(const void *block, int k, int part);
+typedef vf factor_fn(const void *block, int part);
+
+KN_INLINE vi line_q8_0(const void *block, int k, int part)
+{
+    const struct kn_q8_0_x16 *w = block;
+
+    return signed_codes(vi_load(w->q[k][part * KN_LANES]));
+}
+
+KN_INLINE vf factor_q8_0(const void *block, int part)
+{
+    const struct kn_q8_0_x16 *w = block;
+
+    return vf_load_f16(w->d + part * KN_LANES);
+}
+
+KN_INLINE vi line_mxfp4(const void *block, int k, int part)
+{
+    const struct kn_mxfp4_x16 *w = block;
+    const __m128i value = _mm_setr_epi8(KN_E2M1_TWICE);
+    vi q = vi_load(w->q[k % 4][part * KN_LANES]);
+
+    return signed_codes(vi_look_up(value, vi_and(k < 4 ? q : vi_shr(q, 4), vi_bytes(0x0F))));
+}
+
+KN_INLINE vf factor_mxfp4(const void *block, int part)                    /* kn_mxfp4_step() */
+{
+    const struct kn_mxfp4_x16 *w = block;
+    vi e = vi_shl(vi_load_u8(w->e + part * KN_LANES), 23);
+
+    return vf_mul(vf_set1(0.5f), vf_bits(vi_max(e, vi_set1(0x00400000))));
+}
 
 /* Codes of a block stay in registers while rows pass.  A block and row: 8 products, and 4 or 5 more
  * instructions for start and scale, two a cycle. */
-KN_INLINE void rows_q8_0(const struct tile *t, int n)
+KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_32_fn *line, factor_fn *factor)
 {
-    const struct kn_q8_0_x16 *w = t->w;
+    const uint8_t *w = t->w;
     const struct kn_x32 *x[WIDE_TILE];
     const int hold = HOLD(8), side = abreast(n);
     vf acc[KN_PARTS][WIDE_TILE];
@@ -361,20 +397,20 @@ KN_INLINE void rows_q8_0(const struct tile *t, int n)
         UNROLL for (int part = 0; part < KN_PARTS; part++)
             acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
     }
-    for (int b = 0; b < t->n_step; b++) {
+    for (int b = 0; b < t->n_step; b++, w += bytes) {
         if (t->i == 0) {
-            UNROLL for (int i = 0; i <= (int)sizeof *w / 64; i++) {
-                prefetch((const uint8_t *)(w + b) + NEAR + 64 * i);
-                prefetch_far((const uint8_t *)(w + b) + FAR + 64 * i);
+            UNROLL for (int i = 0; i <= bytes / 64; i++) {
+                prefetch(w + NEAR + 64 * i);
+                prefetch_far(w + FAR + 64 * i);
             }
         }
         UNROLL for (int part = 0; part < KN_PARTS; part++) {
-            vf d = vf_load_f16(w[b].d + part * KN_LANES);
+            vf d = factor(w, part);
             vi dot[WIDE_TILE], q[HOLD(8)];
 
             UNROLL for (int i = 0; i < 8; i += hold) {
                 UNROLL for (int h = 0; h < hold; h++)
-                    q[h] = signed_codes(vi_load(w[b].q[i + h][part * KN_LANES]));
+                    q[h] = line(w, i + h, part);
                 UNROLL for (int from = 0; from < n; from += side) {
                     const int to = kn_min(from + side, n);
 
@@ -401,23 +437,37 @@ KN_INLINE void rows_q8_0(const struct tile *t, int n)
     }
 }
 
-WIDE_TILES(rows_q8_0)
+KN_INLINE void rows_q8_0(const struct tile *t, int n)
+{
+    rows_32(t, n, sizeof(struct kn_q8_0_x16), line_q8_0, factor_q8_0);
+}
 
-static void run_q8_0(const struct job *j)
+KN_INLINE void rows_mxfp4(const struct tile *t, int n)
+{
+    rows_32(t, n, sizeof(struct kn_mxfp4_x16), line_mxfp4, factor_mxfp4);
+}
+
+WIDE_TILES(rows_q8_0)
+WIDE_TILES(rows_mxfp4)
+
+static void run_32(const struct job *j, size_t bytes, tile_fn *const *tiles)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));
-    const int step = j->n > WIDE_TILE ? STEP_Q8_0 : j->n_block;
+    const int step = j->n > WIDE_TILE ? STEP_32 : j->n_block;
     struct tile t = { .job = j };
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     for (int b = 0; b < j->n_block; b += step) {
-        t.w = j->w + (size_t)b * sizeof(struct kn_q8_0_x16);
+        t.w = j->w + (size_t)b * bytes;
         t.at = (size_t)b * sizeof(struct kn_x32);
         t.n_step = kn_min(step, j->n_block - b);
-        each_tile(t, acc, rows_q8_0_tiles, WIDE_TILE);
+        each_tile(t, acc, tiles, WIDE_TILE);
     }
     store_sums(j, acc);
 }
+
+static void run_q8_0(const struct job *j)  { run_32(j, sizeof(struct kn_q8_0_x16), rows_q8_0_tiles); }
+static void run_mxfp4(const struct job *j) { run_32(j, sizeof(struct kn_mxfp4_x16), rows_mxfp4_tiles); }
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
@@ -533,6 +583,7 @@ void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
         [KN_Q8_0] = { run_q8_0, 1 },
         [KN_Q4_K] = { run_q4_k, 1 },
         [KN_Q6_K] = { run_q6_k, 1 },
+        [KN_MXFP4] = { run_mxfp4, 1 },
     };
     struct job j;
 

@@ -61,6 +61,17 @@ void kn_swiglu_scalar(const float *gate, const float *up, int n, float *y)
     for (int i = 0; i < n; i++) y[i] = (gate[i] / (1.0f + kn_expf(-gate[i]))) * up[i];
 }
 
+/* Of a limit and what is not a number, the latter. */
+void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, float limit, int n,
+                              float *y)
+{
+    for (int i = 0; i < n; i++) {
+        float g = limit < gate[i] ? limit : gate[i], u = limit < up[i] ? limit : up[i];
+        u = -limit > u ? -limit : u;
+        y[i] = (g / (1.0f + kn_expf(-(alpha * g)))) * (u + 1.0f);
+    }
+}
+
 void kn_add_scalar(float *x, const float *y, int n)
 {
     for (int i = 0; i < n; i++) x[i] = x[i] + y[i];
@@ -141,6 +152,14 @@ static void merge(struct part *total, const struct part *c, int d_head)
     for (int i = 0; i < d_head; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
+/* One position more, with that score and no value: it takes its share of the weights. */
+static void add_sink(struct part *total, float sink, int d_head)
+{
+    float most = larger(sink, total->most), keep = kn_expf(total->most - most);
+    total->sum = fmaf(total->sum, keep, kn_expf(sink - most));
+    for (int i = 0; i < d_head; i++) total->o[i] = total->o[i] * keep;
+}
+
 /* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it. So a
  * row's result does not depend on how its past was computed, stored or cut. */
 void kn_attend_scalar(const struct kn_attend *a)
@@ -153,6 +172,7 @@ void kn_attend_scalar(const struct kn_attend *a)
             if (lo != a->first) merge(&total, &c, a->d_head);
             lo = hi;
         }
+        if (a->sink) add_sink(&total, a->sink[h], a->d_head);
         for (int i = 0; i < a->d_head; i++) a->out[h * a->d_head + i] = total.o[i] / total.sum;
     }
 }

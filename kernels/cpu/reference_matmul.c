@@ -93,6 +93,7 @@ static void scatter_block(enum kn_format f, uint8_t *p, int lane, const void *in
     const struct kn_q8_0 *q8 = in;
     const struct kn_q4_k *q4 = in;
     const struct kn_q6_k *q6 = in;
+    const struct kn_mxfp4 *mx = in;
 
     switch (f) {
     case KN_Q8_0:
@@ -110,6 +111,10 @@ static void scatter_block(enum kn_format f, uint8_t *p, int lane, const void *in
         p = scatter(p, 16, 1, lane, q6->sc);
         p = scatter(p, 32, 4, lane, q6->ql);
         scatter(p, 16, 4, lane, q6->qh);
+        break;
+    case KN_MXFP4:
+        p = scatter(p, 1, 1, lane, &mx->e);
+        scatter(p, 4, 4, lane, mx->q);
         break;
     default:
         scatter(p, 1, kn_format_info(f)->block_bytes, lane, in);
@@ -205,11 +210,27 @@ static float block_q6_k(const void *w, int lane, const void *x, float acc)
     return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
 }
 
+/* isum: at most 32 * 12 * 127 */
+static float block_mxfp4(const void *w, int lane, const void *x, float acc)
+{
+    static const int8_t value[16] = { KN_E2M1_TWICE };
+    const struct kn_mxfp4_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++) {
+        int byte = b->q[k % 16 / 4][lane][k % 4];
+
+        isum += value[k < 16 ? byte & 15 : byte >> 4] * a->q[k];
+    }
+    return fmaf(kn_mxfp4_step(b->e[lane]) * a->d, (float)isum, acc);
+}
+
 void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
 {
     static block_fn *const blocks[KN_FORMAT_COUNT] = {
         [KN_F32] = block_f32, [KN_F16] = block_f16, [KN_BF16] = block_bf16,
-        [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k,
+        [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,
     };
     const struct kn_format_info *info = kn_format_info(m->w.format);
     block_fn *block = blocks[m->w.format];

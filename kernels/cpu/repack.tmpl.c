@@ -110,6 +110,12 @@ static void block_q6_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_field(row, offsetof(struct kn_q6_k, qh), 64, 4, out);
 }
 
+static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_mxfp4, e), 1, out);
+    move_field(row, offsetof(struct kn_mxfp4, q), 16, 4, out);
+}
+
 void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
                       int panel0, int panel1)
 {
@@ -120,6 +126,7 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_Q8_0] = { block_q8_0, sizeof(struct kn_q8_0) },
         [KN_Q4_K] = { block_q4_k, sizeof(struct kn_q4_k) },
         [KN_Q6_K] = { block_q6_k, sizeof(struct kn_q6_k) },
+        [KN_MXFP4] = { block_mxfp4, sizeof(struct kn_mxfp4) },
     };
     static const uint8_t zeros[256];
     const size_t row_bytes = kn_row_bytes(f, n_in), step = moves[f].bytes;

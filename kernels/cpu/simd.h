@@ -91,6 +91,12 @@ KN_INLINE vi vi_xor(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 
+/* Each byte of i, 0..15, becomes that byte of table. */
+KN_INLINE vi vi_look_up(__m128i table, vi i)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i);
+}
+
 KN_INLINE vi vi_load_u8(const uint8_t *p)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -208,6 +214,11 @@ KN_INLINE vi vi_or(vi a, vi b)                { return _mm256_or_si256(a, b); }
 KN_INLINE vi vi_xor(vi a, vi b)               { return _mm256_xor_si256(a, b); }
 #define vi_shl(a, n) _mm256_slli_epi32(a, n)
 #define vi_shr(a, n) _mm256_srli_epi32(a, n)
+
+KN_INLINE vi vi_look_up(__m128i table, vi i)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i);
+}
 
 KN_INLINE vi vi_load_u8(const uint8_t *p)
 {

@@ -77,6 +77,19 @@ void KN_FN(kn_swiglu)(const float *gate, const float *up, int n, float *y)
     }
 }
 
+void KN_FN(kn_swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n,
+                              float *y)
+{
+    vf one = vf_set1(1.0f), minus_zero = vf_set1(-0.0f), top = vf_set1(limit), a = vf_set1(alpha);
+    for (int i = 0; i < n; i += KN_LANES) {
+        vf g = vf_min(top, load_some(gate + i, n - i)), u = vf_min(top, load_some(up + i, n - i));
+        vf minus = vf_bits(vi_xor(vi_bits(vf_mul(a, g)), vi_bits(minus_zero)));
+        u = vf_max(vf_set1(-limit), u);
+        vf s = vf_div(g, vf_add(one, vf_exp(minus)));
+        store_some(y + i, vf_mul(s, vf_add(u, one)), n - i);
+    }
+}
+
 void KN_FN(kn_add)(float *x, const float *y, int n)
 {
     for (int i = 0; i < n; i += KN_LANES)

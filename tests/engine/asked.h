@@ -161,7 +161,7 @@ static void forget_requests(void) { gr_close(grammar); }
 
 static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
 
-static void hear(const struct eng_engine *e, const struct eng_event *ev)
+static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
 {
     struct running *r = &running[ev->session - e->session];
     assert_true(r->asked && !r->ended);
@@ -181,7 +181,7 @@ static void hear(const struct eng_engine *e, const struct eng_event *ev)
 }
 
 /* Sessions come and go until n_least have gone; each that ends said what it says alone. */
-static void run_crowd(struct eng_engine *e, int n_least)
+static inline void run_crowd(struct eng_engine *e, int n_least)
 {
     struct eng_session *s;
     int n_started = 0, n_ended = 0;

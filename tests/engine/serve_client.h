@@ -54,7 +54,7 @@ static inline struct eng_serve_options serve_defaults(void)
                                   .host = "127.0.0.1",
                                   .n_queue = 6,
                                   .max_body = 1 << 20,
-                                  .max_connection = 1000,
+                                  .max_connection = 4000,
                                   .patience_ms = 60000,
                                   .idle_ms = 60000,
                                   .ping_ms = 60000,

@@ -21,6 +21,12 @@ static struct worst {
 } worst;
 
 static void ignore(struct eng_drafter *d, struct eng_session *s) { (void)d; (void)s; }
+static void ignore_leave(struct eng_drafter *d, struct eng_session *s, bool ended)
+{
+    (void)d;
+    (void)s;
+    (void)ended;
+}
 static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
 {
     (void)d;
@@ -60,7 +66,7 @@ static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int 
     return 0;
 }
 
-static const struct eng_drafter_kind worst_kind = { "worst", ignore, ignore, ignore_commit, draft_worst,
+static const struct eng_drafter_kind worst_kind = { "worst", ignore, ignore_leave, ignore_commit, draft_worst,
                                                     close_worst };
 
 static struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)

@@ -724,7 +724,7 @@ static void test_open_to_others(void **state)
 static void spoil(char *p, size_t *n, uint64_t *random)
 {
     uint64_t r = kn_mix(*random += KN_GOLDEN);
-    for (int k = 0; k < 1 + (int)(r % 4); k++) {
+    for (int k = 0; k < 1 + (int)(r % 4) && *n > 1; k++) {
         uint64_t s = kn_mix(*random += KN_GOLDEN);
         size_t at = (s >> 8) % *n;
         switch (s % 5) {
@@ -771,11 +771,13 @@ static void test_malformed(void **state)
             fail_msg("%d: %s", a.status, a.body);
         answer_free(&a);
         close(fd);
+        if (i % 1000 == 399) {
+            char *after = text_of(&served, 10, 9);
+            assert_string_equal(after, golden);
+            free(after);
+        }
     }
-    char *after = text_of(&served, 10, 9);
-    assert_string_equal(after, golden);
     free(golden);
-    free(after);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -147,7 +147,8 @@ static void random_texts_are_cut_as_by_the_original(void **state)
     (void)state;
     static const char *const names[] = {"gpt-2",        "llama-bpe",      "qwen2",
                                         "deepseek-llm", "deepseek-coder", "starcoder",
-                                        "refact",       "falcon",         "default"};
+                                        "refact",       "falcon",         "default",
+                                        "gpt-4o"};
     struct eng_vocab *v;
     struct eng_pre *own;
 

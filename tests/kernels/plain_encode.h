@@ -86,12 +86,34 @@ static inline void plain_q6_k(const float *x, struct kn_q6_k *b)
     }
 }
 
+/* The largest value's exponent is the format's largest; every value takes the nearest of the sixteen. */
+static inline void plain_mxfp4(const float *x, struct kn_mxfp4 *b)
+{
+    static const float value[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    float most = plain_largest(x, 32), scale = 0x1p-127f;
+    memset(b, 0, sizeof *b);
+    while (b->e < 254 && scale * 8 <= most) {
+        scale *= 2;
+        b->e++;
+    }
+    for (int i = 0; i < 32; i++) {
+        float size = (x[i] < 0 ? -x[i] : x[i]) / scale;
+        int best = 0;
+        for (int c = 1; c < 8; c++)
+            if (2 * size > value[c] + value[c - 1])
+                best = c;
+        b->q[i % 16] |= (uint8_t)((best | (x[i] < 0 ? 8 : 0)) << (i < 16 ? 0 : 4));
+    }
+}
+
 /* One block. */
 static inline void plain_encode(enum kn_format f, const float *x, void *block)
 {
-    kn_assert(f == KN_Q8_0 || f == KN_Q4_K || f == KN_Q6_K);
+    kn_assert(f == KN_Q8_0 || f == KN_Q4_K || f == KN_Q6_K || f == KN_MXFP4);
     if (f == KN_Q8_0)
         plain_q8_0(x, block);
+    else if (f == KN_MXFP4)
+        plain_mxfp4(x, block);
     else if (f == KN_Q4_K)
         plain_q4_k(x, block);
     else

@@ -107,6 +107,12 @@ static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
         for (int i = 0; i < 128; i++)
             q4->q[i] = draw_byte(fill, edge);
         break;
+    case KN_MXFP4:
+        p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3) : fill == HUGE_SCALE ? 255 - below(16)
+                                                                 : 110 + below(20));
+        for (int i = 1; i < 17; i++)
+            p[i] = draw_byte(fill, below(2) ? 0x77 : 0xFF);
+        break;
     default:
         q6->d = half;
         for (int i = 0; i < 16; i++)
@@ -402,6 +408,11 @@ static double value_at(enum kn_format f, const uint8_t *row, int k)
         q = q4->q[32 * (j / 2) + i % 32];
         q = j % 2 ? q / 16 : q % 16;
         return (double)kn_f16_to_f32(q4->d) * scale * q - (double)kn_f16_to_f32(q4->dmin) * min;
+    case KN_MXFP4:
+        row += k / 32 * 17;
+        q = k % 32 < 16 ? row[1 + k % 16] % 16 : row[1 + k % 16] / 16;
+        x = q % 8 < 2 ? (float)(q % 8) / 2 : (1 + (float)(q % 2) / 2) * (float)(1 << (q % 8 / 2 - 1));
+        return (q < 8 ? 1 : -1) * (double)x * pow(2, row[0] - 127);
     default:
         q = q6->ql[i / 128 * 64 + i % 64];
         q = i % 128 < 64 ? q % 16 : q / 16;

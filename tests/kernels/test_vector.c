@@ -110,6 +110,12 @@ static void run_swiglu(const struct kn_ops *ops, const struct row *a, const stru
     ops->swiglu(a->x, b->x, n, out->x);
 }
 
+static void run_swiglu_clamped(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
+                               struct row *out)
+{
+    ops->swiglu_clamped(a->x, b->x, 1.702f, 0.4f, n, out->x);
+}
+
 static void run_add(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
                     struct row *out)
 {
@@ -138,6 +144,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_norm_in_place, "rms_norm in place");
     check_all(run_softmax, "softmax");
     check_all(run_swiglu, "swiglu");
+    check_all(run_swiglu_clamped, "swiglu_clamped");
     check_all(run_add, "add");
     check_all(run_add_scaled, "add_scaled");
     check_all(run_store_f32, "kv_store f32");
@@ -256,6 +263,12 @@ static void the_specification_is_the_formula(void **state)
         double want = (double)(x[i] / (1 + expl(-(long double)x[i])) * y[i]);
         double most = 4e-7 * fabs(want) + 1e-36;             /* e^89 is infinite */
         assert_true(fabs((double)out[i] - want) <= most);
+    }
+    spec->swiglu_clamped(x, y, 1.702f, 2.5f, N, out);
+    for (int i = 0; i < N; i++) {
+        long double g = fminl(x[i], 2.5L), u = fmaxl(fminl(y[i], 2.5L), -2.5L);
+        double want = (double)(g / (1 + expl(-(long double)1.702f * g)) * (u + 1));
+        assert_true(fabs((double)out[i] - want) <= (1e-6 + 3e-7 * fabs((double)x[i])) * fabs(want) + 1e-36);   /* alpha * g is rounded */
     }
     for (int i = 0; i < N; i++) sum += expl((long double)x[i]);
     memcpy(out, x, sizeof out);

@@ -11,7 +11,7 @@
 
 #define GOLDEN_INDEX 16
 #define GOLDEN_PROJ  8
-#define GOLDEN_MAX_TENSOR 64
+#define GOLDEN_MAX_TENSOR 128
 
 struct golden_row { double most, logit[GOLDEN_INDEX], proj[GOLDEN_PROJ]; int argmax; };
 

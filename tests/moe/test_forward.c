@@ -86,6 +86,8 @@ int main(void)
     static char *const name[] = {
         "llama_gqa", "llama_rope3_tied", "llama_linear", "llama_odd", "mistral", "qwen2", "qwen3_tied",
         "qwen3_yarn", "mixtral", "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd",
+        "qwen2moe", "olmoe", "olmoe_clamp", "gpt_oss", "glm4moe", "glm4moe_groups",
+        "minimax_m2",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)

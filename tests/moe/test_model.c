@@ -2,7 +2,8 @@
  * line that names file, field and reason; and whatever call fails while a model is opened and run,
  * the end is one clean error or the same logits, with nothing left behind.
  *
- * Files are synthetic models of one layer, copied with one thing changed. */
+ * Files are synthetic models of one layer, or of two where the first is unlike the second, copied with one
+ * thing changed. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,9 +22,9 @@
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
 static enum off_io_kind io;                    /* a fault in a read wants OFF_IO_PREAD */
-static char folder[64], source_path[3][96], path[96];
-static struct moe_file *source[3];
-enum { TINY, DENSE, ODD };
+enum { TINY, DENSE, ODD, SHARED, ALL_NORM, WINDOW, LEAD, N_SOURCE };
+static char folder[64], source_path[N_SOURCE][96], path[96];
+static struct moe_file *source[N_SOURCE];
 
 static void write_copy(int which, const struct change *c) { change_write(source[which], c, path); }
 
@@ -75,16 +76,18 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
 static int setup(void **state)
 {
     (void)state;
-    static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd" };
+    static const char *const shape[] = { "tiny", "tiny-dense", "tiny-odd", "tiny-qwen2moe", "tiny-olmoe",
+                                         "tiny-gpt-oss", "tiny-glm4moe" };
+    static const enum kn_format format[] = { KN_Q4_K, KN_Q4_K, KN_F16, KN_Q8_0, KN_F16, KN_MXFP4, KN_Q8_0 };
     struct kn_team *team;
     strcpy(folder, "/tmp/spillway-model-XXXXXX");
     if (!mkdtemp(folder) || kn_team_open(&team, 2) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/copy.gguf", folder);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_SOURCE; i++) {
         snprintf(source_path[i], sizeof source_path[i], "%s/%s.gguf", folder, shape[i]);
-        struct moe_synth_options so = { .shape = shape[i], .n_layer = 1, .n_vocab = N_VOCAB,
-                                        .format = i == ODD ? KN_F16 : KN_Q4_K, .seed = 5,
+        struct moe_synth_options so = { .shape = shape[i], .n_layer = i == LEAD ? 2 : 1, .n_vocab = N_VOCAB,
+                                        .format = format[i], .seed = 5,
                                         .team = team };
         if (moe_synth(source_path[i], &so) != 0 || moe_file_open(&source[i], source_path[i]) != 0)
             return -1;
@@ -97,7 +100,7 @@ static int teardown(void **state)
 {
     (void)state;
     char command[96];
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_SOURCE; i++)
         moe_file_close(source[i]);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
@@ -225,6 +228,46 @@ static const struct variant of_odd[] = {
     { { .drop = "llama.expert_count" }, KN_ECORRUPT, "blk.0.ffn_gate.weight" },
 };
 
+static const struct variant of_shared[] = {
+    { { .drop = "qwen2moe.expert_shared_feed_forward_length" }, KN_ECORRUPT, "blk.0.ffn_gate_shexp.weight" },
+    BAD("qwen2moe.expert_shared_feed_forward_length", U(0)),
+    SAYS(KN_ECORRUPT, "ffn_gate_shexp", "qwen2moe.expert_shared_feed_forward_length", U(128)),
+    FINE("qwen2moe.expert_weights_norm", .type = MOE_BOOL, .number = 1),
+};
+
+static const struct variant of_all_norm[] = {
+    { { .drop = "olmoe.expert_feed_forward_length" }, 0, "" }, FINE("olmoe.attention.clamp_kqv", F(1.5)),
+    BAD("olmoe.attention.clamp_kqv", F(-1)), BAD("olmoe.attention.clamp_kqv", F(NAN)),
+    UNSUPPORTED("olmoe.expert_group_count", U(2)), UNSUPPORTED("olmoe.expert_shared_count", U(1)),
+};
+
+static const struct variant of_window[] = {
+    MISSING("gpt-oss.attention.sliding_window"), BAD("gpt-oss.attention.sliding_window", U(0)),
+    FINE("gpt-oss.attention.sliding_window", U(1)), MISSING("gpt-oss.expert_feed_forward_length"),
+    FINE("gpt-oss.attention.sliding_window_pattern", U(2)),
+    BAD("gpt-oss.attention.sliding_window_pattern", U(0)),
+    FINE("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 1, 1)),
+    UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 1, 0)),
+    UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_BOOL, 0, 1)),
+    UNSUPPORTED("gpt-oss.attention.sliding_window_pattern", A(MOE_STRING, 1, 1)),
+    UNSUPPORTED("gpt-oss.expert_gating_func", U(1)), FINE("gpt-oss.expert_gating_func", U(3)),
+};
+
+static const struct variant of_lead[] = {
+    BAD("glm4moe.leading_dense_block_count", U(2)), MISSING("glm4moe.feed_forward_length"),
+    { { .drop = "glm4moe.leading_dense_block_count" }, KN_ECORRUPT, "blk.0.ffn_gate_inp.weight" },
+    MISSING("glm4moe.expert_shared_count"), BAD("glm4moe.expert_shared_count", U(1 << 30)),
+    SAYS(KN_ECORRUPT, "blk.1.ffn_gate_shexp.weight", "glm4moe.expert_shared_count", U(3)),
+    UNSUPPORTED("glm4moe.expert_gating_func", U(1)), FINE("glm4moe.expert_group_count", U(4)),
+    BAD("glm4moe.expert_group_count", U(3)), BAD("glm4moe.expert_group_count", U(8)),
+    BAD("glm4moe.expert_group_count", U(65)), FINE("glm4moe.expert_group_used_count", U(1)),
+    BAD("glm4moe.nextn_predict_layers", U(2)),
+    SAYS(KN_ECORRUPT, "leading_dense_block_count", "glm4moe.nextn_predict_layers", U(1)),
+    { { .drop = "blk.0.attn_q.bias" }, KN_EUNSUPPORTED, "blk.0.attn_k.bias" },
+    { { .drop = "blk.0.attn_q_norm.weight" }, KN_EUNSUPPORTED, "blk.0.attn_k_norm.weight" },
+    { { .drop = "blk.1.attn_q_norm.weight" }, KN_ECORRUPT, "blk.1.attn_q_norm.weight" },
+};
+
 static void check_variants(int which, const struct variant *v, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -244,6 +287,10 @@ static void metadata_that_is_wrong_is_refused(void **state)
     check_variants(TINY, of_tiny, LEN(of_tiny));
     check_variants(DENSE, of_dense, LEN(of_dense));
     check_variants(ODD, of_odd, LEN(of_odd));
+    check_variants(SHARED, of_shared, LEN(of_shared));
+    check_variants(ALL_NORM, of_all_norm, LEN(of_all_norm));
+    check_variants(WINDOW, of_window, LEN(of_window));
+    check_variants(LEAD, of_lead, LEN(of_lead));
 }
 
 /* ---- tensors that are wrong ------------------------------------------------------------------ */
@@ -274,9 +321,13 @@ static void check_tensor(int which, const struct moe_tensor *t)
 static void tensors_that_are_wrong_are_refused(void **state)
 {
     (void)state;
-    for (int which = TINY; which <= DENSE; which++)
-        for (size_t i = 0; i < moe_file_tensor_count(source[which]); i++)
-            check_tensor(which, moe_file_tensor(source[which], i));
+    for (int which = TINY; which < N_SOURCE; which++)
+        for (size_t i = 0; which != ODD && i < moe_file_tensor_count(source[which]); i++) {
+            const struct moe_tensor *t = moe_file_tensor(source[which], i);
+            if (which != LEAD || (!moe_string_is(t->name, "blk.0.attn_q.bias") &&      /* they tell what others */
+                                  !moe_string_is(t->name, "blk.0.attn_q_norm.weight")))     /* there should be */
+                check_tensor(which, t);
+        }
     check(TINY, "one row", &(struct change){ .tensor = "token_embd.weight", .dim = { 256 } },
           KN_ECORRUPT, "token_embd.weight");
     for (size_t i = 0; i < moe_file_tensor_count(source[ODD]); i++) {

@@ -175,8 +175,9 @@ static void every_format_is_written(void **state)
     (void)state;
     static const int64_t file_type[KN_FORMAT_COUNT] = {
         [KN_F32] = 0, [KN_F16] = 1, [KN_BF16] = 32, [KN_Q8_0] = 7, [KN_Q4_K] = 15, [KN_Q6_K] = 18,
+        [KN_MXFP4] = 38,
     };
-    static const double most[KN_FORMAT_COUNT] = { 0, 4e-4, 3e-3, 8e-3, 0.09, 0.022 };
+    static const double most[KN_FORMAT_COUNT] = { 0, 4e-4, 3e-3, 8e-3, 0.09, 0.022, 0.12 };
     make_source("tiny");
     for (int i = 0; i < KN_FORMAT_COUNT; i++) {
         struct moe_file *a, *b;

@@ -42,6 +42,7 @@ static void lay_out(struct rig *r, struct kn_arena *a, int n_expert, int n_used)
     c->norm.code[KN_ACT_F32] = c->norm.x;
     c->norm.code_stride[KN_ACT_F32] = c->norm.stride * sizeof(float);
     c->route_logit = kn_arena_take(a, MAX_ROW * n, sizeof(float));
+    c->route_rank = kn_arena_take(a, MAX_ROW * n, sizeof(float));
     c->route_id = kn_arena_take(a, n_pair, sizeof(int32_t));
     c->route_weight = kn_arena_take(a, n_pair, sizeof(float));
     c->plan.expert = kn_arena_take(a, n, sizeof(int32_t));
@@ -61,7 +62,7 @@ static struct rig *open_rig(int n_expert, int n_used, bool norm_topk, float scal
     r->model = (struct moe_model){
         .ops = kn_ops(KN_ISA_COUNT - 1), .layer = r->layer,
         .desc = { .n_layer = 2, .n_expert = n_expert, .n_used = n_used, .d_model = n_expert,
-                  .norm_topk = norm_topk, .expert_scale = scale },
+                  .norm_topk = norm_topk, .expert_scale = scale, .gating = MOE_GATING_SOFTMAX, .n_group = 1 },
     };
     r->layer[1].expert0 = EXPERT0;
     r->c = (struct moe_context){ .model = &r->model, .team = r->team };
@@ -142,24 +143,116 @@ static void the_largest_are_chosen_and_the_lowest_id_on_a_tie(void **state)
     }
 }
 
-/* Logits that are no numbers give some experts, each once. */
-static void nothing_a_router_says_does_harm(void **state)
+/* Softmax of the chosen logits alone: they sum to 1 by themselves, and the largest logits are chosen. */
+static void chosen_logits_alone_make_the_weights(void **state)
 {
     (void)state;
+    struct rig *r = open_rig(9, 3, false, 1);
+    float bias[9], want[3];
+    random_state = 12;
+    r->model.desc.gating = MOE_GATING_CHOSEN;
+    r->layer[1].router_bias = bias;
+    for (int round = 0; round < 200; round++) {
+        float x[9];
+        int32_t *id = r->c.route_id;
+        r->c.n_row = 1;
+        for (int e = 0; e < 9; e++) {
+            logits_of(r, 0)[e] = (float)random_below(7) - 3;
+            bias[e] = (float)random_below(7) * 0.5f;
+            x[e] = logits_of(r, 0)[e] + bias[e];
+        }
+        moe_route(&r->c, 1);
+        for (int i = 0; i < 3; i++) {
+            for (int e = 0; e < 9; e++)                 /* those before it, and no others, have come before */
+                assert_int_equal(x[e] > x[id[i]] || (x[e] == x[id[i]] && e < id[i]),
+                                 (i > 0 && e == id[0]) || (i > 1 && e == id[1]));
+            want[i] = x[id[i]];
+        }
+        kn_ops(KN_ISA_SCALAR)->softmax(want, 3);
+        assert_memory_equal(r->c.route_weight, want, sizeof want);
+    }
+    close_rig(r);
+}
+
+#define N_GROUP 4
+#define GROUP   5                               /* experts of a group */
+
+/* The definition: groups by the sum of their two largest, experts of the best two by rank, ties to the
+ * lowest; weights without the bias. */
+static void check_groups(const struct rig *r, const float *logit, const float *bias)
+{
+    float p[N_GROUP * GROUP], rank[N_GROUP * GROUP], score[N_GROUP], sum = 0;
+    bool taken[N_GROUP * GROUP] = { false };
+    for (int e = 0; e < N_GROUP * GROUP; e++) {
+        p[e] = 1 / (1 + kn_expf(-logit[e]));
+        rank[e] = p[e] + bias[e];
+    }
+    for (int g = 0; g < N_GROUP; g++) {
+        score[g] = -HUGE_VALF;
+        for (int i = g * GROUP; i < (g + 1) * GROUP; i++)
+            for (int k = g * GROUP; k < (g + 1) * GROUP; k++)
+                if (i != k && rank[i] + rank[k] > score[g])
+                    score[g] = rank[i] + rank[k];
+    }
+    for (int i = 0; i < 3; i++) {
+        int best = -1;
+        for (int e = 0; e < N_GROUP * GROUP; e++) {
+            int before = 0, g = e / GROUP;
+            for (int k = 0; k < N_GROUP; k++)
+                before += score[k] > score[g] || (score[k] == score[g] && k < g);
+            if (before < 2 && !taken[e] && (best < 0 || rank[e] > rank[best]))
+                best = e;
+        }
+        assert_int_equal(r->c.route_id[i], best);
+        taken[best] = true;
+        sum += p[best];
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(r->c.route_weight[i] == p[r->c.route_id[i]] / sum * 2.5f);
+}
+
+static void the_best_groups_are_chosen_from(void **state)
+{
+    (void)state;
+    struct rig *r = open_rig(N_GROUP * GROUP, 3, true, 2.5f);
+    float bias[N_GROUP * GROUP];
+    random_state = 11;
+    r->model.desc.gating = MOE_GATING_SIGMOID;
+    r->model.desc.n_group = N_GROUP;
+    r->model.desc.n_group_used = 2;
+    r->layer[1].select_bias = bias;
+    for (int round = 0; round < 300; round++) {
+        r->c.n_row = 1;
+        for (int e = 0; e < N_GROUP * GROUP; e++) {
+            logits_of(r, 0)[e] = (float)random_below(2 + round / 8) * 0.25f - 1;
+            bias[e] = (float)random_below(1 + round % 3) * 0.25f;
+        }
+        moe_route(&r->c, 1);
+        check_groups(r, logits_of(r, 0), bias);
+    }
+    close_rig(r);
+}
+
+/* Logits that are no numbers give some experts, each once. */
+static void check_harmless(enum moe_gating gating, int n_group)
+{
     static const float odd[] = { NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };
-    struct rig *r = open_rig(13, 4, true, 1);
+    struct rig *r = open_rig(12, 4, true, 1);
+    r->model.desc.gating = gating;
+    r->model.desc.n_group = n_group;
+    r->model.desc.n_group_used = 2;
     random_state = 10;
     for (int round = 0; round < 200; round++) {
         r->c.n_row = MAX_ROW;
         for (int row = 0; row < MAX_ROW; row++)
-            for (int e = 0; e < 13; e++)
+            for (int e = 0; e < 12; e++)
                 logits_of(r, row)[e] = odd[row == 0 ? 0 : random_below(8)];
         moe_route(&r->c, 1);
         for (int row = 0; row < MAX_ROW; row++) {
             unsigned seen = 0;
             for (int i = 0; i < 4; i++) {
                 int32_t id = r->c.route_id[row * 4 + i];
-                assert_in_range(id, 0, 12);
+                assert_in_range(id, 0, 11);
                 assert_false(seen >> id & 1);
                 seen |= 1u << id;
             }
@@ -168,6 +261,15 @@ static void nothing_a_router_says_does_harm(void **state)
         assert_int_equal(r->c.plan.first[r->c.plan.n_expert], MAX_ROW * 4);
     }
     close_rig(r);
+}
+
+static void nothing_a_router_says_does_harm(void **state)
+{
+    (void)state;
+    check_harmless(MOE_GATING_SOFTMAX, 1);
+    check_harmless(MOE_GATING_CHOSEN, 1);
+    check_harmless(MOE_GATING_SIGMOID, 1);
+    check_harmless(MOE_GATING_SIGMOID, 4);
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -227,6 +329,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_are_chosen_and_the_lowest_id_on_a_tie),
+        cmocka_unit_test(chosen_logits_alone_make_the_weights),
+        cmocka_unit_test(the_best_groups_are_chosen_from),
         cmocka_unit_test(nothing_a_router_says_does_harm),
         cmocka_unit_test(every_choice_is_planned_once),
     };

@@ -3,7 +3,8 @@
  * with room for all experts, for some or for two, and however they are read.
  *
  * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
- * it by memcmp.  Models are synthetic: Q4_K experts with Q8_0 attention, Q6_K, F16 with odd shapes, dense. */
+ * it by memcmp.  Models are synthetic: Q4_K experts with Q8_0 attention, Q6_K, F16 with odd shapes, dense,
+ * and a small one of each family that has something of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -221,6 +222,10 @@ static int open_two_nodes(void **state)
     nodes_set(2);
     return open_model(state, "tiny", KN_Q4_K);
 }
+static int open_shared(void **state) { return open_model(state, "tiny-qwen2moe", KN_Q8_0); }
+static int open_norm_all(void **state) { return open_model(state, "tiny-olmoe", KN_F16); }
+static int open_window(void **state) { return open_model(state, "tiny-gpt-oss", KN_MXFP4); }
+static int open_lead(void **state) { return open_model(state, "tiny-glm4moe", KN_Q8_0); }
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
 
 static int close_model(void **state)
@@ -288,7 +293,7 @@ int main(void)
 #define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
     const struct CMUnitTest tests[] = {
         TEST(open_q4_k), TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense),
-        TEST(open_two_nodes),
+        TEST(open_two_nodes), TEST(open_shared), TEST(open_norm_all), TEST(open_window), TEST(open_lead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,7 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160 };
     for (int n_thread = 1; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);

@@ -103,7 +103,7 @@ static struct machine_run machine_go(struct spec_control *c, struct machine *m, 
             draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
             for (int i = 0; i < n_due; i++) {
                 kept[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
-                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i] };
+                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i] };
             }
             spec_control_cut(c, cut, n_due, 0);
             for (int i = 0; i < n_due; i++) {

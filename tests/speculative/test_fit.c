@@ -56,6 +56,26 @@ static void bounds_bind_or_do_not(void **state)
     near_to(s.x[1], 0.09, 1e-8);
 }
 
+static void two_valleys(const void *arg, const double *x, double *out)
+{
+    (void)arg;
+    out[0] = (x[0] + 1) * (x[0] - 3);
+    out[1] = (x[0] - 3) / 2;
+}
+
+/* From -1.2 one ends near -1; other starts find 3. */
+static void deeper_valley_is_found(void **state)
+{
+    (void)state;
+    struct spec_solution s;
+    const struct spec_param p = { -4, 6, -1.2 };
+    assert_int_equal(spec_fit_solve(&s, &p, 1, 2, two_valleys, NULL, 1), 0);
+    near_to(s.x[0], -1, 0.3);
+    assert_int_equal(spec_fit_solve(&s, &p, 1, 2, two_valleys, NULL, 8), 0);
+    near_to(s.x[0], 3, 1e-6);
+    assert_true(s.n_call > 16);
+}
+
 /* NIST's Misra1a: certified to eleven digits. */
 static const double misra[14][2] = {
     { 10.07, 77.6 }, { 14.73, 114.9 }, { 17.94, 141.1 }, { 23.93, 190.8 }, { 29.61, 239.9 }, { 35.18, 289.0 },
@@ -231,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounds_bind_or_do_not),
+        cmocka_unit_test(deeper_valley_is_found),
         cmocka_unit_test(certified_values),
         cmocka_unit_test(gets_back_what_was_measured),
         cmocka_unit_test(noise_is_not_learnt),

@@ -572,6 +572,42 @@ static void survives_no_memory(void **state)
     kn_io_set(NULL);
 }
 
+/* With values that repeat, so that ids decide; the log-probabilities are those that a choice reports. */
+static void likeliest_by_a_plain_sort(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    struct spec_sampler *s = open_sampler(N);
+    struct spec_params greedy;
+    spec_params_default(&greedy);
+    greedy.temperature = 0;
+    random_state = 77;
+    for (int round = 0; round < 50; round++) {
+        float logits[N];
+        struct candidate c[N];
+        struct spec_top top[20];
+        struct spec_choice first;
+        for (int i = 0; i < N; i++) {
+            logits[i] = round % 2 ? (float)random_below(20) : random_float(-9, 9);
+            if (random_below(50) == 0)
+                logits[i] = round % 3 ? NAN : -INFINITY;
+            c[i] = (struct candidate){ defined(logits[i]), i };
+        }
+        qsort(c, N, sizeof *c, by_rank);
+        int n = 1 + random_below(20);
+        spec_top(s, logits, n, top);
+        assert_int_equal(spec_sample(s, &greedy, logits, NULL, 0, 0, &first), 0);
+        assert_int_equal(top[0].token, first.token);
+        assert_memory_equal(&top[0].logprob, &first.logprob, sizeof first.logprob);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(top[i].token, c[i].id);
+            assert_true(top[i].logprob - top[0].logprob == (float)(c[i].z - c[0].z) ||
+                        fabs(top[i].logprob - top[0].logprob - (c[i].z - c[0].z)) < 1e-5);
+        }
+    }
+    spec_sampler_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -584,6 +620,7 @@ int main(void)
         cmocka_unit_test(penalties_by_hand),
         cmocka_unit_test(cuts_by_hand),
         cmocka_unit_test(logprob_is_of_the_plain_softmax),
+        cmocka_unit_test(likeliest_by_a_plain_sort),
         cmocka_unit_test(refuses),
         cmocka_unit_test(mask_leaves_only_its_tokens),
         cmocka_unit_test(survives_no_memory),

@@ -1,0 +1,186 @@
+/* Distributed speculative inference with real workers: whatever they are slow at or lost in, the text is that of
+ * plain decoding. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/dsi.h"
+#include "tests/engine/asked.h"
+
+static char other[96];                          /* drafts, and is often wrong */
+
+static struct eng_engine *open_with(const char *draft)
+{
+    struct eng_options o = { .n_parallel = 1, .n_draft = 1 };
+    snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", draft);
+    o.draft[0].kind = ENG_DRAFT_MODEL;
+    return open_engine_with(o, 0);
+}
+
+/* ---- workers that are slow, or lost ------------------------------------------------------------------- */
+
+static struct trouble { atomic_uint_fast64_t n; int most_us, lose_one_in; bool lose_all; int safe; } trouble;
+
+static int meddle(void *arg, int worker)
+{
+    struct trouble *t = arg;
+    uint64_t x = kn_mix(atomic_fetch_add(&t->n, 1) * KN_GOLDEN + (uint64_t)worker);
+    if (t->most_us)
+        usleep((useconds_t)(x % (uint64_t)t->most_us));
+    if (t->lose_all || (t->lose_one_in && worker != t->safe && (x >> 32) % (uint64_t)t->lose_one_in == 0))
+        return KN_EIO;
+    return 0;
+}
+
+static struct eng_dsi_stats say(struct eng_dsi *d, const struct asked *a)
+{
+    int32_t token[7];
+    int n = 0, got;
+    struct eng_dsi_stats stats;
+    assert_int_equal(eng_dsi_begin(d, &a->request), 0);
+    while ((got = eng_dsi_wait(d, token, 1 + below(7))) > 0) {
+        assert_true(n + got <= a->n_said);
+        assert_memory_equal(token, a->said + n, (size_t)got * sizeof *token);
+        n += got;
+    }
+    assert_int_equal(got, 0);
+    assert_int_equal(n, a->n_said);
+    assert_int_equal(eng_dsi_wait(d, token, 7), 0);
+    eng_dsi_stats(d, &stats);
+    return stats;
+}
+
+static void run_all(const char *draft, int n_target, int lookahead)
+{
+    struct eng_engine *e = open_with(draft);
+    struct eng_dsi *d;
+    uint64_t n_verify = 0, n_draft = 0;
+    assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
+        .n_target = n_target, .lookahead = lookahead, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+    for (int i = 0; i < SHARE(N_REQUEST); i++) {
+        struct eng_request r = asked[i].request;
+        if (r.grammar)
+            continue;
+        struct eng_dsi_stats stats = say(d, &asked[i]);
+        n_verify += stats.n_verify;
+        n_draft += stats.n_draft;
+    }
+    assert_true(n_verify > 0 && n_draft > 0);
+    eng_dsi_close(d);
+    close_engine(e);
+}
+
+static void the_text_is_that_of_plain_decoding(void **state)
+{
+    (void)state;
+    trouble = (struct trouble){ 0 };
+    for (int n_target = 1; n_target <= 4; n_target++)
+        for (int lookahead = n_target % 2; lookahead <= 8; lookahead += 3 * n_target)
+            run_all(n_target % 2 ? path : other, n_target, lookahead);
+}
+
+static void whoever_is_slow(void **state)
+{
+    (void)state;
+    trouble = (struct trouble){ .most_us = 1500 };
+    run_all(path, 3, 2);
+    run_all(other, 2, 3);
+}
+
+/* One target always stays. */
+static void whoever_is_lost(void **state)
+{
+    (void)state;
+    trouble = (struct trouble){ .lose_one_in = 8, .safe = 0 };
+    for (int lookahead = 1; lookahead <= 4; lookahead++) {
+        struct eng_engine *e = open_with(lookahead % 2 ? path : other);
+        struct eng_dsi *d;
+        assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
+            .n_target = 3, .lookahead = lookahead, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+        uint64_t lost = 0;
+        for (int i = 0; i < N_REQUEST; i++)
+            if (!asked[i].request.grammar)
+                lost += say(d, &asked[i]).n_lost;
+        assert_true(!WHOLE || lost > 0);
+        eng_dsi_close(d);
+        close_engine(e);
+    }
+}
+
+static void without_a_target_it_says_so(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_with(path);
+    struct eng_dsi *d;
+    int32_t token[8];
+    trouble = (struct trouble){ .lose_all = true };
+    assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
+        .n_target = 2, .lookahead = 2, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+    assert_int_equal(eng_dsi_begin(d, &asked[0].request), 0);
+    faults_listen();
+    assert_int_equal(eng_dsi_wait(d, token, 8), KN_EIO);
+    assert_int_equal(faults.n_line, 1);
+    faults_listen_off();
+    assert_int_equal(eng_dsi_wait(d, token, 8), 0);
+    eng_dsi_close(d);
+    close_engine(e);
+}
+
+/* Closed in the middle of a text, and begun anew in the middle of one. */
+static void it_can_be_left_at_any_time(void **state)
+{
+    (void)state;
+    trouble = (struct trouble){ .most_us = 500 };
+    for (int i = 0; i < 6; i++) {
+        struct eng_engine *e = open_with(i % 2 ? path : other);
+        struct eng_dsi *d;
+        int32_t token[8];
+        assert_int_equal(eng_dsi_open(&d, e, &(struct eng_dsi_options){
+            .n_target = 2, .lookahead = 3, .n_thread = 1, .meddle = meddle, .meddle_arg = &trouble }), 0);
+        assert_int_equal(eng_dsi_begin(d, &asked[0].request), 0);
+        for (int k = 0; k < i; k++)
+            assert_true(eng_dsi_wait(d, token, 2) > 0);
+        if (i >= 3)
+            say(d, &asked[0]);
+        eng_dsi_close(d);
+        close_engine(e);
+    }
+}
+
+static int setup_all(void **state)
+{
+    struct kn_team *team;
+    int error = setup(state);
+    snprintf(other, sizeof other, "%s.other", path);
+    if (error || kn_team_open(&team, 1))
+        return -1;
+    struct moe_synth_options so = { .shape = "tiny", .n_layer = 1, .n_vocab = n_vocab, .format = KN_Q4_K,
+                                    .seed = 3, .team = team };
+    error = moe_synth(other, &so);
+    kn_team_close(team);
+    random_state = 31;
+    if (!error)
+        make_requests();
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    forget_requests();
+    unlink(other);
+    return teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_text_is_that_of_plain_decoding),
+        cmocka_unit_test(whoever_is_slow),
+        cmocka_unit_test(whoever_is_lost),
+        cmocka_unit_test(without_a_target_it_says_so),
+        cmocka_unit_test(it_can_be_left_at_any_time),
+    };
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}

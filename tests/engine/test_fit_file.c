@@ -1,0 +1,78 @@
+/* What fit found: written and read back the same; anything else is refused in one line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/fit_file.h"
+#include "tests/faults.h"
+
+static char path[64];
+static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
+static const struct spec_fit found = {
+    .cost = { 1.5e6, 2.25e5, 1234.5, 77, 31.5, 1.0625, 1e4, 33, 0, 0, 16, 2 }, .error = 0.02, .rows_most = 288 };
+
+static void write_text(const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void it_comes_back(void **state)
+{
+    (void)state;
+    struct spec_cost_model got;
+    char longest[600];
+    memset(longest, 'm', sizeof longest - 1);
+    longest[100] = '\n';
+    longest[sizeof longest - 1] = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", &found), 0);
+        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_memory_equal(&got, &found.cost, sizeof got);
+    }
+    unlink(path);
+}
+
+static void anything_else_is_refused(void **state)
+{
+    (void)state;
+    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nchoose_ns=1\n"
+                              "choose_row_ns=1\ndraft_ns=0\ndraft_row_ns=0\nn_expert=%s\nn_used=2\n%s";
+    static const struct { const char *ridge, *n_expert, *more, *says; } tries[] = {
+        { "5", "16", "", NULL },       { "5", "8", "", "8 experts" },      { "0", "16", "", "make no sense" },
+        { "x", "16", "", "line 5" },   { "-1", "16", "", "line 5" },       { "nan", "16", "", "line 5" },
+        { "5", "16", "ridge=5", "line 13" }, { "5", "16", "[a]\nb=1", "line" }, { "5", "16", "more=1", "line 13" },
+    };
+    struct spec_cost_model got;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        char text[512];
+        snprintf(text, sizeof text, all, tries[i].ridge, tries[i].n_expert, tries[i].more);
+        write_text(text);
+        faults_listen();
+        int error = eng_fit_read(path, &shape, &got);
+        if (!tries[i].says ? error : !error || faults.n_line != 1 || !strstr(faults.line, tries[i].says))
+            fail_msg("try %zu: %d, '%s'", i, error, faults.line);
+    }
+    write_text("fixed_ns=1\n");
+    faults_listen();
+    assert_true(eng_fit_read(path, &shape, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
+    unlink(path);
+    assert_int_equal(eng_fit_read(path, &shape, &got), KN_EIO);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found), KN_EIO);
+    faults_listen_off();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_comes_back),
+        cmocka_unit_test(anything_else_is_refused),
+    };
+    snprintf(path, sizeof path, "/tmp/spillway-fit-%d", getpid());
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
