@@ -65,7 +65,7 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
 struct eng_desk {
     const struct eng_vocab *vocab;
     const struct eng_chat *chat;           /* NULL: only completions */
-    const struct eng_speech_style *speech; /* of the chat template; NULL: all is content */
+    const struct eng_speech_style *speech; /* of the chat template; NULL without one */
     const struct gr_tokens *gr_tokens;     /* NULL: no answer can be constrained */
     const char *const *model;              /* [n_model] the first is the one that is told */
     int n_model;

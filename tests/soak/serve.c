@@ -1,6 +1,7 @@
 /* tests/soak/serve: what a server among strangers goes through, many times over.
  *
- *     serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] [malformed] [crowd] [mixed]
+ *     serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] [malformed] [crowd]
+ * [mixed]
  *
  * Each part prints what was tried and what failed, and figures of time beside it that nothing
  * depends on.  The exit status is 1 when an answer was lost, was another one than alone, or was
@@ -66,7 +67,8 @@ static void cancelled(void)
         free(text);
     }
     free(alone);
-    printf("cancelled: %d times %d requests of 10,000 tokens left after 0.5 s; the next answer took %.0f "
+    printf("cancelled: %d times %d requests of 10,000 tokens left after 0.5 s; the next answer "
+           "took %.0f "
            "ms at most\n",
            n_round, n, worst);
 }
@@ -109,7 +111,8 @@ static void survivors(void)
     }
     for (int i = 0; i < GOLDEN; i++)
         free(golden[i]);
-    printf("survivors: %d rounds of %d requests, %d cut off at random moments, %d answers compared with "
+    printf("survivors: %d rounds of %d requests, %d cut off at random moments, %d answers compared "
+           "with "
            "those alone\n",
            round, BATCH, n_cut, n_kept);
 }
@@ -146,19 +149,43 @@ static size_t spoil_bytes(char *p, size_t n, uint64_t *random)
 /* A whole request whose members have the values of others. */
 static size_t write_nonsense(char *out, size_t room, uint64_t *random)
 {
-    static const char *const path[] = {"/v1/completions", CHAT,        "/v1/responses", "/v1/messages",
-                                       "/tokenize",       "/nothing", "/detokenize",   "/apply-template"};
+    static const char *const path[] = {
+        "/v1/completions", CHAT,       "/v1/responses", "/v1/messages",
+        "/tokenize",       "/nothing", "/detokenize",   "/apply-template"};
     static const char *const member[] = {
-        "prompt",          "messages",    "input",   "model",        "max_tokens", "temperature",
-        "top_p",           "top_k",       "n",       "stop",         "stream",     "logprobs",
-        "top_logprobs",    "logit_bias",  "seed",    "tools",        "tool_choice", "system",
-        "response_format", "user",        "tokens",  "instructions", "thinking",   "echo"};
+        "prompt",          "messages",   "input",  "model",        "max_tokens",  "temperature",
+        "top_p",           "top_k",      "n",      "stop",         "stream",      "logprobs",
+        "top_logprobs",    "logit_bias", "seed",   "tools",        "tool_choice", "system",
+        "response_format", "user",       "tokens", "instructions", "thinking",    "echo"};
     static const char *const value[] = {
-        "null", "true", "-1", "0", "1", "1e400", "1e308", "99999999999999999999", "\"\"", "\"\\u0000\"",
-        "\"\\ud800\"", "\"x\"", "[]", "{}", "[[]]", "[null]", "[{}]", "[1,2]", "{\"a\":{}}", "[\"\"]",
-        "[{\"role\":\"user\",\"content\":\"Hi\"}]", "[{\"role\":\"user\"}]", "[{\"role\":7,\"content\":[]}]",
-        "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", "\"required\"", "{\"type\":\"json_schema\"}",
-        "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"$ref\":\"#\"}}}", "[[[[[[[[]]]]]]]]"};
+        "null",
+        "true",
+        "-1",
+        "0",
+        "1",
+        "1e400",
+        "1e308",
+        "99999999999999999999",
+        "\"\"",
+        "\"\\u0000\"",
+        "\"\\ud800\"",
+        "\"x\"",
+        "[]",
+        "{}",
+        "[[]]",
+        "[null]",
+        "[{}]",
+        "[1,2]",
+        "{\"a\":{}}",
+        "[\"\"]",
+        "[{\"role\":\"user\",\"content\":\"Hi\"}]",
+        "[{\"role\":\"user\"}]",
+        "[{\"role\":7,\"content\":[]}]",
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
+        "\"required\"",
+        "{\"type\":\"json_schema\"}",
+        "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"$ref\":\"#\"}}}",
+        "[[[[[[[[]]]]]]]]"};
     char body[2048] = "{\"max_tokens\":2";
     size_t n = strlen(body);
     for (int k = 0; k < 4; k++) {
@@ -239,9 +266,11 @@ static void malformed(void)
     for (int i = 0; i < 600; i++)
         if (i != 501)
             n[i / 100] += atomic_load(&n_status[i]);
-    printf("malformed: %ld requests in %.0f s: %ld were half a request and got no answer, %ld 2xx, %ld "
+    printf("malformed: %ld requests in %.0f s: %ld were half a request and got no answer, %ld 2xx, "
+           "%ld "
            "4xx, %ld 501, %ld other 5xx; a good one after every 1,000 got its answer\n",
-           n_malformed, (now_ms() - begin) * 1e-3, n[0], n[2], n[4], atomic_load(&n_status[501]), n[5]);
+           n_malformed, (now_ms() - begin) * 1e-3, n[0], n[2], n[4], atomic_load(&n_status[501]),
+           n[5]);
 }
 
 /* ---- connections that only stand there ------------------------------------------------------- */
@@ -259,8 +288,9 @@ static void *trickle(void *arg)
             close(fd[i]);
             if ((fd[i] = connect_to()) < 0)
                 continue;
-            const char *begin = i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{"
-                                      : "GET /hea";
+            const char *begin =
+                i % 2 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{"
+                      : "GET /hea";
             send_bytes(fd[i], begin, strlen(begin));
         }
         usleep(1000000);
@@ -311,7 +341,8 @@ static void crowd(void)
     }
     free(golden);
     int n = ROUNDS * each;
-    printf("crowd: %d idle and %d slow connections, %d good requests: median %.1f ms, p99 %.1f ms; without "
+    printf("crowd: %d idle and %d slow connections, %d good requests: median %.1f ms, p99 %.1f ms; "
+           "without "
            "them %.1f and %.1f\n",
            n_idle, n_slow, n, percentile(with, n, 0.5), percentile(with, n, 0.99),
            percentile(without, n, 0.5), percentile(without, n, 0.99));
@@ -330,11 +361,15 @@ static void mixed_one(uint64_t r)
 {
     static const char *const other[][2] = {
         {"/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":12,\"logprobs\":2}"},
-        {"/v1/completions", "{\"prompt\":[\"A\",\"B\",\"C\"],\"max_tokens\":9,\"stream\":true,\"n\":2}"},
+        {"/v1/completions",
+         "{\"prompt\":[\"A\",\"B\",\"C\"],\"max_tokens\":9,\"stream\":true,\"n\":2}"},
         {"/v1/responses", "{\"input\":\"Hello\",\"max_output_tokens\":20,\"stream\":true}"},
-        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":20}"},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":200,\"response_format\":"
-               "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"enum\":[1,\"b\"]}}}}"},
+        {"/v1/messages",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":20}"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":200,"
+               "\"response_format\":"
+               "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"enum\":[1,"
+               "\"b\"]}}}}"},
         {"/tokenize", "{\"prompt\":\"Hello\"}"},
         {"/status", ""},
         {"/metrics", ""}};
@@ -428,11 +463,13 @@ static void mixed(void)
     for (int i = 0; i < GOLDEN; i++)
         free(mixed_golden[i]);
     struct held after = server_held();
-    printf("mixed: %.0f s, %ld requests by %d clients: %ld texts compared with those alone, %ld left, %ld of "
+    printf("mixed: %.0f s, %ld requests by %d clients: %ld texts compared with those alone, %ld "
+           "left, %ld of "
            "nonsense, %ld told to come again\n",
            seconds, atomic_load(&n_mixed), WORKERS, atomic_load(&n_mixed_text),
            atomic_load(&n_mixed_left), atomic_load(&n_mixed_bad), atomic_load(&n_mixed_busy));
-    printf("mixed: RssAnon+VmSwap %ld KiB after a tenth, %ld at half, %ld at the end: %+.1f KiB per 1,000 "
+    printf("mixed: RssAnon+VmSwap %ld KiB after a tenth, %ld at half, %ld at the end: %+.1f KiB "
+           "per 1,000 "
            "requests over the second half\n",
            h[n / 10].anon_KiB, h[n / 2].anon_KiB, h[n - 1].anon_KiB, slope(h, x, n));
     printf("mixed: %ld files at half, %ld when all have left; threads %ld at half, %ld then\n",
@@ -461,8 +498,9 @@ int main(int argc, char **argv)
             at = argc;
     }
     if (argc - at < 2) {
-        fprintf(stderr, "usage: serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] "
-                        "[malformed] [crowd] [mixed]\n");
+        fprintf(stderr,
+                "usage: serve [--quick] [--seconds N] PROGRAM MODEL [cancelled] [survivors] "
+                "[malformed] [crowd] [mixed]\n");
         return 2;
     }
     server_start(argv[at], argv[at + 1]);
