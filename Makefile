@@ -66,8 +66,8 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv pace schedule fit_file draft_text draft_model draft dsi \
-                  session plan budget advise open step stop measure interrupt json input disk \
+                  chat terminal prefix kv pace schedule fit_file draft_text draft_known draft_model draft_eagle \
+                  draft dsi session plan budget advise open step stop measure interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \

@@ -11,15 +11,21 @@
 
 /* ---- what is wished for -------------------------------------------------------------------------------- */
 
-static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "oracle" };
+static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "oracle" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
+    static const char *const tree[] = { "tree=dynamic", "tree=static", "tree=chain" };
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
         return 0;
     }
+    for (int i = 0; w->kind == ENG_DRAFT_EAGLE && i < 3; i++)
+        if (n == strlen(tree[i]) && !memcmp(text, tree[i], n)) {
+            w->tree = (enum eng_tree)i;
+            return 0;
+        }
     return kn_fail(KN_EINVAL, "--draft: '%.*s' is no option of %s", (int)n, text, kind_name[w->kind]);
 }
 
@@ -36,9 +42,11 @@ static int parse_argument(struct eng_draft_wish *w, const char *text, size_t n)
             return 0;
         return kn_fail(KN_EINVAL, "--draft: oracle takes a probability, as in oracle:0.8");
     }
-    if (w->kind == ENG_DRAFT_MODEL && !n)
-        return kn_fail(KN_EINVAL, "--draft: model takes a file, as in model:draft.gguf");
-    if (n && w->kind != ENG_DRAFT_MODEL && w->kind != ENG_DRAFT_SUFFIX)
+    bool network = w->kind == ENG_DRAFT_MODEL || w->kind == ENG_DRAFT_EAGLE;
+    if (network && !n)
+        return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", kind_name[w->kind],
+                       kind_name[w->kind]);
+    if (n && !network && w->kind != ENG_DRAFT_SUFFIX)
         return kn_fail(KN_EINVAL, "--draft: %s takes no argument", kind_name[w->kind]);
     return 0;
 }
@@ -51,8 +59,8 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
     while (kind < N_KIND && (strlen(kind_name[kind]) != n || memcmp(kind_name[kind], text, n)))
         kind++;
     if (kind == N_KIND)
-        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE or "
-                       "oracle:P are", (int)n, text);
+        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
+                       "eagle:FILE or oracle:P are", (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     text += n;
     n = *text == ':' ? strcspn(text + 1, ",") : 0;
@@ -73,21 +81,21 @@ int eng_drafters_load(struct eng_engine *e)
 {
     int error = 0;
     for (int i = 0; i < e->n_drafter && !error; i++)
-        if (eng_draft_is_model(e->drafter[i]))
-            error = eng_draft_model_load(e->drafter[i]);
+        if (e->drafter[i]->kind->load)
+            error = e->drafter[i]->kind->load(e->drafter[i]);
     return error;
 }
 
 struct eng_extra eng_drafters_need(const struct eng_engine *e)
 {
     struct eng_extra all = { 0 };
-    for (int i = 0; i < e->n_drafter; i++) {
-        const struct eng_drafter *d = e->drafter[i];
-        struct eng_extra one = eng_draft_is_model(d) ? eng_draft_model_need(d) : eng_draft_text_need(d);
-        all.weights += one.weights;
-        all.step += one.step;
-        all.slot += one.slot;
-    }
+    for (int i = 0; i < e->n_drafter; i++)
+        if (e->drafter[i]->kind->need) {
+            struct eng_extra one = e->drafter[i]->kind->need(e->drafter[i]);
+            all.weights += one.weights;
+            all.step += one.step;
+            all.slot += one.slot;
+        }
     return all;
 }
 
@@ -165,9 +173,12 @@ static void draft(struct eng_engine *e, int drafter, int depth)
 /* What is not worth its row goes. */
 static void cut(struct eng_engine *e)
 {
-    for (int i = 0; i < e->n_due; i++)
-        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree,
-                                       .n_asked = e->n_node[i] };
+    for (int i = 0; i < e->n_due; i++) {
+        struct eng_seat *seat = e->due[i]->seat;
+        int n_asked = seat->lags ? 0 : e->n_node[i];
+        e->cut[i] = (struct spec_cut){ .session = seat->number, .tree = &seat->tree, .n_asked = n_asked };
+        e->all_lag &= n_asked == 0;
+    }
     spec_control_cut(e->control, e->cut, e->n_due, 0);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
@@ -192,14 +203,18 @@ static void draft_as_decided(struct eng_engine *e, int n_beside)
         explain(e);
     if (e->decision.drafter == SPEC_OFF)
         return;
+    e->all_lag = true;
     draft(e, e->decision.drafter, e->decision.depth);
     cut(e);
 }
 
 void eng_draft(struct eng_engine *e, int n_beside)
 {
-    for (int i = 0; i < e->n_due; i++)
+    for (int i = 0; i < e->n_due; i++) {
         spec_tree_clear(&e->due[i]->seat->tree);
+        e->due[i]->seat->lags = false;
+    }
+    e->all_lag = false;
     e->draft_ns = 0;
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
@@ -226,7 +241,7 @@ void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
 {
     struct off_stats now;
-    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due)
+    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due || e->all_lag)
         return;
     eng_draft_look(e, &now);
     spec_control_learn(e->control, &(struct spec_step){
@@ -254,7 +269,8 @@ static int open_control(struct eng_engine *e)
         kn_say(KN_LOG_WARN, "--verify: no drafter here draws from a distribution of its own, so the text is the "
                "coupled one's");
     struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
-                                      .rule = e->opt.verify, .gamma = SPEC_AUTO };
+                                      .most_drafted = e->n_draft_row, .rule = e->opt.verify,
+                                      .gamma = SPEC_AUTO };
     size_t n = (size_t)e->opt.n_parallel;
     for (int i = 0; i < e->n_drafter; i++) {
         o.drafter[i].name = e->drafter[i]->name;
@@ -287,7 +303,9 @@ int eng_drafters_open(struct eng_engine *e)
         if (w->kind == ENG_DRAFT_NONE)
             continue;
         struct eng_drafter **d = &e->drafter[e->n_drafter];
-        error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w) : eng_draft_text_open(d, e, w);
+        error = w->kind == ENG_DRAFT_MODEL   ? eng_draft_model_open(d, e, w)
+                : w->kind == ENG_DRAFT_EAGLE ? eng_draft_eagle_open(d, e, w)
+                                             : eng_draft_text_open(d, e, w);
         if (error)
             break;
         (*d)->number = e->n_drafter++;

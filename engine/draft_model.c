@@ -111,7 +111,7 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const s
 }
 
 /* All of it is in memory, always. */
-struct eng_extra eng_draft_model_need(const struct eng_drafter *base)
+static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_model *d = (const struct draft_model *)base;
     const struct moe_shape *shape = moe_model_shape(d->model);
@@ -122,7 +122,7 @@ struct eng_extra eng_draft_model_need(const struct eng_drafter *base)
                                .slot = moe_kv_slot_bytes(d->model, one.kv) };
 }
 
-int eng_draft_model_load(struct eng_drafter *base)
+static int load(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
     struct moe_context_options co = context_options(d);
@@ -131,12 +131,7 @@ int eng_draft_model_load(struct eng_drafter *base)
     return error ? error : moe_context_open(&d->context, d->model, &co);
 }
 
-/* ---- what it knows of a session ------------------------------------------------------------------------- */
-
-static int *known(const struct draft_model *d, struct eng_session *s)
-{
-    return &s->seat->n_known[d->base.number];
-}
+/* ---- sessions ------------------------------------------------------------------------------------------- */
 
 static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
 static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
@@ -146,38 +141,15 @@ static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
     (void)ended;
 }
 
-static uint8_t *mark_of(const struct draft_model *d, const struct eng_session *s, int position)
-{
-    return &d->base.engine->kv.block[s->path.slot[position] / ENG_KV_BLOCK].drafted;
-}
-
-/* Blocks that end at or before n are known: to everyone who has them in his path. */
-static void mark_blocks(struct draft_model *d, struct eng_session *s, int from, int n)
-{
-    for (int at = from / ENG_KV_BLOCK * ENG_KV_BLOCK; at + ENG_KV_BLOCK <= n; at += ENG_KV_BLOCK)
-        *mark_of(d, s, at) |= (uint8_t)(1 << d->base.number);
-}
-
 /* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
-    struct draft_model *d = (struct draft_model *)base;
     const struct eng_seat *seat = s->seat;
-    int *n = known(d, s), before = s->n_token - n_new, mine = 0;
+    int *n = eng_draft_known(base, s), before = s->n_token - n_new, mine = 0;
     while (mine < n_kept && seat->tree.source[seat->verify.path[mine]] >> base->number & 1)
         mine++;
     *n = kn_min(*n, before + mine);
-    mark_blocks(d, s, kn_max(before - 1, 0), *n);
-}
-
-/* Where it has to go on.  Others may have gone further in blocks that are shared; and a block may have been
- * given up for another that holds the same, but not this model's part of it. */
-static int first_unknown(struct draft_model *d, struct eng_session *s)
-{
-    int at = 0, n = *known(d, s), bit = 1 << d->base.number;
-    while (at < s->path.n_kept && *mark_of(d, s, at) & bit)
-        at += ENG_KV_BLOCK;
-    return at < s->path.n_kept || n < at || n > s->n_token ? at : n;
+    eng_draft_mark(base, s, kn_max(before - 1, 0), *n);
 }
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
@@ -188,8 +160,8 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
 {
     int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row, from = at;
     while (at < n_text && room > 0) {
-        int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);
-        if (n > room)
+        int n = eng_draft_span(s, at, n_text, room);
+        if (n == 0)
             break;
         for (int i = 0; i < n; i++, at++)
             d->row[(*n_row)++] = (struct moe_row){
@@ -197,17 +169,20 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
                 .base = s->path.slot, .n_base = s->path.n_slot };
         room -= n;
     }
-    mark_blocks(d, s, from, kn_min(at, s->path.n_kept));
+    eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
     return at;
 }
 
 /* The last row wants logits if it is the text's last; else there will be no draft. */
 static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
-    int n_text = it->s->n_token + it->n, at = it->n ? *known(d, it->s) : first_unknown(d, it->s);
+    int n_text = it->s->n_token + it->n, at = *eng_draft_known(&d->base, it->s);
+    if (it->n == 0)
+        at = eng_draft_first_unknown(&d->base, it->s);
     at = lay_text(d, it->s, at, n_text, n_behind, n_row);
-    *known(d, it->s) = at;
+    *eng_draft_known(&d->base, it->s) = at;
     it->goes_on = at == n_text;
+    it->s->seat->lags |= !it->goes_on;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }
@@ -279,4 +254,5 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     return going;
 }
 
-static const struct eng_drafter_kind model_kind = { "model", enter, leave, commit, draft, close_model };
+static const struct eng_drafter_kind model_kind = { "model", enter, leave, commit, draft, close_model, load,
+                                                    need };

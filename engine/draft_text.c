@@ -62,7 +62,14 @@ static void close_text(struct eng_drafter *base)
     kn_free(d);
 }
 
-static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text };
+/* Its memory is mapped, not allocated, so it does not count by itself. */
+static struct eng_extra need(const struct eng_drafter *base)
+{
+    return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };
+}
+
+static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text, NULL,
+                                                   need };
 
 static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
 {
@@ -104,10 +111,4 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
     d->base = (struct eng_drafter){ .kind = &text_kind, .engine = e };
     *out = &d->base;
     return 0;
-}
-
-/* Its memory is mapped, not allocated, so it does not count by itself. */
-struct eng_extra eng_draft_text_need(const struct eng_drafter *base)
-{
-    return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };
 }

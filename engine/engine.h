@@ -26,9 +26,10 @@ struct eng_session;
 /* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
 struct eng_draft_wish {
     enum eng_draft_kind { ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL,
-                          ENG_DRAFT_ORACLE } kind;
-    char file[256];                             /* a draft model; a text that suffixes are learnt from */
+                          ENG_DRAFT_EAGLE, ENG_DRAFT_ORACLE } kind;
+    char file[256];                             /* a draft model; an EAGLE head; a text that suffixes are learnt from */
     double right;                               /* oracle: probability of the right token */
+    enum eng_tree { ENG_TREE_DYNAMIC, ENG_TREE_STATIC, ENG_TREE_CHAIN } tree;   /* eagle: what it drafts */
     bool shared;                                /* suffix: what one session says may help another of its salt */
 };
 

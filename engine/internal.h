@@ -114,6 +114,7 @@ struct eng_seat {
     int32_t *tail;                              /* [ENG_DRAFT_TAILS] slots of each node's branch */
     struct gr_state *grammar;                   /* along the walk; NULL: no grammars */
     int n_known[ENG_DRAFTERS];                  /* tokens that each drafter has taken in */
+    bool lags;                                  /* who was to draft was still taking in the text */
 };
 
 #define ENG_DRAFT_TAILS (ENG_DRAFT_NODES * (ENG_DRAFT_NODES + 1) / 2)
@@ -179,9 +180,11 @@ struct eng_engine {
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
     int *due_seat;                              /* [n_parallel] their seats' numbers */
     uint64_t draft_ns;                          /* of the pass under way */
+    bool all_lag;                               /* it was to have drafts, and says nothing of what they are worth */
     struct off_stats store_then;                /* before the pass under way */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
+    bool features;                              /* a drafter reads what the model thinks */
     struct eng_chooser *chooser;                /* [threads] */
     struct eng_session **due;                   /* [n_parallel] of the pass under way */
     int n_due;
@@ -221,6 +224,8 @@ struct eng_drafter_kind {
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
     int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
     void (*close)(struct eng_drafter *d);
+    int  (*load)(struct eng_drafter *d);        /* NULL: nothing is to be read */
+    struct eng_extra (*need)(const struct eng_drafter *d);      /* beside what open took; NULL: nothing */
 };
 
 struct eng_drafter {
@@ -245,12 +250,19 @@ void eng_draft_enter(struct eng_session *s);
 void eng_draft_leave(struct eng_session *s, bool ended);
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
-struct eng_extra eng_draft_text_need(const struct eng_drafter *d);
 int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
-int  eng_draft_model_load(struct eng_drafter *d);
-struct eng_extra eng_draft_model_need(const struct eng_drafter *d);
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
+int  eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+
+/* draft_known.c: what a network has taken in of a text; tokens, from the first on. */
+int *eng_draft_known(const struct eng_drafter *d, struct eng_session *s);
+int  eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s);
+/* Blocks that end at or before n are known: to everyone who has them in his path. */
+void eng_draft_mark(struct eng_drafter *d, struct eng_session *s, int from, int n);
+/* How many tokens a pass may take in next: a block that may be shared is written whole, in one pass, by one
+ * session.  0: there is no room. */
+int  eng_draft_span(const struct eng_session *s, int at, int n_text, int room);
 
 #endif

@@ -15,7 +15,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 {
     return (struct moe_context_options){
         .max_row = e->opt.n_chunk + e->n_draft_row, .max_want = e->opt.n_parallel + e->n_draft_row, .n_slot = e->split.n_kv_slot,
-        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
+        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .features = e->features, .team = e->team };
 }
 
 #define MOST_DRAFT_ROWS 512

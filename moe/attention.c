@@ -12,11 +12,6 @@ static uint8_t *kv_head(const struct moe_context *c, int layer, int is_v, int he
     return c->kv.base + i * c->kv_head_bytes;
 }
 
-static int32_t own_slot(const struct moe_row *r)
-{
-    return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
-}
-
 /* x[n_head][d_head]: each head normalised by w[d_head], or all of them as one by w[n_head * d_head]. */
 static void norm_heads(const struct moe_context *c, float *x, int n_head, const float *w)
 {
@@ -63,7 +58,7 @@ static void finish_row(void *arg, int row, int thread)
     }
     ops->rope(q, d->n_head, d->d_head, d->n_rot, turn, d->rope);
     ops->rope(k, d->n_kv, d->d_head, d->n_rot, turn, d->rope);
-    size_t at = (size_t)own_slot(&c->batch->row[row]) * (size_t)d->d_head *
+    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_head *
                 (c->opt.kv == KN_KV_F16 ? 2 : 4);
     for (int h = 0; h < d->n_kv; h++) {
         ops->kv_store(c->opt.kv, k + h * d->d_head, d->d_head, kv_head(c, j->layer, 0, h) + at);

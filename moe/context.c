@@ -1,7 +1,7 @@
 /* A context: all the memory that one thread needs to run a model, sized and taken when it opens.
  *
  * The KV memory lies head by head: [layer][K, V][KV head][slot][d_head], so that one head's attention
- * walks one dense array.  The step arena holds what a pass writes; lay_out() places it, and the same
+ * walks one dense array; features, if they are kept, lie behind it by slot.  The step arena holds what a pass writes; lay_out() places it, and the same
  * code over an arena without memory says how much it takes. */
 #include "moe/internal.h"
 
@@ -93,6 +93,8 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     size_t n_pair_act = (size_t)n_pair * (size_t)d->d_expert, n_wide_act = n_row * (size_t)d_wide;
     size_t n_act = n_pair_act > n_wide_act ? n_pair_act : n_wide_act;
     c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
+    if (d->head)
+        take_acts(a, &c->join, moe_act_bit(&c->model->fc), c->opt.max_row, 2 * d->d_model);
     take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
     take_acts(a, &c->att, kinds.att, c->opt.max_row, d->n_head * d->d_head);
     take_acts(a, &c->act, kinds.act, n_pair, d->d_expert);
@@ -122,6 +124,11 @@ size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
     return 2 * (size_t)d->n_layer * (size_t)d->n_kv * (size_t)d->d_head * value;
 }
 
+size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv)
+{
+    return (size_t)m->desc.d_model * (kv == KN_KV_F16 ? 2 : 4);
+}
+
 /* Every array takes a few bytes more than it holds, so that whole cache lines start each. */
 static size_t kv_head_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
@@ -129,9 +136,15 @@ static size_t kv_head_bytes(const struct moe_model *m, const struct moe_context_
     return kn_align_up((size_t)opt->n_slot * (size_t)m->desc.d_head * value, 64);
 }
 
-static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+static size_t all_heads_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
     return 2 * (size_t)m->desc.n_layer * (size_t)m->desc.n_kv * kv_head_bytes(m, opt);
+}
+
+static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    size_t features = opt->features ? (size_t)opt->n_slot * moe_feature_bytes(m, opt->kv) : 0;
+    return all_heads_bytes(m, opt) + features;
 }
 
 static size_t step_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -151,6 +164,7 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
                      const struct moe_context_options *opt)
 {
     kn_assert(opt->max_row > 0 && opt->max_want > 0 && opt->n_slot > 0 && opt->team);
+    kn_assert(!m->target == !opt->target && (!opt->target || opt->target->feature));
     struct moe_context *c = kn_calloc(1, sizeof *c);
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
@@ -164,6 +178,8 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
         return error;
     }
     lay_out(c, &c->arena);
+    c->feature_bytes = moe_feature_bytes(m, opt->kv);
+    c->feature = opt->features ? (uint8_t *)c->kv.base + all_heads_bytes(m, opt) : NULL;
     *out = c;
     return 0;
 }
@@ -178,6 +194,16 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
         uint8_t *array = (uint8_t *)c->kv.base + (size_t)i * c->kv_head_bytes;
         memmove(array + (size_t)to * slot, array + (size_t)from * slot, bytes);
     }
+    if (c->feature)
+        memmove(c->feature + (size_t)to * c->feature_bytes, c->feature + (size_t)from * c->feature_bytes,
+                (size_t)n * c->feature_bytes);
+}
+
+void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
+{
+    kn_assert(c->feature && slot >= 0 && slot < c->opt.n_slot);
+    kn_row_decode(c->opt.kv == KN_KV_F16 ? KN_F16 : KN_F32, c->feature + (size_t)slot * c->feature_bytes,
+                  c->model->desc.d_model, out);
 }
 
 void moe_context_close(struct moe_context *c)

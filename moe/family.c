@@ -12,6 +12,7 @@ struct family {
     const char *arch;
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
+    bool head;                                  /* EAGLE's: no model of its own */
     bool qkv_bias;
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors;                            /* QKV biases and QK norms: what the file has */
@@ -39,6 +40,7 @@ static const struct family families[] = {
     { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
       .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
       .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
+    { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = true },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -106,15 +108,24 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
 
 /* ---- sections of the description -------------------------------------------------------------------- */
 
-static int read_sizes(struct moe_desc *d, const struct keys *k)
+/* A head has no embedding of its own to count the tokens of. */
+static int read_n_vocab(struct moe_desc *d, const struct keys *k)
 {
-    int error = 0;
+    if (d->head)
+        return get_int(k, "vocab_size", 1, INT32_MAX / 4, -1, &d->n_vocab);
     const struct moe_tensor *embed = moe_file_find_tensor(k->f, "token_embd.weight");
     if (!embed || embed->n_dim != 2 || embed->dim[1] < 1 || embed->dim[1] > INT32_MAX / 4)
         return kn_fail(KN_ECORRUPT, "%s: token_embd.weight is %s", moe_file_path(k->f),
                        embed ? "not a matrix" : "missing");
     d->n_vocab = (int)embed->dim[1];
-    if ((error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
+    return 0;
+}
+
+static int read_sizes(struct moe_desc *d, const struct keys *k)
+{
+    int error = 0;
+    if ((error = read_n_vocab(d, k)) ||
+        (error = get_int(k, "block_count", 1, 4096, -1, &d->n_layer)) ||
         (error = get_int(k, "nextn_predict_layers", 0, d->n_layer - 1, 0, &d->n_ahead)) ||
         (error = get_int(k, "embedding_length", 1, 1 << 20, -1, &d->d_model)) ||
         (error = get_int(k, "context_length", 1, INT32_MAX, 2048, &d->n_ctx_train)) ||
@@ -310,7 +321,7 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
         .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
         .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
-        .norm_topk = family->norm_topk, .expert_scale = 1,
+        .norm_topk = family->norm_topk, .expert_scale = 1, .head = family->head,
     };
     snprintf(d->arch, sizeof d->arch, "%s", family->arch);
 }

@@ -5,6 +5,20 @@
 #include "moe/internal.h"
 
 #include <math.h>
+#include <string.h>
+
+/* A head's row begins with what was thought before its token, and the token. */
+static void join_row(struct moe_context *c, const struct moe_row *r, int row)
+{
+    int d_model = c->model->desc.d_model;
+    float *join = c->join.x + (size_t)row * c->join.stride;
+    if (r->feature)
+        memcpy(join, r->feature, (size_t)d_model * sizeof *join);
+    else
+        moe_context_feature(c->opt.target, r->feature_slot, join);
+    kn_mat_row(&c->model->embed, r->token, join + d_model);
+    moe_code_row(c, &c->join, moe_act_bit(&c->model->fc), 2 * d_model, row);
+}
 
 static void embed_row(void *arg, int row, int thread)
 {
@@ -12,7 +26,10 @@ static void embed_row(void *arg, int row, int thread)
     struct moe_context *c = arg;
     const struct moe_desc *d = &c->model->desc;
     const struct moe_row *r = &c->batch->row[row];
-    kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
+    if (d->head)
+        join_row(c, r, row);
+    else
+        kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
     for (int i = 0; i < d->n_rot / 2; i++) {
         double s, co;
         float *turn = c->turn[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
@@ -20,6 +37,15 @@ static void embed_row(void *arg, int row, int thread)
         turn[0] = (float)co * d->scaling_attn;
         turn[1] = (float)s * d->scaling_attn;
     }
+}
+
+static void embed(struct moe_context *c)
+{
+    kn_parallel_for(c->team, c->n_row, embed_row, c);
+    if (!c->model->desc.head)
+        return;
+    c->product[0] = moe_product(&c->join, &c->model->fc, c->x, c->n_row);
+    moe_products(c, 1);
 }
 
 struct add_job { struct moe_context *c; float *y; const float *bias; };
@@ -55,7 +81,7 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
         kn_assert(r->position >= 0 && r->position < c->opt.max_pos && r->n_base >= 0);
-        int32_t slot = r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+        int32_t slot = moe_own_slot(r);
         kn_assert(slot >= 0 && slot < c->opt.n_slot);
         c->status[i] = 0;
         if (r->want_logits) {
@@ -65,9 +91,25 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     }
 }
 
+static void keep_feature(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_model *m = c->model;
+    const struct moe_desc *d = &m->desc;
+    float *out = c->norm.x + (size_t)row * c->norm.stride;
+    if (c->status[row])
+        return;
+    m->ops->rms_norm(c->x + (size_t)row * (size_t)d->d_model, m->out_norm, d->eps, d->d_model, out);
+    m->ops->kv_store(c->opt.kv, out, d->d_model,
+                     c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes);
+}
+
 static void finish(struct moe_context *c)
 {
     const struct moe_model *m = c->model;
+    if (c->feature)
+        kn_parallel_for(c->team, c->n_row, keep_feature, c);
     moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
     c->product[0] = moe_product(&c->norm, &m->head, c->logits, c->n_want);
     moe_products(c, 1);
@@ -78,7 +120,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
     kn_alloc_forbid(true);
-    kn_parallel_for(c->team, c->n_row, embed_row, c);
+    embed(c);
     for (int layer = 0; layer < d->n_layer; layer++) {
         moe_attention(c, layer);
         if (c->model->layer[layer].router.n_out)
@@ -89,6 +131,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
+                                .feature = c->norm.x, .feature_stride = c->norm.stride,
                                 .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
     return 0;
 }

@@ -84,6 +84,7 @@ struct moe_desc {
     int scaling_ctx;                            /* yarn: the context it was trained on first */
     bool yarn_exact;                            /* its ramp may begin and end between two pairs */
     float beta_fast, beta_slow;
+    bool head;                                  /* rows begin with a feature and a token: fc of both */
     bool qkv_bias, o_bias, sinks;
     int window, window_period;                  /* positions seen; each window_period-th layer sees all; 0: all do */
     bool post_norm;                             /* what files call the FFN's norm */
@@ -131,7 +132,9 @@ struct moe_model {
     const struct kn_ops *ops;
     const struct moe_file *file;
     struct moe_layer *layer;                    /* [n_layer] */
-    struct kn_mat embed, head;                  /* head is embed when they are tied */
+    const struct moe_model *target;             /* of a head; NULL: it is none */
+    struct kn_mat embed, head;                  /* head is embed when they are tied; both are a target's */
+    struct kn_mat fc;                           /* [d_model, 2 d_model] of a head: feature, then embedding */
     bool tied;
     float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
     size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
@@ -192,10 +195,13 @@ struct moe_context {
     struct kn_team *team;
     struct kn_arena kv, arena;
     size_t kv_head_bytes;                       /* n_slot * d_head values */
+    uint8_t *feature;                           /* [n_slot, d_model] behind keys and values; or NULL */
+    size_t feature_bytes;                       /* of one */
 
     const struct moe_batch *batch;              /* of the pass under way */
     int n_row, n_want;
     int *status;                                /* [max_row] */
+    struct moe_acts join;                       /* [max_row, 2 d_model] feature and embedding, of a head */
     float *x;                                   /* [max_row, d_model] the residual stream */
     struct moe_acts norm;                       /* [max_row, d_model] normalised */
     float *q, *k, *v;                           /* [max_row, n_head * d_head], [max_row, n_kv * d_head] */
@@ -222,6 +228,11 @@ struct moe_context {
     double distinct;                            /* experts touched, summed over layers */
     float attend_scale;                         /* 1 / sqrt(d_head) */
 };
+
+static inline int32_t moe_own_slot(const struct moe_row *r)
+{
+    return r->position < r->n_base ? r->base[r->position] : r->tail[r->position - r->n_base];
+}
 
 void moe_attention(struct moe_context *c, int layer);
 void moe_block(struct moe_context *c, int layer);

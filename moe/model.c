@@ -209,22 +209,59 @@ static int bind_layer(struct binder *b, int layer)
     return 0;
 }
 
+/* Where tokens come in and logits go out; of a head both are its target's, whose weights are there when its
+ * own are loaded. */
+static int bind_ends(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    int error;
+    if (d->head) {
+        m->embed = m->target->embed;
+        m->head = m->target->head;
+        return bind_matrix(b, "fc.weight", d->d_model, 2 * d->d_model, false, &m->fc);
+    }
+    if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
+        (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)))
+        return error;
+    m->tied = !m->head.n_out;
+    if (m->tied)
+        m->head = m->embed;
+    return 0;
+}
+
 static int bind_all(struct binder *b)
 {
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
     int error;
-    if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
+    if ((error = bind_ends(b)) ||
         (error = bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm)) ||
-        (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)) ||
         (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)
         if ((error = bind_layer(b, i)))
             return error;
-    m->tied = !m->head.n_out;
-    if (m->tied)
-        m->head = m->embed;
+    return 0;
+}
+
+/* A head is of one target: its features and its tokens are what the head reads. */
+static int check_target(const struct moe_model *m)
+{
+    const struct moe_desc *d = &m->desc, *t = m->target ? &m->target->desc : NULL;
+    const char *path = moe_file_path(m->file), *whose = t ? moe_file_path(m->target->file) : "";
+    if (d->head && !t)
+        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, no model of its own: --draft eagle:%s beside the "
+                       "model that it was trained on", path, path);
+    if (!d->head && t)
+        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, no EAGLE head: --draft model:%s may take it", path,
+                       d->arch, path);
+    if (t && d->d_model != t->d_model)
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path,
+                       whose, d->d_model, t->d_model);
+    if (t && d->n_vocab != t->n_vocab)
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose,
+                       d->n_vocab, t->n_vocab);
     return 0;
 }
 
@@ -439,6 +476,11 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
     spread_matrices(load, n, opt->team);
     if (m->tied)
         m->head = m->embed;
+    if (m->target) {
+        kn_assert(m->target->arena.base);
+        m->embed = m->target->embed;
+        m->head = m->target->head;
+    }
     for (int i = 0; opt->progress && i < m->n_dense; i++)
         atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
     if ((error = read_vectors(m, opt->progress)) == 0)
@@ -481,7 +523,7 @@ static void describe(struct moe_model *m)
     double dense = 3.0 * d->d_ff, block = d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared;
     int n_dense = d->n_expert ? d->n_lead : d->n_layer;
     m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv) + n_dense * dense +
-                                 (d->n_layer - n_dense) * block + d->n_vocab);
+                                 (d->n_layer - n_dense) * block + d->n_vocab + (d->head ? 2 * width : 0));
     if (d->n_expert)
         sum_up_experts(m);
 }
@@ -494,8 +536,9 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
     if (error)
         goto done;
     m->file = f;
+    m->target = opt->target;
     m->ops = kn_ops(opt->isa);
-    if ((error = moe_desc_read(&m->desc, f)))
+    if ((error = moe_desc_read(&m->desc, f)) || (error = check_target(m)))
         goto done;
     m->layer = kn_calloc((size_t)m->desc.n_layer, sizeof *m->layer);
     m->dense = kn_calloc(moe_file_tensor_count(f) + 1, sizeof *m->dense);

@@ -6,6 +6,8 @@
  *                  immutable and shared from then on.
  *     moe_context  KV memory, step arena and a worker team: what one thread needs to run a model.
  *                  Several contexts may run over one model at once.
+ *     a head       a model that guesses what another one, its target, will think (EAGLE): its rows begin
+ *                  with a feature of the target's, and embedding and output matrix are the target's own.
  *
  * A batch is rows: one token each, with its own position, its own path through the KV slots and whether
  * its logits are wanted.  Rows of several sequences, of a prompt's chunk and of a token tree are all the
@@ -150,6 +152,7 @@ struct moe_model;
 
 struct moe_model_options {
     enum kn_isa isa;                                    /* at most; KN_ISA_COUNT - 1 for the best */
+    const struct moe_model *target;                     /* of a head: loaded before it, closed after; else NULL */
 };
 
 struct moe_load_options {
@@ -203,17 +206,24 @@ struct moe_context_options {
     int n_slot;                                         /* KV slots, over all sequences */
     int max_pos;                                        /* positions are below this */
     enum kn_kv kv;
+    bool features;                                      /* each row leaves its feature at its slot */
+    const struct moe_context *target;                   /* of a head: where features lie; opened with them */
     struct kn_team *team;                               /* not owned; one context at a time uses it */
 };
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
+size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv);     /* of one slot, beside those */
 int    moe_context_open(struct moe_context **out, const struct moe_model *m,
                         const struct moe_context_options *opt);
 void   moe_context_close(struct moe_context *c);
 
-/* The keys and values of slots from .. from + n - 1 become those of to .. to + n - 1 too. */
+/* The keys and values of slots from .. from + n - 1 become those of to .. to + n - 1 too; features as well. */
 void   moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
+
+/* A row's feature is what the output matrix reads of it: the residual stream after the last norm.  It lies
+ * at the row's slot, in the precision of KV, and holds as long as the key and the value there. */
+void   moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 struct moe_row {
     int32_t token, position;
@@ -222,12 +232,17 @@ struct moe_row {
      * row's own position.  base is a sequence's table, tail a branch of a draft tree. */
     const int32_t *base, *tail;
     int n_base;
+    /* Of a head: what the row goes on from, or NULL for the target's feature in feature_slot. */
+    const float *feature;                               /* [d_model] may be of the last result */
+    int32_t feature_slot;
 };
 
 struct moe_batch { const struct moe_row *row; int n_row; };
 
 struct moe_result {
     const float *logits;                                /* [n_want][n_vocab], in row order; valid until the next call */
+    const float *feature;                               /* [n_want][feature_stride] theirs; likewise */
+    size_t feature_stride;
     const int *status;                                  /* [n_row] */
     int n_want;
     double experts_per_layer;                           /* distinct ones, mean over the layers */

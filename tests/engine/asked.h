@@ -25,7 +25,7 @@ static struct gr_grammar *grammar;                      /* a JSON object */
 
 static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
-static int setup(void **state)
+static inline int setup(void **state)
 {
     (void)state;
     struct kn_team *team;
@@ -39,7 +39,7 @@ static int setup(void **state)
     return error;
 }
 
-static int teardown(void **state)
+static inline int teardown(void **state)
 {
     (void)state;
     return unlink(path);

@@ -40,7 +40,8 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk)
         struct moe_result result;
         int n = kn_min(n_chunk, g->n_tok - done);
         for (int i = 0; i < n; i++)
-            row[i] = (struct moe_row){ g->token[done + i], done + i, true, slot, NULL, g->n_tok };
+            row[i] = (struct moe_row){ .token = g->token[done + i], .position = done + i,
+                                       .want_logits = true, .base = slot, .n_base = g->n_tok };
         assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
         for (int i = 0; i < n; i++)
             worst = fmax(worst, check_row(g, &g->row[done + i],

@@ -56,7 +56,8 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
     int error = 0;
     *o = (struct opened){ 0 };
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ token[i], i, i == 2, slot, NULL, 4 };
+        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot,
+                                   .n_base = 4 };
     if ((error = kn_team_open(&o->team, 2)))
         return error;
     co.team = o->team;
@@ -493,7 +494,8 @@ static void two_experts_of_memory_are_enough(void **state)
     struct moe_row row[3];
     struct moe_result result;
     for (int i = 0; i < 3; i++)
-        row[i] = (struct moe_row){ token[i], i, i == 2, slot, NULL, 4 };
+        row[i] = (struct moe_row){ .token = token[i], .position = i, .want_logits = i == 2, .base = slot,
+                                   .n_base = 4 };
     faults_reset();
     assert_int_equal(open_and_run(&o, source_path[TINY], want), 0);
     moe_context_close(o.context);
@@ -670,7 +672,7 @@ static void a_row_that_has_died_is_not_felt(void **state)
     struct moe_row row[3];
     struct moe_result result;
     for (int i = 0; i < 3; i++)                         /* three sequences */
-        row[i] = (struct moe_row){ 40 + i, 0, i == 0, slot[i], NULL, 1 };
+        row[i] = (struct moe_row){ .token = 40 + i, .want_logits = i == 0, .base = slot[i], .n_base = 1 };
     struct moe_batch batch = { row, 3 };
     assert_int_equal(moe_forward(c, &batch, &result), 0);
     size_t n = (size_t)c->model->desc.d_model;

@@ -218,7 +218,8 @@ static void run_engine(struct subject *s, struct kn_team *team)
     assert_int_equal(moe_context_open(&context, model, &co), 0);
     for (int i = 0; i < N_TOK; i++) {
         slot[i] = i;
-        row[i] = (struct moe_row){ s->token[i], i, true, slot, NULL, N_TOK };
+        row[i] = (struct moe_row){ .token = s->token[i], .position = i, .want_logits = true,
+                                   .base = slot, .n_base = N_TOK };
     }
     assert_int_equal(moe_forward(context, &(struct moe_batch){ row, N_TOK }, &result), 0);
     for (int i = 0; i < N_TOK * s->plain.n_vocab; i++)

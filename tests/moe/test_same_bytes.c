@@ -1,4 +1,4 @@
-/* The same bytes: a sequence's logits, bit for bit, decoded alone or inside batches of random company, read
+/* The same bytes: a sequence's logits and features, bit for bit, decoded alone or inside batches of random company, read
  * in chunks of any size, as a branch of a token tree, with any number of threads and any instruction set,
  * with room for all experts, for some or for two, and however they are read.
  *
@@ -32,6 +32,8 @@ struct model {
     struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less room */
     int n_vocab;
     float *baseline;                            /* [LENGTH][n_vocab] */
+    int d_model;
+    float *feature;                             /* [LENGTH][d_model] as they lie in their slots */
     int32_t token[LENGTH];
 };
 
@@ -62,7 +64,7 @@ static struct run *open_run(const struct model *m, int which, int n_thread)
     r->m = m;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
     struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
-                                     .max_pos = 640, .kv = KN_KV_F16, .team = r->team };
+                                     .max_pos = 640, .kv = KN_KV_F16, .features = true, .team = r->team };
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
@@ -96,10 +98,26 @@ static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is
     for (int i = 0; i < n; i++) {
         int p = s->n_done + i;
         r->owner[n_row] = is_target ? p : -1;
-        r->row[n_row++] = (struct moe_row){ s->token[p], p, is_target, s->slot, NULL, s->n_done + n };
+        r->row[n_row++] = (struct moe_row){ .token = s->token[p], .position = p, .want_logits = is_target,
+                                            .base = s->slot, .n_base = s->n_done + n };
     }
     s->n_done += n;
     return n_row;
+}
+
+/* What went to the slot, and what is handed out of a row that wants logits, but for what its KV loses. */
+static void check_feature(struct run *r, int row, const float *handed)
+{
+    size_t n = (size_t)r->m->d_model;
+    const struct moe_row *p = &r->row[row];
+    const float *want = r->m->feature + (size_t)r->owner[row] * n;
+    float *got = malloc(n * sizeof *got);
+    moe_context_feature(r->context, p->position < p->n_base ? p->base[p->position] : p->tail[p->position - p->n_base],
+                        got);
+    assert_memory_equal(got, want, n * sizeof *got);
+    for (size_t i = 0; i < n; i++)
+        assert_true(kn_f16_to_f32(kn_f32_to_f16(handed[i])) == want[i]);
+    free(got);
 }
 
 static void check_pass(struct run *r, int n_row)
@@ -111,9 +129,12 @@ static void check_pass(struct run *r, int n_row)
         assert_int_equal(result.status[i], 0);
         if (!r->row[i].want_logits)
             continue;
-        const float *got = result.logits + (size_t)want++ * n;
-        if (r->owner[i] >= 0)
+        const float *got = result.logits + (size_t)want * n;
+        if (r->owner[i] >= 0) {
             assert_memory_equal(got, r->m->baseline + (size_t)r->owner[i] * n, n * sizeof *got);
+            check_feature(r, i, result.feature + (size_t)want * result.feature_stride);
+        }
+        want++;
     }
 }
 
@@ -159,11 +180,13 @@ static void run_tree(const struct model *m, int which, int n_thread, int prefix,
         wrong[i][i + 1] = take_slot(r);
         for (int child = 1; child >= 0; child--) {              /* children may stand before parents */
             r->owner[n_row] = -1;
-            r->row[n_row++] = (struct moe_row){ random_below(m->n_vocab), p + child, child == 0,
-                                                r->target.slot, wrong[i], prefix };
+            r->row[n_row++] = (struct moe_row){ .token = random_below(m->n_vocab), .position = p + child,
+                                                .want_logits = child == 0, .base = r->target.slot,
+                                                .tail = wrong[i], .n_base = prefix };
         }
         r->owner[n_row] = p;
-        r->row[n_row++] = (struct moe_row){ m->token[p], p, true, r->target.slot, tail, prefix };
+        r->row[n_row++] = (struct moe_row){ .token = m->token[p], .position = p, .want_logits = true,
+                                            .base = r->target.slot, .tail = tail, .n_base = prefix };
     }
     check_pass(r, n_row);
     close_run(r);
@@ -207,6 +230,7 @@ static int open_model(void **state, const char *shape, enum kn_format format)
     if (error)
         return error;
     m->n_vocab = moe_model_shape(m->model[0])->n_vocab;
+    m->d_model = moe_model_shape(m->model[0])->d_model;
     random_state = 11;
     for (int i = 0; i < LENGTH; i++)
         m->token[i] = random_below(m->n_vocab);
@@ -236,6 +260,7 @@ static int close_model(void **state)
     moe_file_close(m->file);
     nodes_set(1);
     free(m->baseline);
+    free(m->feature);
     free(m);
     return 0;
 }
@@ -244,12 +269,14 @@ static void make_baseline(struct model *m)
 {
     size_t n = (size_t)m->n_vocab;
     float *logits = calloc(LENGTH * n, sizeof *logits);
+    m->feature = calloc((size_t)LENGTH * (size_t)m->d_model, sizeof *m->feature);
     struct run *r = open_run(m, KN_ISA_SCALAR, 1);
     for (int i = 0; i < LENGTH; i++) {
         struct moe_result result;
         assert_int_equal(add_rows(r, &r->target, 1, 0, true), 1);
         assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, 1 }, &result), 0);
         memcpy(logits + (size_t)i * n, result.logits, n * sizeof *logits);
+        moe_context_feature(r->context, r->target.slot[i], m->feature + i * m->d_model);
     }
     close_run(r);
     float least = logits[0], most = logits[0];

@@ -1,0 +1,182 @@
+/* evals/acceptance.c - tokens per pass of the model, by drafter and how much it drafts.
+ *
+ *     acceptance MODEL PROMPTS.jsonl TEMPERATURE GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
+ *
+ * A line of PROMPTS has a question, a prompt or turns: the one user message.  DRAFTER as for --draft; several
+ * with + draft one tree.  Each prompt is answered alone, 128 tokens at most; passes and tokens are counted from
+ * the first token on, which comes with the prompt.  Prompts of more than 320 tokens are left out, as
+ * evals/train/measure.py does.  Every drafter must leave the answers as they were.  Intervals: 95 %, bootstrap
+ * over prompts.  Prints CSV. */
+#include "engine/chat.h"
+#include "engine/cli.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PROMPT = 1000, NEW = 128, LONGEST = 320, DRAWS = 2000 };
+
+struct prompt { char *text; uint64_t said; };       /* said: of the answer without a draft; 0: not known */
+struct counts { double tokens, passes; };
+
+static struct prompt prompts[MOST_PROMPT];
+static int n_prompt;
+
+static const char *message_of(const json_t *line)
+{
+    const json_t *m = json_object_get(line, "question");
+    if (!m)
+        m = json_object_get(line, "prompt");
+    if (!m)
+        m = json_array_get(json_object_get(line, "turns"), 0);
+    return json_string_value(m);
+}
+
+static int read_prompts(const char *path)
+{
+    char *text, *rest;
+    size_t n;
+    int error = eng_read_file(path, &text, &n);
+    if (error)
+        return error;
+    for (char *line = strtok_r(text, "\n", &rest); line && n_prompt < MOST_PROMPT;
+         line = strtok_r(NULL, "\n", &rest)) {
+        json_t *json = json_loads(line, 0, NULL);
+        const char *message = message_of(json);
+        if (message)
+            prompts[n_prompt++].text = strdup(message);
+        json_decref(json);
+    }
+    kn_free(text);
+    return n_prompt ? 0 : kn_fail(KN_EINVAL, "%s: no line has a question, a prompt or turns", path);
+}
+
+static int render(const struct eng_chat *chat, const char *message, struct eng_ids *ids)
+{
+    struct eng_template_error why;
+    json_t *request = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content", message,
+                                "add_generation_prompt", 1);
+    ids->n = 0;
+    int error = eng_chat_tokens(chat, request, ids, &why);
+    json_decref(request);
+    return error;
+}
+
+/* 1: it was left out. */
+static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, struct prompt *p,
+                  struct eng_event *event, struct counts *out)
+{
+    struct eng_request r = { .token = ids->id, .n_token = (int)ids->n, .n_predict = NEW };
+    struct eng_session *s;
+    uint64_t hash = 1;
+    *out = (struct counts){ 0 };
+    spec_params_default(&r.sampling);
+    r.sampling.temperature = temperature;
+    r.sampling.seed = (uint64_t)(p - prompts);
+    int error = eng_session_open(&s, e), n_token = 0;
+    if (!error)
+        error = eng_session_start(s, &r);
+    while (!error && eng_session_runs(s)) {
+        int n = eng_step(e, event);
+        error = n < 0 ? n : 0;
+        out->passes += n_token > 0;
+        for (int i = 0; i < n; i++, n_token++)
+            hash = kn_mix(hash + (uint64_t)event[i].token + KN_GOLDEN);
+    }
+    eng_session_close(s);
+    out->tokens = n_token - 1;
+    if (!error && p->said && p->said != hash)
+        error = kn_fail(KN_ECORRUPT, "an answer is another with drafts: this must not be");
+    p->said = hash;
+    return error ? error : n_token < 2;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(const char *drafter, const char *gamma, float temperature, const struct counts *c, int n,
+                   double drafted)
+{
+    static double ratio[DRAWS];
+    double tokens = 0, passes = 0;
+    uint64_t random = 2;
+    for (int i = 0; i < n; i++) {
+        tokens += c[i].tokens;
+        passes += c[i].passes;
+    }
+    for (int k = 0; k < DRAWS; k++) {
+        double t = 0, p = 0;
+        for (int i = 0; i < n; i++) {
+            int at = (int)(kn_mix(random += KN_GOLDEN) % (uint64_t)n);
+            t += c[at].tokens;
+            p += c[at].passes;
+        }
+        ratio[k] = t / p;
+    }
+    qsort(ratio, DRAWS, sizeof *ratio, by_value);
+    printf("%g,%s,%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, drafter, gamma, n, tokens, drafted / passes,
+           tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40]);
+    fflush(stdout);
+}
+
+static int parse_drafters(struct eng_options *o, const char *text)
+{
+    char copy[1024], *rest;
+    int error = 0;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *d = strtok_r(copy, "+", &rest); d && !error && o->n_draft < ENG_DRAFTERS_MOST;
+         d = strtok_r(NULL, "+", &rest))
+        error = eng_draft_parse(&o->draft[o->n_draft++], d);
+    return error;
+}
+
+static int measure(const char *model, const char *drafter, const char *gamma, float temperature)
+{
+    static struct counts counts[MOST_PROMPT];
+    struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
+                             .n_ctx = LONGEST + NEW,
+                             .gamma = !strcmp(gamma, "auto") ? ENG_GAMMA_AUTO : atoi(gamma) };
+    struct eng_engine *e;
+    struct eng_chat *chat = NULL;
+    struct eng_ids ids = { 0 };
+    struct eng_stats stats = { 0 };
+    int error = parse_drafters(&o, drafter), n = 0;
+    if (error || (error = eng_open(&e, &o)))
+        return error;
+    struct eng_event *event = kn_calloc((size_t)eng_event_room(e), sizeof *event);
+    error = event ? eng_chat_open(&chat, eng_file(e), eng_vocab(e), model) : KN_ENOMEM;
+    for (int i = 0; i < n_prompt && error >= 0; i++)
+        if ((error = render(chat, prompts[i].text, &ids)) == 0 && ids.n <= LONGEST)
+            n += (error = answer(e, &ids, temperature, &prompts[i], event, &counts[n])) == 0;
+    eng_stats_get(e, &stats);
+    if (error >= 0)
+        report(drafter, gamma, temperature, counts, n, (double)stats.n_draft);
+    eng_ids_free(&ids);
+    eng_chat_close(chat);
+    kn_free(event);
+    eng_close(e);
+    return error < 0 ? error : 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) {
+        fprintf(stderr, "acceptance MODEL PROMPTS.jsonl TEMPERATURE GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...\n");
+        return 2;
+    }
+    if (read_prompts(argv[2]))
+        return 2;
+    puts("temperature,drafter,gamma,n_prompt,n_token,drafted_per_pass,tokens_per_pass,low,high");
+    for (int i = 5; i < argc; i++) {
+        char gammas[256], *rest;
+        snprintf(gammas, sizeof gammas, "%s", argv[4]);
+        for (char *g = strtok_r(gammas, ",", &rest); g; g = strtok_r(NULL, ",", &rest))
+            if (measure(argv[1], argv[i], g, strtof(argv[3], NULL)))
+                return 1;
+    }
+    return 0;
+}

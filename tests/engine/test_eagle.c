@@ -1,0 +1,389 @@
+/* EAGLE heads: they draft what the reference drafts; a draft is of the text alone, whatever the company, the
+ * chunks and the instruction set, and whoever read the text; no text changes; what does not fit is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/moe/change.h"
+#include "tests/engine/asked.h"
+
+#define MODEL "evals/train/models/demo-target-q8_0.gguf"
+#define HEAD  "evals/train/models/demo-eagle-f16.gguf"
+
+static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD ",tree=static", "eagle:" HEAD };
+
+static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
+{
+    struct eng_engine *e;
+    struct eng_options o = { .model = MODEL, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
+                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .gamma = 60, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    assert_int_equal(eng_open(&e, &o), 0);
+    eng_set_gamma(e, 8);
+    return e;
+}
+
+static struct eng_session *start(struct eng_engine *e, const int32_t *token, int n, uint64_t salt)
+{
+    struct eng_session *s;
+    struct eng_request r = request(token, n, N_CTX, 0);
+    r.salt = salt;
+    r.n_top = 0;
+    r.sampling.temperature = 0;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    return s;
+}
+
+static void step(struct eng_engine *e) { assert_true(eng_step(e, event) >= 0); }
+
+/* ---- the reference ------------------------------------------------------------------------------------ */
+
+/* A line of data/eagle.txt: "draft N" and pairs.  What is said before may differ where two tokens are nearly as
+ * likely; such a line is passed over. */
+static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
+{
+    char *rest, *word = strtok_r(line, " \n", &rest);
+    int n = atoi(word), n_right = 0, node = SPEC_ROOT;
+    double all = 1;
+    struct eng_session *s = start(e, text, n - 1, (uint64_t)n);
+    while (s->n_token < n)
+        step(e);
+    const struct spec_tree *t = &s->seat->tree;
+    if (s->n_token == n && s->token[n - 1] == text[n - 1]) {
+        step(e);
+        while ((word = strtok_r(NULL, " \n", &rest))) {
+            int token = atoi(word);
+            all *= atof(strtok_r(NULL, " \n", &rest));
+            assert_true(++node < t->n);
+            if (t->token[node] != token || fabs(t->survival[node] - all) > 0.02)
+                fail_msg("behind %d tokens, guess %d: %d at %.4f, the reference has %d at %.4f", n, node,
+                         t->token[node], (double)t->survival[node], token, all);
+            n_right++;
+        }
+    }
+    eng_session_close(s);
+    return n_right;
+}
+
+static void it_drafts_what_the_reference_does(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_eagle(shape[0], KN_ISA_COUNT - 1, 512);
+    FILE *f = fopen("tests/engine/data/eagle.txt", "r");
+    char line[4096];
+    int32_t text[N_CTX];
+    int n_right = 0;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        int n = 0;
+        char *rest, *word = strtok_r(line, " \n", &rest);
+        if (!strcmp(word, "draft"))
+            n_right += compare_draft(e, text, rest);
+        else
+            while ((word = strtok_r(NULL, " \n", &rest)))
+                text[n++] = atoi(word);
+    }
+    fclose(f);
+    eng_close(e);
+    assert_true(n_right > 40);
+}
+
+/* ---- a draft is of the text alone -------------------------------------------------------------------- */
+
+static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
+    "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
+    "<|im_start|>assistant\n";
+
+#define MOST_PASS 48
+static struct pass { int n_token; struct spec_tree tree; } pass[MOST_PASS];
+
+static void same_tree(const struct spec_tree *a, const struct spec_tree *b)
+{
+    assert_int_equal(a->n, b->n);
+    size_t n = (size_t)a->n;
+    assert_memory_equal(a->token, b->token, n * sizeof *a->token);
+    assert_memory_equal(a->parent, b->parent, n * sizeof *a->parent);
+    assert_memory_equal(a->survival, b->survival, n * sizeof *a->survival);
+}
+
+/* Passes of one text from its prompt on, and what each drafted. */
+static int record(struct eng_engine *e, const struct eng_ids *ids, int32_t *text, int n_most)
+{
+    struct eng_session *s = start(e, ids->id, (int)ids->n, 0);
+    int n = 0;
+    while (s->n_token == (int)ids->n)
+        step(e);
+    while (n < n_most && eng_session_runs(s)) {
+        pass[n].n_token = s->n_token;
+        step(e);
+        if (!eng_session_runs(s))
+            break;
+        pass[n++].tree = s->seat->tree;
+    }
+    memcpy(text, s->token, (size_t)s->n_token * sizeof *text);
+    eng_session_close(s);
+    return n;
+}
+
+/* One pass; if the recorded text stood where this one does, it drafted the same.  Returns whether it did. */
+static int step_alike(struct eng_engine *e, const struct eng_session *s, const int32_t *text, int n_pass)
+{
+    int k = 0;
+    while (k < n_pass && pass[k].n_token != s->n_token)
+        k++;
+    if (k < n_pass)
+        assert_memory_equal(s->token, text, (size_t)s->n_token * sizeof *text);
+    step(e);
+    if (k < n_pass)
+        same_tree(&s->seat->tree, &pass[k].tree);
+    return k < n_pass;
+}
+
+/* Read at once by someone new, in blocks that another has read; and while he drafts a third reads them, whose
+ * text goes on differently just there. */
+static int draft_again(struct eng_engine *e, const int32_t *text, int first, int n_pass)
+{
+    int32_t like[N_CTX];
+    int n = pass[first].n_token, n_like = kn_min(ENG_KV_BLOCK, n - 2) + 1, n_same = 0;
+    memcpy(like, text, sizeof like);
+    like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
+    struct eng_session *s[3];
+    s[0] = start(e, like, n_like, (uint64_t)n);
+    while (s[0]->n_token < n_like + 2)          /* it has drafted, and so read what it knows */
+        step(e);
+    s[1] = start(e, text, n - 1, (uint64_t)n);
+    while (s[1]->n_token < n)
+        step(e);
+    n_same += step_alike(e, s[1], text, n_pass);
+    like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
+    s[2] = start(e, like, n_like, (uint64_t)n);
+    while (s[2]->n_token < n_like + 2 && s[1]->n_token < pass[n_pass - 1].n_token)
+        n_same += step_alike(e, s[1], text, n_pass);
+    n_same += step_alike(e, s[1], text, n_pass);
+    for (int i = 0; i < 3; i++)
+        eng_session_close(s[i]);
+    return n_same;
+}
+
+static void a_draft_is_of_the_text_alone(void **state)
+{
+    (void)state;
+    struct eng_ids ids = { 0 };
+    int32_t text[N_CTX];
+    int widest = 0;
+    for (int i = 0; i < 3; i++) {
+        struct eng_engine *e = open_eagle(shape[i], KN_ISA_COUNT - 1, 512),
+                          *avx2 = open_eagle(shape[i], KN_ISA_AVX2, 30);
+        ids.n = 0;
+        assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+        int n = record(e, &ids, text, 16);
+        for (int k = 0; k < n; k++) {
+            assert_true(pass[k].tree.n > 0 && pass[k].tree.n <= 8);
+            for (int m = 0; m < pass[k].tree.n; m++)
+                widest += pass[k].tree.parent[m] != m - 1;
+        }
+        assert_true(i == 0 ? widest == 0 : widest > 0);
+        int n_same = 0;
+        for (int k = 0; k < n; k += 3)
+            n_same += draft_again(k % 2 ? e : avx2, text, k, n);
+        assert_true(n_same > n / 2);
+        eng_close(e);
+        eng_close(avx2);
+    }
+    eng_ids_free(&ids);
+}
+
+/* No path is likelier than its beginning, and of a wide tree's nodes a narrow one has the likeliest. */
+static void the_tree_holds_the_likeliest(void **state)
+{
+    (void)state;
+    struct eng_ids ids = { 0 };
+    int32_t text[N_CTX];
+    struct eng_engine *e = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
+    assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    eng_set_gamma(e, 60);
+    record(e, &ids, text, 1);
+    struct spec_tree wide = pass[0].tree;
+    assert_int_equal(wide.n, 60);
+    for (int k = 0; k < wide.n; k++)
+        assert_true(wide.parent[k] == SPEC_ROOT || wide.survival[k] <= wide.survival[wide.parent[k]]);
+    for (int gamma = 2; gamma <= 20; gamma += 6) {
+        eng_set_gamma(e, gamma);
+        record(e, &ids, text, 1);
+        const struct spec_tree *t = &pass[0].tree;
+        int deepest = 0;
+        assert_int_equal(t->n, gamma);
+        for (int k = 0; k < gamma; k++) {       /* both stand in that order */
+            assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
+                        t->survival[k] == wide.survival[k]);
+            assert_true(k == 0 || t->survival[k] <= t->survival[k - 1]);
+            deepest = kn_max(deepest, t->depth[k]);
+        }
+        assert_true(gamma < 8 || deepest > 2);
+    }
+    eng_close(e);
+    eng_ids_free(&ids);
+}
+
+/* ---- nothing changes ------------------------------------------------------------------------------------ */
+
+static void heads_change_nothing(void **state)
+{
+    (void)state;
+    static const struct { int n_parallel, n_chunk, n_block, gamma; } tries[] = {
+        { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
+    for (int i = 0; i < 4; i++) {
+        struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk, .n_thread = 1 + (i == 1),
+                                 .gamma = tries[i].gamma, .n_draft = 1 };
+        assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
+        struct eng_engine *e = open_engine_with(o, tries[i].n_block);
+        run_crowd(e, SHARE(8));
+        assert_true(!e->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
+        assert_true(i == 3 || e->stats.n_draft_kept > 0);
+        close_engine(e);
+    }
+}
+
+static void it_merges_with_others(void **state)
+{
+    (void)state;
+    struct eng_options o = { .n_parallel = 3, .n_chunk = 64, .n_thread = 1, .gamma = 12, .n_draft = 2 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], "oracle:0.5"), 0);
+    assert_int_equal(eng_draft_parse(&o.draft[1], shape[2]), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    run_crowd(e, SHARE(6));
+    assert_true(e->stats.n_draft_kept > 0);
+    close_engine(e);
+}
+
+/* ---- what it has not learnt ---------------------------------------------------------------------------- */
+
+static char other[96];
+
+static void make_other(const char *from, const struct change *change)
+{
+    struct moe_file *f;
+    assert_int_equal(moe_file_open(&f, from), 0);
+    change_write(f, change, other);
+    moe_file_close(f);
+}
+
+static void it_stops_at_the_end_of_its_positions(void **state)
+{
+    (void)state;
+    struct eng_ids ids = { 0 };
+    int32_t text[N_CTX];
+    char draft[128];
+    make_other(HEAD, &(struct change){ .key = "eagle.context_length", .type = MOE_U32, .number = 70 });
+    snprintf(draft, sizeof draft, "eagle:%s", other);
+    struct eng_engine *e = open_eagle(draft, KN_ISA_COUNT - 1, 512);
+    assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    faults_listen();
+    int before = faults.n_line, n = record(e, &ids, text, MOST_PASS), drafted = 0;
+    for (int i = 0; i < n; i++) {
+        drafted += pass[i].tree.n > 0;
+        for (int k = 0; k < pass[i].tree.n; k++)
+            assert_true(pass[i].n_token + pass[i].tree.depth[k] <= 70);
+    }
+    assert_true(drafted > 0 && drafted < n);
+    assert_int_equal(faults.n_line, before + 1);
+    assert_non_null(strstr(faults.line, "was trained on 70 tokens"));
+    faults_listen_off();
+    eng_close(e);
+    eng_ids_free(&ids);
+    unlink(other);
+}
+
+static void refuse(const char *model, const char *draft, const char *says)
+{
+    struct eng_engine *e;
+    struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
+                             .n_thread = 1, .gamma = 4, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    faults_listen();
+    int got = eng_open(&e, &o);
+    if (got >= 0 || faults.n_line != 1 || !strstr(faults.line, says))
+        fail_msg("%d, %d lines, '%s'", got, faults.n_line, faults.line);
+    faults_listen_off();
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    static const struct { struct change change; const char *says; } tries[] = {
+        { { .key = "eagle.vocab_size", .type = MOE_U32, .number = 4097 }, "it has 4097 tokens, not 4096" },
+        { { .drop = "eagle.vocab_size" }, "eagle.vocab_size is missing" },
+        { { .key = "eagle.embedding_length", .type = MOE_U32, .number = 128 }, "its features have 128 values, not 256" },
+        { { .drop = "fc.weight" }, "tensor fc.weight is missing" },
+        { { .drop = "blk.0.attn_q_norm.weight" }, "tensor blk.0.attn_q_norm.weight is missing" },
+        { { .add = "output.weight" }, "tensor output.weight has no place" },
+    };
+    char draft[128];
+    snprintf(draft, sizeof draft, "eagle:%s", other);
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        make_other(HEAD, &tries[i].change);
+        refuse(MODEL, draft, tries[i].says);
+        unlink(other);
+    }
+    refuse(MODEL, "eagle:" MODEL, "no EAGLE head");
+    refuse(MODEL, "eagle:/nowhere", "/nowhere");
+    refuse(HEAD, "none", HEAD);
+}
+
+static void wishes_are_read_or_refused(void **state)
+{
+    (void)state;
+    struct eng_draft_wish w;
+    assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf"), 0);
+    assert_true(w.kind == ENG_DRAFT_EAGLE && w.tree == ENG_TREE_DYNAMIC && !strcmp(w.file, "a.gguf"));
+    assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf,tree=static"), 0);
+    assert_true(w.tree == ENG_TREE_STATIC);
+    assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf,tree=chain"), 0);
+    assert_true(w.tree == ENG_TREE_CHAIN);
+    static const char *const bad[] = { "eagle", "eagle:", "eagle:a,tree", "eagle:a,tree=", "eagle:a,tree=round",
+                                       "eagle:a,shared", "model:a,tree=chain" };
+    faults_listen();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int before = faults.n_line;
+        if (eng_draft_parse(&w, bad[i]) >= 0 || faults.n_line != before + 1)
+            fail_msg("'%s' is taken", bad[i]);
+    }
+    faults_listen_off();
+}
+
+static int setup_demo(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "%s", MODEL);
+    snprintf(other, sizeof other, "/tmp/spillway-head-%d.gguf", getpid());
+    n_vocab = 4096;
+    random_state = 5;
+    make_requests();
+    return 0;
+}
+
+static int teardown_demo(void **state)
+{
+    (void)state;
+    forget_requests();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_drafts_what_the_reference_does),
+        cmocka_unit_test(a_draft_is_of_the_text_alone),
+        cmocka_unit_test(the_tree_holds_the_likeliest),
+        cmocka_unit_test(heads_change_nothing),
+        cmocka_unit_test(it_merges_with_others),
+        cmocka_unit_test(it_stops_at_the_end_of_its_positions),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(wishes_are_read_or_refused),
+    };
+    return cmocka_run_group_tests(tests, setup_demo, teardown_demo);
+}
