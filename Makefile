@@ -163,8 +163,10 @@ fuzz: fuzz-packages
 demo: all
 	@tests/demo.sh $(out)/spillway
 
-soak: test-packages
-	@tests/soak.sh
+$(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,kernels)
+	$(CC) $(CFLAGS) $^ $(call libs,kernels) -o $@
+soak: test-packages $(out)/spillway $(out)/tests/soak/serve
+	@tests/soak.sh $(out)
 
 build-packages test-packages fuzz-packages: %-packages:
 	@tests/packages.sh $(if $(filter test,$*),$(TEST_PACKAGES),$(if $(filter fuzz,$*),$(FUZZ_PACKAGES),$(BUILD_PACKAGES)))

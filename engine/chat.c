@@ -12,6 +12,7 @@
 
 struct eng_chat {
     struct eng_template *template;
+    struct moe_string text; /* of it: the file's */
     const struct eng_vocab *vocab;
     bool is_ours; /* the template writes BOS only where the file asks for it */
     struct moe_string *control; /* [n_control] the texts of control tokens, the vocabulary's */
@@ -99,6 +100,7 @@ int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct 
         return error;
     }
     c->vocab = v;
+    c->text = text;
     *out = c;
     return 0;
 }
@@ -111,6 +113,8 @@ void eng_chat_close(struct eng_chat *c)
     kn_free(c->control);
     kn_free(c);
 }
+
+struct moe_string eng_chat_text(const struct eng_chat *c) { return c->text; }
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 

@@ -17,6 +17,9 @@ int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct 
                   const char *path);
 void eng_chat_close(struct eng_chat *c);
 
+/* The template itself, while f is open. */
+struct moe_string eng_chat_text(const struct eng_chat *c);
+
 /* The prompt as text, exactly; *text is to be freed with kn_free. */
 int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
                     struct eng_template_error *error);

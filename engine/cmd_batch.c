@@ -22,6 +22,7 @@ struct job {
     struct eng_batch *batch;
     struct eng_engine *engine;
     struct eng_chat *chat;
+    struct eng_speech_style speech;
     struct eng_progress *bar;
     int n_parallel;
     uint64_t start_ns, said_ns;
@@ -165,6 +166,7 @@ int eng_cmd_batch(const struct eng_config *config)
                                  .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
                                  .any_model = true, .n_ctx = eng_n_ctx(j.engine),
                                  .n_predict = config->n_predict, .sampling = config->sampling };
+        eng_desk_learn(&desk, &j.speech);
         status = work(&j, &desk, stop);
     }
     eng_batch_close(j.batch);

@@ -1,7 +1,9 @@
 #!/bin/sh
 # The long tests: fuzzing by time, and every test many times over.  Writes evals/results/soak-DATE.txt with
-# the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz target runs.
+# the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED
+# the server's mixed load.  Usage: soak.sh FOLDER, where the programs are.
 set -e
+out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
 result=evals/results/soak-$(date +%Y-%m-%d).txt
 {
@@ -13,18 +15,13 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
         >build-long.log 2>&1
     build/long/release/tests/moe/test_same_bytes 2>&1 | tail -n 1
     rm -f build-long.log
-    echo "== the server: 100,000 broken requests, 2,000 idle and 500 slow connections, 200 answers that nobody waits for"
-    make --no-print-directory B=build/long \
-        EXTRA="-DN_MALFORMED=100000 -DN_IDLE=2000 -DN_SLOW=500 -DN_CANCELLED=200" \
-        build/long/release/tests/engine/test_serve >build-long.log 2>&1
-    build/long/release/tests/engine/test_serve 2>&1 | grep -E '^\[  (PASSED|FAILED)'
-    rm -f build-long.log
+    echo "== the server: cancelled, cut off, broken, crowded, and ${SECONDS_MIXED:-600} s of everything at once"
+    "$out/tests/soak/serve" --seconds "${SECONDS_MIXED:-600}" "$out/spillway" "$demo" 2>&1 || true
     echo "== layouts of NUMA nodes, in virtual machines"
-    make --no-print-directory >/dev/null
-    build/release/spillway synth --shape tiny -o build/tiny.gguf --quiet
-    tests/numa.sh build/release/spillway build/tiny.gguf 2>&1 | tail -n 60 || true
+    "$out/spillway" synth --shape tiny -o build/tiny.gguf --quiet
+    tests/numa.sh "$out/spillway" build/tiny.gguf 2>&1 | tail -n 60 || true
     echo "== a batch killed fifty times"
-    tests/batch.sh build/release/spillway evals/train/models/demo-target-q8_0.gguf 50 1000 2>&1 | tail -n 10 || true
+    tests/batch.sh "$out/spillway" "$demo" 50 1000 2>&1 | tail -n 10 || true
     for mode in release asan tsan; do
         echo "== MODE=$mode, tests ten times"
         for i in 1 2 3 4 5 6 7 8 9 10; do

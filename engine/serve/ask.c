@@ -332,6 +332,7 @@ int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size
                   struct eng_refusal *why)
 {
     static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
+    kn_assert(!desk->chat || desk->speech); /* eng_desk_learn was called */
     struct eng_ask *ask = new_ask(api, body, n, why);
     if (!ask)
         return refused(why);

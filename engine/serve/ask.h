@@ -65,7 +65,7 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
 struct eng_desk {
     const struct eng_vocab *vocab;
     const struct eng_chat *chat;           /* NULL: only completions */
-    const struct eng_speech_style *speech; /* of the chat template; NULL: all is content */
+    const struct eng_speech_style *speech; /* of the chat template; NULL without one */
     const struct gr_tokens *gr_tokens;     /* NULL: no answer can be constrained */
     const char *const *model;              /* [n_model] the first is the one that is told */
     int n_model;
@@ -78,8 +78,10 @@ struct eng_desk {
     bool text_arguments;         /* see eng_desk_learn */
 };
 
-/* Finds out what form of a call's arguments the chat template takes: once, when chat is set. */
-void eng_desk_learn(struct eng_desk *desk);
+/* Finds out from the chat template by which marks the model thinks and calls, which *style keeps and
+ * desk->speech says from then on, and what form of a call's arguments it takes: once, when chat and
+ * vocab are set, while the model's file is open. */
+void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
 
 /* What is this request's own. */
 struct eng_arrival {

@@ -51,6 +51,7 @@ struct eng_server {
     struct eng_keys *keys;
     struct eng_chat *chat;
     struct eng_desk desk;
+    struct eng_speech_style speech; /* the desk's */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;

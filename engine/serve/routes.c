@@ -17,6 +17,8 @@ static const struct srv_route routes[] = {
     { "POST", "/v1/responses/input_tokens",  .api = ENG_API_RESPONSES, .counts = true },
     { "POST", "/v1/messages",                .api = ENG_API_MESSAGES },
     { "POST", "/v1/messages/count_tokens",   .api = ENG_API_MESSAGES, .counts = true },
+    { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for who leaves /v1 out */
+    { "GET",  "/models",                     .now = srv_models },
     { "GET",  "/v1/models",                  .now = srv_models },
     { "GET",  "/v1/models/*",                .now = srv_model },
     { "POST", "/tokenize",                   .work = srv_work_tokenize },

@@ -48,6 +48,7 @@ static void open_desk(struct eng_server *s)
                                 .n_choice = s->n_session,
                                 .sampling = s->opt.sampling,
                                 .n_predict = s->opt.n_predict};
+    eng_desk_learn(&s->desk, &s->speech);
 }
 
 static void notify(struct eng_server *s, const char *line)

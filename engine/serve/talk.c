@@ -400,11 +400,15 @@ static char *render_call(const struct eng_desk *desk, json_t *given)
     return text;
 }
 
-void eng_desk_learn(struct eng_desk *desk)
+void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style)
 {
     desk->text_arguments = false;
+    desk->speech = NULL;
     if (!desk->chat)
         return;
+    struct moe_string template = eng_chat_text(desk->chat);
+    eng_speech_style(style, template.data, template.n, desk->vocab);
+    desk->speech = style;
     char *object = render_call(desk, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(desk, json_string("{\"k7\": \"v7\"}"));
     if (text && (!object || strstr(object, "'k7'"))) /* refused, or shown as Python shows it */

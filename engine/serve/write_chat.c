@@ -26,7 +26,7 @@ static void end_chunk(struct eng_reply *r, const struct eng_choice *c, int first
 {
     struct eng_bytes *out = &r->out;
     eng_bytes_text(out, "},\"logprobs\":");
-    if (last > first) {
+    if (last > first || (r->ask->logprobs && !c->end)) { /* clients look into each but the last */
         eng_bytes_text(out, "{\"content\":");
         eng_write_entries(out, r, c, first, last);
         eng_bytes_text(out, ",\"refusal\":null}");

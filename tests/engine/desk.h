@@ -48,12 +48,9 @@ static inline void desk_open_with(const char *template)
     unlink(path);
     assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
     assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
-    moe_file_close(file);
-    eng_speech_style(&desk.style, template, strlen(template), desk.vocab);
     assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
     desk.d = (struct eng_desk){.vocab = desk.vocab,
                                .chat = desk.chat,
-                               .speech = &desk.style,
                                .gr_tokens = desk.tokens,
                                .model = desk_models,
                                .n_model = 2,
@@ -61,7 +58,8 @@ static inline void desk_open_with(const char *template)
                                .n_ctx = DESK_CTX,
                                .n_predict = -1};
     spec_params_default(&desk.d.sampling);
-    eng_desk_learn(&desk.d);
+    eng_desk_learn(&desk.d, &desk.style);
+    moe_file_close(file);
 }
 
 static inline int desk_open(void **state)

@@ -125,6 +125,7 @@ struct job {
     struct eng_engine *engine;
     struct eng_chat *chat;
     struct eng_desk desk;
+    struct eng_speech_style speech;
     struct eng_batch_counts counts;
 };
 
@@ -137,6 +138,7 @@ static void open_engine(struct job *j, int n_parallel)
     j->desk = (struct eng_desk){ .vocab = eng_vocab(j->engine), .chat = j->chat, .gr_tokens = eng_grammar_tokens(j->engine),
                                  .model = &name, .n_model = 1, .any_model = true, .n_ctx = N_CTX,
                                  .n_predict = -1 };
+    eng_desk_learn(&j->desk, &j->speech);
     spec_params_default(&j->desk.sampling);
 }
 

@@ -687,6 +687,8 @@ static void tokens_are_told_with_their_text(void **state)
                    cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
             while ((v = stream ? next_event(&at) : at == s.data ? json_loads(at, 0, NULL) : NULL)) {
                 at += !stream;
+                if (!json_is_string(get(v, "choices.0.finish_reason"))) /* clients look into it */
+                    assert_true(json_is_array(get(v, "choices.0.logprobs.content")));
                 json_array_foreach((json_t *)get(v, "choices.0.logprobs.content"), k, e)
                 {
                     add(tokens, get(e, "token"));

@@ -94,6 +94,8 @@ static void test_routes(void **state)
         { "GET", "/version", NULL, 200, "version" },
         { "GET", "/", NULL, 200, "<!doctype html>" },
         { "GET", "/v1/models", NULL, 200, "demo-draft-q8_0" },
+        { "GET", "/models", NULL, 200, "demo-draft-q8_0" },
+        { "POST", "/chat/completions", "{\"messages\":7}", 400, "messages" },
         { "GET", "/v1/models/demo-draft-q8_0", NULL, 200, "demo-draft-q8_0" },
         { "GET", "/v1/models/other", NULL, 404, "model_not_found" },
         { "GET", "/status", NULL, 200, "\"state\":\"serving\"" },

@@ -69,15 +69,13 @@ static void open_desk(void)
     write_vocab(path);
     check(!moe_file_open(&file, path) && !unlink(path));
     check(!eng_vocab_open(&vocab, file) && !eng_chat_open(&chat, file, vocab, path));
-    moe_file_close(file);
     check(!gr_tokens_open(&tokens, vocab, 1 << 20));
-    eng_speech_style(&style, TEMPLATE, strlen(TEMPLATE), vocab);
     desk.vocab = vocab;
     desk.chat = chat;
     desk.gr_tokens = tokens;
-    desk.speech = &style;
     spec_params_default(&desk.sampling);
-    eng_desk_learn(&desk);
+    eng_desk_learn(&desk, &style);
+    moe_file_close(file);
 }
 
 static void check_ask(const struct eng_ask *ask)
