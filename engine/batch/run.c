@@ -196,8 +196,10 @@ void eng_batch_close(struct eng_batch *b)
 static int write_record(struct eng_batch *b, enum eng_outlet which)
 {
     int status = eng_journal_add(&b->journal, which, &b->record);
-    b->counts.done++;
-    b->counts.failed += which == ENG_OUTLET_ERRORS;
+    if (!status) {
+        b->counts.done++;
+        b->counts.failed += which == ENG_OUTLET_ERRORS;
+    }
     b->record.n = 0;
     b->record.failed = false;
     return status;
