@@ -19,6 +19,7 @@
 #define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
 #define UNKNOWN      0.6            /* survival per depth, of whom nothing is known */
 #define ACCOUNT      (1 - 1 / 2048.0)
+#define STRAY        4              /* times what it is worth: longer, and something else held the step up */
 #define STALL        (1 - 1 / 64.0)
 #define MEMORY       12
 #define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
@@ -179,7 +180,7 @@ static void account(struct spec_control *c, const struct spec_step *s, double of
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF)
-        c->lost_ns = fmax(0, c->lost_ns + took - worth);
+        c->lost_ns = fmax(0, c->lost_ns + fmin(took, STRAY * worth) - worth);
     for (int i = 0; i < c->opt.n_drafter; i++) {
         struct spec_arm *a = &c->arm[i];
         a->plain_ns = a->plain_ns * ACCOUNT + (i == drafter ? worth : took);
