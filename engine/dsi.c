@@ -368,7 +368,8 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     d->n_prompt = r->n_token;
     d->sampling = r->sampling;
     d->sampling.bias = d->bias;
-    memcpy(d->bias, r->sampling.bias, (size_t)r->sampling.n_bias * sizeof *d->bias);
+    for (int i = 0; i < r->sampling.n_bias; i++)
+        d->bias[i] = r->sampling.bias[i];
     for (int i = 0; r->ignore_eos && i < e->n_stop; i++)
         d->bias[d->sampling.n_bias++] = (struct spec_bias){ e->stop[i], -__builtin_inff() };
     d->n_said = 0;
