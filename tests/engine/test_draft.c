@@ -67,7 +67,7 @@ static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int 
 }
 
 static const struct eng_drafter_kind worst_kind = { "worst", ignore, ignore_leave, ignore_commit, draft_worst,
-                                                    close_worst };
+                                                    close_worst, NULL, NULL };
 
 static struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
 {

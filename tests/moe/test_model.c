@@ -557,7 +557,7 @@ static bool dies(bool allocates)
         ops.softmax = allocates ? greedy_softmax : plain_softmax;
         o.model->ops = &ops;
         int32_t slot = 0;
-        struct moe_row row = { 1, 0, true, &slot, NULL, 1 };
+        struct moe_row row = { .token = 1, .want_logits = true, .base = &slot, .n_base = 1 };
         struct moe_result result;
         _exit(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result) == 0 ? 0 : 1);
     }
@@ -587,7 +587,7 @@ static void a_pass_allocates_nothing(void **state)
         faults_reset();
         assert_int_equal(open_and_run(&o, source_path[which], NULL), 0);
         long before = faults.calls[FAULT_ANY];
-        struct moe_row row = { 5, 3, true, slot, NULL, 4 };
+        struct moe_row row = { .token = 5, .position = 3, .want_logits = true, .base = slot, .n_base = 4 };
         assert_int_equal(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result), 0);
         assert_int_equal(faults.calls[FAULT_ANY], before);
         close_all(&o);
@@ -706,7 +706,7 @@ static void *run_context(void *arg)
         r->error = moe_context_open(&o.context, r->model, &(struct moe_context_options){
             .max_row = 1, .max_want = 1, .n_slot = 8, .max_pos = 8, .team = o.team });
     for (int i = 0; i < 8 && !r->error; i++) {
-        struct moe_row row = { 10 * i, i, true, slot, NULL, 8 };
+        struct moe_row row = { .token = 10 * i, .position = i, .want_logits = true, .base = slot, .n_base = 8 };
         r->error = moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result);
     }
     if (!r->error)
