@@ -69,7 +69,7 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   chat terminal prefix kv pace schedule fit_file draft_text draft_known draft_model draft_eagle \
                   draft dsi session plan budget advise open step stop measure interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
-                  serve/call serve/status serve/server \
+                  serve/call serve/status serve/page serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \
                   cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
                   cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
@@ -108,7 +108,7 @@ $(out)/%.cu.o: %.cu
 	$(NVCC) -I. $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
 # the page that the server shows, within the program
-$(out)/engine/serve/status.o: engine/serve/page.html
+$(out)/engine/serve/page.o: engine/serve/page.html
 
 define folder_rule
 $(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda)) Makefile

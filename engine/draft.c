@@ -173,9 +173,12 @@ static void draft(struct eng_engine *e, int drafter, int depth)
 /* What is not worth its row goes. */
 static void cut(struct eng_engine *e)
 {
-    for (int i = 0; i < e->n_due; i++)
-        e->cut[i] = (struct spec_cut){ .session = e->due[i]->seat->number, .tree = &e->due[i]->seat->tree,
-                                       .n_asked = e->n_node[i] };
+    for (int i = 0; i < e->n_due; i++) {
+        struct eng_seat *seat = e->due[i]->seat;
+        int n_asked = seat->lags ? 0 : e->n_node[i];
+        e->cut[i] = (struct spec_cut){ .session = seat->number, .tree = &seat->tree, .n_asked = n_asked };
+        e->all_lag &= n_asked == 0;
+    }
     spec_control_cut(e->control, e->cut, e->n_due, 0);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
@@ -200,14 +203,18 @@ static void draft_as_decided(struct eng_engine *e, int n_beside)
         explain(e);
     if (e->decision.drafter == SPEC_OFF)
         return;
+    e->all_lag = true;
     draft(e, e->decision.drafter, e->decision.depth);
     cut(e);
 }
 
 void eng_draft(struct eng_engine *e, int n_beside)
 {
-    for (int i = 0; i < e->n_due; i++)
+    for (int i = 0; i < e->n_due; i++) {
         spec_tree_clear(&e->due[i]->seat->tree);
+        e->due[i]->seat->lags = false;
+    }
+    e->all_lag = false;
     e->draft_ns = 0;
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
@@ -234,7 +241,7 @@ void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
 {
     struct off_stats now;
-    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due)
+    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due || e->all_lag)
         return;
     eng_draft_look(e, &now);
     spec_control_learn(e->control, &(struct spec_step){
@@ -262,7 +269,8 @@ static int open_control(struct eng_engine *e)
         kn_say(KN_LOG_WARN, "--verify: no drafter here draws from a distribution of its own, so the text is the "
                "coupled one's");
     struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
-                                      .rule = e->opt.verify, .gamma = SPEC_AUTO };
+                                      .most_drafted = e->n_draft_row, .rule = e->opt.verify,
+                                      .gamma = SPEC_AUTO };
     size_t n = (size_t)e->opt.n_parallel;
     for (int i = 0; i < e->n_drafter; i++) {
         o.drafter[i].name = e->drafter[i]->name;

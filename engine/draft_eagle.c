@@ -205,6 +205,7 @@ static void lay_text(struct draft_eagle *d, struct item *it, int n_behind, int *
     eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
     *eng_draft_known(&d->base, s) = at;
     it->goes_on = at == s->n_token && at > 1;
+    s->seat->lags |= at < s->n_token;
     if (it->goes_on)
         ask(d, it, SPEC_ROOT, n_want);
 }

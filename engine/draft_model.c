@@ -182,6 +182,7 @@ static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *
     at = lay_text(d, it->s, at, n_text, n_behind, n_row);
     *eng_draft_known(&d->base, it->s) = at;
     it->goes_on = at == n_text;
+    it->s->seat->lags |= !it->goes_on;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }

@@ -114,6 +114,7 @@ struct eng_seat {
     int32_t *tail;                              /* [ENG_DRAFT_TAILS] slots of each node's branch */
     struct gr_state *grammar;                   /* along the walk; NULL: no grammars */
     int n_known[ENG_DRAFTERS];                  /* tokens that each drafter has taken in */
+    bool lags;                                  /* who was to draft was still taking in the text */
 };
 
 #define ENG_DRAFT_TAILS (ENG_DRAFT_NODES * (ENG_DRAFT_NODES + 1) / 2)
@@ -179,6 +180,7 @@ struct eng_engine {
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
     int *due_seat;                              /* [n_parallel] their seats' numbers */
     uint64_t draft_ns;                          /* of the pass under way */
+    bool all_lag;                               /* it was to have drafts, and says nothing of what they are worth */
     struct off_stats store_then;                /* before the pass under way */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */

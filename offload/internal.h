@@ -145,7 +145,10 @@ void off_policy_use(struct off_policy *p, const int32_t *expert, int n);    /* o
  * the one with the largest goes first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);
 
-/* Its share, 0..1, for what is kept between runs. */
+/* Its share of its group's last turns, 0..1. */
+float off_policy_heat(const struct off_policy *p, int32_t expert);
+
+/* Its share of all turns, 0..1, for what is kept between runs. */
 float off_policy_share(const struct off_policy *p, int32_t expert);
 void  off_policy_set_share(struct off_policy *p, int32_t expert, float share);
 

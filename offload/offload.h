@@ -142,6 +142,13 @@ int  off_store_least_read(struct off_store *s, const struct off_trace *t, uint64
 
 void off_stats_get(struct off_store *s, struct off_stats *out);
 
+/* An expert, for who wants to see where they all are.  heat: the share of its group's last turns, 16 or
+ * so, that used it. */
+struct off_spot { int32_t group; enum off_tier tier; bool coming; float heat; };    /* coming: being read */
+
+/* All of them as they are at one moment: [n_expert].  It takes as long as copying them does. */
+void off_store_look(struct off_store *s, struct off_spot *out);
+
 /* ---- pack files ----------------------------------------------------------------------------------
  *
  * A file beside the model that holds its experts as slots do: interleaved, the matrices of each one after

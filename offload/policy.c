@@ -193,6 +193,11 @@ float off_policy_wait(const struct off_policy *p, int32_t expert)
     return (float)(ahead > 0 ? ahead : ahead + p->n_group) / p->chance[expert];
 }
 
+float off_policy_heat(const struct off_policy *p, int32_t expert)
+{
+    return p->used[1][expert];
+}
+
 float off_policy_share(const struct off_policy *p, int32_t expert)
 {
     return p->used[N_MEMORY - 1][expert];

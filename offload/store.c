@@ -848,6 +848,18 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
     pthread_mutex_unlock(&s->lock);
 }
 
+void off_store_look(struct off_store *s, struct off_spot *out)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int32_t e = 0; e < s->n_expert; e++) {
+        enum slot_state state = s->slot_of[e] < 0 ? SLOT_EMPTY : s->slot[s->slot_of[e]].state;
+        bool there = state == SLOT_RAW || state == SLOT_CLAIMED || state == SLOT_READY;
+        out[e] = (struct off_spot){ s->expert[e].group, there ? OFF_HOST : OFF_DISK, state == SLOT_READING,
+                                    off_policy_heat(s->policy, e) };
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 void off_store_record(struct off_store *s, struct off_trace *t)
 {
     pthread_mutex_lock(&s->lock);

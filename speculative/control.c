@@ -424,6 +424,8 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
                          struct spec_decision *out, int *nodes)
 {
     int room = (c->opt.most_rows > 0 ? c->opt.most_rows : INT32_MAX) - n_beside - n_due;
+    if (c->opt.most_drafted > 0)
+        room = kn_min(room, c->opt.most_drafted);
     struct ask q = { .session = session, .n_due = n_due, .n_beside = n_beside, .room = room };
     q.size = spec_size_of(n_due);
     struct spec_decision d = { .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside,

@@ -172,6 +172,8 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
 {
     const struct spec_decision *d = &c->last;
     int room = c->opt.most_rows > 0 ? c->opt.most_rows - d->n_due - d->n_beside : INT32_MAX, total = 0;
+    if (c->opt.most_drafted > 0)
+        room = kn_min(room, c->opt.most_drafted);
     bool needs = false;
     for (int i = 0; i < n; i++) {
         memset(cut[i].keep, 0, sizeof cut[i].keep);

@@ -106,9 +106,9 @@ static void log_call(const struct srv_call *c, int status)
         const struct srv_choice *o = &c->choice[i];
         n_answer += eng_reply_tokens(c->reply, i);
         n_prompt += o->job.request.n_token;
-        n_cached += o->job.n_cached;
+        n_cached += o->n_cached;
         first = o->first_ns && (!first || o->first_ns < first) ? o->first_ns : first;
-        begun = o->job.begun_ns && (!begun || o->job.begun_ns < begun) ? o->job.begun_ns : begun;
+        begun = o->begun_ns && (!begun || o->begun_ns < begun) ? o->begun_ns : begun;
     }
     kn_say(
         KN_LOG_INFO,
@@ -318,14 +318,14 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
                                                     : ENG_ENDED_STOP;
     m->ended[ended]++;
     eng_metrics_add(m, ENG_HIST_E2E, seconds(c->arrived_ns, at_ns));
-    eng_metrics_add(m, ENG_HIST_QUEUE, seconds(j->submitted_ns, j->begun_ns ? j->begun_ns : at_ns));
-    eng_metrics_add(m, ENG_HIST_PREFILL, seconds(j->begun_ns, o->first_ns));
+    eng_metrics_add(m, ENG_HIST_QUEUE, seconds(j->submitted_ns, o->begun_ns ? o->begun_ns : at_ns));
+    eng_metrics_add(m, ENG_HIST_PREFILL, seconds(o->begun_ns, o->first_ns));
     eng_metrics_add(m, ENG_HIST_DECODE, seconds(o->first_ns, o->last_ns));
     eng_metrics_add(m, ENG_HIST_PROMPT, n_prompt);
     eng_metrics_add(m, ENG_HIST_ANSWER, n_answer);
     eng_metrics_add(m, ENG_HIST_MOST,
                     j->request.n_predict < 0 ? n_most : kn_min(n_most, j->request.n_predict));
-    if (j->begun_ns)
+    if (o->begun_ns)
         m->prompt_tokens += (uint64_t)n_prompt;
 }
 
@@ -335,10 +335,12 @@ static void hear(const struct eng_told_job *t)
     struct srv_choice *o = &c->choice[t->job->choice];
     struct eng_metrics *m = &c->server->metrics;
     bool ends = t->finish != ENG_RUNNING, cancelled = ends && t->status == KN_ECANCELLED;
+    o->begun_ns = t->begun_ns ? t->begun_ns : o->begun_ns;
+    o->n_cached = kn_max(o->n_cached, t->n_cached);
     if (t->token != ENG_NO_TOKEN)
         measure_token(m, c, o, t->at_ns);
     if (c->x && !cancelled) {
-        eng_reply_cached(c->reply, t->job->choice, t->job->n_cached);
+        eng_reply_cached(c->reply, t->job->choice, o->n_cached);
         int more = eng_reply_feed(c->reply, &(struct eng_told){.choice = t->job->choice,
                                                                .token = t->token,
                                                                .logprob = t->logprob,

@@ -64,6 +64,7 @@ static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 {
     tell(h, &(struct eng_told_job){.job = job,
                                    .at_ns = kn_now_ns(),
+                                   .begun_ns = job->begun_ns,
                                    .token = ENG_NO_TOKEN,
                                    .finish = ENG_FAILED,
                                    .status = status});
@@ -80,6 +81,7 @@ static void forget(struct eng_hub *h, int i)
 /* Under the lock. */
 static void drop_cancelled(struct eng_hub *h)
 {
+    h->any_cancelled = false;                   /* who leaves while tell_end waits for room sets it anew */
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)
@@ -87,7 +89,6 @@ static void drop_cancelled(struct eng_hub *h)
         forget(h, i);
         tell_end(h, job, KN_ECANCELLED);
     }
-    h->any_cancelled = false;
 }
 
 /* Those that are new. */
@@ -140,6 +141,8 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
     kn_assert(i >= 0);
     struct eng_told_job t = {.job = h->running[i],
                              .at_ns = now,
+                             .begun_ns = h->running[i]->begun_ns,
+                             .n_cached = eng_session_cached(e->session),
                              .token = e->token,
                              .logprob = e->logprob,
                              .n_top = e->n_top,
@@ -170,7 +173,6 @@ static void note_begun(struct eng_hub *h, uint64_t now)
         if (job->begun_ns || eng_session_waits(job->session))
             continue;
         job->begun_ns = now;
-        job->n_cached = eng_session_cached(job->session);
     }
 }
 
@@ -180,8 +182,9 @@ static void pass(struct eng_hub *h)
     int n = eng_step(h->engine, h->event);
     uint64_t now = kn_now_ns();
     struct eng_stats stats;
-    struct off_store *store = moe_model_store(eng_model(h->engine));
+    char explain[ENG_EXPLAIN_BYTES];
     eng_stats_get(h->engine, &stats);
+    eng_explain(h->engine, explain, sizeof explain);
 
     pthread_mutex_lock(&h->lock);
     note_begun(h, before);
@@ -193,8 +196,7 @@ static void pass(struct eng_hub *h)
         h->moved_ns = now;
     h->n_pass = stats.n_pass;
     h->view.engine = stats;
-    if (store)
-        off_stats_get(store, &h->view.store);
+    memcpy(h->view.explain, explain, sizeof explain);
     bool told = h->n_told > 0;
     pthread_mutex_unlock(&h->lock);
     if (told)
@@ -309,7 +311,6 @@ int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
     for (int i = 0; i < n && !error; i++) {
         job[i]->submitted_ns = now;
         job[i]->begun_ns = 0;
-        job[i]->n_cached = 0;
         job[i]->session = NULL;
         job[i]->cancelled = false;
         job[i]->next = NULL;
@@ -349,4 +350,12 @@ void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out)
     *out = h->view;
     out->quiet_ns = h->view.n_job && now > h->moved_ns ? now - h->moved_ns : 0;
     pthread_mutex_unlock(&h->lock);
+    struct off_store *store = eng_hub_store(h);
+    if (store)
+        off_stats_get(store, &out->store);
+}
+
+struct off_store *eng_hub_store(struct eng_hub *h)
+{
+    return eng_hub_state(h) == ENG_HUB_READY ? moe_model_store(eng_model(h->engine)) : NULL;
 }

@@ -27,10 +27,9 @@ struct eng_job {
     struct eng_request request;                 /* the asker's */
     void *owner;
     int choice;
-    /* The hub's, and the asker's to read from the first event on: */
-    uint64_t submitted_ns, begun_ns;            /* begun: in the passes for the first time */
-    int n_cached;                               /* prompt tokens found computed */
+    uint64_t submitted_ns;
     /* the hub's alone */
+    uint64_t begun_ns;
     struct eng_session *session;
     bool cancelled;
     struct eng_job *next;
@@ -38,7 +37,8 @@ struct eng_job {
 
 struct eng_told_job {
     struct eng_job *job;
-    uint64_t at_ns;
+    uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
+    int n_cached;                               /* prompt tokens found computed, so far */
     int32_t token;                              /* ENG_NO_TOKEN: none */
     float logprob;
     int n_top;
@@ -64,8 +64,11 @@ void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* any time befo
 /* What was told since the last call; valid until the next.  From one thread. */
 int  eng_hub_take(struct eng_hub *h, const struct eng_told_job **told);
 
-struct eng_hub_view {                           /* as of the last pass */
+#define ENG_EXPLAIN_BYTES 384
+
+struct eng_hub_view {                           /* as of the last pass, but for the store */
     struct eng_stats engine;
+    char explain[ENG_EXPLAIN_BYTES];            /* what it did about drafts, and why */
     struct off_stats store;
     size_t budget_bytes;
     int n_parallel, n_session, n_ctx;
@@ -74,5 +77,8 @@ struct eng_hub_view {                           /* as of the last pass */
     uint64_t quiet_ns;                          /* since jobs last moved; 0 while there are none */
 };
 void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
+
+/* Where experts are now; NULL: there are none, or not yet. */
+struct off_store *eng_hub_store(struct eng_hub *h);
 
 #endif

@@ -5,6 +5,7 @@
  *     call.c     a request that takes time: reading it, running it, answering it
  *     text.c     tokenize, detokenize, apply-template
  *     status.c   health, models, metrics, the status that the page shows
+ *     page.c     the page
  *
  * All of it belongs to the serving thread, but for what a call says of its task. */
 #ifndef ENGINE_SERVE_INTERNAL_H
@@ -54,6 +55,7 @@ struct eng_server {
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
     struct srv_rates rates;
+    struct off_spot *spot;                      /* [n_expert] scratch of the status; NULL: no experts */
     struct srv_call *calls;
     int n_call, n_session;
     uint64_t secret, n_request;                 /* ids, seeds and salts come from these */
@@ -89,7 +91,8 @@ void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, 
 struct srv_choice {
     struct eng_job job;
     bool lent;
-    uint64_t first_ns, last_ns;
+    uint64_t begun_ns, first_ns, last_ns;       /* 0: not yet */
+    int n_cached;
 };
 
 struct srv_call {
@@ -141,12 +144,15 @@ void srv_models(struct eng_server *s, struct eng_exchange *x);
 void srv_model(struct eng_server *s, struct eng_exchange *x);
 void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_version(struct eng_server *s, struct eng_exchange *x);
-void srv_page(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
 void srv_status_tick(struct eng_server *s, uint64_t now);   /* once a second */
 void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
 void srv_status_end(struct eng_server *s);
 const char *srv_not_ready(struct eng_server *s);    /* why not, or NULL */
+
+/* ---- page.c ---------------------------------------------------------------------------------- */
+
+void srv_page(struct eng_server *s, struct eng_exchange *x);
 
 #endif

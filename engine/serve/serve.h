@@ -31,6 +31,7 @@ struct eng_serve_options {
     int n_predict;
     const char *notify_socket;                  /* of the service manager, or NULL */
     uint64_t watchdog_us;                       /* how often it wants to hear of us; 0: never */
+    double disk_Bps;                            /* what the model's disk can do, for the status; 0: not known */
     bool quiet;                                 /* no bar while it loads */
     bool signals;                               /* SIGTERM and SIGINT stop it */
 };

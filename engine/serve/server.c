@@ -34,8 +34,11 @@ static void open_desk(struct eng_server *s)
 {
     const struct eng_engine *e = eng_hub_engine(s->hub);
     const struct eng_vocab *v = eng_vocab(e);
+    int n_expert = moe_model_shape(eng_model(e))->n_expert_total;
     if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
+    if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
+        kn_say(KN_LOG_WARN, "no memory to show %d experts: the status is without them", n_expert);
     s->desk = (struct eng_desk){.vocab = v,
                                 .chat = s->chat,
                                 .gr_tokens = eng_grammar_tokens(e),
@@ -321,6 +324,7 @@ void eng_serve_close(struct eng_server *s)
     srv_calls_close(s);
     eng_chat_close(s->chat);
     eng_keys_close(s->keys);
+    kn_free(s->spot);
     for (int i = 0; i < 4; i++) {
         struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt}[i];
         if (e)

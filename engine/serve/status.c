@@ -1,4 +1,5 @@
 /* How the server is: for probes, for Prometheus, for clients that ask for models, for the page. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,7 @@ void srv_metrics(struct eng_server *s, struct eng_exchange *x)
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
+#define MOST_SHOWN 100
 #define N_PAST ((int)(sizeof((struct srv_rates *)0)->at / sizeof *((struct srv_rates *)0)->at))
 
 static void remember(struct eng_server *s, uint64_t now)
@@ -153,20 +155,111 @@ static double per_s(uint64_t from, uint64_t to, double s)
     return s > 0 ? (double)(to - from) / s : 0;
 }
 
+static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
+                        const struct eng_server *s, struct eng_bytes *out)
+{
+    const struct eng_stats *e = &v->engine, *was = r->n ? &r->at[0].engine : e;
+    const struct off_stats *o = &v->store, *before = r->n ? &r->at[0].store : o;
+    double sec = r->n ? (double)(kn_now_ns() - r->at[0].ns) * 1e-9 : 0;
+    double hits = (double)(o->hits - before->hits), misses = (double)(o->misses - before->misses);
+    double passes = (double)(e->n_pass - was->n_pass), per_pass = passes > 0 ? 1 / passes : 0;
+    eng_bytes_format(
+        out,
+        ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
+        "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f,\"disk_limit_Bps\":%.0f,\"stall\":%.4f}",
+        per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
+        per_s(was->n_pass, e->n_pass, sec), (double)(e->n_row - was->n_row) * per_pass,
+        per_s(before->read_bytes, o->read_bytes, sec), s->opt.disk_Bps,
+        per_s(before->stall_ns, o->stall_ns, sec) * 1e-9);
+    eng_bytes_text(out, ",\"draft\":{\"explain\":");
+    eng_bytes_quote(out, v->explain, strlen(v->explain));
+    eng_bytes_format(out, ",\"drafted_per_s\":%.3f,\"kept_per_s\":%.3f}",
+                     per_s(was->n_draft, e->n_draft, sec),
+                     per_s(was->n_draft_kept, e->n_draft_kept, sec));
+    eng_bytes_format(out,
+                     ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
+                     "\"distinct_per_layer\":%.3f",
+                     (unsigned long long)o->n_expert, (unsigned long long)o->n_slot,
+                     (unsigned long long)o->n_empty, hits + misses > 0 ? hits / (hits + misses) : 1,
+                     (e->experts - was->experts) * per_pass);
+}
+
+/* layers: number of a layer and of its experts; then a letter for each expert, layer after layer:
+ * tier    . disk, r on its way from there, h host memory, d device
+ * heat    the square root of the share of the layer's last turns that used it, 0 to Z in 62 steps */
+static void write_spots(struct eng_server *s, struct eng_bytes *out)
+{
+    static const char tier[] = {[OFF_DISK] = '.', [OFF_HOST] = 'h', [OFF_DEVICE] = 'd'};
+    static const char digit[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    struct off_store *store = eng_hub_store(s->hub);
+    struct off_stats stats;
+    if (!store || !s->spot)
+        return;
+    off_stats_get(store, &stats);
+    off_store_look(store, s->spot);
+    int n = (int)stats.n_expert;
+    eng_bytes_text(out, ",\"layers\":[");
+    for (int i = 0, first = 0; i < n; i++)
+        if (i + 1 == n || s->spot[i + 1].group != s->spot[first].group) {
+            eng_bytes_format(out, "%s[%d,%d]", first ? "," : "", s->spot[first].group, i + 1 - first);
+            first = i + 1;
+        }
+    eng_bytes_text(out, "],\"tier\":\"");
+    for (int i = 0; i < n; i++)
+        eng_bytes_add(out, s->spot[i].coming ? "r" : &tier[s->spot[i].tier], 1);
+    eng_bytes_text(out, "\",\"heat\":\"");
+    for (int i = 0; i < n; i++)
+        eng_bytes_add(out, &digit[kn_min(61, (int)(62 * sqrtf(s->spot[i].heat)))], 1);
+    eng_bytes_text(out, "\"");
+}
+
+static void write_memory(struct eng_server *s, const struct eng_hub_view *v, struct eng_bytes *out)
+{
+    eng_bytes_format(out,
+                     ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
+                     "\"kv_blocks_used\":%d",
+                     v->budget_bytes, eng_memory_used(), v->engine.n_kv_block,
+                     v->engine.n_kv_used);
+    if (eng_hub_state(s->hub) == ENG_HUB_READY) {
+        const struct eng_split *m = eng_memory(eng_hub_engine(s->hub));
+        eng_bytes_format(out,
+                         ",\"split\":{\"fixed\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,"
+                         "\"experts\":%zu,\"spare\":%zu}",
+                         m->fixed, m->dense, m->step, m->kv, m->expert, m->spare);
+    }
+    eng_bytes_text(out, "}");
+}
+
+/* Who asks now, the latest first: how long, how much, how fast; nothing of what is said. */
+static void write_calls(struct eng_server *s, struct eng_bytes *out)
+{
+    uint64_t now = kn_now_ns();
+    int n = 0;
+    eng_bytes_text(out, ",\"calls\":[");
+    for (const struct srv_call *c = s->calls; c && n < MOST_SHOWN; c = c->next)
+        for (int i = 0; i < c->n_choice && c->reply && n < MOST_SHOWN; i++) {
+            const struct srv_choice *o = &c->choice[i];
+            int tokens = eng_reply_tokens(c->reply, i);
+            if (!o->lent)
+                continue;
+            eng_bytes_format(
+                out,
+                "%s{\"id\":\"%s\",\"age_s\":%.1f,\"prompt_tokens\":%d,\"tokens\":%d,"
+                "\"tokens_per_s\":%.3f}",
+                n++ ? "," : "", c->id, (double)(now - c->arrived_ns) * 1e-9,
+                o->job.request.n_token, tokens,
+                tokens > 1 ? (double)(tokens - 1) / ((double)(o->last_ns - o->first_ns) * 1e-9 + 1e-9) : 0);
+        }
+    eng_bytes_text(out, "]");
+}
+
 /* Rates are of the last ten seconds. */
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
     static const char *const name[] = {"loading", "serving", "draining", "draining", "failed"};
     struct eng_hub_view v;
-    const struct srv_rates *r = &s->rates;
     eng_hub_look(s->hub, &v);
-    const struct eng_stats *e = &v.engine, *was = &r->at[0].engine;
-    const struct off_stats *o = &v.store, *before = &r->at[0].store;
-    double sec = r->n ? (double)(kn_now_ns() - r->at[0].ns) * 1e-9 : 0;
-    if (!r->n)
-        was = e, before = o;
-    double hits = (double)(o->hits - before->hits), misses = (double)(o->misses - before->misses);
-    uint64_t passes = e->n_pass - was->n_pass;
+    const struct eng_stats *e = &v.engine;
     eng_bytes_text(out, "{\"model\":");
     eng_bytes_quote(out, s->alias[0], strlen(s->alias[0]));
     eng_bytes_format(out, ",\"version\":\"%s\",\"state\":\"%s\",\"ready\":%s,\"uptime_s\":%.0f",
@@ -174,25 +267,13 @@ static void write_status(struct eng_server *s, struct eng_bytes *out)
                      (double)(kn_now_ns() - s->started_ns) * 1e-9);
     eng_bytes_format(
         out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
-        e->n_running, kn_max(0, v.n_job - e->n_running), v.n_parallel, s->opt.n_queue, v.n_ctx);
-    eng_bytes_format(
-        out,
-        ",\"rate\":{\"tokens_per_s\":%.3f,\"prompt_tokens_per_s\":%.3f,\"passes_per_s\":%.3f,"
-        "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f}",
-        per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
-        per_s(was->n_pass, e->n_pass, sec),
-        passes ? (double)(e->n_row - was->n_row) / (double)passes : 0,
-        per_s(before->read_bytes, o->read_bytes, sec));
-    eng_bytes_format(out,
-                     ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
-                     "\"distinct_per_layer\":%.3f}",
-                     (unsigned long long)o->n_expert, (unsigned long long)o->n_slot,
-                     (unsigned long long)o->n_empty, hits + misses > 0 ? hits / (hits + misses) : 1,
-                     passes ? (e->experts - was->experts) / (double)passes : 0);
-    eng_bytes_format(out,
-                     ",\"memory\":{\"budget_bytes\":%zu,\"used_bytes\":%zu,\"kv_blocks\":%d,"
-                     "\"kv_blocks_used\":%d}",
-                     v.budget_bytes, eng_memory_used(), e->n_kv_block, e->n_kv_used);
+        v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,
+        s->opt.n_queue, v.n_ctx);
+    write_rates(&s->rates, &v, s, out);
+    write_spots(s, out);
+    eng_bytes_text(out, "}");
+    write_memory(s, &v, out);
+    write_calls(s, out);
     eng_bytes_format(
         out, ",\"prefix_cache\":{\"asked_tokens\":%llu,\"found_tokens\":%llu},\"preempted\":%llu",
         (unsigned long long)e->n_cache_asked, (unsigned long long)e->n_cache_found,
@@ -253,24 +334,4 @@ void srv_status_end(struct eng_server *s)
 {
     while (s->n_watcher)
         eng_http_end(s->watcher[--s->n_watcher]);
-}
-
-/* ---- the page -------------------------------------------------------------------------------- */
-
-extern const char eng_page[], eng_page_end[];
-__asm__(".section .rodata\n"
-        ".global eng_page\n.global eng_page_end\n"
-        "eng_page: .incbin \"engine/serve/page.html\"\n"
-        "eng_page_end: .byte 0\n"
-        ".previous\n");
-
-void srv_page(struct eng_server *s, struct eng_exchange *x)
-{
-    eng_http_set_header(
-        x, "Content-Security-Policy",
-        "default-src 'none'; connect-src 'self'; img-src data:; "
-        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'");
-    eng_http_set_header(x, "X-Content-Type-Options", "nosniff");
-    srv_answer_plain(s, x, 200, "text/html; charset=utf-8", eng_page,
-                     (size_t)(eng_page_end - eng_page));
 }

@@ -8,6 +8,7 @@
 #define TESTS_ENGINE_SERVE_CLIENT_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -66,8 +66,9 @@ static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int 
     return 0;
 }
 
-static const struct eng_drafter_kind worst_kind = { "worst", ignore, ignore_leave, ignore_commit, draft_worst,
-                                                    close_worst, NULL, NULL };
+static const struct eng_drafter_kind worst_kind = {
+    .name = "worst", .enter = ignore, .leave = ignore_leave, .commit = ignore_commit, .draft = draft_worst,
+    .close = close_worst };
 
 static struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
 {

@@ -557,7 +557,7 @@ static bool dies(bool allocates)
         ops.softmax = allocates ? greedy_softmax : plain_softmax;
         o.model->ops = &ops;
         int32_t slot = 0;
-        struct moe_row row = { .token = 1, .want_logits = true, .base = &slot, .n_base = 1 };
+        struct moe_row row = { .token = 1, .position = 0, .want_logits = true, .base = &slot, .n_base = 1 };
         struct moe_result result;
         _exit(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result) == 0 ? 0 : 1);
     }

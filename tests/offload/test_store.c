@@ -259,6 +259,42 @@ static void what_others_read_ahead_is_taken_over(void **state)
     close_model(m);
 }
 
+static void a_look_shows_where_all_are(void **state)
+{
+    (void)state;
+    struct model *m = open_model(3, 8, 30);
+    struct off_store *s;
+    struct off_spot spot[24];
+    struct off_stats stats;
+    assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) / 3), 0);
+    struct asker *a = open_asker(s, m);
+    wait_until_filled(s);
+    off_store_look(s, spot);
+    for (int e = 0; e < 24; e++)
+        assert_true(spot[e].group == e / 8 && spot[e].heat == 0);
+    for (int turn = 0; turn < 60; turn++) {     /* of each group always the same two */
+        a->n = 2;
+        a->expert[0] = turn % 3 * 8 + 5;
+        a->expert[1] = turn % 3 * 8 + 6;
+        ask(a, 0);
+    }
+    off_store_look(s, spot);
+    off_stats_get(s, &stats);
+    int n_here = 0;
+    for (int e = 0; e < 24; e++) {
+        bool used = e % 8 == 5 || e % 8 == 6;
+        n_here += spot[e].tier == OFF_HOST;
+        assert_false(spot[e].coming);
+        assert_true(used ? spot[e].tier == OFF_HOST && spot[e].heat > 0.5f && spot[e].heat <= 1
+                         : spot[e].heat == 0);
+    }
+    assert_int_equal(n_here, stats.n_slot - stats.n_empty);
+    assert_true(n_here < 24);
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +308,7 @@ int main(void)
         cmocka_unit_test(whatever_fails_nothing_is_left),
         cmocka_unit_test(what_others_read_ahead_is_taken_over),
         cmocka_unit_test(threads_ask_at_once),
+        cmocka_unit_test(a_look_shows_where_all_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
