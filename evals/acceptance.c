@@ -5,7 +5,7 @@
  * A line of PROMPTS has a question, a prompt or turns: the one user message.  DRAFTER as for --draft; several
  * with + draft one tree.  Each prompt is answered alone, 128 tokens at most; passes and tokens are counted from
  * the first token on, which comes with the prompt.  Prompts of more than 320 tokens are left out, as
- * evals/train/measure.py does.  Every drafter must leave the answers as they were.  Intervals: 95 %, bootstrap
+ * evals/train/measure.py does.  Every drafter must leave the answers as the one before left them.  Intervals: 95 %, bootstrap
  * over prompts.  Prints CSV. */
 #include "engine/chat.h"
 #include "engine/cli.h"
@@ -118,7 +118,7 @@ static void report(const char *drafter, const char *gamma, float temperature, co
         ratio[k] = t / p;
     }
     qsort(ratio, DRAWS, sizeof *ratio, by_value);
-    printf("%g,%s,%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, drafter, gamma, n, tokens, drafted / passes,
+    printf("%g,\"%s\",%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, drafter, gamma, n, tokens, drafted / passes,
            tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40]);
     fflush(stdout);
 }
