@@ -121,7 +121,13 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
-TESTS = $(patsubst %.c,$(out)/%,$(wildcard tests/*/test_*.c))
+# What runs in one thread has nothing to tell ThreadSanitizer, and takes ten times as long under it.
+ONE_THREAD = $(patsubst %,tests/%.c, \
+    $(addprefix engine/test_,ask chat config fit_file grammar inspect jinja kv manual reply simulate speech \
+        speech_grammar stop talk tokenizer vocab) $(addprefix kernels/test_,attention encode math matmul vector) \
+    $(addprefix moe/test_,file router writer) $(addprefix offload/test_,policy trace) \
+    $(addprefix speculative/test_,control cost dsi fit sample tree verify verify_law))
+TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@

@@ -63,7 +63,12 @@ static void it_says_what_it_always_said(void **state)
 {
     (void)state;
     char text[4096];
-    for (int way = 0; way < 2 * KN_ISA_COUNT; way++) {
+#ifdef __SANITIZE_THREAD__
+    int first = 2 * (int)kn_isa_best();         /* instruction sets have no threads of their own */
+#else
+    int first = 0;
+#endif
+    for (int way = first; way < 2 * KN_ISA_COUNT; way++) {
         struct eng_engine *e;
         struct eng_options o = { .model = MODEL, .isa = (enum kn_isa)(way / 2), .n_thread = 2, .n_parallel = 4,
                                  .n_ctx = 256, .n_chunk = 16 };
