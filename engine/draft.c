@@ -107,14 +107,16 @@ void eng_draft_enter(struct eng_session *s)
         spec_control_begin(s->engine->control, s->seat->number);
     for (int i = 0; i < s->engine->n_drafter; i++) {
         s->seat->n_known[i] = 0;
-        s->engine->drafter[i]->kind->enter(s->engine->drafter[i], s);
+        if (s->engine->drafter[i]->kind->enter)
+            s->engine->drafter[i]->kind->enter(s->engine->drafter[i], s);
     }
 }
 
 void eng_draft_leave(struct eng_session *s, bool ended)
 {
     for (int i = 0; i < s->engine->n_drafter; i++)
-        s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s, ended);
+        if (s->engine->drafter[i]->kind->leave)
+            s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s, ended);
 }
 
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
@@ -234,7 +236,7 @@ void eng_draft(struct eng_engine *e, int n_beside)
 void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
 {
     *out = (struct off_stats){ 0 };
-    if (e->control && moe_model_store(e->model))
+    if (e->control && e->opt.gamma == ENG_GAMMA_AUTO && moe_model_store(e->model))
         off_stats_get(moe_model_store(e->model), out);
 }
 

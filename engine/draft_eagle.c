@@ -157,14 +157,6 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
-static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
-{
-    (void)base;
-    (void)s;
-    (void)ended;
-}
-
 /* Guesses were never part of what is known. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
@@ -353,14 +345,6 @@ static void extend(struct draft_eagle *d, struct item *it)
 
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
-static bool row_failed(const struct draft_eagle *d, int n_row)
-{
-    for (int i = 0; i < n_row; i++)
-        if (d->result.status[i])
-            return true;
-    return false;
-}
-
 /* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
 static int draft_level(struct draft_eagle *d, int n_item)
 {
@@ -371,8 +355,8 @@ static int draft_level(struct draft_eagle *d, int n_item)
     if (n_row == 0)
         return 0;
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
-    if (error || row_failed(d, n_row))
-        return error ? error : KN_EIO;
+    if (error || (error = moe_rows_status(&d->result, 0, n_row)))
+        return error;
     kn_parallel_for(d->base.engine->team, n_want, choose_row, d);
     for (int i = 0; i < n_item; i++)
         if (d->item[i].goes_on)
@@ -431,5 +415,5 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     return going;
 }
 
-static const struct eng_drafter_kind eagle_kind = { "eagle", enter, leave, commit, draft, close_eagle, load,
-                                                    need };
+static const struct eng_drafter_kind eagle_kind = {
+    .name = "eagle", .commit = commit, .draft = draft, .close = close_eagle, .load = load, .need = need };

@@ -133,14 +133,6 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-static void enter(struct eng_drafter *base, struct eng_session *s) { (void)base; (void)s; }
-static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
-{
-    (void)base;
-    (void)s;
-    (void)ended;
-}
-
 /* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
@@ -214,14 +206,6 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_cho
     it->goes_on = it->n < it->most;
 }
 
-static bool row_failed(const struct draft_model *d, int n_row)
-{
-    for (int i = 0; i < n_row; i++)
-        if (d->result.status[i])
-            return true;
-    return false;
-}
-
 /* One pass over all sessions that go on: a token more for each. */
 static int draft_token(struct draft_model *d, int n_item)
 {
@@ -232,8 +216,8 @@ static int draft_token(struct draft_model *d, int n_item)
     if (n_row == 0)
         return 0;
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
-    if (error || row_failed(d, n_row))
-        return error ? error : KN_EIO;
+    if (error || (error = moe_rows_status(&d->result, 0, n_row)))
+        return error;
     kn_parallel_for(d->base.engine->team, n_want, choose_item, d);
     for (int i = 0; i < n_want; i++)
         if (d->chooses[i]->goes_on)
@@ -254,5 +238,5 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     return going;
 }
 
-static const struct eng_drafter_kind model_kind = { "model", enter, leave, commit, draft, close_model, load,
-                                                    need };
+static const struct eng_drafter_kind model_kind = {
+    .name = "model", .commit = commit, .draft = draft, .close = close_model, .load = load, .need = need };

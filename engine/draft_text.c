@@ -68,8 +68,9 @@ static struct eng_extra need(const struct eng_drafter *base)
     return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };
 }
 
-static const struct eng_drafter_kind text_kind = { "text", enter, leave, commit, draft, close_text, NULL,
-                                                   need };
+static const struct eng_drafter_kind text_kind = {
+    .name = "text", .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
+    .need = need };
 
 static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
 {

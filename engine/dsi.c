@@ -53,7 +53,7 @@ struct eng_dsi {
     struct spec_bias *bias;                     /* [n_stop] ends that are ignored, after the request's */
     int32_t *prompt;                            /* [n_prompt] */
     int n_prompt, n_said;                       /* n_said: tokens that were handed out */
-    bool ended, ignore_eos;
+    bool ended;
     struct eng_dsi_stats stats;
 };
 
@@ -67,9 +67,7 @@ static int compute(struct worker *w, const int32_t *text, int from, int n, int f
                                       .want_logits = from + i >= first_wanted, .base = w->slot,
                                       .n_base = from + n };
     int error = moe_forward(w->context, &(struct moe_batch){ w->row, n }, out);
-    for (int i = 0; i < n && !error; i++)
-        error = out->status[i];
-    return error;
+    return error ? error : moe_rows_status(out, 0, n);
 }
 
 static int choose(struct worker *w, const float *logits, const int32_t *text, int n, int32_t *token)
@@ -366,12 +364,9 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     pthread_mutex_unlock(&d->lock);
     memcpy(d->prompt, r->token, (size_t)r->n_token * sizeof *d->prompt);
     d->n_prompt = r->n_token;
-    d->sampling = r->sampling;
-    d->sampling.bias = d->bias;
-    for (int i = 0; i < r->sampling.n_bias; i++)
-        d->bias[i] = r->sampling.bias[i];
-    for (int i = 0; r->ignore_eos && i < e->n_stop; i++)
-        d->bias[d->sampling.n_bias++] = (struct spec_bias){ e->stop[i], -__builtin_inff() };
+    struct eng_request without = *r;            /* a grammar does not count here */
+    without.grammar = NULL;
+    eng_request_sampling(e, &without, &d->sampling, d->bias);
     d->n_said = 0;
     d->stats = (struct eng_dsi_stats){ 0 };
     int n = r->n_predict < 0 || r->n_predict > n_left ? n_left : r->n_predict;

@@ -103,7 +103,6 @@ void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
 
 /* ---- seats: what a session has while it advances ------------------------------------------------------ */
 
-#define ENG_DRAFTERS 4
 #define ENG_DRAFT_NODES 64                      /* of one session's draft */
 
 struct eng_seat {
@@ -113,7 +112,7 @@ struct eng_seat {
     struct spec_verify verify;                  /* and what became of it */
     int32_t *tail;                              /* [ENG_DRAFT_TAILS] slots of each node's branch */
     struct gr_state *grammar;                   /* along the walk; NULL: no grammars */
-    int n_known[ENG_DRAFTERS];                  /* tokens that each drafter has taken in */
+    int n_known[ENG_DRAFTERS_MOST];             /* tokens that each drafter has taken in */
     bool lags;                                  /* who was to draft was still taking in the text */
 };
 
@@ -172,7 +171,7 @@ struct eng_engine {
     struct eng_seat **free_seat;                /* [n_parallel - n_active] a stack */
     struct eng_share *share;                    /* [n_session] */
     uint64_t n_arrival;
-    struct eng_drafter *drafter[ENG_DRAFTERS];  /* [n_drafter] */
+    struct eng_drafter *drafter[ENG_DRAFTERS_MOST];     /* [n_drafter] */
     int n_drafter;
     struct spec_control *control;               /* NULL: no drafters */
     struct spec_decision decision;              /* of the pass under way */
@@ -210,13 +209,17 @@ void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of on
 /* Says what is wrong with a request, whatever session gets it. */
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
 
+/* Its sampling, with the ends that are to be ignored among bias[ENG_REQUEST_BIAS + n_stop]. */
+void eng_request_sampling(const struct eng_engine *e, const struct eng_request *r, struct spec_params *out,
+                          struct spec_bias *bias);
+
 /* ---- draft.c: what may come next ----------------------------------------------------------------------- */
 
 /* A drafter is one of several kinds behind this table.  Its KV, if it has any, lies in memory of its own at
  * the slots of the session's path: what is true of a slot is true there too. */
 struct eng_drafter_kind {
     const char *name;
-    /* The session has got a seat; or loses it. */
+    /* The session has got a seat; or loses it.  NULL: nothing is to be done. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
     void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
     /* Tokens were committed; n_kept of them were in the draft. */

@@ -61,14 +61,6 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     return 0;
 }
 
-double eng_plan_distinct(int n_expert, int n_used, int n_row)
-{
-    double none = 1;                            /* the chance that nobody chose an expert */
-    for (int i = 0; i < n_row; i++)
-        none *= 1 - (double)n_used / n_expert;
-    return n_expert * (1 - none);
-}
-
 void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
                        const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row)
 {
@@ -76,7 +68,7 @@ void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, 
     double expert = 0, positions = (double)n_row * position, used = 0;
     if (shape->n_expert) {
         expert = (double)shape->expert_file_bytes / shape->n_expert_total;
-        f.experts = eng_plan_distinct(shape->n_expert, shape->n_used, n_row);
+        f.experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
         used = f.experts * shape->n_layer;
         f.misses = used * (1 - (double)split->n_resident / split->n_expert);
     }

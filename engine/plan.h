@@ -50,9 +50,6 @@ struct eng_forecast {                           /* one decode pass over n_row se
 void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
                        const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row);
 
-/* Distinct ones of n_expert when n_row rows choose n_used each, evenly: E (1 - (1 - K/E)^t). */
-double eng_plan_distinct(int n_expert, int n_used, int n_row);
-
 /* ---- budget.c: the split for a model on this machine ------------------------------------------- */
 
 struct eng_extra { size_t weights, step, slot; };   /* bytes; slot: for each position of KV */

@@ -50,14 +50,15 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 
 /* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
  * complete, nothing else can follow. */
-static void set_sampling(struct eng_session *s, const struct eng_request *r)
+void eng_request_sampling(const struct eng_engine *e, const struct eng_request *r, struct spec_params *out,
+                          struct spec_bias *bias)
 {
-    s->sampling = r->sampling;
-    s->sampling.bias = s->bias;
+    *out = r->sampling;
+    out->bias = bias;
     for (int i = 0; i < r->sampling.n_bias; i++)
-        s->bias[i] = r->sampling.bias[i];
-    for (int i = 0; r->ignore_eos && !r->grammar && i < s->engine->n_stop; i++)
-        s->bias[s->sampling.n_bias++] = (struct spec_bias){ s->engine->stop[i], -__builtin_inff() };
+        bias[i] = r->sampling.bias[i];
+    for (int i = 0; r->ignore_eos && !r->grammar && i < e->n_stop; i++)
+        bias[out->n_bias++] = (struct spec_bias){ e->stop[i], -__builtin_inff() };
 }
 
 int eng_session_start(struct eng_session *s, const struct eng_request *r)
@@ -80,7 +81,7 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->grammar = r->grammar;
     if (s->grammar)
         gr_start(s->grammar, s->grammar_state);
-    set_sampling(s, r);
+    eng_request_sampling(e, r, &s->sampling, s->bias);
     s->finish = ENG_RUNNING;
     e->stats.n_cache_asked += (uint64_t)r->n_token;
     eng_schedule_enter(s, r->user);

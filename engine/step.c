@@ -27,7 +27,10 @@ static int end_the_full(struct eng_engine *e, struct eng_event *event)
     return n_event;
 }
 
-/* Those that reach their text's end; returns how many rows are beside theirs. */
+/* Its token is due: the pass computes all of its text. */
+static bool reaches_end(const struct eng_session *s) { return s->n_row && s->n_kv + s->n_row == s->n_token; }
+
+/* Those whose tokens are due; returns how many rows are beside theirs. */
 static int list_due(struct eng_engine *e)
 {
     int n_row = 0;
@@ -35,7 +38,7 @@ static int list_due(struct eng_engine *e)
     for (int i = 0; i < e->n_active; i++) {
         struct eng_session *s = e->active[i];
         n_row += s->n_row;
-        if (s->n_row && s->n_kv + s->n_row == s->n_token)
+        if (reaches_end(s))
             e->due[e->n_due++] = s;
     }
     return n_row - e->n_due;
@@ -64,7 +67,7 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 /* Rows for the session's next tokens; logits are wanted when they reach the end. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
-    bool due = s->n_row && s->n_kv + s->n_row == s->n_token;
+    bool due = reaches_end(s);
     s->first_row = *n_row;
     s->want = due ? *n_want : -1;
     for (int i = 0; i < s->n_row; i++) {
@@ -127,9 +130,7 @@ static void choose_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
     struct eng_session *s = e->due[item];
-    int status = 0;
-    for (int i = s->first_row; i < s->first_row + s->n_row && !status; i++)
-        status = e->result.status[i];
+    int status = moe_rows_status(&e->result, s->first_row, s->n_row);
     e->choice_status[item] = status ? status : verify(e, s, &e->chooser[thread]);
 }
 
@@ -185,19 +186,18 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
     return n_new;
 }
 
-static int first_failure(const struct eng_engine *e, const struct eng_session *s)
-{
-    for (int i = s->first_row; i < s->first_row + s->n_row; i++)
-        if (e->result.status[i])
-            return e->result.status[i];
-    return 0;
-}
-
 static void count_rows(struct eng_engine *e, struct eng_session *s)
 {
     e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
     eng_schedule_served(s, s->n_row);
     s->n_kv += s->n_row;
+}
+
+/* What n_kv says is written for good, and may serve others. */
+static void keep_computed(struct eng_engine *e, struct eng_session *s)
+{
+    s->n_reached = kn_max(s->n_reached, s->n_kv);
+    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
 }
 
 /* One that is due: tokens, or the reason why there are none. */
@@ -210,8 +210,7 @@ static int settle_due(struct eng_engine *e, struct eng_session *s, int status, s
     count_rows(e, s);
     int n = commit(e, s, event);
     enum eng_finish finish = event[n - 1].finish;
-    s->n_reached = kn_max(s->n_reached, s->n_kv);
-    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+    keep_computed(e, s);
     if (finish != ENG_RUNNING)
         eng_session_end(s, finish);
     else
@@ -225,15 +224,14 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
     int n_event = 0;
     for (int i = 0; i < e->n_active;) {
         struct eng_session *s = e->active[i];
-        int status = s->want < 0 ? first_failure(e, s) : 0;
+        int status = s->want < 0 ? moe_rows_status(&e->result, s->first_row, s->n_row) : 0;
         if (status) {
             event[n_event++] = end(s, ENG_FAILED, status);
             continue;                           /* it has left the list */
         }
         if (s->want < 0 && s->n_row) {
             count_rows(e, s);
-            s->n_reached = kn_max(s->n_reached, s->n_kv);
-            eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+            keep_computed(e, s);
         }
         i++;
     }

@@ -248,6 +248,15 @@ struct moe_result {
     double experts_per_layer;                           /* distinct ones, mean over the layers */
 };
 
+/* The first failure among n rows, or 0. */
+static inline int moe_rows_status(const struct moe_result *r, int first, int n)
+{
+    for (int i = first; i < first + n; i++)
+        if (r->status[i])
+            return r->status[i];
+    return 0;
+}
+
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
 
 #endif

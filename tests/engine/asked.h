@@ -216,4 +216,17 @@ static inline void run_crowd(struct eng_engine *e, int n_least)
     assert_true(n_started >= n_least);
 }
 
+/* Each is refused with one line. */
+static inline void assert_wishes_refused(const char *const *bad, size_t n)
+{
+    struct eng_draft_wish w;
+    faults_listen();
+    for (size_t i = 0; i < n; i++) {
+        int before = faults.n_line;
+        if (eng_draft_parse(&w, bad[i]) >= 0 || faults.n_line != before + 1)
+            fail_msg("'%s' is taken", bad[i]);
+    }
+    faults_listen_off();
+}
+
 #endif

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "engine/serve/serve.h"
+#include "tests/send.h"
 
 #define MODEL "evals/train/models/demo-draft-q8_0.gguf"
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -80,18 +81,6 @@ static inline int connect_to(const struct served *v)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     return fd;
-}
-
-/* Who cuts us while we send has its reasons: the answer tells. */
-static inline void send_bytes(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
-        if (k <= 0)
-            return;
-        p += k;
-        n -= (size_t)k;
-    }
 }
 
 static inline void send_text(int fd, const char *text) { send_bytes(fd, text, strlen(text)); }

@@ -10,6 +10,7 @@
 
 #include "engine/cli.h"
 #include "engine/plan.h"
+#include "speculative/cost.h"
 
 /* One context of 100 positions is two blocks of 64: 1280 bytes.  The least is 1000 + 12280 and, for page
  * tables, a 512th of the latter: 24. */
@@ -111,12 +112,12 @@ static bool near(double a, double b) { return a > b * 0.999999 - 1e-9 && a < b *
 static void distinct_experts_are_counted(void **state)
 {
     (void)state;
-    assert_true(near(eng_plan_distinct(4, 1, 0), 0));
-    assert_true(near(eng_plan_distinct(4, 1, 1), 1));
-    assert_true(near(eng_plan_distinct(4, 1, 2), 1.75));
-    assert_true(near(eng_plan_distinct(128, 8, 1), 8));
-    assert_true(near(eng_plan_distinct(128, 8, 4), 29.123046875));      /* 128 (1 - (15/16)^4) */
-    assert_true(near(eng_plan_distinct(8, 8, 3), 8));
+    assert_true(near(spec_cost_distinct(4, 1, 0), 0));
+    assert_true(near(spec_cost_distinct(4, 1, 1), 1));
+    assert_true(near(spec_cost_distinct(4, 1, 2), 1.75));
+    assert_true(near(spec_cost_distinct(128, 8, 1), 8));
+    assert_true(near(spec_cost_distinct(128, 8, 4), 29.123046875));      /* 128 (1 - (15/16)^4) */
+    assert_true(near(spec_cost_distinct(8, 8, 3), 8));
 }
 
 /* Cores reach 0.88 of what their probes do. */

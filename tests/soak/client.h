@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "kernels/core.h"
+#include "tests/send.h"
 
 #define CHAT "/v1/chat/completions"
 
@@ -72,18 +73,6 @@ static inline int connect_to(void)
         return -1;
     }
     return fd;
-}
-
-/* Who cuts us while we send has its reasons: the answer tells. */
-static inline void send_bytes(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
-        if (k <= 0)
-            return;
-        p += k;
-        n -= (size_t)k;
-    }
 }
 
 static inline size_t write_request(char *out, size_t room, const char *path, const char *body)
