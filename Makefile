@@ -38,6 +38,7 @@ USES_speculative = kernels
 USES_engine      = speculative moe offload kernels
 LIBS_kernels     = -lnuma -lpthread -lm
 LIBS_offload     = -luring
+LIBS_moe         = -ljansson
 LIBS_speculative = -lcminpack
 LIBS_engine      = -lpcre2-8 -linih -ledit -ljansson -lutf8proc -levent_extra -levent_core
 
@@ -47,14 +48,16 @@ ISA_avx2   = -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 
 SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/math cpu/formats \
-                  cpu/reference_matmul cpu/reference cpu/encode cpu/encode.tmpl cpu/quantize.tmpl \
-                  cpu/repack.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/attention.tmpl cpu/probe \
-                  cpu/probe.tmpl cpu/dispatch
+                  cpu/decode cpu/reference_matmul cpu/reference cpu/encode cpu/encode_32 cpu/encode.tmpl \
+                  cpu/encode_32.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
+                  cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
+                  cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place ring pool reader io load policy heat trace pack store packer
-SRC_moe         = names gguf file writer quantize shapes synth_vocab synth_fill synth \
-                  family model context forward rows attention router predict block
-SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes control cut learn explain
+SRC_moe         = names tables gguf safetensors hf_config hf_tensors hf_pre hf_vocab folder file writer quantize shapes \
+                  synth_vocab synth_fill synth family model context state forward rows attention latent delta \
+                  router predict recall block
+SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead control cut learn explain
 SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
@@ -66,8 +69,9 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv pace schedule fit_file draft_text draft_known draft_model draft_eagle \
-                  draft dsi session plan budget advise open step stop measure interrupt json input disk \
+                  chat terminal prefix kv states keep_state pace schedule fit_file ahead draws draft_text draft_known \
+                  draft_model draft_eagle overlap draft draft_price dsi session plan budget advise open step stop measure \
+                  interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \
@@ -121,12 +125,13 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
-# What runs in one thread has nothing to tell ThreadSanitizer, and takes ten times as long under it.
+# What runs in one thread has nothing to tell ThreadSanitizer, and takes ten times as long under it; nor has what only
+# shares a pass among a team, beside test_same_bytes, test_rows and test_states which do that in every way.
 ONE_THREAD = $(patsubst %,tests/%.c, \
-    $(addprefix engine/test_,ask chat config fit_file grammar inspect jinja kv manual reply simulate speech \
-        speech_grammar stop talk tokenizer vocab) $(addprefix kernels/test_,attention encode math matmul vector) \
-    $(addprefix moe/test_,file router writer) $(addprefix offload/test_,policy trace) \
-    $(addprefix speculative/test_,control cost dsi fit sample tree verify verify_law))
+    $(addprefix engine/test_,ask chat config draw fit_file grammar inspect jinja kv manual plan progress quantize reply simulate \
+        speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
+    $(addprefix moe/test_,file folder forward latent model quantised quantize router safetensors synth writer) $(addprefix offload/test_,policy trace) \
+    $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law))
 TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))

@@ -16,22 +16,6 @@
 
 static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */
 
-/* Data begins where the header ends; tensors of a file stand in any order. */
-static size_t header_bytes(const struct moe_file *f)
-{
-    size_t bytes = 0;
-    for (int file = 0; file < moe_file_files(f)->n_file; file++) {
-        uint64_t first = UINT64_MAX;
-        for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
-            const struct moe_tensor *t = moe_file_tensor(f, i);
-            if (t->file == file && t->offset < first)
-                first = t->offset;
-        }
-        bytes += first == UINT64_MAX ? 0 : first;
-    }
-    return bytes;
-}
-
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
     const struct moe_shape *s = moe_model_shape(use->model);
@@ -40,10 +24,10 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
         .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
-                       (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + header_bytes(use->file),
+                       (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
         .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
-        .kv_slot_bytes = slot, .n_ctx = one.max_pos + use->n_ahead, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
+        .kv_slot_bytes = slot, .state_bytes = one.n_state ? s->state_bytes : 0, .n_ctx = one.max_pos + use->n_ahead, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
         .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = s->n_expert_total,
     };
 }
@@ -52,7 +36,7 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
 {
     /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
-    const char *shrink = use->kv_mem ? "--kv-mem" : "--ctx-size";
+    const char *shrink = use->kv_mem ? "--kv-mem" : need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
     char parts[256];
     snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
              "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),

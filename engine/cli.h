@@ -11,8 +11,6 @@
 
 #include "engine/engine.h"
 
-#define ENG_VERSION "0.1.0"
-
 /* ---- commands ---------------------------------------------------------------------------------- */
 
 /* In the order in which --help lists them. */
@@ -65,7 +63,7 @@ struct eng_config {
     size_t max_body;
     const char *notify_socket;                          /* of the service manager, and how often it wants */
     uint64_t watchdog_us;                               /* to hear of us; both from the environment alone */
-    int n_layer, n_vocab;                               /* 0: the shape's own */
+    int n_layer, n_vocab, n_used;                       /* 0: the shape's own */
     int n_prompt, n_gen, n_warmup, n_round;             /* n_warmup -1: until settled */
     size_t host_mem, kv_mem;                            /* 0: what is free; what is sound */
     size_t disk_rate, dram_rate;                        /* bytes a second; 0: measured */
@@ -77,7 +75,7 @@ struct eng_config {
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
-    int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI; tokens of their blocks */
+    int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI, ENG_GAMMA_AUTO; their tokens */
     enum spec_rule verify;
     bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
          retry_failed;

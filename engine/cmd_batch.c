@@ -15,6 +15,7 @@
 
 #define SAY_NS        10000000000               /* between two lines, where there is no terminal */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
+#define TOLD_ROWS     16                        /* of prompts, in a pass */
 #define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
 
 struct job {
@@ -26,7 +27,7 @@ struct job {
     struct eng_progress *bar;
     int n_parallel;
     uint64_t start_ns, said_ns;
-    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
+    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES], fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
 /* As the server calls it: the file's name without folder and ending. */
@@ -69,6 +70,7 @@ static int open_engine(struct job *j)
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(j->bar);
+    o.n_tell = TOLD_ROWS;
     error = eng_open(&j->engine, &o);
     eng_progress_close(j->bar);
     j->bar = NULL;
@@ -164,7 +166,9 @@ int eng_cmd_batch(const struct eng_config *config)
         name_model(&j);
         struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat,
                                  .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
-                                 .any_model = true, .n_ctx = eng_n_ctx(j.engine),
+                                 .any_model = true,
+                                 .fingerprint = eng_fingerprint(j.engine, j.fingerprint) ? NULL : j.fingerprint,
+                                 .n_ctx = eng_n_ctx(j.engine),
                                  .n_predict = config->n_predict, .sampling = config->sampling };
         eng_desk_learn(&desk, &j.speech);
         status = work(&j, &desk, stop);

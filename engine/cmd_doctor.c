@@ -223,7 +223,7 @@ static void check_rates(struct report *r, const struct eng_config *config)
     char text[128];
     if (kn_team_open(&team, config->n_thread) < 0)
         return;
-    if (eng_measure(&rates, kn_ops(KN_ISA_COUNT - 1), team) == 0) {
+    if (eng_measure(&rates, kn_ops(KN_ISA_COUNT - 1), team, 0) == 0) {
         const char *threads = kn_team_size(team) > 1 ? "threads" : "thread";
         snprintf(text, sizeof text, "%.1f GB/s read by %d %s", rates.dram_Bps * 1e-9, kn_team_size(team),
                  threads);

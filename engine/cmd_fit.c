@@ -137,7 +137,7 @@ static int measure(struct fit *f)
     static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
     int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
-        error = eng_disk_measure(f->config->model, &f->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
         kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
         error = 0;
@@ -199,12 +199,13 @@ static int open_fit(struct fit *f)
     int error = kn_team_open(&team, f->config->n_thread);
     if (error)
         return error;
-    error = eng_measure(&f->rates, kn_ops(f->config->isa), team);
+    error = eng_measure(&f->rates, kn_ops(f->config->isa), team, 0);
     kn_team_close(team);
     if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
         return error;
     struct eng_options o = eng_config_options(f->config);
     o.n_parallel = MOST_SEQ;
+    o.aside = ENG_DISK_BYTES;
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
@@ -225,7 +226,7 @@ static int open_fit(struct fit *f)
 static int fit_points(struct fit *f)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));
-    double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_layer : 0;
+    double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_moe_layer : 0;
     double ridge = f->rates.mac_ps / f->rates.dram_Bps * (double)s->pass_bytes / s->row_macs;
     return spec_fit(&f->fit, &(struct spec_measured){
         .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,

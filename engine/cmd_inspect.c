@@ -1,7 +1,7 @@
 /* engine/cmd_inspect.c - `spillway inspect MODEL`: what a model file holds, without loading it.
  *
- * In: the header of any GGUF file, whatever its architecture.  Out: a summary, as lines or with
- * --json as one object with the same things; with --verbose also every metadata value (of arrays
+ * In: the header of any GGUF file, whatever its architecture, or a folder of a family that is known,
+ * as the GGUF file that it would be.  Out: a summary, as lines or with --json as one object with the same things; with --verbose also every metadata value (of arrays
  * the first few items) and every tensor.  What the file does not say is left out.
  *
  * Both forms come from one walk: a sheet knows which it is, and prints a thing as a line or a
@@ -186,11 +186,17 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         { "attention.head_count", "n_head", "heads" },
         { "attention.head_count_kv", "n_kv", "kv heads" },
         { "attention.key_length", "d_head", "head width" },
+        { "attention.q_lora_rank", "d_query_latent", "query latent" },
+        { "attention.kv_lora_rank", "d_latent", "kv latent" },
         { "feed_forward_length", "d_ff", "ffn width" },
         { "expert_count", "n_expert", "experts" },
         { "expert_used_count", "n_used", "  used" },
         { "expert_feed_forward_length", "d_expert", "  width" },
         { "expert_shared_count", "n_shared", "  shared" },
+        { "full_attention_interval", "attention_interval", "attends each" },
+        { "ssm.group_count", "n_key_head", "  key heads" },
+        { "ssm.time_step_rank", "n_value_head", "  value heads" },
+        { "ssm.state_size", "d_state", "  head width" },
     };
     const struct moe_value *v = moe_file_find(f, "general.architecture");
     if (!v || v->type != MOE_STRING)
@@ -204,6 +210,15 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         put_count(s, "n_vocab", "vocabulary", tokens->n);
     else
         put_arch_int(s, f, arch, "vocab_size", "n_vocab", "vocabulary");
+}
+
+/* Keys and values of latent attention in one matrix: the keys' part is used the other way. */
+static void put_widened(struct sheet *s, const struct moe_file *f)
+{
+    const struct moe_tensor *t = moe_file_find_tensor(f, "blk.0.attn_kv_b.weight");
+    const struct moe_tensor_type *type = t ? moe_tensor_type(t->gguf_type) : NULL;
+    if (type && type->block_values > 1 && !moe_file_find_tensor(f, "blk.0.attn_k_b.weight"))
+        put_string(s, "attn_kv_b", "attn_kv_b", view("quantised along rows: its keys will be held as F32"));
 }
 
 /* Tensors and bytes of each type, by number; numbers nobody has used are counted together. */
@@ -330,6 +345,7 @@ int eng_cmd_inspect(const struct eng_config *config)
     put_shape(&s, f);
     put_text(&s, f, "tokenizer.ggml.model", "tokenizer", "tokenizer");
     put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  splits as");
+    put_widened(&s, f);
     put_formats(&s, f);
     if (config->verbose) {
         s.column = WIDE_COLUMN;

@@ -24,18 +24,25 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
 {
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
-    char kv[96], experts[96] = "";
+    char kv[96], states[96], experts[96] = "", widened[96] = "";
     int context = (int)kn_align_up((size_t)eng_n_ctx(e), 64);
     snprintf(kv, sizeof kv, "%d positions: %.1f contexts of %d for %d request%s", s->n_kv_slot,
              (double)s->n_kv_slot / context, eng_n_ctx(e), c->n_parallel, c->n_parallel > 1 ? "s" : "");
+    snprintf(states, sizeof states, "%d of %.1f MiB, to go on from", s->n_state,
+             (double)shape->state_bytes / 0x1p20);
     if (s->n_expert)
         snprintf(experts, sizeof experts, "%d of %d: %.1f of %d per layer", s->n_resident, s->n_expert,
-                 (double)s->n_resident / shape->n_layer, shape->n_expert);
+                 (double)s->n_resident / shape->n_moe_layer, shape->n_expert);
     print_part(c->host_mem ? "--host-mem" : "free, less a margin", s->total, "");
     print_part("the program", s->fixed, "code, vocabulary, lists, page tables");
-    print_part("weights of every token", s->dense, "");
-    print_part("buffers of a pass", s->step, "");
+    if (shape->widened_bytes)
+        snprintf(widened, sizeof widened, "%.1f MiB of it F32 what the file has quantised (attn_kv_b)",
+                 (double)shape->widened_bytes / 0x1p20);
+    print_part("weights of every token", s->dense, widened);
+    print_part("buffers of a pass", s->step, shape->state_bytes ? "and the states of who is at work" : "");
     print_part("keys and values", s->kv, kv);
+    if (shape->state_bytes)
+        print_part("kept states", s->state, states);
     print_part("experts", s->expert, experts);
     print_part("not needed", s->spare, "");
     print_part("smallest that works", s->least, "");
@@ -46,10 +53,13 @@ static void print_split_json(const struct eng_engine *e)
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     printf("{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
-           "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,\"least_bytes\":%zu,"
-           "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d}\n",
-           s->total, s->fixed, s->dense, s->step, s->kv, s->expert, s->spare, s->least, eng_n_ctx(e),
-           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer);
+           "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
+           "\"least_bytes\":%zu,"
+           "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
+           "\"widened_bytes\":%zu}\n",
+           s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least,
+           eng_n_ctx(e),
+           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes);
 }
 
 /* ---- the speed --------------------------------------------------------------------------------- */

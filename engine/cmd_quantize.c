@@ -1,7 +1,7 @@
 /* engine/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: a model's weights
  * in other formats.
  *
- * In: a model file or the first of its splits, and by option a format for each part of the model.
+ * In: a model file, the first of its splits or a folder, and by option a format for each part of the model.
  * Out: one file, and on stdout what became of each tensor: its formats, bits per weight and
  * relative error (root mean square of what changed over that of the values), then the same of all.
  * With --json the same as one object.  Fallbacks are listed on stderr by moe_quantize(). */
@@ -81,7 +81,7 @@ static int read_format(const char *flag, const char *name, enum kn_format *out)
 {
     if (!kn_format_find(name, out))
         return 0;
-    return kn_fail(KN_EINVAL, "--%s %s: there are f32, f16, bf16, q8_0, q4_k and q6_k", flag, name);
+    return kn_fail(KN_EINVAL, "--%s %s: there are%s", flag, name, kn_format_list);
 }
 
 static int read_formats(const struct eng_config *config, enum kn_format format[MOE_PART_COUNT])

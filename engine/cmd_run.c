@@ -15,7 +15,7 @@ struct run {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_session *session;
-    struct eng_dsi *dsi;                        /* NULL: the session's own steps */
+    struct eng_dsi *dsi;                        /* several workers verify; NULL: the session's own steps */
     struct eng_event *event;
     char *piece, *shown;                        /* text of one token; what may be shown of it */
     struct eng_ids ids;                         /* the whole sequence */
@@ -46,7 +46,7 @@ static int open_run(struct run *r)
     struct eng_dsi_options dsi = { .n_target = c->n_dsi, .lookahead = c->n_ahead, .n_thread = c->n_thread };
     struct eng_progress *bar;
     struct eng_options o = eng_config_options(c);
-    int error = c->n_dsi ? prepare_dsi(r, &dsi, &o) : 0;
+    int error = c->n_dsi > 1 ? prepare_dsi(r, &dsi, &o) : 0;
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(bar);
@@ -60,7 +60,7 @@ static int open_run(struct run *r)
     r->shown = kn_alloc(room + ENG_STOP_BYTES);
     if (!r->event || !r->piece || !r->shown)
         return kn_fail(KN_ENOMEM, "no memory for the answer");
-    if (c->n_dsi && (error = eng_dsi_open(&r->dsi, r->engine, &dsi)))
+    if (c->n_dsi > 1 && (error = eng_dsi_open(&r->dsi, r->engine, &dsi)))
         return error;
     return eng_session_open(&r->session, r->engine);
 }
@@ -201,6 +201,11 @@ static void report_experts(const struct run *r, const struct timing *t)
     if (misses > 0)
         kn_say(KN_LOG_INFO, "experts: %.0f %% of %.0f uses found in memory, %.1f MB read; room for %d of %d",
                100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
+    if (now.early_bytes > t->store.early_bytes)
+        kn_say(KN_LOG_INFO, "experts read early: %.1f MB, of use %.1f, gone unused %.1f",
+               (double)(now.early_bytes - t->store.early_bytes) / 1e6,
+               (double)(now.early_used_bytes - t->store.early_used_bytes) / 1e6,
+               (double)(now.early_wasted_bytes - t->store.early_wasted_bytes) / 1e6);
 }
 
 static void report_drafts(const struct run *r, const struct timing *t)
@@ -213,6 +218,10 @@ static void report_drafts(const struct run *r, const struct timing *t)
         kn_say(KN_LOG_INFO, "dsi: %d verifications, %d drafts of up to %d tokens, %d cancelled",
                (int)dsi.n_verify, (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
     }
+    if (now.overlap_ns > t->engine.overlap_ns)
+        kn_say(KN_LOG_INFO, "ahead: %.1f ms of drafting while passes ran, which waited %.1f ms for it",
+               (double)(now.overlap_ns - t->engine.overlap_ns) * 1e-6,
+               (double)(now.overlap_wait_ns - t->engine.overlap_wait_ns) * 1e-6);
     if (now.n_draft > t->engine.n_draft)
         kn_say(KN_LOG_INFO, "drafts: %d of %d tokens kept, %.2f tokens a pass",
                (int)(now.n_draft_kept - t->engine.n_draft_kept), (int)(now.n_draft - t->engine.n_draft),

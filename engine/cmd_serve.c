@@ -1,20 +1,8 @@
 /* spillway serve: requests over HTTP until SIGTERM or Ctrl-C. */
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "engine/cli.h"
-#include "engine/disk.h"
 #include "engine/serve/serve.h"
 
 #define MS 1000
-
-/* Nothing where there is nothing to measure: the engine says what is wrong with the file, if anything is. */
-static void measure_disk(const char *model, double *bytes_per_s)
-{
-    struct stat file;
-    if (access(model, R_OK) == 0 && stat(model, &file) == 0 && file.st_size >= 1 << 20)
-        (void)eng_disk_measure(model, bytes_per_s);
-}
 
 int eng_cmd_serve(const struct eng_config *c)
 {
@@ -39,9 +27,9 @@ int eng_cmd_serve(const struct eng_config *c)
         .notify_socket = c->notify_socket,
         .watchdog_us = c->watchdog_us,
         .quiet = c->quiet,
+        .measures_disk = true,
         .signals = true,
     };
-    measure_disk(c->model, &o.disk_Bps);        /* before anything large is taken */
     int error = eng_serve_open(&s, &o);
     if (!error) {
         error = eng_serve_run(s);

@@ -1,7 +1,7 @@
 /* engine/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random
  * weights.
  *
- * In: a shape's name, and by option layers, vocabulary size, format of the experts and a seed.
+ * In: a shape's name, and by option layers, experts of a token, vocabulary size, format of the experts and a seed.
  * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
  * moe_synth(). */
 #include "engine/cli.h"
@@ -9,12 +9,11 @@
 int eng_cmd_synth(const struct eng_config *config)
 {
     struct moe_synth_options opt = {
-        .shape = config->shape, .n_layer = config->n_layer, .n_vocab = config->n_vocab,
+        .shape = config->shape, .n_layer = config->n_layer, .n_vocab = config->n_vocab, .n_used = config->n_used,
         .seed = config->seed_given ? config->sampling.seed : 0,
     };
     if (kn_format_find(config->format, &opt.format)) {
-        kn_fail(KN_EINVAL, "--format %s: there are f32, f16, bf16, q8_0, q4_k, q6_k and mxfp4",
-                config->format);
+        kn_fail(KN_EINVAL, "--format %s: there are%s", config->format, kn_format_list);
         return 2;
     }
     struct eng_progress *bar = NULL;

@@ -263,6 +263,20 @@ static int draw_seed(struct eng_config *c)
     return 0;
 }
 
+/* A folder may be said with slashes at its end; what lies beside it is named without. */
+static void trim_model(struct eng_config *c)
+{
+    static char model[ENG_PATH_BYTES];          /* parsed once, by the main thread */
+    size_t n = c->model ? strlen(c->model) : 0;
+    if (n < 2 || n >= sizeof model || c->model[n - 1] != '/')
+        return;
+    while (n > 1 && c->model[n - 1] == '/')
+        n--;
+    memcpy(model, c->model, n);
+    model[n] = 0;
+    c->model = model;
+}
+
 /* What a service manager tells those that it starts: sd_notify(3). */
 static void read_manager(struct eng_config *c)
 {
@@ -292,6 +306,7 @@ int eng_config_parse(struct eng_config *config, enum eng_command_id command, int
     if ((e = apply_environment(config, command)) < 0 || (e = apply_arguments(config, &a)) < 0 ||
         (e = eng_option_check(config, command)) < 0)
         return e;
+    trim_model(config);
     if (command == ENG_serve)
         read_manager(config);
     if (command == ENG_run && !config->seed_given)
@@ -305,7 +320,8 @@ struct eng_options eng_config_options(const struct eng_config *c)
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
         .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
-        .no_pack = c->no_pack };
+        .no_pack = c->no_pack, .lookahead = c->n_ahead,
+        .dsi = c->n_dsi == 1 ? ENG_DSI_ON : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO : ENG_DSI_OFF };
     for (int i = 0; i < c->n_draft; i++)        /* none is nobody, and costs nothing */
         if (c->draft[i].kind != ENG_DRAFT_NONE)
             o.draft[o.n_draft++] = c->draft[i];

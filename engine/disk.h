@@ -2,7 +2,10 @@
 #ifndef ENGINE_DISK_H
 #define ENGINE_DISK_H
 
-#include "kernels/core.h"
+#include "offload/offload.h"
+
+/* Memory that a measurement takes while it lasts. */
+#define ENG_DISK_BYTES ((size_t)64 << 20)
 
 /* `depth` threads read the file's megabytes, each the next that none has, for a third of a second.  fd has
  * O_DIRECT.  KN_EUNSUPPORTED, nothing said: this file cannot be read so. */
@@ -10,6 +13,9 @@ int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s);
 
 /* The same of a file by name, at the depth where disks are fast. */
 int eng_disk_measure(const char *path, double *bytes_per_s);
+
+/* The same of the largest of a model's files. */
+int eng_disk_measure_model(const struct off_files *files, double *bytes_per_s);
 
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is
  * slow.  KN_EUNSUPPORTED, nothing said: none can be made there, or none with O_DIRECT. */

@@ -2,7 +2,6 @@
  *
  * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
-#include "engine/fit_file.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "oracle" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
+#define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
@@ -105,6 +105,7 @@ void eng_draft_enter(struct eng_session *s)
 {
     if (s->engine->control)
         spec_control_begin(s->engine->control, s->seat->number);
+    s->seat->chain.n = 0;
     for (int i = 0; i < s->engine->n_drafter; i++) {
         s->seat->n_known[i] = 0;
         if (s->engine->drafter[i]->kind->enter)
@@ -121,6 +122,7 @@ void eng_draft_leave(struct eng_session *s, bool ended)
 
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
 {
+    eng_overlap_commit(s, n_new);
     for (int i = 0; i < s->engine->n_drafter; i++)
         s->engine->drafter[i]->kind->commit(s->engine->drafter[i], s, n_new, n_kept);
 }
@@ -149,6 +151,12 @@ static void share_out(struct eng_engine *e)
     }
 }
 
+void eng_draft_break(struct eng_drafter *d, int error)
+{
+    d->broken = true;
+    kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
+}
+
 /* A drafter gets its part of the nodes, and what those before it have left or have in common. */
 static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part, int n_part)
 {
@@ -157,19 +165,53 @@ static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part
     for (int k = 0; k < e->n_due; k++)
         e->n_part[k] = e->n_node[k] * (part + 1) / n_part - e->due[k]->seat->tree.n;
     int error = d->kind->draft(d, e->due, e->n_part, e->n_due, depth);
-    if (!error)
-        return;
-    d->broken = true;
-    kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
+    if (error)
+        eng_draft_break(d, error);
 }
 
 /* drafter n_drafter: all of them, for one tree. */
 static void draft(struct eng_engine *e, int drafter, int depth)
 {
     bool all = drafter == e->n_drafter;
+    for (int i = 0; i < e->n_due; i++)          /* guessed ahead, and drafted over now */
+        if (e->due[i]->seat->chain.n)
+            eng_overlap_drop(e->due[i]);
     share_out(e);
     for (int i = all ? 0 : drafter; i < (all ? e->n_drafter : drafter + 1); i++)
         ask(e, e->drafter[i], depth, all ? i : 0, all ? e->n_drafter : 1);
+}
+
+/* Where nothing is ready, who drafts at no cost may say something. */
+static void fill_in(struct eng_engine *e)
+{
+    for (int i = 0; i < e->n_drafter; i++) {
+        struct eng_drafter *d = e->drafter[i];
+        if (!d->kind->free || d->broken)
+            continue;
+        for (int k = 0; k < e->n_due; k++)
+            e->n_part[k] = e->due[k]->seat->chain.n ? 0 : e->n_node[k] - e->due[k]->seat->tree.n;
+        int error = d->kind->draft(d, e->due, e->n_part, e->n_due, FILL);
+        if (error)
+            eng_draft_break(d, error);
+    }
+}
+
+/* What was drafted beside the pass before, and as much again beside this one. */
+static void draft_beside(struct eng_engine *e, int depth, bool filled)
+{
+    for (int i = 0; i < e->n_due; i++)
+        e->n_node[i] = e->due[i]->seat->chain.n ? e->due[i]->seat->chain.n : filled ? FILL : 0;
+    share_out(e);
+    eng_overlap_lay(e, depth);
+    if (filled)
+        fill_in(e);
+}
+
+/* One, as it is read. */
+static double expert_bytes(const struct eng_engine *e)
+{
+    const struct moe_shape *s = moe_model_shape(e->model);
+    return (double)s->expert_file_bytes / s->n_expert_total;
 }
 
 /* What is not worth its row goes. */
@@ -177,11 +219,12 @@ static void cut(struct eng_engine *e)
 {
     for (int i = 0; i < e->n_due; i++) {
         struct eng_seat *seat = e->due[i]->seat;
-        int n_asked = seat->lags ? 0 : e->n_node[i];
+        int n_asked = seat->lags ? 0 : e->overlap_depth ? seat->tree.n : e->n_node[i];
         e->cut[i] = (struct spec_cut){ .session = seat->number, .tree = &seat->tree, .n_asked = n_asked };
-        e->all_lag &= n_asked == 0;
+        e->all_lag &= n_asked == 0 && !e->overlap_depth;
     }
-    spec_control_cut(e->control, e->cut, e->n_due, 0);
+    double bytes = eng_ahead_needs(e) ? expert_bytes(e) : 0;
+    spec_control_cut(e->control, e->cut, e->n_due, bytes);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
             spec_tree_prune(&e->due[i]->seat->tree, e->cut[i].keep, false);
@@ -189,7 +232,7 @@ static void cut(struct eng_engine *e)
 
 static void explain(const struct eng_engine *e)
 {
-    char line[256];
+    char line[400];
     eng_explain(e, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }
@@ -206,8 +249,26 @@ static void draft_as_decided(struct eng_engine *e, int n_beside)
     if (e->decision.drafter == SPEC_OFF)
         return;
     e->all_lag = true;
-    draft(e, e->decision.drafter, e->decision.depth);
+    if (e->decision.drafter == e->overlap_arm)
+        draft_beside(e, e->decision.depth, false);
+    else
+        draft(e, e->decision.drafter, e->decision.depth);
     cut(e);
+    eng_ahead_settle(e);
+}
+
+static void draft_as_told(struct eng_engine *e)
+{
+    for (int i = 0; i < e->n_due; i++)
+        e->n_node[i] = e->opt.gamma;
+    draft(e, e->n_drafter, e->opt.gamma);
+    eng_ahead_settle(e);
+}
+
+static void draft_always_beside(struct eng_engine *e)
+{
+    draft_beside(e, e->opt.lookahead ? e->opt.lookahead : eng_overlap_depth(e), true);
+    eng_ahead_settle(e);
 }
 
 void eng_draft(struct eng_engine *e, int n_beside)
@@ -218,32 +279,43 @@ void eng_draft(struct eng_engine *e, int n_beside)
     }
     e->all_lag = false;
     e->draft_ns = 0;
+    e->overlap_depth = 0;
+    eng_draws_clear(e);
+    eng_ahead_begin(e);
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
-    for (int i = 0; i < e->n_due; i++)
-        e->n_node[i] = e->opt.gamma;
-    if (e->opt.gamma == ENG_GAMMA_AUTO)
+    if (e->opt.dsi == ENG_DSI_ON)
+        draft_always_beside(e);
+    else if (e->opt.gamma == ENG_GAMMA_AUTO)
         draft_as_decided(e, n_beside);
     else
-        draft(e, e->n_drafter, e->opt.gamma);
+        draft_as_told(e);
     e->draft_ns = kn_now_ns() - start;
     e->stats.draft_ns += e->draft_ns;
 }
 
 /* ---- what became of it ------------------------------------------------------------------------------------ */
 
+/* Is it the controller who says how much is drafted? */
+static bool decides(const struct eng_engine *e)
+{
+    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && e->opt.dsi != ENG_DSI_ON;
+}
+
 void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
 {
     *out = (struct off_stats){ 0 };
-    if (e->control && e->opt.gamma == ENG_GAMMA_AUTO && moe_model_store(e->model))
+    if (decides(e) && moe_model_store(e->model))
         off_stats_get(moe_model_store(e->model), out);
 }
 
 void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
 {
     struct off_stats now;
-    if (!e->control || e->opt.gamma != ENG_GAMMA_AUTO || !e->n_due || e->all_lag)
+    if (e->overlap)
+        eng_overlap_learn(e, pass_ns);
+    if (!decides(e) || !e->n_due || e->all_lag)
         return;
     eng_draft_look(e, &now);
     spec_control_learn(e->control, &(struct spec_step){
@@ -251,13 +323,18 @@ void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pas
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
         .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
-        .n_beside = n_beside });
+        .n_beside = n_beside, .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
+        .n_ahead = e->overlap_depth ? eng_overlap_last(e)->n_pass : 0 });
+    eng_draft_judge(e);
 }
 
 int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
 {
     if (!e->control)
         return snprintf(out, bytes, "draft: off, there is no drafter");
+    if (e->opt.dsi == ENG_DSI_ON && e->overlap)
+        return snprintf(out, bytes, "draft: %s ahead, as --dsi says: %d guesses beside each pass",
+                        eng_overlap_drafter(e)->name, e->overlap_depth);
     if (e->opt.gamma != ENG_GAMMA_AUTO)
         return snprintf(out, bytes, "draft: %d tokens, as --gamma says", e->opt.gamma);
     return spec_decision_text(e->control, &e->decision, out, bytes);
@@ -267,12 +344,10 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
 
 static int open_control(struct eng_engine *e)
 {
-    if (e->opt.verify != SPEC_COUPLED)
-        kn_say(KN_LOG_WARN, "--verify: no drafter here draws from a distribution of its own, so the text is the "
-               "coupled one's");
     struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
                                       .most_drafted = e->n_draft_row, .rule = e->opt.verify,
-                                      .gamma = SPEC_AUTO };
+                                      .gamma = SPEC_AUTO,
+                                      .n_expert = moe_model_shape(e->model)->n_expert_total };
     size_t n = (size_t)e->opt.n_parallel;
     for (int i = 0; i < e->n_drafter; i++) {
         o.drafter[i].name = e->drafter[i]->name;
@@ -282,18 +357,20 @@ static int open_control(struct eng_engine *e)
         o.drafter[o.n_drafter].name = "all";
         o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
     }
+    e->overlap_arm = SPEC_DRAFTERS;
+    if (e->overlap && e->opt.dsi == ENG_DSI_AUTO) {
+        e->overlap_arm = o.n_drafter;
+        o.drafter[o.n_drafter].name = "ahead";
+        o.drafter[o.n_drafter].of = eng_overlap_drafter(e)->number;
+        o.drafter[o.n_drafter].ahead = true;
+        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+    }
     e->cut = kn_calloc(n, sizeof *e->cut);
     e->outcome = kn_calloc(n, sizeof *e->outcome);
     e->due_seat = kn_calloc(n, sizeof *e->due_seat);
-    if (!e->cut || !e->outcome || !e->due_seat)
+    e->unloaded = kn_calloc(ENG_DRAFTERS_MOST, sizeof *e->unloaded);
+    if (!e->cut || !e->outcome || !e->due_seat || !e->unloaded)
         return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
-    struct spec_cost_model cost;
-    if (e->opt.fit) {
-        int error = eng_fit_read(e->opt.fit, moe_model_shape(e->model), &cost);
-        if (error)
-            return error;
-        o.prior = &cost;
-    }
     return spec_control_open(&e->control, &o);
 }
 
@@ -313,11 +390,14 @@ int eng_drafters_open(struct eng_engine *e)
         (*d)->number = e->n_drafter++;
         (*d)->name = kind_name[w->kind];
     }
-    return error || !e->opt.n_draft ? error : open_control(e);
+    if (error || (error = eng_overlap_open(e)))
+        return error;
+    return e->opt.n_draft ? open_control(e) : 0;
 }
 
 void eng_drafters_close(struct eng_engine *e)
 {
+    eng_overlap_close(e);
     for (int i = 0; i < e->n_drafter; i++)
         e->drafter[i]->kind->close(e->drafter[i]);
     e->n_drafter = 0;
@@ -325,6 +405,15 @@ void eng_drafters_close(struct eng_engine *e)
     kn_free(e->cut);
     kn_free(e->outcome);
     kn_free(e->due_seat);
+    kn_free(e->unloaded);
 }
 
 void eng_set_gamma(struct eng_engine *e, int gamma) { e->opt.gamma = gamma; }
+
+void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead)
+{
+    e->opt.dsi = e->overlap ? dsi : ENG_DSI_OFF;
+    e->opt.lookahead = lookahead;
+    if (e->control && e->overlap_arm < SPEC_DRAFTERS)
+        spec_control_bar(e->control, e->overlap_arm, dsi != ENG_DSI_AUTO);
+}

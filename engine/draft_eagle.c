@@ -34,6 +34,8 @@ static const struct plan chain_plan[SPEC_DEPTHS] = {
     { 7, 0 }, { 8, 0 }, { 9, 0 }, { 10, 0 }, { 11, 0 }, { 12, 0 }, { 13, 0 }, { 14, 0 },
 };
 
+#define PLAN_WIDTH 4                            /* successors that a plan has of one guess, at most */
+
 struct shape { const struct plan *plan; int n_plan, depth; };   /* plan NULL: dynamic */
 
 static const struct shape shapes[] = {
@@ -44,6 +46,8 @@ static const struct shape shapes[] = {
 
 struct guess {
     int32_t token;
+    bool ends;                                  /* the text: nothing follows */
+    const struct spec_dist *law;                /* that it was drawn from; NULL: it was chosen */
     int parent, depth;                          /* a guess, or SPEC_ROOT; 1: follows the text */
     int plan;                                   /* its place in the plan */
     int want;                                   /* its row among those with logits, in the pass that had it */
@@ -53,8 +57,9 @@ struct guess {
 
 struct item {                                   /* a session in a draft */
     struct eng_session *s;
+    const struct shape *shape;
     int most, depth, level, width;              /* nodes it may have; levels; and done; rows of a level */
-    bool goes_on;
+    bool goes_on, draws;
     int root_want, n_scratch, n_guess, n_best, n_front, first_want;
     int best[ENG_DRAFT_NODES];                  /* [n_best] the likeliest, first first; of equals the earlier */
     int front[TOP];                             /* [n_front] whose successors are asked for */
@@ -64,21 +69,25 @@ struct item {                                   /* a session in a draft */
 
 struct draft_eagle {
     struct eng_drafter base;
-    struct shape shape;
-    bool chain, told;                           /* told: that texts have outgrown it */
+    enum eng_tree tree;
+    bool told;                                  /* that texts have outgrown it */
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
     int n_want;                                 /* at most, in a pass */
+    int n_ahead;                                /* tokens that were expected before it drafted */
     struct moe_row *row;                        /* [MOST_ROW + n_want] */
     struct item *item;                          /* [n_parallel] */
     struct item **asks;                         /* [n_want] whose row of logits it is */
+    struct spec_dist **law;                     /* [n_want] likewise, that its successors are drawn from; or NULL */
     struct spec_top *top;                       /* [n_want][TOP] by row of logits */
     int *n_top;                                 /* [n_want] */
     struct moe_result result;
 };
 
 static const struct eng_drafter_kind eagle_kind;
+
+static bool is_chain(const struct item *it) { return it->shape == &shapes[ENG_TREE_CHAIN]; }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -100,6 +109,7 @@ static void close_eagle(struct eng_drafter *base)
     kn_free(d->row);
     kn_free(d->item);
     kn_free(d->asks);
+    kn_free(d->law);
     kn_free(d->top);
     kn_free(d->n_top);
     kn_free(d);
@@ -107,14 +117,16 @@ static void close_eagle(struct eng_drafter *base)
 
 static int take_room(struct draft_eagle *d, int n_parallel)
 {
-    d->n_want = d->chain ? n_parallel : kn_max(MOST_WANT, n_parallel);
+    d->n_want = d->tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MOST_WANT, n_parallel);
     size_t n = (size_t)d->n_want;
     d->row = kn_calloc(MOST_ROW + n, sizeof *d->row);
     d->item = kn_calloc((size_t)n_parallel, sizeof *d->item);
     d->asks = kn_calloc(n, sizeof(struct item *));
+    d->law = kn_calloc(n, sizeof(struct spec_dist *));
     d->top = kn_calloc(n * TOP, sizeof *d->top);
     d->n_top = kn_calloc(n, sizeof *d->n_top);
-    return d->row && d->item && d->asks && d->top && d->n_top ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
+    return d->row && d->item && d->asks && d->law && d->top && d->n_top
+               ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
 }
 
 int eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
@@ -122,9 +134,8 @@ int eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const s
     struct draft_eagle *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &eagle_kind, .engine = e };
-    d->shape = shapes[w->tree];
-    d->chain = w->tree == ENG_TREE_CHAIN;
+    d->base = (struct eng_drafter){ .kind = &eagle_kind, .engine = e, .can_draw = true };
+    d->tree = w->tree;
     int error = take_room(d, e->opt.n_parallel);
     if (error || (error = moe_file_open(&d->file, w->file)) ||
         (error = moe_model_open(&d->model, d->file,
@@ -143,7 +154,8 @@ static struct eng_extra need(const struct eng_drafter *base)
     struct moe_context_options one = context_options(d, 1);
     return (struct eng_extra){
         .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
-        .slot = moe_kv_slot_bytes(d->model, one.kv) + moe_feature_bytes(base->engine->model, one.kv) };
+        .slot = moe_kv_slot_bytes(d->model, one.kv) + moe_feature_bytes(base->engine->model, one.kv),
+        .kept = moe_feature_bytes(base->engine->model, one.kv) };
 }
 
 static int load(struct eng_drafter *base)
@@ -172,6 +184,7 @@ static void ask(struct draft_eagle *d, struct item *it, int guess, int *n_want)
         it->first_want = *n_want;
     it->front[it->n_front++] = guess;
     *(guess == SPEC_ROOT ? &it->root_want : &it->guess[guess].want) = *n_want;
+    d->law[*n_want] = it->draws ? eng_draws_take(d->base.engine) : NULL;
     d->asks[(*n_want)++] = it;
 }
 
@@ -181,7 +194,7 @@ static void lay_text(struct draft_eagle *d, struct item *it, int n_behind, int *
 {
     struct eng_session *s = it->s;
     int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row;
-    int at = kn_min(eng_draft_first_unknown(&d->base, s), s->n_token - 1), from = at;
+    int at = kn_min(eng_draft_first_unknown(&d->base, s, s->n_token), s->n_token - 1), from = at;
     while (at < s->n_token && room > 0) {
         int n = eng_draft_span(s, at, s->n_token, room);
         if (n == 0)
@@ -270,6 +283,21 @@ static void weigh(const struct item *it, struct spec_top *top, int n)
         top[i].logprob = (float)kn_log(key[i] > sum * 1e-30 ? key[i] / sum : 1e-30);
 }
 
+/* As many draws as the plan has successors of any guess, each of the whole distribution. */
+static int draw(const struct draft_eagle *d, const struct item *it, int i, struct spec_sampler *sampler,
+                const float *logits, struct spec_top *top)
+{
+    const struct eng_session *s = it->s;
+    int guess = it->front[i - it->first_want], n = is_chain(it) ? 1 : PLAN_WIDTH;
+    if (!d->law[i] || eng_draws_keep(d->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
+        return 0;
+    for (int k = 0; k < n; k++) {
+        struct spec_choice c = eng_draws_token(&d->base, s, d->law[i], (guess + 1) * TOP + k);
+        top[k] = (struct spec_top){ c.token, c.logprob };
+    }
+    return n;
+}
+
 static void choose_row(void *arg, int i, int thread)
 {
     struct draft_eagle *d = arg;
@@ -277,7 +305,11 @@ static void choose_row(void *arg, int i, int thread)
     struct spec_sampler *sampler = d->base.engine->chooser[thread].sampler;
     const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
     struct spec_top *top = d->top + (size_t)i * TOP;
-    if (d->chain) {
+    if (it->draws) {
+        d->n_top[i] = draw(d, it, i, sampler, logits, top);
+        return;
+    }
+    if (is_chain(it)) {
         d->n_top[i] = choose(it, sampler, logits, top);
         return;
     }
@@ -288,13 +320,15 @@ static void choose_row(void *arg, int i, int thread)
 }
 
 /* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself
- * says it, or not. */
-static void add_guess(struct draft_eagle *d, struct item *it, int parent, const struct spec_top *top, int plan)
+ * says it, or not.  What was drawn stays all the same; plans are no larger than there is room. */
+static void add_guess(struct draft_eagle *d, struct item *it, int parent, const struct spec_top *top, int plan,
+                      const struct spec_dist *law)
 {
+    bool ends = eng_vocab_is_stop(d->base.engine->vocab, top->token);
     float before = parent == SPEC_ROOT ? 1 : it->guess[parent].survival;
     float survival = before * (float)kn_exp(top->logprob);
     int at = it->n_best;
-    if (eng_vocab_is_stop(d->base.engine->vocab, top->token))
+    if (ends && !law)
         return;
     while (at > 0 && it->guess[it->best[at - 1]].survival < survival)
         at--;
@@ -303,8 +337,8 @@ static void add_guess(struct draft_eagle *d, struct item *it, int parent, const 
     it->n_best = kn_min(it->n_best + 1, it->most);
     memmove(it->best + at + 1, it->best + at, (size_t)(it->n_best - at - 1) * sizeof *it->best);
     it->best[at] = it->n_guess;
-    it->guess[it->n_guess++] = (struct guess){ .token = top->token, .parent = parent, .depth = it->level + 1,
-                                               .plan = plan, .survival = survival };
+    it->guess[it->n_guess++] = (struct guess){ .token = top->token, .ends = ends, .law = law, .parent = parent,
+                                               .depth = it->level + 1, .plan = plan, .survival = survival };
 }
 
 static void add_successors(struct draft_eagle *d, struct item *it, int i)
@@ -312,20 +346,22 @@ static void add_successors(struct draft_eagle *d, struct item *it, int i)
     int parent = it->front[i], want = it->first_want + i;
     int plan = parent == SPEC_ROOT ? SPEC_ROOT : it->guess[parent].plan;
     const struct spec_top *top = d->top + (size_t)want * TOP;
-    for (int k = 0; !d->shape.plan && k < d->n_top[want]; k++)
-        add_guess(d, it, parent, &top[k], 0);
-    for (int k = 0; k < kn_min(d->shape.n_plan, it->most); k++)
-        if (d->shape.plan[k].parent == plan && d->shape.plan[k].rank < d->n_top[want])
-            add_guess(d, it, parent, &top[d->shape.plan[k].rank], k);
+    const struct shape *shape = it->shape;
+    for (int k = 0; !shape->plan && k < d->n_top[want]; k++)
+        add_guess(d, it, parent, &top[k], 0, NULL);
+    for (int k = 0; k < kn_min(shape->n_plan, it->most); k++)
+        if (shape->plan[k].parent == plan && shape->plan[k].rank < d->n_top[want])
+            add_guess(d, it, parent, &top[shape->plan[k].rank], k, d->law[want]);
 }
 
 /* Whether a guess is to be continued. */
-static bool continues(const struct draft_eagle *d, const struct item *it, const struct guess *g)
+static bool continues(const struct item *it, const struct guess *g)
 {
-    bool any = !d->shape.plan;
-    for (int k = 0; k < kn_min(d->shape.n_plan, it->most) && !any; k++)
-        any = d->shape.plan[k].parent == g->plan;
-    return any && g->depth == it->level;
+    const struct shape *shape = it->shape;
+    bool any = !shape->plan;
+    for (int k = 0; k < kn_min(shape->n_plan, it->most) && !any; k++)
+        any = shape->plan[k].parent == g->plan;
+    return any && !g->ends && g->depth == it->level;
 }
 
 static void extend(struct draft_eagle *d, struct item *it)
@@ -336,14 +372,25 @@ static void extend(struct draft_eagle *d, struct item *it)
     it->level++;
     it->n_front = 0;
     for (int i = 0; i < it->n_best && it->n_front < it->width && it->level < it->depth; i++)
-        if (continues(d, it, &it->guess[it->best[i]]))
+        if (continues(it, &it->guess[it->best[i]]))
             it->front[it->n_front++] = it->best[i];
     it->goes_on = it->n_front > 0;
-    if (d->chain && it->goes_on)                /* penalties look at the guesses as well */
+    if (is_chain(it) && it->goes_on)                /* penalties look at the guesses as well */
         it->s->token[it->s->n_token + it->level - 1] = it->guess[it->front[0]].token;
 }
 
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
+
+/* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
+static void expect(struct draft_eagle *d, int n_item)
+{
+    struct eng_engine *e = d->base.engine;
+    e->ahead.n = d->n_ahead;
+    for (int i = 0; i < n_item; i++)
+        for (int k = 0; k < d->item[i].n_best; k++)
+            eng_ahead_add(e, d->item[i].guess[d->item[i].best[k]].token);
+    eng_ahead_ask(e);
+}
 
 /* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
 static int draft_level(struct draft_eagle *d, int n_item)
@@ -361,22 +408,35 @@ static int draft_level(struct draft_eagle *d, int n_item)
     for (int i = 0; i < n_item; i++)
         if (d->item[i].goes_on)
             extend(d, &d->item[i]);
+    expect(d, n_item);
     return n_want;
 }
 
-/* Parents stand before children there. */
+/* Parents stand before children there.  What was drawn, in the order in which it was drawn: by how likely it is
+ * would be no order that chance has chosen. */
 static void plant(struct draft_eagle *d, struct item *it)
 {
+    struct spec_tree *t = &it->s->seat->tree;
+    uint8_t source = (uint8_t)(1 << d->base.number);
     for (int i = 0; i < it->n_best; i++) {
-        struct guess *g = &it->guess[it->best[i]];
+        struct guess *g = &it->guess[it->draws ? i : it->best[i]];
         int parent = g->parent == SPEC_ROOT ? SPEC_ROOT : it->guess[g->parent].node;
         g->node = SPEC_END;
         if (parent != SPEC_END)
-            g->node = spec_tree_add(&it->s->seat->tree, parent, g->token, g->survival,
-                                    (uint8_t)(1 << d->base.number));
+            g->node = g->law ? spec_tree_draw(t, parent, g->token, g->law, g->survival, source)
+                             : spec_tree_add(t, parent, g->token, g->survival, source);
         if (g->node < 0)
             g->node = SPEC_END;
     }
+}
+
+/* A dynamic tree is what it is because of what was guessed, so nothing of it may be drawn. */
+static const struct shape *shape_of(const struct draft_eagle *d, bool draws)
+{
+    bool chain = d->base.engine->opt.verify == SPEC_BLOCK;
+    if (draws && d->tree == ENG_TREE_DYNAMIC)
+        return &shapes[chain ? ENG_TREE_CHAIN : ENG_TREE_STATIC];
+    return &shapes[d->tree];
 }
 
 /* How deep a draft of s may be: a head has learnt so many positions, and beyond them guesses badly. */
@@ -387,7 +447,7 @@ static int depth_of(struct draft_eagle *d, const struct eng_session *s, int n_no
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: texts beyond them go without its drafts",
                moe_file_path(d->file), moe_model_shape(d->model)->n_ctx_train);
     d->told |= left < 1;
-    return kn_min(kn_min(n_node, left), kn_min(depth, d->shape.depth));
+    return kn_min(kn_min(n_node, left), kn_min(depth, shape_of(d, eng_draws(s))->depth));
 }
 
 static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
@@ -401,6 +461,8 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
             continue;
         n_item++;
         it->s = s[i];
+        it->draws = eng_draws(s[i]);
+        it->shape = shape_of(d, it->draws);
         it->most = n_node[i];
         it->depth = deep;
         it->goes_on = true;
@@ -408,6 +470,7 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     }
     for (int i = 0; i < n_item; i++)
         d->item[i].width = kn_min(TOP, d->n_want / n_item);
+    d->n_ahead = base->engine->ahead.n;
     while (going > 0)
         going = draft_level(d, n_item);
     for (int i = 0; i < n_item && !going; i++)

@@ -23,12 +23,12 @@ void eng_draft_mark(struct eng_drafter *d, struct eng_session *s, int from, int 
 
 /* Others may have gone further in blocks that are shared; and a block may have been given up for another that
  * holds the same, but not this drafter's part of it. */
-int eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s)
+int eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s, int n_text)
 {
     int at = 0, n = *eng_draft_known(d, s), bit = 1 << d->number;
     while (at < s->path.n_kept && *mark_of(d, s, at) & bit)
         at += ENG_KV_BLOCK;
-    return at < s->path.n_kept || n < at || n > s->n_token ? at : n;
+    return at < s->path.n_kept || n < at || n > n_text ? at : n;
 }
 
 int eng_draft_span(const struct eng_session *s, int at, int n_text, int room)

@@ -2,8 +2,11 @@
  *
  * It chooses as the large one will, with the same parameters and the same noise, so that where the two agree
  * on a distribution they agree on the token.  Its keys and values lie at the slots of the session's path,
- * in memory of its own.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
- * session whose text it has not caught up with goes without a draft meanwhile. */
+ * in memory of its own.  Where drafts are to be drawn (draws.c) it draws instead, from its own distribution
+ * under those parameters.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
+ * session whose text it has not caught up with goes without a draft meanwhile.
+ *
+ * Beside the large one's pass the same goes on from the end of what the session's chain has (overlap.c). */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -15,7 +18,9 @@ struct item {                                   /* a session in a draft */
     int most, n;                                /* tokens it may have, and has: they follow the text */
     int node;                                   /* of the last of them in the tree */
     float survival;                             /* of all of them together, as this model sees it */
-    bool goes_on;
+    struct eng_chain *chain;                    /* beside a pass: where they go; NULL: to the tree */
+    struct spec_dist *law;                      /* that the next is drawn from; NULL: it is chosen */
+    bool fresh, goes_on;                        /* fresh: it has had no row yet */
 };
 
 struct draft_model {
@@ -24,6 +29,7 @@ struct draft_model {
     struct moe_model *model;
     struct moe_context *context;
     struct moe_row *row;                        /* [MOST_ROW + n_parallel] */
+    bool beside;                                /* a pass of the large one */
     struct item *item;                          /* [n_parallel] */
     struct spec_choice *choice;                 /* [n_parallel] by row of logits */
     struct item **chooses;                      /* [n_parallel] */
@@ -90,7 +96,8 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const s
     int error = 0;
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &model_kind, .engine = e };
+    d->base = (struct eng_drafter){ .kind = &model_kind, .engine = e, .can_draw = true, .team = e->team,
+                                    .chooser = e->chooser };
     d->row = kn_calloc(MOST_ROW + n, sizeof *d->row);
     d->item = kn_calloc(n, sizeof *d->item);
     d->choice = kn_calloc(n, sizeof *d->choice);
@@ -99,6 +106,9 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const s
         error = kn_fail(KN_ENOMEM, "no memory for a drafter");
     if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(e, d, w->file)))
         error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = e->opt.isa });
+    if (!error && moe_model_shape(d->model)->state_bytes)
+        error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: it knows a text by a state, which goes one way; --draft "
+                        "model: takes a model whose layers all attend", w->file);
     if (!error && moe_model_shape(d->model)->n_ctx_train < e->opt.n_ctx)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: beyond them it will draft poorly", w->file,
                moe_model_shape(d->model)->n_ctx_train);
@@ -140,8 +150,10 @@ static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, i
     int *n = eng_draft_known(base, s), before = s->n_token - n_new, mine = 0;
     while (mine < n_kept && seat->tree.source[seat->verify.path[mine]] >> base->number & 1)
         mine++;
+    if (base == eng_overlap_drafter(base->engine))
+        mine = kn_max(mine, seat->n_held);
     *n = kn_min(*n, before + mine);
-    eng_draft_mark(base, s, kn_max(before - 1, 0), *n);
+    eng_draft_mark(base, s, kn_max(before - 1, 0), kn_min(*n, s->n_token));
 }
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
@@ -169,12 +181,14 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
 static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n_text = it->s->n_token + it->n, at = *eng_draft_known(&d->base, it->s);
-    if (it->n == 0)
-        at = eng_draft_first_unknown(&d->base, it->s);
+    if (it->fresh)
+        at = kn_min(eng_draft_first_unknown(&d->base, it->s, n_text), n_text - 1);
+    it->fresh = false;
     at = lay_text(d, it->s, at, n_text, n_behind, n_row);
     *eng_draft_known(&d->base, it->s) = at;
     it->goes_on = at == n_text;
     it->s->seat->lags |= !it->goes_on;
+    it->law = it->goes_on && eng_draws(it->s) ? eng_draws_take(d->base.engine) : NULL;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }
@@ -186,23 +200,38 @@ static void choose_item(void *arg, int i, int thread)
     struct eng_session *s = it->s;
     int n = s->n_token + it->n;
     const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
-    it->goes_on = !spec_sample(d->base.engine->chooser[thread].sampler, &s->sampling, logits, s->token, n, n,
-                               &d->choice[i]);
+    struct spec_sampler *sampler = d->base.chooser[thread].sampler;
+    if (!eng_draws(s)) {
+        it->goes_on = !spec_sample(sampler, &s->sampling, logits, s->token, n, n, &d->choice[i]);
+        return;
+    }
+    it->goes_on = it->law && !eng_draws_keep(it->law, sampler, s, n, logits);
+    if (it->goes_on)
+        d->choice[i] = eng_draws_token(&d->base, s, it->law, it->n);
 }
 
-/* A token that ends the text needs no row: the model itself says it, or not. */
+/* A token that ends the text needs no row: the model itself says it, or not.  What was drawn stays all the same. */
 static void extend(struct draft_model *d, struct item *it, const struct spec_choice *c)
 {
     struct eng_session *s = it->s;
     struct spec_tree *t = &s->seat->tree;
+    uint8_t source = (uint8_t)(1 << d->base.number);
+    bool ends = eng_vocab_is_stop(d->base.engine->vocab, c->token);
+    int node = -1;
     it->survival *= (float)kn_exp(c->logprob);
-    int node = eng_vocab_is_stop(d->base.engine->vocab, c->token)
-                   ? -1 : spec_tree_add(t, it->node, c->token, it->survival, (uint8_t)(1 << d->base.number));
-    it->goes_on = node >= 0;
-    if (node < 0)
+    if (it->chain && !ends)
+        eng_chain_add(it->chain, c->token, (float)kn_exp(c->logprob));
+    else if (it->law)
+        node = spec_tree_draw(t, it->node, c->token, it->law, it->survival, source);
+    else if (!ends)
+        node = spec_tree_add(t, it->node, c->token, it->survival, source);
+    it->goes_on = (it->chain || node >= 0) && !ends;
+    if (!it->goes_on)
         return;
     s->token[s->n_token + it->n++] = c->token;
     it->node = node;
+    if (!it->chain)                             /* beside a pass its experts are what the disk is busy with */
+        eng_ahead_add(d->base.engine, c->token);
     it->goes_on = it->n < it->most;
 }
 
@@ -218,10 +247,12 @@ static int draft_token(struct draft_model *d, int n_item)
     int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
     if (error || (error = moe_rows_status(&d->result, 0, n_row)))
         return error;
-    kn_parallel_for(d->base.engine->team, n_want, choose_item, d);
+    kn_parallel_for(d->base.team, n_want, choose_item, d);
     for (int i = 0; i < n_want; i++)
         if (d->chooses[i]->goes_on)
             extend(d, d->chooses[i], &d->choice[i]);
+    if (!d->beside)
+        eng_ahead_ask(d->base.engine);
     return n_want;
 }
 
@@ -232,11 +263,34 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     for (int i = 0; i < n; i++)
         if (n_node[i] > 0)
             d->item[n_item++] = (struct item){ .s = s[i], .most = kn_min(n_node[i], depth), .node = SPEC_ROOT,
-                                               .survival = 1, .goes_on = true };
+                                               .survival = 1, .fresh = true, .goes_on = true };
+    moe_context_set_team(d->context, base->team);
     while (going > 0)
         going = draft_token(d, n_item);
     return going;
 }
 
+static int draft_beside(struct eng_drafter *base, struct eng_session **s, const int *n_more, int n,
+                       const atomic_bool *stop, int *n_pass)
+{
+    struct draft_model *d = (struct draft_model *)base;
+    int n_item = 0, going = 1;
+    for (int i = 0; i < n; i++) {
+        struct eng_chain *chain = &s[i]->seat->chain;
+        if (n_more[i] == 0)
+            continue;
+        memcpy(s[i]->token + s[i]->n_token, chain->token, (size_t)chain->n * sizeof *chain->token);
+        d->item[n_item++] = (struct item){ .s = s[i], .most = chain->n + n_more[i], .n = chain->n, .chain = chain,
+                                           .fresh = true, .goes_on = true };
+    }
+    d->beside = true;
+    moe_context_set_team(d->context, base->team);
+    for (*n_pass = 0; n_item && going > 0 && !(*n_pass && atomic_load(stop)); *n_pass += going > 0)
+        going = draft_token(d, n_item);
+    d->beside = false;
+    return going < 0 ? going : 0;
+}
+
 static const struct eng_drafter_kind model_kind = {
-    .name = "model", .commit = commit, .draft = draft, .close = close_model, .load = load, .need = need };
+    .name = "model", .commit = commit, .draft = draft, .overlap = draft_beside, .close = close_model, .load = load,
+    .need = need };

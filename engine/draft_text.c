@@ -69,7 +69,7 @@ static struct eng_extra need(const struct eng_drafter *base)
 }
 
 static const struct eng_drafter_kind text_kind = {
-    .name = "text", .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
+    .name = "text", .free = true, .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
     .need = need };
 
 static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)

@@ -213,6 +213,9 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
     if (o->n_target < 1 || o->n_target >= SPEC_DSI_WORKERS || o->lookahead < 0 || o->lookahead > MOST_LOOKAHEAD)
         return kn_fail(KN_EINVAL, "%d targets, %d tokens ahead; 1 to %d and 0 to %d are possible", o->n_target,
                        o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
+    if (moe_model_shape(e->model)->state_bytes)
+        return kn_fail(KN_EUNSUPPORTED, "--dsi: %s knows a text by a state, which goes one way, and a worker goes "
+                       "back: leave --dsi out", e->opt.model);
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");

@@ -19,6 +19,8 @@
 #include "moe/moe.h"
 #include "speculative/speculative.h"
 
+#define ENG_VERSION "0.1.0"
+
 struct eng_engine;
 struct gr_tokens;                               /* engine/grammar/grammar.h */
 struct eng_session;
@@ -51,18 +53,21 @@ struct eng_options {
     size_t host_mem;                            /* everything the process takes; 0: what is free */
     size_t aside;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
-    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.8 */
+    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.7 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
+    int n_tell;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
+    enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO } dsi;    /* draft while a pass verifies: overlap.c */
+    int lookahead;                              /* guesses beside a pass; 0: as it leaves time for */
     enum spec_rule verify;
     const char *fit;                            /* what `fit` found of this model, a file; or NULL */
     bool explain;                               /* say when another decides who drafts, and why */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */
-    struct off_progress *progress;              /* may be NULL */
+    struct off_progress *progress;              /* of opening, which its stop ends; may be NULL */
 };
 
 int  eng_open(struct eng_engine **out, const struct eng_options *opt);
@@ -80,10 +85,16 @@ const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* N
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
 int eng_n_ctx(const struct eng_engine *e);
+
+/* What the bytes of an answer depend on beside its request, in one word: the program, the model's weights, how
+ * keys and values are kept.  The same word, the same bytes. */
+enum { ENG_FINGERPRINT_BYTES = 48 };
+int  eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
 int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
 
-/* As the option, from the next step on; at most what the engine was opened with. */
+/* As the options, from the next step on; at most what the engine was opened with. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
+void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead);
 
 /* One line: whether the last pass drafted, and why. */
 int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
@@ -101,6 +112,8 @@ struct eng_request {
     struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
     const struct gr_grammar *grammar;           /* of the tokens to come, or NULL; outlives the session's run */
     int n_top;                                  /* likeliest tokens to tell of each, at most ENG_TOP */
+    bool tells_prompt;                          /* how likely the prompt's own tokens were, too: nothing of it is */
+    int n_prompt_top;                           /* found computed then; and so many of the likeliest beside each */
     int priority;                               /* higher goes first, and takes the place of lower */
     uint64_t user;                              /* whose tokens these are: users get the same share */
     uint64_t salt;                              /* KV is shared only among sessions of one salt */
@@ -116,6 +129,8 @@ enum eng_finish {
 struct eng_event {                              /* a session got a token, or ended */
     struct eng_session *session;
     int32_t token;                              /* ENG_NO_TOKEN: none */
+    bool of_prompt;                             /* a token that was given: from the second on, in order, before */
+    int rank;                                   /* any other event; and 1 where none was likelier */
     float logprob;
     const struct spec_top *top;                 /* [n_top] of the request; valid until the next step */
     int n_top;
@@ -145,6 +160,7 @@ struct eng_stats {
     uint64_t n_cache_asked, n_cache_found;      /* prompt tokens looked for, and found computed */
     uint64_t n_draft, n_draft_kept;             /* tokens drafted and verified; of them, kept */
     uint64_t draft_ns;
+    uint64_t overlap_ns, overlap_wait_ns;           /* drafting while passes ran; what passes then waited for it */
     int n_running, n_waiting;                   /* sessions, now */
     int n_kv_block, n_kv_used;                  /* of sessions that run; what is only kept is free */
 };

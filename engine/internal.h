@@ -22,6 +22,7 @@ struct eng_block {
     int32_t older, newer;                       /* kept ones without users */
     int32_t same_hash;                          /* next in the table's list */
     uint8_t drafted;                            /* bit i: drafter i has keys and values for all of it */
+    int32_t state;                              /* of kept ones: the kept state of its end; -1: none */
     uint64_t salt;
     uint64_t key[2];                            /* of the salt and all tokens up to this block's end */
     int32_t token[ENG_KV_BLOCK];
@@ -29,6 +30,9 @@ struct eng_block {
 
 /* What the lists take of memory for each slot: a block, its place on the stack, two in the table. */
 #define ENG_KV_SLOT_BYTES ((sizeof(struct eng_block) + 5 * sizeof(int32_t) + ENG_KV_BLOCK - 1) / ENG_KV_BLOCK)
+
+/* What a model with states knew at the end of a kept block. */
+struct eng_kept_state { int32_t block; uint64_t used; };        /* block -1: free, -2: taken, not put yet */
 
 struct eng_kv {
     struct eng_block *block;                    /* [n_block] */
@@ -38,6 +42,9 @@ struct eng_kv {
     int n_free;                                 /* unused ones, and kept ones without users */
     int32_t oldest, newest;                     /* of those */
     int32_t first_child;                        /* blocks that begin a text */
+    struct eng_kept_state *state;               /* [n_state] */
+    int n_state;
+    uint64_t n_state_use;                       /* a clock */
     uint64_t secret[2];                         /* so that nobody can choose texts whose keys meet */
 };
 
@@ -78,6 +85,27 @@ void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);
 /* Gives everything back; the first n positions stay known while there is room, a part of a block too. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
 
+/* As eng_kv_pin_like() does: a kept block that stays. */
+void eng_kv_pin(struct eng_kv *kv, int32_t block);
+
+/* states.c: of a text that a model with states knows, it can go on where a state was kept. */
+int  eng_states_open(struct eng_kv *kv, int n);
+
+/* The furthest kept state on the way of token[n], and what leads there. */
+struct eng_known {
+    int state;                                  /* -1: none */
+    int n_whole;                                /* positions in whole blocks */
+    int32_t tail;                               /* block of the n_tail beyond; -1: none */
+    int n_tail;
+    int n_seen;                                 /* positions of which whole blocks are kept, with a state or without */
+};
+void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
+                     struct eng_known *out);
+
+int  eng_states_take(struct eng_kv *kv);        /* a place for one, the one unused longest goes; -1: there is none */
+void eng_states_put(struct eng_kv *kv, int state, int32_t block);       /* what was taken is of this block's end */
+void eng_states_drop(struct eng_kv *kv, int state);                     /* it is not, or no more */
+
 /* prefix.c: the tree of kept blocks and the table of their keys. */
 void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t salt, const int32_t *token,
                     int n);
@@ -89,27 +117,42 @@ int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, 
 /* ---- pace.c: how much of prompts a pass takes beside tokens that people wait for ------------------ */
 
 #define ENG_PACE_SIZES 14                       /* powers of two */
+#define ENG_PACE_DUE   128
+
+struct eng_cost { double ns; int n_pass; };      /* from so many passes; 0: not known yet */
 
 struct eng_pace {
     double stretch;                             /* such a pass may take this many times one without */
-    double base_ns[ENG_PACE_SIZES];             /* of a pass without prompts, by rows; 0: not known yet */
-    double row_ns[ENG_PACE_SIZES];              /* that one row of a prompt adds, by how many there are */
+    struct eng_cost base[ENG_PACE_DUE];         /* a pass without prompts, by rows */
+    struct eng_cost guess[ENG_PACE_DUE];        /* the same, by passes with few rows of prompts */
+    struct eng_cost row[ENG_PACE_SIZES];        /* what one row of a prompt adds, by how many there are */
+    struct eng_cost alone[ENG_PACE_SIZES];      /* what one takes of a pass that has no others */
 };
 
+/* Rows count here as rows at the beginning of a text; behind much of it one is as dear as several. */
 void eng_pace_init(struct eng_pace *p, double stretch);
-/* Rows of prompts in a pass with n_due others, at most `most`. */
-int  eng_pace_rows(const struct eng_pace *p, int n_due, int most);
+/* Rows of the prompts of n_read in a pass with n_due others, at most `most`. */
+int  eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most);
 void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns);
 
 /* ---- seats: what a session has while it advances ------------------------------------------------------ */
 
 #define ENG_DRAFT_NODES 64                      /* of one session's draft */
 
+/* Guesses that follow a text one after the other, made while the pass before them still runs: overlap.c. */
+struct eng_chain {
+    int n;
+    int32_t token[ENG_DRAFT_NODES];
+    float odds[ENG_DRAFT_NODES];                /* that it is right if those before it are, as its drafter sees it */
+};
+
 struct eng_seat {
     int number;
     int32_t *slot;                              /* [n_ctx + 1 + ENG_DRAFT_NODES] the path's */
     struct spec_tree tree;                      /* the draft of the pass under way */
     struct spec_verify verify;                  /* and what became of it */
+    struct eng_chain chain;
+    int n_held;                                 /* of the tokens that came last, and of the chain: as was guessed */
     int32_t *tail;                              /* [ENG_DRAFT_TAILS] slots of each node's branch */
     struct gr_state *grammar;                   /* along the walk; NULL: no grammars */
     int n_known[ENG_DRAFTERS_MOST];             /* tokens that each drafter has taken in */
@@ -119,6 +162,8 @@ struct eng_seat {
 #define ENG_DRAFT_TAILS (ENG_DRAFT_NODES * (ENG_DRAFT_NODES + 1) / 2)
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
+
+#define ENG_MARKS 6
 
 struct eng_share { uint64_t user, served; int n_running; };     /* n_running 0: free */
 
@@ -141,9 +186,22 @@ struct eng_session {
     const struct gr_grammar *grammar;           /* or NULL */
     struct gr_state *grammar_state;             /* of all tokens so far */
     int n_top;
+    bool tells_prompt;
+    int n_prompt_top, n_prompt_told;            /* told: the first so many tokens, and the very first never */
     const int32_t *told;                        /* [n_told] what it will say, for the oracle; the caller's */
     int n_told;
+    int branch;                                 /* up to here its text was known to others; 0: none of it */
+    int mark[ENG_MARKS], n_mark;                /* positions where the pass under way had better keep the state */
+    struct eng_saved { int position, state; } saved[ENG_MARKS];         /* and where it does */
+    int n_saved;
     int first_row, n_row, want;                 /* of the pass under way, without drafts; want -1: no logits */
+};
+
+/* A row of a prompt whose next token is told. */
+struct eng_teller {
+    struct eng_session *session;
+    int at, want;                               /* the token; the row of logits */
+    struct spec_known known;
 };
 
 /* What one thread needs to choose a token. */
@@ -151,6 +209,24 @@ struct eng_chooser {
     struct spec_sampler *sampler;
     struct gr_scratch *scratch;                 /* NULL: no grammars */
     uint32_t *mask;
+};
+
+/* ahead.c: what the rows of a pass are expected to need. */
+#define ENG_RECALL 8192                         /* tokens whose experts are remembered, at most */
+
+struct eng_ahead {
+    int32_t *token;                             /* [n_chunk + n_draft_row] expected: of texts, then of drafts */
+    int n, n_text;
+    struct spec_need *need;                     /* [n_draft_row] of nodes, session by session */
+    int32_t *expert;                            /* [n_draft_row * n_layer * n_used] theirs */
+    bool *brought;                              /* [n_expert_total] texts need it; false between calls */
+};
+
+/* draws.c: what the tokens of a draft were drawn from. */
+struct eng_draws {
+    struct spec_dist *law;                      /* [n_most] */
+    float *weight;                              /* [n_most][n_vocab] theirs */
+    int n, n_most, n_vocab;                     /* n_most 0: nobody draws */
 };
 
 struct eng_engine {
@@ -173,6 +249,9 @@ struct eng_engine {
     uint64_t n_arrival;
     struct eng_drafter *drafter[ENG_DRAFTERS_MOST];     /* [n_drafter] */
     int n_drafter;
+    struct eng_drafter *unloaded;               /* [ENG_DRAFTERS_MOST] stand where one was that is gone */
+    struct spec_cost_model cost;                /* as foreseen; all 0: nobody asked */
+    double due_mean;                            /* sequences due, lately */
     struct spec_control *control;               /* NULL: no drafters */
     struct spec_decision decision;              /* of the pass under way */
     struct spec_cut *cut;                       /* [n_parallel] */
@@ -180,16 +259,26 @@ struct eng_engine {
     int *due_seat;                              /* [n_parallel] their seats' numbers */
     uint64_t draft_ns;                          /* of the pass under way */
     bool all_lag;                               /* it was to have drafts, and says nothing of what they are worth */
+    struct eng_overlap *overlap;                  /* NULL: nobody drafts while a pass runs */
+    int overlap_arm;                              /* of the controller: to draft ahead */
+    int overlap_depth;                            /* guesses beside the pass under way; 0: none */
     struct off_stats store_then;                /* before the pass under way */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
+    int n_recall;                               /* tokens whose experts are remembered; 0: nothing looks ahead */
+    struct eng_ahead ahead;
+    struct eng_draws draws;
     bool features;                              /* a drafter reads what the model thinks */
     struct eng_chooser *chooser;                /* [threads] */
     struct eng_session **due;                   /* [n_parallel] of the pass under way */
     int n_due;
     int *n_node, *n_part;                       /* [n_parallel] that its draft may have; from one drafter */
+    double position_cost;                       /* what a row's position adds to it, of a row's own */
+    double prompt_weight;                       /* rows of prompts in the pass under way, so counted */
     int *choice_status;                         /* [n_parallel] */
-    struct spec_top *top;                       /* [n_parallel + n_draft_row][ENG_TOP] by row of logits */
+    struct spec_top *top;                       /* [n_parallel + n_draft_row + n_tell][ENG_TOP] by row of logits */
+    struct eng_teller *teller;                  /* [n_teller] of the pass under way, at most n_tell */
+    int n_teller;
     int32_t *stop;                              /* [n_stop] the tokens that end a text */
     int n_stop;
     struct moe_result result;                   /* of the pass under way */
@@ -204,7 +293,18 @@ void eng_schedule_enter(struct eng_session *s, uint64_t user);  /* it runs from 
 void eng_schedule_leave(struct eng_session *s);                 /* it has ended: seat, KV and share go back */
 void eng_schedule_served(struct eng_session *s, int n_row);
 
+/* keep_state.c: which states are kept, of a model that has them. */
+bool eng_has_states(const struct eng_engine *e);
+void eng_state_find(struct eng_session *s, int n);      /* goes on from what is known of its first n tokens */
+bool eng_state_waits(struct eng_session *s, struct eng_session *t);     /* for what t is about to compute */
+void eng_state_mark(struct eng_session *s, int position);       /* here a state is to be kept; a whole block's end */
+void eng_state_mark_prompt(struct eng_session *s);
+int  eng_state_copy_to(struct eng_session *s, int n_tok);       /* where a row's state is to be copied to; 0: nowhere */
+void eng_state_saved(struct eng_session *s);            /* the pass has done so; its blocks are kept */
+void eng_state_leave(struct eng_session *s);            /* eng_kv_leave(); of any model */
+
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
+bool eng_session_tells(const struct eng_session *s);    /* of its prompt, something is still to be told */
 
 /* Says what is wrong with a request, whatever session gets it. */
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
@@ -219,6 +319,7 @@ void eng_request_sampling(const struct eng_engine *e, const struct eng_request *
  * the slots of the session's path: what is true of a slot is true there too. */
 struct eng_drafter_kind {
     const char *name;
+    bool free;                                  /* a draft takes no time worth naming */
     /* The session has got a seat; or loses it.  NULL: nothing is to be done. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
     void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
@@ -226,6 +327,11 @@ struct eng_drafter_kind {
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
     int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
+    /* Adds n_more[i] guesses to the chain of s[i], a pass of its own for each, until *stop, but one at least;
+     * n_pass: how many passes.  The model's own pass runs meanwhile: it writes nothing but the chains, what is
+     * its own, and the tokens behind the text.  NULL: it cannot. */
+    int  (*overlap)(struct eng_drafter *d, struct eng_session **s, const int *n_more, int n, const atomic_bool *stop,
+                  int *n_pass);
     void (*close)(struct eng_drafter *d);
     int  (*load)(struct eng_drafter *d);        /* NULL: nothing is to be read */
     struct eng_extra (*need)(const struct eng_drafter *d);      /* beside what open took; NULL: nothing */
@@ -236,6 +342,9 @@ struct eng_drafter {
     const char *name;
     struct eng_engine *engine;
     int number;                                 /* its bit in a tree's source */
+    struct kn_team *team;                       /* who computes, and chooses: the engine's, or overlap.c's */
+    struct eng_chooser *chooser;                /* [threads] */
+    bool can_draw;                              /* from a distribution of its own, where that is asked for */
     bool broken;                                /* it has failed once */
 };
 
@@ -245,6 +354,8 @@ int  eng_drafters_load(struct eng_engine *e);
 void eng_drafters_close(struct eng_engine *e);
 struct eng_extra eng_drafters_need(const struct eng_engine *e);
 
+void eng_draft_break(struct eng_drafter *d, int error);       /* it has failed */
+
 /* Drafts for those of the pass that are due: their seats' trees. */
 void eng_draft(struct eng_engine *e, int n_beside);
 void eng_draft_look(const struct eng_engine *e, struct off_stats *out);     /* the store, if anyone learns */
@@ -253,19 +364,80 @@ void eng_draft_enter(struct eng_session *s);
 void eng_draft_leave(struct eng_session *s, bool ended);
 void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
+/* draft_price.c: tells the controller what passes and drafts are expected to take here; nothing is loaded yet. */
+int  eng_draft_foresee(struct eng_engine *e);
+/* Bytes that drafters may give back to experts while all runs. */
+size_t eng_draft_loan(const struct eng_engine *e);
+/* After a step: a drafter that was not worth its memory for long goes, and says why. */
+void eng_draft_judge(struct eng_engine *e);
+void eng_draft_unload(struct eng_engine *e, int drafter);
+
 int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 int  eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 
+/* ahead.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
+ * ask, a pass at a time; settle expects what is left.  Needs puts into e->cut what nodes would have to wait for; false:
+ * nothing is known of that. */
+int  eng_ahead_open(struct eng_engine *e);
+void eng_ahead_close(struct eng_engine *e);
+void eng_ahead_begin(struct eng_engine *e);
+void eng_ahead_add(struct eng_engine *e, int32_t token);
+void eng_ahead_ask(struct eng_engine *e);
+bool eng_ahead_needs(struct eng_engine *e);
+void eng_ahead_settle(struct eng_engine *e);
+
+/* draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
+ * with what logits make of the text so far (any thread); and the drafter's n-th draw of a draft, from it. */
+int  eng_draws_open(struct eng_engine *e);
+void eng_draws_close(struct eng_engine *e);
+void eng_draws_clear(struct eng_engine *e);     /* another pass */
+bool eng_draws(const struct eng_session *s);
+struct spec_dist *eng_draws_take(struct eng_engine *e);
+int  eng_draws_keep(struct spec_dist *law, struct spec_sampler *sampler, const struct eng_session *s, int n_history,
+                    const float *logits);
+struct spec_choice eng_draws_token(const struct eng_drafter *d, const struct eng_session *s,
+                                   const struct spec_dist *law, int n);
+
 /* draft_known.c: what a network has taken in of a text; tokens, from the first on. */
 int *eng_draft_known(const struct eng_drafter *d, struct eng_session *s);
-int  eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s);
+int  eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s, int n_text);
 /* Blocks that end at or before n are known: to everyone who has them in his path. */
 void eng_draft_mark(struct eng_drafter *d, struct eng_session *s, int from, int n);
 /* How many tokens a pass may take in next: a block that may be shared is written whole, in one pass, by one
  * session.  0: there is no room. */
 int  eng_draft_span(const struct eng_session *s, int at, int n_text, int room);
+
+/* ---- overlap.c: drafting goes on while a pass verifies ------------------------------------------------------ */
+
+/* The first drafter that can; refuses, if drafting ahead is wished for and none can. */
+int  eng_overlap_open(struct eng_engine *e);
+void eng_overlap_close(struct eng_engine *e);
+const struct eng_drafter *eng_overlap_drafter(const struct eng_engine *e);        /* NULL: none */
+
+static inline void eng_chain_add(struct eng_chain *c, int32_t token, float odds)
+{
+    c->token[c->n] = token;
+    c->odds[c->n++] = odds;
+}
+
+/* A pass: what chains hold becomes the draft of those that are due, at most n_node[i] nodes; they grow while
+ * the pass runs, by `depth` guesses beyond what it verifies. */
+void eng_overlap_lay(struct eng_engine *e, int depth);
+void eng_overlap_start(struct eng_engine *e);
+void eng_overlap_wait(struct eng_engine *e);
+/* Tokens were committed: what still holds stays. */
+void eng_overlap_commit(struct eng_session *s, int n_new);
+void eng_overlap_drop(struct eng_session *s);
+
+/* What it came to in the pass under way: passes of the drafter, and how long it was at them. */
+struct eng_overlapped { int n_pass; uint64_t took_ns, waited_ns; };
+const struct eng_overlapped *eng_overlap_last(const struct eng_engine *e);
+
+/* How many guesses a pass leaves time for, from those that were measured. */
+int  eng_overlap_depth(const struct eng_engine *e);
+void eng_overlap_learn(struct eng_engine *e, uint64_t pass_ns);
 
 #endif

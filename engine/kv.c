@@ -29,6 +29,7 @@ int eng_kv_open(struct eng_kv *kv, int n_block, const uint64_t *secret)
 
 void eng_kv_close(struct eng_kv *kv)
 {
+    kn_free(kv->state);
     kn_free(kv->block);
     kn_free(kv->free_block);
     kn_free(kv->table);
@@ -162,6 +163,7 @@ int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_
     return n_same;
 }
 
+void eng_kv_pin(struct eng_kv *kv, int32_t block) { use(kv, block); }
 void eng_kv_unpin(struct eng_kv *kv, int32_t block) { unuse(kv, block); }
 
 /* The next block of the path joins what is kept, or is given up for one that holds the same. */

@@ -6,12 +6,13 @@
 
 #include <pthread.h>
 
-#define AREA_BYTES ((size_t)512 << 20)
-#define PIECE      ((size_t)1 << 20)
+#define AREA_BYTES ((size_t)512 << 20)          /* at most */
+#define AREA_LEAST ((size_t)4 << 20)            /* and at least: one pass is over in a tenth of a millisecond */
+#define PIECE      ((size_t)256 << 10)
 #define N_PASS     4
-#define MACS       100000000L
+#define MACS       100000000L                   /* for the whole area; as many less for a smaller one */
 
-struct probe { const struct kn_ops *ops; const uint8_t *area; };
+struct probe { const struct kn_ops *ops; const uint8_t *area; long macs; };
 
 static void read_piece(void *arg, int item, int thread)
 {
@@ -24,7 +25,7 @@ static void run_macs(void *arg, int item, int thread)
 {
     (void)item, (void)thread;
     const struct probe *p = arg;
-    p->ops->probe_mac(MACS);
+    p->ops->probe_mac(p->macs);
 }
 
 static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
@@ -39,18 +40,19 @@ static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
     return best;
 }
 
-int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team)
+int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
 {
-    uint8_t *area = kn_map(AREA_BYTES, -1);
+    bytes = !bytes || bytes > AREA_BYTES ? AREA_BYTES : bytes < AREA_LEAST ? AREA_LEAST : kn_align_up(bytes, PIECE);
+    uint8_t *area = kn_map(bytes, -1);
     if (!area)
         return kn_fail(KN_ENOMEM, "no memory to measure with");
-    kn_team_bind(team, area, AREA_BYTES / PIECE, PIECE);
-    for (size_t i = 0; i < AREA_BYTES; i += 4096)
+    kn_team_bind(team, area, bytes / PIECE, PIECE);
+    for (size_t i = 0; i < bytes; i += 4096)
         area[i] = 1;                            /* or every page would be the one zero page */
-    struct probe p = { ops, area };
-    out->dram_Bps = (double)AREA_BYTES / best_s(team, (int)(AREA_BYTES / PIECE), read_piece, &p);
-    out->mac_ps = (double)MACS * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
-    kn_unmap(area, AREA_BYTES);
+    struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
+    out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
+    out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
+    kn_unmap(area, bytes);
     return 0;
 }
 
@@ -64,7 +66,7 @@ static void *measure_there(void *arg)
     struct kn_team *team;
     if ((e->error = kn_machine_stay(e->node)) || (e->error = kn_team_open(&team, 0)))
         return NULL;
-    e->error = eng_measure(e->out, e->ops, team);
+    e->error = eng_measure(e->out, e->ops, team, 0);
     kn_team_close(team);
     return NULL;
 }

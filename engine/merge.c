@@ -182,7 +182,7 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
 {
     int err;
 
-    if (eng_pre_takes_whole_words(v->pre)) {
+    if (v->whole_words) {
         const int32_t id = eng_words_find(&v->words, p, n);
 
         if (id != ENG_NO_TOKEN)

@@ -14,13 +14,16 @@
 static struct moe_context_options context_options(const struct eng_engine *e)
 {
     return (struct moe_context_options){
-        .max_row = e->opt.n_chunk + e->n_draft_row, .max_want = e->opt.n_parallel + e->n_draft_row, .n_slot = e->split.n_kv_slot,
-        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .features = e->features, .team = e->team };
+        .max_row = e->opt.n_chunk + e->n_draft_row, .max_want = e->opt.n_parallel + e->n_draft_row + e->opt.n_tell,
+        .n_slot = e->split.n_kv_slot, .n_state = e->opt.n_parallel + e->split.n_state, .n_draft = e->n_draft_row,
+        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .features = e->features, .n_recall = e->n_recall,
+        .team = e->team };
 }
 
 #define MOST_DRAFT_ROWS 512
 #define DRAFT_LOGITS    ((size_t)96 << 20)
-#define STRETCH 1.8                             /* who waits for a token waits at most about twice as long */
+#define FLOAT_COST 2                            /* of one, beside one of whole numbers */
+#define STRETCH 1.7                             /* who waits for a token waits less than twice as long */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -74,9 +77,10 @@ static int open_choosers(struct eng_engine *e)
     e->n_node = kn_calloc(n, sizeof *e->n_node);
     e->n_part = kn_calloc(n, sizeof *e->n_part);
     e->choice_status = kn_calloc(n, sizeof *e->choice_status);
-    e->top = kn_calloc((n + n_draft) * ENG_TOP, sizeof *e->top);
+    e->top = kn_calloc((n + n_draft + (size_t)e->opt.n_tell) * ENG_TOP, sizeof *e->top);
+    e->teller = kn_calloc((size_t)e->opt.n_tell, sizeof *e->teller);
     e->chooser = kn_calloc((size_t)n_thread, sizeof *e->chooser);
-    if (!e->row || !e->due || !e->n_node || !e->n_part || !e->choice_status || !e->top || !e->chooser)
+    if (!e->row || !e->due || !e->n_node || !e->n_part || !e->choice_status || !e->top || !e->teller || !e->chooser)
         return kn_fail(KN_ENOMEM, "no memory for a pass of %d rows", e->opt.n_chunk);
     if (e->opt.grammar_bytes && (error = gr_tokens_open(&e->tokens, e->vocab, e->opt.grammar_bytes)))
         return error;
@@ -113,9 +117,9 @@ static int list_stop_tokens(struct eng_engine *e)
  * logits do not take more than they may be worth. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
-    int n_seq = e->opt.n_parallel;
-    if (e->opt.gamma > 0)
-        return kn_min(n_seq * e->opt.gamma, MOST_DRAFT_ROWS);
+    int n_seq = e->opt.n_parallel, each = kn_max(e->opt.gamma, e->opt.dsi == ENG_DSI_ON ? e->opt.lookahead : 0);
+    if (each > 0)
+        return kn_min(n_seq * each, MOST_DRAFT_ROWS);
     int rows = (int)(DRAFT_LOGITS / ((size_t)n_vocab * sizeof(float)));
     return kn_min(kn_min(8 * n_seq, MOST_DRAFT_ROWS), kn_max(n_seq, rows));
 }
@@ -132,6 +136,8 @@ static int open_model(struct eng_engine *e)
                        eng_vocab_size(e->vocab), shape->n_vocab);
     if (!e->opt.n_ctx)
         e->opt.n_ctx = kn_min(shape->n_ctx_train, 8192);
+    /* attention's multiply-adds, which are in float, against all others, which are not */
+    e->position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
     if (e->opt.n_draft && e->opt.gamma)
         e->n_draft_row = draft_rows(e, shape->n_vocab);
     return 0;
@@ -150,7 +156,8 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     eng_pace_init(&e->pace, e->opt.stretch > 0 ? e->opt.stretch : STRETCH);
     int error = kn_team_open(&e->team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
-        (error = open_choosers(e)) || (error = eng_drafters_open(e)) ||
+        (error = open_choosers(e)) || (error = eng_drafters_open(e)) || (error = eng_ahead_open(e)) ||
+        (error = eng_draws_open(e)) ||
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
              .n_parallel = e->opt.n_parallel, .host_mem = e->opt.host_mem, .kv_mem = e->opt.kv_mem,
@@ -184,8 +191,14 @@ static int load_model(struct eng_engine *e)
     bool keep = e->opt.keep_heat &&
                 snprintf(heat, sizeof heat, "%s" HEAT_SUFFIX, e->opt.model) < (int)sizeof heat;
     return moe_model_load(e->model, &(struct moe_load_options){
-        .team = e->team, .expert_bytes = e->split.expert, .io = e->opt.io, .heat_path = keep ? heat : NULL,
-        .pack_path = e->opt.no_pack ? NULL : pack, .progress = e->opt.progress });
+        .team = e->team, .expert_bytes = e->split.expert, .later_bytes = eng_draft_loan(e), .io = e->opt.io,
+        .heat_path = keep ? heat : NULL, .pack_path = e->opt.no_pack ? NULL : pack, .progress = e->opt.progress });
+}
+
+/* Between what takes its time; what reads looks for itself. */
+static int go_on(const struct eng_engine *e)
+{
+    return e->opt.progress && atomic_load(&e->opt.progress->stop) ? KN_ECANCELLED : 0;
 }
 
 int eng_open(struct eng_engine **out, const struct eng_options *opt)
@@ -198,8 +211,11 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
-    if (error || (error = load_model(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
-        (error = moe_context_open(&e->context, e->model, &co)) || (error = eng_drafters_load(e))) {
+    if (error || (error = go_on(e)) || (error = eng_draft_foresee(e)) || (error = load_model(e)) ||
+        (error = go_on(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
+        (error = eng_states_open(&e->kv, e->split.n_state)) ||
+        (error = moe_context_open(&e->context, e->model, &co)) || (error = go_on(e)) ||
+        (error = eng_drafters_load(e))) {
         eng_close(e);
         return error;
     }
@@ -227,6 +243,8 @@ void eng_close(struct eng_engine *e)
         kn_free(e->seat[i].grammar);
     }
     eng_drafters_close(e);
+    eng_ahead_close(e);
+    eng_draws_close(e);
     gr_tokens_close(e->tokens);
     moe_context_close(e->context);
     moe_model_close(e->model);
@@ -245,6 +263,7 @@ void eng_close(struct eng_engine *e)
     kn_free(e->n_part);
     kn_free(e->choice_status);
     kn_free(e->top);
+    kn_free(e->teller);
     kn_free(e->chooser);
     kn_free(e->stop);
     kn_free(e);
@@ -256,5 +275,15 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e) { return e->vocab;
 const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e) { return e->tokens; }
 struct kn_team *eng_team(const struct eng_engine *e) { return e->team; }
 const struct eng_split *eng_memory(const struct eng_engine *e) { return &e->split; }
+int eng_fingerprint(const struct eng_engine *e, char *out)
+{
+    uint64_t id;
+    int error = moe_file_id(e->file, &id);
+    if (!error)
+        snprintf(out, ENG_FINGERPRINT_BYTES, "spillway-%s-%016llx", ENG_VERSION,
+                 (unsigned long long)kn_mix(id + (uint64_t)e->opt.kv * KN_GOLDEN));
+    return error;
+}
+
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }
 int eng_n_chunk(const struct eng_engine *e) { return e->opt.n_chunk; }

@@ -40,7 +40,7 @@
 /* clang-format off */
 static const struct eng_option options[] = {
     { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
-      "FILE", "model file, .gguf, or the first of its splits" },
+      "MODEL", "a .gguf, the first of its splits, or a folder with config.json and .safetensors" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
       "TEXT", "answer this and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
@@ -89,12 +89,14 @@ static const struct eng_option options[] = {
       "NAME", "whose shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
     { "layers", "", SYNTH, ENG_INTEGER, AT(n_layer), 0, 1000,
       "N", "layers; 0: as many as the shape has" },
+    { "used", "", SYNTH, ENG_INTEGER, AT(n_used), 0, 1 << 16,
+      "N", "experts that a token uses; 0: as many as the shape has" },
     { "vocab", "", SYNTH, ENG_INTEGER, AT(n_vocab), 0, 1 << 24,
       "N", "tokens; 0: as many as the shape has" },
     { "format", "", SYNTH, ENG_TEXT, AT(format), 0, 0,
-      "NAME", "of experts and FFN: q4_k, q6_k, q8_0, f16, bf16, f32" },
+      "NAME", "of experts and FFN: q4_k, q5_k, q6_k, q8_0, iq4_xs, mxfp4, q2_k ... bf16" },
     { "format", "", QUANTIZE, ENG_TEXT, AT(format), 0, 0,
-      "NAME", "of all matrices: q4_k, q6_k, q8_0, f16, bf16, f32" },
+      "NAME", "of all matrices: q4_k, q5_k, q6_k, q8_0, iq4_xs, q3_k, q2_k ... bf16" },
     { "experts", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EXPERTS]), 0, 0,
       "NAME", "of routed experts, in place of --format" },
     { "ffn", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_FFN]), 0, 0,
@@ -123,6 +125,8 @@ static const struct eng_option options[] = {
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
       "N", "tokens of each prompt" },
+    { "file", "-f", BENCH, ENG_TEXT, AT(input), 0, 0,
+      "FILE", "prompts are pieces of this text; unless told, random tokens, which no drafter knows" },
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
     { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
@@ -182,14 +186,15 @@ static const struct eng_option options[] = {
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], "
       "bench: oracle:P; several times" },
-    { "gamma", "--draft-max", DRAFT, ENG_GAMMA, AT(gamma), 0, 64,
+    { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
       "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
-    { "dsi", "", RUN, ENG_INTEGER, AT(n_dsi), 0, 64,
-      "N", "distributed speculation: N workers verify while the --draft model drafts on; 0: off" },
-    { "dsi-lookahead", "", RUN, ENG_INTEGER, AT(n_ahead), 0, 63,
-      "N", "tokens of a block that they verify; 0: as was measured" },
+    { "dsi", "", DRAFT & ~PLAN, ENG_OR_AUTO, AT(n_dsi), 0, 64,
+      "N", "distributed speculation: a --draft model drafts on while passes verify. 1: always, auto: where that pays; "
+      "run: 2 and more workers that verify" },
+    { "dsi-lookahead", "", DRAFT & ~PLAN, ENG_INTEGER, AT(n_ahead), 0, 63,
+      "N", "tokens that it drafts meanwhile; 0: as there is time for" },
     { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
       "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
@@ -201,7 +206,7 @@ static const struct eng_option options[] = {
 
     { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
       "N", "of the noise; run draws one, or with -1, and says it" },
-    { "temp", "--temperature", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
+    { "temp", "--temperature", RUN | SERVE | BATCH | BENCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
       "X", "0: always the likeliest token" },
     { "top-k", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
       "N", "the N likeliest tokens; 0: all" },
@@ -565,7 +570,7 @@ int eng_option_set(struct eng_config *c, const struct eng_option *o, const char 
         if (c->n_draft == ENG_DRAFTERS_MOST)
             return kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST);
         return eng_draft_parse(&c->draft[c->n_draft++], s);
-    case ENG_GAMMA:
+    case ENG_OR_AUTO:
         if (!strcmp(s, "auto") || (read_integer(s, &i) && i >= o->least && i <= o->most)) {
             *(int *)field = !strcmp(s, "auto") ? ENG_GAMMA_AUTO : (int)i;
             return 0;
@@ -656,6 +661,11 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
     for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
             return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");
+    if (c->n_dsi > 1 && command != ENG_run)
+        return kn_fail(KN_EINVAL, "--dsi %d: several workers verify one text at a time, which is run's; %s takes 0, 1 "
+                       "and auto", c->n_dsi, eng_command_name[command]);
+    if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)
+        return kn_fail(KN_EINVAL, "--dsi auto chooses how much is drafted: leave --gamma at auto, or say --dsi 1");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
         kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
                kn_isa_name(kn_isa_best()));

@@ -5,6 +5,7 @@
 #define ENGINE_PLAN_H
 
 #include "moe/moe.h"
+#include "speculative/cost.h"
 
 /* ---- the split --------------------------------------------------------------------------------- */
 
@@ -13,6 +14,7 @@ struct eng_need {                               /* what a model and its use ask 
     size_t dense_bytes;
     size_t step_bytes;                          /* a context without its KV */
     size_t kv_slot_bytes;                       /* of one position */
+    size_t state_bytes;                         /* of a text, if the model has states; those at work are in step_bytes */
     int n_ctx, n_parallel;
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
     size_t expert_bytes, expert_least;          /* all of them; the least that works */
@@ -21,10 +23,11 @@ struct eng_need {                               /* what a model and its use ask 
 
 /* Where the budget goes: the parts and what is spare add up to total. */
 struct eng_split {
-    size_t total, fixed, dense, step, kv, expert, spare;
+    size_t total, fixed, dense, step, kv, state, expert, spare;
     size_t least;                               /* the smallest total that works */
     size_t kv_least;                            /* KV of one context */
     int n_kv_slot;                              /* positions that KV holds, in whole blocks */
+    int n_state;                                /* states that are kept beside those at work */
     int n_expert, n_resident;                   /* experts, and how many of them fit */
 };
 
@@ -50,14 +53,26 @@ struct eng_forecast {                           /* one decode pass over n_row se
 void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
                        const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row);
 
+/* What the controller of drafts expects of passes, before it has seen any: a cost model of the same terms. */
+void eng_plan_cost(struct spec_cost_model *out, const struct moe_shape *shape, const struct eng_split *split,
+                   const struct eng_machine *machine);
+
+/* What n_seq sequences could gain at most, by bytes and by operations, if drafts survive to each depth so often:
+ * E(depth) T(n_seq) / T(n_seq (depth + 1)), where T is the slowest tier's time of a forecast.  1 and depth 0 when
+ * that is nothing. */
+double eng_plan_gain(const struct moe_shape *shape, const struct eng_split *split, const struct eng_machine *machine,
+                     size_t kv_slot_bytes, int position, int n_seq, const double *survival /* [most] */, int most,
+                     int *depth);
+
 /* ---- budget.c: the split for a model on this machine ------------------------------------------- */
 
-struct eng_extra { size_t weights, step, slot; };   /* bytes; slot: for each position of KV */
+struct eng_extra { size_t weights, step, slot, kept; };     /* bytes; slot: for each position of KV, of which
+                                                               `kept` stays when the drafter goes */
 
 struct eng_use {
     const struct moe_file *file;
     const struct moe_model *model;              /* opened */
-    struct moe_context_options context;         /* but for n_slot */
+    struct moe_context_options context;         /* but for n_slot; n_state 0: none is kept */
     int n_parallel;
     size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
     size_t aside;                               /* of host_mem, what others in the process will take */

@@ -78,6 +78,7 @@ void eng_prefix_add(struct eng_kv *kv, int32_t block, int32_t parent, uint64_t s
     int32_t *first = first_of(kv, parent);
     kn_assert(b->n_token == 0 && n > 0 && n <= ENG_KV_BLOCK);
     b->n_token = n;
+    b->state = -1;
     b->parent = parent;
     b->salt = salt;
     b->child = b->prev = -1;
@@ -98,6 +99,8 @@ void eng_prefix_drop(struct eng_kv *kv, int32_t block)
 {
     struct eng_block *b = &kv->block[block];
     kn_assert(b->child < 0 && b->n_token);
+    if (b->state >= 0)
+        eng_states_drop(kv, b->state);
     *(b->prev >= 0 ? &kv->block[b->prev].next : first_of(kv, b->parent)) = b->next;
     if (b->next >= 0)
         kv->block[b->next].prev = b->prev;

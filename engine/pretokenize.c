@@ -36,6 +36,28 @@
 #define AFTER      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 #define GPT4O      BEFORE "[" LARGE "]*[" SMALL "]+" AFTER BEFORE "[" LARGE "]+[" SMALL "]*" AFTER \
                    "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
+/* The same without contractions, digits one by one. */
+#define TEKKEN     BEFORE "[" LARGE "]*[" SMALL "]+|" BEFORE "[" LARGE "]+[" SMALL "]*|\\p{N}|" \
+                   SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
+/* Words as gpt-4o's, but that Chinese characters are words of their own.  A class cannot leave a script
+ * out, and a group that is repeated takes memory for every character that it may have to give back: so
+ * nothing is ever given back.  "Large ones, then at least one small" ends either with what is small
+ * alone, or with the last of those that are both. */
+#define HAN        "\\p{sc:Han}"
+#define NO_HAN(x)  "(?:(?!" HAN ")[" x "])"
+#define KIMI_K2    HAN "+|" \
+                   BEFORE "(?:" NO_HAN(LARGE) "*+\\p{Ll}" NO_HAN(SMALL) "*+|" \
+                   "(?:[\\p{Lu}\\p{Lt}]*+" NO_HAN("\\p{Lm}\\p{Lo}\\p{M}") "++)++)" AFTER \
+                   BEFORE NO_HAN(LARGE) "++" NO_HAN(SMALL) "*+" AFTER \
+                   "\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
+/* Marks belong to words. */
+#define QWEN35     SUFFIX BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" \
+                   LINE_ENDS BLANKS
+#define SEED       SUFFIX WORD "\\p{N}|" SIGNS "|" LINE_ENDS BLANKS
+#define BAILING    "'(?i:[sdmt]|ll|ve|re)|" WORD "\\p{N}|" SIGNS "[\\r\\n]*|[" WS "]*[\\r\\n]|" BLANKS
+#define DEEPSEEK3  "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|" \
+                   " ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINE_ENDS BLANKS
+#define KANA_HAN   "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+"
 #define CJK        "[\\x{800}-\\x{9FA5}\\x{AC00}-\\x{D7FF}]+"
 
 /* The letters that deepseek-llm lists one by one, and its punctuation. */
@@ -90,6 +112,12 @@ static const struct rule rule_deepseek_llm = {
 static const struct rule rule_deepseek_coder = {
     .pattern = { "[\\r\\n]", "[" WS "]?\\p{L}+", "[" WS "]?\\p{P}+", CJK, "\\p{N}" },
 };
+static const struct rule rule_deepseek3 = { .pattern = { "\\p{N}{1,3}", KANA_HAN, DEEPSEEK3 } };
+static const struct rule rule_tekken = { { TEKKEN }, .whole_words = true, .adds_bos = true };
+static const struct rule rule_kimi_k2 = { { KIMI_K2 }, .whole_words = true };
+static const struct rule rule_qwen35 = { .pattern = { QWEN35 } };
+static const struct rule rule_seed = { .pattern = { SEED } };
+static const struct rule rule_bailing = { .pattern = { BAILING } };
 
 /* Spellings found in published files.  One that is not here is refused. */
 static const struct { const char *name; const struct rule *rule; } names[] = {
@@ -110,7 +138,16 @@ static const struct { const char *name; const struct rule *rule; } names[] = {
     { "exaone", &rule_starcoder },              { "falcon", &rule_falcon },
     { "default", &rule_default },               { "deepseek-llm", &rule_deepseek_llm },
     { "deepseek-coder", &rule_deepseek_coder }, { "gpt-4o", &rule_gpt4o },
-    { "minimax-m2", &rule_gpt4o },
+    { "minimax-m2", &rule_gpt4o },              { "llama4", &rule_gpt4o },
+    { "kanana2", &rule_gpt4o },                 { "lfm2", &rule_llama3 },
+    { "falcon-h1", &rule_llama3 },              { "midm-2.0", &rule_llama3 },
+    { "glm-4", &rule_glm4 },                    { "grok-2", &rule_qwen2 },
+    { "solar-open", &rule_qwen2 },              { "qwen35", &rule_qwen35 },
+    { "deepseek-v3", &rule_deepseek3 },         { "hunyuan-dense", &rule_deepseek3 },
+    { "joyai-llm", &rule_deepseek3 },           { "tekken", &rule_tekken },
+    { "kimi-k2", &rule_kimi_k2 },               { "seed-coder", &rule_seed },
+    { "seed-oss", &rule_seed },                 { "bailingmoe", &rule_bailing },
+    { "bailingmoe2", &rule_bailing },           { "llada-moe", &rule_bailing },
 };
 /* clang-format on */
 

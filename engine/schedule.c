@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define HUGE_WEIGHT 1e12
+
 /* ---- the order -------------------------------------------------------------------------------------- */
 
 static bool before(const struct eng_session *a, const struct eng_session *b)
@@ -83,6 +85,7 @@ static void take_seat(struct eng_session *s)
     s->seat = e->free_seat[e->opt.n_parallel - e->n_active - 1];
     s->path.slot = s->seat->slot;
     spec_tree_clear(&s->seat->tree);
+    s->branch = s->n_saved = 0;
     e->active[e->n_active++] = s;
     eng_draft_enter(s);
 }
@@ -94,7 +97,7 @@ static void leave_seat(struct eng_session *s, bool ended)
     if (!s->seat)
         return;
     eng_draft_leave(s, ended);
-    eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
+    eng_state_leave(s);
     while (e->active[i] != s)
         i++;
     for (e->n_active--; i < e->n_active; i++)
@@ -123,10 +126,20 @@ static int blocks_of(const struct eng_session *s)
     return kn_ceil_div(kn_min(s->n_most, s->n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
-/* Beside what the others need for theirs. */
-static bool fits(const struct eng_engine *e, const struct eng_session *s)
+/* How much of its text may be taken over as it is. */
+static int n_known(struct eng_engine *e, const struct eng_session *s)
 {
-    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->path.salt, s->token, s->n_token - 1);
+    struct eng_known k;
+    if (!eng_has_states(e))
+        return s->n_token - 1;
+    eng_states_find(&e->kv, &(struct eng_path){ .salt = s->path.salt }, s->token, s->n_token - 1, &k);
+    return k.n_whole;
+}
+
+/* Beside what the others need for theirs. */
+static bool fits(struct eng_engine *e, const struct eng_session *s)
+{
+    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->path.salt, s->token, n_known(e, s));
     for (int i = 0; i < e->n_active; i++)
         need += kn_max(0, blocks_of(e->active[i]) - e->active[i]->path.n_slot / ENG_KV_BLOCK);
     return need <= e->kv.n_free;
@@ -172,14 +185,9 @@ static bool computes_for(const struct eng_session *t, const struct eng_session *
            !memcmp(t->token, s->token, (size_t)n * sizeof *s->token);
 }
 
-/* Takes over what is known already of the text to come: whole blocks as they are, the beginning of one as
- * a copy.  The last token is computed in any case: its logits are due. */
-static void find_known(struct eng_engine *e, struct eng_session *s)
+static void find_text(struct eng_engine *e, struct eng_session *s, int n)
 {
     int32_t like;
-    int n = s->n_token - 1;
-    if (s->path.n_slot != s->path.n_kept || s->n_kv != s->path.n_slot)
-        return;
     s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, n);
     int n_same = eng_kv_pin_like(&e->kv, &s->path, s->token, n, &like);
     if (n_same) {
@@ -189,6 +197,18 @@ static void find_known(struct eng_engine *e, struct eng_session *s)
         }
         eng_kv_unpin(&e->kv, like);
     }
+}
+
+/* Takes over what is known already of the text to come: whole blocks as they are, the beginning of one as
+ * a copy.  The last token is computed in any case: its logits are due. */
+static void find_known(struct eng_engine *e, struct eng_session *s)
+{
+    if (eng_session_tells(s) || s->path.n_slot != s->path.n_kept || s->n_kv != s->path.n_slot)
+        return;                                 /* of who tells all is computed: the rest has no logits */
+    if (eng_has_states(e))
+        eng_state_find(s, s->n_token - 1);
+    else
+        find_text(e, s, s->n_token - 1);
     int found = kn_min(s->n_kv, s->n_prompt) - s->n_reached;
     if (found > 0) {
         s->n_cached += found;
@@ -217,13 +237,29 @@ static bool reserve(struct eng_engine *e, int i, int n)
     return true;
 }
 
-static int prompt_rows(struct eng_engine *e, int i, int room)
+/* What is left of a pass for prompts: rows, rows whose next tokens are told, and the time, in rows at the
+ * beginning of a text. */
+struct room { int rows, told; double weight; };
+
+/* Of one that is to say nothing the last row is not computed. */
+static int prompt_rows(struct eng_engine *e, int i, struct room *left)
 {
     struct eng_session *s = e->active[i];
+    bool states = eng_has_states(e);
     find_known(e, s);
+    if (states)
+        eng_state_mark_prompt(s);
+    double each = 1 + e->position_cost * s->n_kv;
+    int room = left->weight >= each * left->rows ? left->rows : left->weight > each ? (int)(left->weight / each)
+                                                                                     : left->weight > 0;
+    if (eng_session_tells(s)) {
+        int n = kn_min(s->n_prompt - (s->n_prompt >= s->n_most) - s->n_kv, kn_min(room, left->told));
+        left->told -= n;
+        return n;
+    }
     if (s->path.n_slot == s->n_kv && !is_due(s))
         for (int j = 0; j < i; j++)
-            if (computes_for(e->active[j], s))
+            if (states ? eng_state_waits(s, e->active[j]) : computes_for(e->active[j], s))
                 return 0;
     return kn_min(s->n_token - s->n_kv, room);
 }
@@ -234,18 +270,22 @@ void eng_schedule(struct eng_engine *e)
     sort_active(e);
     give_seats(e);
     for (int i = 0; i < e->n_active; i++) {
-        e->active[i]->n_row = 0;
+        e->active[i]->n_row = e->active[i]->n_mark = 0;
         n_due += is_due(e->active[i]);
     }
-    int room = eng_pace_rows(&e->pace, n_due, e->opt.n_chunk - n_due);
+    struct room left = { .rows = e->opt.n_chunk - n_due, .told = e->opt.n_tell };
+    int paced = eng_pace_rows(&e->pace, n_due, e->n_active - n_due, left.rows);
+    left.weight = paced < left.rows ? paced : HUGE_WEIGHT;
     for (int i = 0; i < e->n_active; i++) {
         struct eng_session *s = e->active[i];
         bool due = is_due(s);
-        int n = due ? 1 : prompt_rows(e, i, room);
+        int n = due ? 1 : prompt_rows(e, i, &left);
         if (n == 0 || !reserve(e, i, n))
             continue;
         s->n_row = n;
-        if (!due)
-            room -= n;
+        if (!due) {
+            left.rows -= n;
+            left.weight -= n * (1 + e->position_cost * s->n_kv);
+        }
     }
 }

@@ -43,6 +43,9 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
                        ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
         return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
+    if (r->tells_prompt && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->opt.n_tell))
+        return kn_fail(KN_EUNSUPPORTED, "%d likeliest tokens of a prompt, of 0 to %d that are possible, in an "
+                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->opt.n_tell);
     if (r->grammar && !e->tokens)
         return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
     return spec_params_check(&r->sampling, eng_vocab_size(e->vocab));
@@ -76,6 +79,9 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     s->priority = r->priority;
     s->path = (struct eng_path){ .salt = r->salt };
     s->n_top = r->n_top;
+    s->tells_prompt = r->tells_prompt;
+    s->n_prompt_top = r->n_prompt_top;
+    s->n_prompt_told = 1;
     s->told = NULL;
     s->n_told = 0;
     s->grammar = r->grammar;
@@ -86,6 +92,11 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     e->stats.n_cache_asked += (uint64_t)r->n_token;
     eng_schedule_enter(s, r->user);
     return 0;
+}
+
+bool eng_session_tells(const struct eng_session *s)
+{
+    return s->tells_prompt && s->n_prompt_told < s->n_prompt;
 }
 
 bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }

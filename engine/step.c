@@ -21,7 +21,7 @@ static int end_the_full(struct eng_engine *e, struct eng_event *event)
     int n_event = 0;
     for (int i = 0; i < e->opt.n_session; i++) {
         struct eng_session *s = &e->session[i];
-        if (eng_session_runs(s) && s->n_token >= s->n_most)
+        if (eng_session_runs(s) && s->n_token >= s->n_most && !eng_session_tells(s))
             event[n_event++] = end(s, ENG_LENGTH, 0);
     }
     return n_event;
@@ -50,7 +50,7 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
     const struct spec_tree *t = &s->seat->tree;
     const int32_t *slot = s->path.slot + s->n_token;
     int32_t *tail = s->seat->tail;
-    int first[ENG_DRAFT_NODES], used = 0;
+    int first[ENG_DRAFT_NODES], used = 0, root = *n_row - 1;
     for (int i = 0; i < t->n; i++) {
         int depth = t->depth[i], parent = t->parent[i];
         first[i] = used;
@@ -60,7 +60,8 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
         used += depth;
         e->row[(*n_row)++] = (struct moe_row){
             .token = t->token[i], .position = s->n_token - 1 + depth, .want_logits = true,
-            .base = s->path.slot, .n_base = s->n_token, .tail = tail + first[i] };
+            .base = s->path.slot, .n_base = s->n_token, .tail = tail + first[i], .state = s->seat->number,
+            .draft = true, .after = root + (parent == SPEC_ROOT ? 0 : 1 + parent) };
     }
 }
 
@@ -69,13 +70,19 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
 {
     bool due = reaches_end(s);
     s->first_row = *n_row;
-    s->want = due ? *n_want : -1;
     for (int i = 0; i < s->n_row; i++) {
         int p = s->n_kv + i;
+        bool tells = s->tells_prompt && p + 1 >= s->n_prompt_told && p + 1 < s->n_prompt;
         e->row[(*n_row)++] = (struct moe_row){
-            .token = s->token[p], .position = p, .want_logits = due && i == s->n_row - 1,
-            .base = s->path.slot, .n_base = s->path.n_slot };
+            .token = s->token[p], .position = p, .want_logits = tells || (due && i == s->n_row - 1),
+            .base = s->path.slot, .n_base = s->path.n_slot, .state = s->seat->number,
+            .copy_to = s->n_mark ? eng_state_copy_to(s, p + 1) : 0 };
+        if (tells)
+            e->teller[e->n_teller++] = (struct eng_teller){ .session = s, .at = p + 1, .want = (*n_want)++ };
     }
+    int n_prompt = s->n_row - due;
+    e->prompt_weight += n_prompt * (1 + e->position_cost * (s->n_kv + 0.5 * n_prompt));
+    s->want = due ? *n_want : -1;
     if (due) {
         lay_draft(e, s, n_row);
         *n_want += 1 + s->seat->tree.n;
@@ -134,17 +141,30 @@ static void choose_item(void *arg, int item, int thread)
     e->choice_status[item] = status ? status : verify(e, s, &e->chooser[thread]);
 }
 
+static void tell_item(void *arg, int item, int thread)
+{
+    struct eng_engine *e = arg;
+    struct eng_teller *t = &e->teller[item];
+    const float *logits = e->result.logits + (size_t)t->want * (size_t)moe_model_shape(e->model)->n_vocab;
+    t->known = spec_known(e->chooser[thread].sampler, logits, t->session->token[t->at], t->session->n_prompt_top,
+                          &e->top[t->want * ENG_TOP]);
+}
+
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
-/* The path's keys and values go where their positions belong.  A node's slot never lies before its place, so
- * in order nothing is overwritten that is still needed. */
+/* The path's keys and values go where their positions belong, and its rows become part of the state.  A node's
+ * slot never lies before its place, so in order nothing is overwritten that is still needed. */
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_kept)
 {
     const struct spec_verify *v = &s->seat->verify;
     const int32_t *slot = s->path.slot + s->n_kv;
-    for (int i = 0; i < n_kept; i++)
+    int32_t row[ENG_DRAFT_NODES];
+    for (int i = 0; i < n_kept; i++) {
+        row[i] = s->first_row + s->n_row + v->path[i];
         if (v->path[i] != i)
             moe_context_copy_slots(e->context, slot[v->path[i]], slot[i], 1);
+    }
+    moe_context_keep(e->context, s->seat->number, row, n_kept);
 }
 
 static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s, int i)
@@ -198,6 +218,7 @@ static void keep_computed(struct eng_engine *e, struct eng_session *s)
 {
     s->n_reached = kn_max(s->n_reached, s->n_kv);
     eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+    eng_state_saved(s);
 }
 
 /* One that is due: tokens, or the reason why there are none. */
@@ -214,7 +235,23 @@ static int settle_due(struct eng_engine *e, struct eng_session *s, int status, s
     if (finish != ENG_RUNNING)
         eng_session_end(s, finish);
     else
-        eng_kv_trim(&e->kv, &s->path, s->n_token);
+        eng_kv_trim(&e->kv, &s->path, s->n_token + s->seat->chain.n);
+    return n;
+}
+
+static int tell_prompts(struct eng_engine *e, struct eng_event *event)
+{
+    int n = 0;
+    for (int i = 0; i < e->n_teller; i++) {
+        const struct eng_teller *t = &e->teller[i];
+        struct eng_session *s = t->session;
+        if (moe_rows_status(&e->result, s->first_row, s->n_row))
+            continue;                           /* it ends with this pass */
+        event[n++] = (struct eng_event){ .session = s, .token = s->token[t->at], .of_prompt = true,
+                                         .rank = t->known.rank, .logprob = t->known.logprob,
+                                         .top = &e->top[t->want * ENG_TOP], .n_top = s->n_prompt_top };
+        s->n_prompt_told = t->at + 1;
+    }
     return n;
 }
 
@@ -240,7 +277,7 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 
 int eng_event_room(const struct eng_engine *e)
 {
-    return e->opt.n_session + e->opt.n_parallel + e->n_draft_row;
+    return e->opt.n_session + e->opt.n_parallel + e->n_draft_row + e->opt.n_tell;
 }
 
 int eng_step(struct eng_engine *e, struct eng_event *event)
@@ -249,17 +286,23 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     eng_schedule(e);
     int n_beside = list_due(e);
     eng_draft(e, n_beside);
+    e->n_teller = 0;
+    e->prompt_weight = 0;
     for (int i = 0; i < e->n_active; i++)
         lay_rows(e, e->active[i], &n_row, &n_want);
     if (n_row == 0)
         return n_event;
     eng_draft_look(e, &e->store_then);
     uint64_t t0 = kn_now_ns();
+    eng_overlap_start(e);
     int error = moe_forward(e->context, &(struct moe_batch){ e->row, n_row }, &e->result);
+    eng_overlap_wait(e);
     if (error)
         return error;
     uint64_t t1 = kn_now_ns();
+    kn_parallel_for(e->team, e->n_teller, tell_item, e);
     kn_parallel_for(e->team, e->n_due, choose_item, e);
+    n_event += tell_prompts(e, event + n_event);
     n_event += settle_prompts(e, event + n_event);
     for (int i = 0; i < e->n_due; i++) {
         if (e->outcome)
@@ -268,7 +311,7 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         n_event += settle_due(e, e->due[i], e->choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();
-    eng_pace_learn(&e->pace, n_want, n_row - n_want, (double)(t2 - t0));
+    eng_pace_learn(&e->pace, n_want - e->n_teller, (int)(e->prompt_weight + 0.5), (double)(t2 - t0));
     eng_draft_learn(e, n_row, n_beside, t2 - t0);
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;

@@ -6,7 +6,9 @@
  * whole to SentencePiece's. SentencePiece text begins with a space of its own, at the start and
  * after every special token, where the file asks for it.  Bytes that are not UTF-8 never reach
  * the patterns: they are pieces themselves. */
+#include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "engine/vocab.h"
 
@@ -71,6 +73,29 @@ static int piece_of_bytes(void *arg, const char *p, size_t n)
     return eng_merge_bytes(&w->merge, w->v, p, n, w->ids);
 }
 
+/* Letters and their marks become one character where there is one, if the vocabulary wants that. */
+static int plain_utf8(struct work *w, const char *p, size_t n)
+{
+    utf8proc_uint8_t *composed = NULL;
+    bool ascii = true;
+    utf8proc_ssize_t len;
+    int err;
+
+    for (size_t i = 0; i < n && ascii; i++)
+        ascii = (uint8_t)p[i] < 0x80;
+    if (ascii || !w->v->compose)
+        return eng_split_run(w->split, p, n, piece_of_bytes, w);
+    len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed,
+                       UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (len == UTF8PROC_ERROR_INVALIDUTF8)      /* what is no text has nothing to compose */
+        return eng_split_run(w->split, p, n, piece_of_bytes, w);
+    if (len < 0)
+        return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
+    err = eng_split_run(w->split, (const char *)composed, (size_t)len, piece_of_bytes, w);
+    free(composed);
+    return err;
+}
+
 /* Runs of UTF-8 go through the pre-tokeniser, runs of anything else go straight on. */
 static int plain_bytes(struct work *w, const char *p, size_t n)
 {
@@ -84,7 +109,7 @@ static int plain_bytes(struct work *w, const char *p, size_t n)
         while (end < n && (len = (size_t)eng_utf8_next(p + end, n - end, &bad, &cut)))
             end += len;
         if (end > at)
-            err = eng_split_run(w->split, p + at, end - at, piece_of_bytes, w);
+            err = plain_utf8(w, p + at, end - at);
         at = end;
         while (end < n && !eng_utf8_next(p + end, n - end, &bad, &cut))
             end++;

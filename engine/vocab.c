@@ -293,6 +293,23 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
     return 0;
 }
 
+/* The pre-tokeniser's name says it too, where the file does not. */
+static int load_habits(struct loader *l)
+{
+    struct moe_string normalizer = {.data = "", .n = 0};
+    int found;
+
+    l->v->whole_words = eng_pre_takes_whole_words(l->v->pre);
+    if ((found = moe_file_bool(l->file, KEY "ignore_merges", &l->v->whole_words)) < 0 ||
+        (found = moe_file_string(l->file, KEY "normalizer", &normalizer)) < 0)
+        return found;
+    l->v->compose = moe_string_is(normalizer, "nfc");
+    if (normalizer.n && !l->v->compose)
+        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "normalizer: '%.*s' is not known", l->path,
+                       (int)(normalizer.n < 64 ? normalizer.n : 64), normalizer.data);
+    return 0;
+}
+
 static int load_merges(struct loader *l)
 {
     struct moe_string pre = {.data = "default", .n = 7};
@@ -302,6 +319,8 @@ static int load_merges(struct loader *l)
     err = moe_file_string(l->file, KEY "pre", &pre);
     if (err >= 0)
         err = eng_pre_open(&l->v->pre, pre, l->path);
+    if (!err)
+        err = load_habits(l);
     if (!err)
         err = find_array(l, KEY "merges", 0, &merges);
     if (err)
@@ -379,6 +398,24 @@ static void default_roles(struct eng_vocab *v)
         v->eos = 2;
 }
 
+/* Tokens that end a turn beside those with a role. */
+static int load_more_stops(struct loader *l)
+{
+    const struct moe_value *ids = moe_file_find(l->file, KEY "stop_token_ids");
+
+    if (ids && (ids->type != MOE_ARRAY || !is_integer(ids->item)))
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: not an array of integers", l->path);
+    for (size_t i = 0; ids && i < ids->n; i++) {
+        const int64_t id = moe_value_int(ids, i);
+
+        if (id < 0 || id >= l->v->n_vocab)
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not among the %d tokens",
+                           l->path, (long long)id, l->v->n_vocab);
+        l->v->stop[id] = true;
+    }
+    return 0;
+}
+
 static int load_roles(struct loader *l)
 {
     struct eng_vocab *v = l->v;
@@ -423,7 +460,7 @@ static int load_roles(struct loader *l)
     for (size_t i = 1; i < 4; i++)
         if (*ids[i].id != ENG_NO_TOKEN)
             v->stop[*ids[i].id] = true;
-    return 0;
+    return load_more_stops(l);
 }
 
 static int compare_special(const void *a, const void *b)

@@ -95,6 +95,8 @@ struct eng_vocab {
     bool begins_special[256];       /* by first byte */
 
     bool add_bos, add_eos, add_space;
+    bool whole_words;               /* BYTES: a word that is a token needs no merges */
+    bool compose;                   /* BYTES: text is put into NFC before it is cut */
     int32_t bos, eos, eot, eom, unk, pad;
 };
 

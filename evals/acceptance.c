@@ -1,12 +1,12 @@
 /* evals/acceptance.c - tokens per pass of the model, by drafter and how much it drafts.
  *
- *     acceptance MODEL PROMPTS.jsonl TEMPERATURE GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
+ *     acceptance MODEL PROMPTS.jsonl TEMPERATURE[:RULE] GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
  *
  * A line of PROMPTS has a question, a prompt or turns: the one user message.  DRAFTER as for --draft; several
- * with + draft one tree.  Each prompt is answered alone, 128 tokens at most; passes and tokens are counted from
+ * with + draft one tree.  RULE as for --verify, coupled if it is not given.  Each prompt is answered alone, 128 tokens at most; passes and tokens are counted from
  * the first token on, which comes with the prompt.  Prompts of more than 320 tokens are left out, as
- * evals/train/measure.py does.  Every drafter must leave the answers as the one before left them.  Intervals: 95 %, bootstrap
- * over prompts.  Prints CSV. */
+ * evals/train/measure.py does.  Under coupled every drafter must leave the answers as the one before left them.
+ * Intervals: 95 %, bootstrap over prompts.  Prints CSV. */
 #include "engine/chat.h"
 #include "engine/cli.h"
 #include "engine/engine.h"
@@ -20,8 +20,10 @@ enum { MOST_PROMPT = 1000, NEW = 128, LONGEST = 320, DRAWS = 2000 };
 struct prompt { char *text; uint64_t said; };       /* said: of the answer without a draft; 0: not known */
 struct counts { double tokens, passes; };
 
+static const char *const rules[] = { "coupled", "ratio", "block" };
 static struct prompt prompts[MOST_PROMPT];
 static int n_prompt;
+static enum spec_rule rule;
 
 static const char *message_of(const json_t *line)
 {
@@ -86,7 +88,7 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
     }
     eng_session_close(s);
     out->tokens = n_token - 1;
-    if (!error && p->said && p->said != hash)
+    if (!error && rule == SPEC_COUPLED && p->said && p->said != hash)
         error = kn_fail(KN_ECORRUPT, "an answer is another with drafts: this must not be");
     p->said = hash;
     return error ? error : n_token < 2;
@@ -118,8 +120,8 @@ static void report(const char *drafter, const char *gamma, float temperature, co
         ratio[k] = t / p;
     }
     qsort(ratio, DRAWS, sizeof *ratio, by_value);
-    printf("%g,\"%s\",%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, drafter, gamma, n, tokens, drafted / passes,
-           tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40]);
+    printf("%g,%s,\"%s\",%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, rules[rule], drafter, gamma, n,
+           tokens, drafted / passes, tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40]);
     fflush(stdout);
 }
 
@@ -139,7 +141,7 @@ static int measure(const char *model, const char *drafter, const char *gamma, fl
     static struct counts counts[MOST_PROMPT];
     struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
                              .n_ctx = LONGEST + NEW,
-                             .gamma = !strcmp(gamma, "auto") ? ENG_GAMMA_AUTO : atoi(gamma) };
+                             .gamma = !strcmp(gamma, "auto") ? ENG_GAMMA_AUTO : atoi(gamma), .verify = rule };
     struct eng_engine *e;
     struct eng_chat *chat = NULL;
     struct eng_ids ids = { 0 };
@@ -165,12 +167,19 @@ static int measure(const char *model, const char *drafter, const char *gamma, fl
 int main(int argc, char **argv)
 {
     if (argc < 6) {
-        fprintf(stderr, "acceptance MODEL PROMPTS.jsonl TEMPERATURE GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...\n");
+        fprintf(stderr, "acceptance MODEL PROMPTS.jsonl TEMPERATURE[:RULE] GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...\n");
+        return 2;
+    }
+    const char *colon = strchr(argv[3], ':');
+    while (colon && rule <= SPEC_BLOCK && strcmp(colon + 1, rules[rule]))
+        rule++;
+    if (rule > SPEC_BLOCK) {
+        fprintf(stderr, "%s: rules are coupled, ratio and block\n", argv[3]);
         return 2;
     }
     if (read_prompts(argv[2]))
         return 2;
-    puts("temperature,drafter,gamma,n_prompt,n_token,drafted_per_pass,tokens_per_pass,low,high");
+    puts("temperature,rule,drafter,gamma,n_prompt,n_token,drafted_per_pass,tokens_per_pass,low,high");
     for (int i = 5; i < argc; i++) {
         char gammas[256], *rest;
         snprintf(gammas, sizeof gammas, "%s", argv[4]);

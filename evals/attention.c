@@ -1,9 +1,10 @@
 /* evals/attention.c - the speed of one core's attention, per instruction set and shape.
  *
  * Two places of work: prefill (512 rows over their own past, keys in the cache) and a long past at
- * decode (one row, every key read once from memory: several sequences are cycled through). Beside
- * each figure stands its bound, measured in the same run: the rate of independent fmas out of
- * registers, and that of reading memory. Prints CSV. */
+ * decode (one row, every key read once from memory: several sequences are cycled through). Shapes
+ * whose values are shorter than their keys are latent attention's: the value is a part of the key,
+ * and a position one vector. Beside each figure stands its bound, measured in the same run: the
+ * rate of independent fmas out of registers, and that of reading memory. Prints CSV. */
 #include "kernels/kernels.h"
 
 #include <immintrin.h>
@@ -13,7 +14,7 @@
 #define WINDOW_NS   5000000u                             /* a figure is the best of many windows: */
 #define FIGURE_NS 200000000u                                 /* others share the machine */
 
-struct shape { enum kn_kv kv; int n_q, d_head, positions; };
+struct shape { enum kn_kv kv; int n_q, d_key, d_value, positions; };
 
 struct work {
     const struct kn_ops *ops;
@@ -77,9 +78,12 @@ static double read_memory(struct work *w)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-static size_t row_bytes(const struct shape *s)
+static bool is_latent(const struct shape *s) { return s->d_value < s->d_key; }
+
+/* Of one position, keys and values. */
+static size_t position_bytes(const struct shape *s)
 {
-    return (size_t)s->d_head * (s->kv == KN_KV_F16 ? 2 : 4);
+    return (size_t)(s->d_key + (is_latent(s) ? 0 : s->d_value)) * (s->kv == KN_KV_F16 ? 2 : 4);
 }
 
 /* Rows first..last over the past of one sequence, in floating point operations. */
@@ -87,19 +91,20 @@ static double rows(struct work *w, int first, int last, int seq)
 {
     static float q[KN_MAX_Q * KN_MAX_D_HEAD], out[KN_MAX_Q * KN_MAX_D_HEAD];
     const struct shape *s = w->shape;
-    for (int i = 0; i < s->n_q * s->d_head; i++) q[i] = (float)(i % 17 - 8) * 0.05f;
+    for (int i = 0; i < s->n_q * s->d_key; i++) q[i] = (float)(i % 17 - 8) * 0.05f;
 
-    size_t bytes = row_bytes(s) * (size_t)s->positions;
+    size_t bytes = position_bytes(s) * (size_t)s->positions;
     struct kn_attend a = {.q = q, .out = out, .base = w->slots, .tail = w->slots,
-                          .k = w->room + (size_t)seq * 2 * bytes, .n_q = s->n_q,
-                          .d_head = s->d_head, .kv = s->kv, .scale = 0.1f};
-    a.v = (const uint8_t *)a.k + bytes;
+                          .k = w->room + (size_t)seq * bytes, .n_q = s->n_q, .d_key = s->d_key,
+                          .d_value = s->d_value, .k_step = s->d_key, .kv = s->kv, .scale = 0.1f};
+    a.v_step = is_latent(s) ? s->d_key : s->d_value;
+    a.v = is_latent(s) ? a.k : (const uint8_t *)a.k + bytes / 2;
     double pairs = 0;
     for (a.last = first; a.last <= last; a.last++) {
         w->ops->attend(&a);
         pairs += a.last + 1;
     }
-    return pairs * s->n_q * s->d_head * 4;
+    return pairs * s->n_q * (s->d_key + s->d_value) * 2;
 }
 
 static double prefill(struct work *w) { return rows(w, 0, w->shape->positions - 1, 0); }
@@ -111,25 +116,25 @@ static double decode(struct work *w)
 }
 
 static const struct shape prefills[] = {
-    {KN_KV_F16, 8, 128, 512}, {KN_KV_F16, 4, 128, 512}, {KN_KV_F16, 1, 128, 512},
-    {KN_KV_F32, 8, 128, 512}, {KN_KV_F16, 8, 64, 512},  {KN_KV_F16, 16, 256, 512},
-    {KN_KV_F16, 4, 80, 512},
+    {KN_KV_F16, 8, 128, 128, 512}, {KN_KV_F16, 4, 128, 128, 512},  {KN_KV_F16, 1, 128, 128, 512},
+    {KN_KV_F32, 8, 128, 128, 512}, {KN_KV_F16, 8, 64, 64, 512},    {KN_KV_F16, 16, 256, 256, 512},
+    {KN_KV_F16, 4, 80, 80, 512},   {KN_KV_F16, 16, 576, 512, 512}, {KN_KV_F16, 4, 576, 512, 512},
 };
 static const struct shape decodes[] = {
-    {KN_KV_F16, 8, 128, 32768}, {KN_KV_F16, 4, 128, 32768}, {KN_KV_F16, 1, 128, 32768},
-    {KN_KV_F32, 4, 128, 32768}, {KN_KV_F16, 8, 64, 32768},  {KN_KV_F16, 8, 128, 1024},
+    {KN_KV_F16, 8, 128, 128, 32768},  {KN_KV_F16, 4, 128, 128, 32768}, {KN_KV_F16, 1, 128, 128, 32768},
+    {KN_KV_F32, 4, 128, 128, 32768},  {KN_KV_F16, 8, 64, 64, 32768},   {KN_KV_F16, 8, 128, 128, 1024},
+    {KN_KV_F16, 16, 576, 512, 32768}, {KN_KV_F16, 8, 576, 512, 32768}, {KN_KV_F16, 4, 576, 512, 32768},
 };
 #define LENGTH(table) (sizeof table / sizeof table[0])
 
 static void report(struct work *w, const char *what, pass_fn *pass, double peak, double gbps)
 {
     const struct shape *s = w->shape;
-    w->n_seq = (int)(w->room_bytes / (2 * row_bytes(s) * (size_t)s->positions));
-    double gflops = best_per_ns(pass, w);
-    double position_bytes = 2 * (double)row_bytes(s), position_flops = 4.0 * s->n_q * s->d_head;
-    double read = pass == decode ? gflops / position_flops * position_bytes : 0;
-    printf("%s,%s,%d,%d,%d,%s,%.1f,%.2f,%.1f,%.2f\n", kn_isa_name(w->ops->isa),
-           s->kv == KN_KV_F16 ? "f16" : "f32", s->n_q, s->d_head, s->positions, what, gflops,
+    w->n_seq = (int)(w->room_bytes / (position_bytes(s) * (size_t)s->positions));
+    double gflops = best_per_ns(pass, w), flops = 2.0 * s->n_q * (s->d_key + s->d_value);
+    double read = pass == decode ? gflops / flops * (double)position_bytes(s) : 0;
+    printf("%s,%s,%d,%d,%d,%d,%s,%.1f,%.2f,%.1f,%.2f\n", kn_isa_name(w->ops->isa),
+           s->kv == KN_KV_F16 ? "f16" : "f32", s->n_q, s->d_key, s->d_value, s->positions, what, gflops,
            gflops / peak, read, read / gbps);
     fflush(stdout);
 }
@@ -145,7 +150,7 @@ int main(void)
     for (int i = 0; i < 32768; i++) slots[i] = i;
     w.slots = slots;
 
-    printf("isa,kv,n_q,d_head,positions,what,gflops,of_fma,GBps,of_dram\n");
+    printf("isa,kv,n_q,d_key,d_value,positions,what,gflops,of_fma,GBps,of_dram\n");
     for (int isa = KN_ISA_AVX2; isa <= (int)kn_isa_best(); isa++) {
         w.ops = kn_ops((enum kn_isa)isa);
         double peak = best_per_ns(isa == KN_ISA_AVX512 ? fma_avx512 : fma_avx2, &w);

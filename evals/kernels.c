@@ -188,6 +188,9 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
         memcpy(p + 8 * i, &u, sizeof u);
     }
     for (size_t at = 0; kn_format_info(f)->block_values > 1 && at + block <= bytes; at += block) {
+        static const bool two[KN_FORMAT_COUNT] = {
+            [KN_Q4_K] = true, [KN_Q5_K] = true, [KN_Q2_K] = true, [KN_Q4_1] = true, [KN_Q5_1] = true
+        };
         uint16_t scale[32];
 
         for (int i = 0; i < 32; i++)
@@ -195,7 +198,7 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
         if (f == KN_MXFP4)
             memset(p + at, 118 + (int)(at / block % 4), KN_PANEL);
         else
-            memcpy(p + at, scale, f == KN_Q4_K ? 64 : 32);
+            memcpy(p + at, scale, two[f] ? 64 : 32);
     }
 }
 

@@ -168,6 +168,9 @@ struct kn_team;                                             /* owns the workers 
  * before threads that compute.  Needs no privilege; where the kernel cannot (before 6.12), nothing changes. */
 void kn_thread_hurry(void);
 
+/* What the calling thread does may wait for what others do, and so may what threads do that it starts. */
+void kn_thread_give_way(void);
+
 int  kn_team_open(struct kn_team **out, int n_thread);      /* 0: one per usable CPU */
 void kn_team_close(struct kn_team *t);
 int  kn_team_size(const struct kn_team *t);

@@ -9,18 +9,29 @@
  * The interleaved block of 16 rows, field by field (l = row in the panel, 0..15):
  *   F32, F16, BF16   v[16]                           one value of each row: k ascending
  *   Q8_0             d[16], q[8][16][4]              k = 4*i + j sits at q[i][l][j]
+ *   Q4_0, IQ4_NL     d[16], q[4][16][4]              k = 4*i + j is the low and k + 16 the high nibble
+ *   Q4_1             d[16], m[16], q                 of q[i][l][j].  Q4_0 takes 8 off; a nibble of
+ *   Q5_0             d[16], qh[16][4], q             IQ4_NL stands for an entry of KN_IQ4; _1 adds m.
+ *   Q5_1             d[16], m[16], qh[16][4], q      Bit k of the 32 in qh[l] is worth 16; Q5_0 takes
+ *   MXFP4            e[16], q                        16 off.  A nibble of MXFP4 stands for an entry of
+ *                                                    KN_E2M1_TWICE times 2^(e - 128)
  *   Q4_K             d[16], dmin[16], sc[12][16], q[32][16][4]
  *                    sc[i][l] is byte i of the row's packed 6-bit scales; q[8*p + i][l][j] has
  *                    k = 64*p + 4*i + j in its low and k + 32 in its high nibble
+ *   Q5_K             the same with qh[8][16][4] before q: bit k / 32 of qh[i][l][j] is worth 16
  *   Q6_K             d[16], sc[16][16], ql[32][16][4], qh[16][16][4]
  *                    k = 128*h + 32*f + 4*i + j (h 0..1, f 0..3, i 0..7):
  *                    low nibble for f < 2 and high for f >= 2 of ql[16*h + 8*(f&1) + i][l][j];
  *                    bits 2f..2f+1 of qh[8*h + i][l][j]
- *   MXFP4            e[16], q[4][16][4]              k = 4*i + j is the low and k + 16 the high nibble
- *                    of q[i][l][j]; nibble c stands for entry c of KN_E2M1_TWICE times 2^(e - 128)
+ *   Q2_K             d[16], dmin[16], sc[16][16], q[16][16][4]
+ *                    sc: the scale low, the minimum high; bits 2f..2f+1 of q[8*h + i][l][j]
+ *   Q3_K             d[16], sc[12][16], qh[8][16][4], q[16][16][4]
+ *                    as Q2_K, and bit 4*h + f of qh[i][l][j] is worth 4; 4 comes off
+ *   IQ4_XS           d[16], sh[16], sl[16][4], q[32][16][4]
+ *                    blocks of 32 as in IQ4_NL; 6-bit scales, 32 above themselves
  *
  * Activations are quantised row by row into blocks that carry their own scale and the sums of each 16
- * codes: 256 values for k-quants, 32 for Q8_0 and MXFP4.  Float formats read float32 activations. */
+ * codes: 256 values for formats with blocks of 256, 32 for those of 32.  Float formats read float32. */
 #ifndef KERNELS_FORMATS_H
 #define KERNELS_FORMATS_H
 
@@ -36,7 +47,16 @@
     X(Q8_0, 8,  32,  34,  KN_ACT_Q32)                 \
     X(Q4_K, 12, 256, 144, KN_ACT_Q256)                \
     X(Q6_K, 14, 256, 210, KN_ACT_Q256)                \
-    X(MXFP4, 39, 32, 17,  KN_ACT_Q32)
+    X(MXFP4, 39, 32, 17,  KN_ACT_Q32)                 \
+    X(Q4_0, 2,  32,  18,  KN_ACT_Q32)                 \
+    X(Q4_1, 3,  32,  20,  KN_ACT_Q32)                 \
+    X(Q5_0, 6,  32,  22,  KN_ACT_Q32)                 \
+    X(Q5_1, 7,  32,  24,  KN_ACT_Q32)                 \
+    X(Q5_K, 13, 256, 176, KN_ACT_Q256)                \
+    X(Q2_K, 10, 256, 84,  KN_ACT_Q256)                \
+    X(Q3_K, 11, 256, 110, KN_ACT_Q256)                \
+    X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                 \
+    X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
 
 enum kn_act { KN_ACT_F32, KN_ACT_Q32, KN_ACT_Q256, KN_ACT_COUNT };
 
@@ -52,15 +72,34 @@ struct kn_q8_0 { uint16_t d; int8_t q[32]; };
 struct kn_q4_k { uint16_t d, dmin; uint8_t sc[12], q[128]; };
 struct kn_q6_k { uint8_t ql[128], qh[64]; int8_t sc[16]; uint16_t d; };
 struct kn_mxfp4 { uint8_t e, q[16]; };
+struct kn_q4_0 { uint16_t d; uint8_t q[16]; };                          /* IQ4_NL too */
+struct kn_q4_1 { uint16_t d, m; uint8_t q[16]; };
+struct kn_q5_0 { uint16_t d; uint8_t qh[4], q[16]; };
+struct kn_q5_1 { uint16_t d, m; uint8_t qh[4], q[16]; };
+struct kn_q5_k { uint16_t d, dmin; uint8_t sc[12], qh[32], q[128]; };
+struct kn_q2_k { uint8_t sc[16], q[64]; uint16_t d, dmin; };
+struct kn_q3_k { uint8_t qh[32], q[64], sc[12]; uint16_t d; };
+struct kn_iq4_xs { uint16_t d, sh; uint8_t sl[4], q[128]; };
 
 /* Sixteen rows' block, as in memory. */
 struct kn_q8_0_x16 { uint16_t d[16]; int8_t q[8][16][4]; };
 struct kn_q4_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], q[32][16][4]; };
 struct kn_q6_k_x16 { uint16_t d[16]; int8_t sc[16][16]; uint8_t ql[32][16][4], qh[16][16][4]; };
 struct kn_mxfp4_x16 { uint8_t e[16], q[4][16][4]; };
+struct kn_q4_0_x16 { uint16_t d[16]; uint8_t q[4][16][4]; };
+struct kn_q4_1_x16 { uint16_t d[16], m[16]; uint8_t q[4][16][4]; };
+struct kn_q5_0_x16 { uint16_t d[16]; uint8_t qh[16][4], q[4][16][4]; };
+struct kn_q5_1_x16 { uint16_t d[16], m[16]; uint8_t qh[16][4], q[4][16][4]; };
+struct kn_q5_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], qh[8][16][4], q[32][16][4]; };
+struct kn_q2_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[16][16], q[16][16][4]; };
+struct kn_q3_k_x16 { uint16_t d[16]; uint8_t sc[12][16], qh[8][16][4], q[16][16][4]; };
+struct kn_iq4_xs_x16 { uint16_t d[16], sh[16]; uint8_t sl[16][4], q[32][16][4]; };
 
 /* Twice the values of a 4-bit float with 2 bits of exponent and 1 of fraction: whole numbers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+
+/* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */
+#define KN_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 /* Quantised activations: x = d * q, q in [-127, 127]; sum[i] is the sum of codes 16*i .. 16*i+15. */
 struct kn_x32  { float d; int16_t sum[2];  int8_t q[32];  };
@@ -71,10 +110,21 @@ struct kn_x256 { float d; int16_t sum[16]; int8_t q[256]; };
 #else
 #define KN_STATIC_ASSERT _Static_assert
 #endif
-KN_STATIC_ASSERT(sizeof(struct kn_q8_0) == 34 && sizeof(struct kn_q8_0_x16) == 16 * 34, "Q8_0");
-KN_STATIC_ASSERT(sizeof(struct kn_q4_k) == 144 && sizeof(struct kn_q4_k_x16) == 16 * 144, "Q4_K");
-KN_STATIC_ASSERT(sizeof(struct kn_q6_k) == 210 && sizeof(struct kn_q6_k_x16) == 16 * 210, "Q6_K");
-KN_STATIC_ASSERT(sizeof(struct kn_mxfp4) == 17 && sizeof(struct kn_mxfp4_x16) == 16 * 17, "MXFP4");
+#define KN_LAYOUT(name, bytes) \
+    KN_STATIC_ASSERT(sizeof(struct kn_##name) == bytes && sizeof(struct kn_##name##_x16) == 16 * bytes, #name)
+KN_LAYOUT(q8_0, 34);
+KN_LAYOUT(q4_k, 144);
+KN_LAYOUT(q6_k, 210);
+KN_LAYOUT(mxfp4, 17);
+KN_LAYOUT(q4_0, 18);
+KN_LAYOUT(q4_1, 20);
+KN_LAYOUT(q5_0, 22);
+KN_LAYOUT(q5_1, 24);
+KN_LAYOUT(q5_k, 176);
+KN_LAYOUT(q2_k, 84);
+KN_LAYOUT(q3_k, 110);
+KN_LAYOUT(iq4_xs, 136);
+#undef KN_LAYOUT
 KN_STATIC_ASSERT(sizeof(struct kn_x32) == 40 && sizeof(struct kn_x256) == 292, "activations");
 
 #endif

@@ -14,15 +14,19 @@
     void kn_matmul_##isa(const struct kn_matmul *m, int panel0, int panel1);                      \
     void kn_quantize_##isa(enum kn_act a, const float *x, int n, void *out);                      \
     void kn_encode_##isa(enum kn_format f, const float *x, size_t n, void *blocks);               \
+    void kn_encode_32_##isa(enum kn_format f, const float *x, size_t n_block, void *blocks);      \
     void kn_repack_##isa(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,   \
                          int panel0, int panel1);                                                 \
     void kn_attend_##isa(const struct kn_attend *a);                                              \
+    void kn_delta_##isa(const struct kn_delta *d);                                                \
+    void kn_conv_##isa(const float *const *x, const float *w, int n_tap, int n, float *y);        \
     void kn_rms_norm_##isa(const float *x, const float *w, float eps, int n, float *y);           \
     void kn_rope_##isa(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2],       \
                        enum kn_rope kind);                                                        \
     void kn_swiglu_##isa(const float *gate, const float *up, int n, float *y);                    \
     void kn_swiglu_clamped_##isa(const float *gate, const float *up, float alpha, float limit,    \
                                  int n, float *y);                                                \
+    void kn_gate_##isa(float *x, const float *by, int n);                                         \
     void kn_softmax_##isa(float *x, int n);                                                       \
     void kn_add_##isa(float *x, const float *y, int n);                                           \
     void kn_add_scaled_##isa(float *x, float a, const float *y, int n);                           \
@@ -34,7 +38,18 @@ KN_OPS_OF(scalar)
 KN_OPS_OF(avx2)
 KN_OPS_OF(avx512)
 
-/* The 6-bit scales and minimums of a Q4_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
+/* A field of a format's block: n items of `size` bytes from byte `at` of the file's block.  In a panel an
+ * item of all rows lies together. */
+#define KN_FIELDS 6                             /* of a format at most, one of n = 0 the last */
+#define KN_BLOCK_MOST 210                       /* bytes of the largest block */
+struct kn_field { uint8_t at, n, size; };
+const struct kn_field *kn_format_fields(enum kn_format f);      /* in the panel's order */
+
+/* Scale i, -32..31, of a Q3_K block whose bytes are sc[0], sc[stride] ...; of an IQ4_XS block. */
+int kn_q3_k_scale(const uint8_t *sc, int stride, int i);
+int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
+
+/* The 6-bit scales and minimums of a Q4_K or Q5_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
 /* 2^(e - 128), what an MXFP4 block's whole numbers are multiplied by; e 255, in the format no number,

@@ -9,6 +9,7 @@
  *   - a reduction over n floats (norms, QK, softmax sums) has 64 accumulators, element i goes to
  *     accumulator i mod 64, then a halving tree: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
  *   - attention walks absolute positions in chunks of 64 and merges the chunks in order;
+ *   - a delta net's state goes on row by row, with sums over its keys in 4 accumulators;
  *   - exp, log, sin, cos, pow are ours, made of correctly rounded operations.
  *
  * A row's result never depends on which rows, tile, thread or instruction set computed it.  A result
@@ -29,6 +30,7 @@ struct kn_format_info {
     enum kn_act act;
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
+extern const char kn_format_list[];                                  /* " F32 F16 ...", for messages */
 int    kn_format_find(const char *name, enum kn_format *out);        /* "q4_k", any case */
 int    kn_format_from_gguf(uint32_t type, enum kn_format *out);
 size_t kn_row_bytes(enum kn_format f, int n_in);                     /* a file row; 0: no whole blocks */
@@ -48,8 +50,10 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 /* One file row to float32; kn_ops has the way back. */
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
 
-/* Adds the scale and minimum (0..63) of sub-block i to a Q4_K block whose sc is still zero there. */
-void kn_q4_k_scale_put(struct kn_q4_k *b, int i, int scale, int min);
+/* Adds sub-block i's scale and minimum (0..63) to the packed ones of a Q4_K or Q5_K block, still zero
+ * there; its scale (-32..31) to those of a Q3_K block. */
+void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min);
+void kn_q3_k_scale_put(uint8_t sc[12], int i, int scale);
 
 float    kn_f16_to_f32(uint16_t h);
 uint16_t kn_f32_to_f16(float x);                                     /* nearest, ties to even */
@@ -78,23 +82,51 @@ struct kn_matmul {
 };
 
 /* One row's attention over one KV head: n_q query heads that share it.  Position p of the row's past is
- * at slot(p) = p < n_base ? base[p] : tail[p - n_base]; positions first..last are seen. */
+ * at slot(p) = p < n_base ? base[p] : tail[p - n_base]; positions first..last are seen.  A slot's value
+ * may be a part of its key: v then points into k. */
 enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
 
 struct kn_attend {
-    const float *q;                             /* [n_q][d_head] */
-    float *out;                                 /* [n_q][d_head] */
-    const void *k, *v;                          /* [n_slot][d_head] of this KV head */
+    const float *q;                             /* [n_q][d_key] */
+    float *out;                                 /* [n_q][d_value] */
+    const void *k, *v;                          /* slot 0's key and value, of this KV head */
+    int k_step, v_step;                         /* values from a slot's to the next one's */
     const int32_t *base, *tail;
     int n_base, first, last;
-    int n_q, d_head;                            /* n_q <= KN_MAX_Q, d_head <= KN_MAX_D_HEAD */
+    int n_q, d_key, d_value;                    /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
     const float *sink;                          /* [n_q] one score more for each head, without a value; or NULL */
 };
 #define KN_MAX_Q      64
-#define KN_MAX_D_HEAD 512
+#define KN_MAX_D_HEAD 576
 #define KN_CHUNK      64                        /* positions per chunk, absolute */
+
+/* One value head of a gated delta net: a state S[d_key][d_value] goes through rows in order.  A row does
+ *     m    = sum over i of k[i] S[i]
+ *     e    = beta (v - decay m)                fmaf(-decay, m, v), times beta
+ *     S[i] = fmaf(k[i], e, decay S[i])
+ *     out  = sum over i of q[i] S[i]
+ * where both sums have 4 accumulators: i ascending goes to accumulator i mod 4 with fmaf, and the end is
+ * (0 + 2) + (1 + 3).  The state lies in tiles of columns, [tile][d_key][KN_DELTA_TILE], the last padded. */
+#define KN_DELTA_TILE 32
+
+struct kn_delta_row {
+    const float *q, *k, *v;                     /* [d_key], [d_key], [d_value] */
+    float decay, beta;
+    float *out;                                 /* [d_value]; NULL: only the state goes on, q is not read */
+};
+
+struct kn_delta {
+    float *state;                               /* [kn_delta_floats()] */
+    const struct kn_delta_row *row;
+    int n_row, d_key, d_value;
+};
+
+static inline size_t kn_delta_floats(int d_key, int d_value)
+{
+    return (size_t)d_key * kn_align_up((size_t)d_value, KN_DELTA_TILE);
+}
 
 enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS }; /* (i, i + n/2) as in neox; (2i, 2i + 1) as in llama files */
 
@@ -117,6 +149,10 @@ struct kn_ops {
                    int panel0, int panel1);
 
     void (*attend)(const struct kn_attend *a);
+    void (*delta)(const struct kn_delta *d);
+
+    /* y[i] = silu(sum over taps j of w[j][i] * x[j][i]), j ascending from +0 with fmaf. */
+    void (*conv)(const float *const *x, const float *w, int n_tap, int n, float *y);
 
     /* y = x / sqrt(mean(x^2) + eps) * w;  y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
@@ -129,6 +165,7 @@ struct kn_ops {
     /* With g = min(gate, limit), u = up within plus and minus limit: y = g * sigmoid(alpha * g) * (u + 1). */
     void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y);
 
+    void (*gate)(float *x, const float *by, int n);                        /* x = x / (1 + exp(-by)) */
     void (*softmax)(float *x, int n);
     void (*add)(float *x, const float *y, int n);                          /* x += y */
     void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */

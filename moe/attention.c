@@ -4,13 +4,9 @@
  * each other through the KV memory and nowhere else: a row's arithmetic is that of the row alone. */
 #include "moe/internal.h"
 
-struct attention_job { struct moe_context *c; const struct moe_layer *l; int layer; };
+#include <string.h>
 
-static uint8_t *kv_head(const struct moe_context *c, int layer, int is_v, int head)
-{
-    size_t i = ((size_t)layer * 2 + (size_t)is_v) * (size_t)c->model->desc.n_kv + (size_t)head;
-    return c->kv.base + i * c->kv_head_bytes;
-}
+struct attention_job { struct moe_context *c; const struct moe_layer *l; int layer; };
 
 /* x[n_head][d_head]: each head normalised by w[d_head], or all of them as one by w[n_head * d_head]. */
 static void norm_heads(const struct moe_context *c, float *x, int n_head, const float *w)
@@ -27,6 +23,15 @@ static void clamp(float *x, int n, float most)
         x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
 }
 
+/* A query head and its gate lie side by side; the queries go where they are without gates. */
+static void take_queries(const struct moe_context *c, int row, float *q)
+{
+    size_t d_head = (size_t)c->model->desc.d_head, n_head = (size_t)c->model->desc.n_head;
+    const float *from = c->q_gate + (size_t)row * 2 * n_head * d_head;
+    for (size_t h = 0; h < n_head; h++)
+        memcpy(q + h * d_head, from + 2 * h * d_head, d_head * sizeof *q);
+}
+
 /* Bias, QK norm and rotation of one row, and its key and value to their slot. */
 static void finish_row(void *arg, int row, int thread)
 {
@@ -38,14 +43,16 @@ static void finish_row(void *arg, int row, int thread)
     const struct moe_layer *l = j->l;
     if (c->status[row])
         return;
-    int n_q = d->n_head * d->d_head, n_kv = d->n_kv * d->d_head;
-    float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_kv;
-    float *v = c->v + (size_t)row * (size_t)n_kv;
+    int n_q = d->n_head * d->d_head, n_k = d->n_kv * d->d_head, n_v = d->n_kv * d->d_value;
+    float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_k;
+    float *v = c->v + (size_t)row * (size_t)n_v;
     const float (*turn)[2] = (const float (*)[2])c->turn + (size_t)row * (size_t)(d->n_rot / 2);
+    if (d->out_gate)
+        take_queries(c, row, q);
     if (l->q_bias) {
         ops->add(q, l->q_bias, n_q);
-        ops->add(k, l->k_bias, n_kv);
-        ops->add(v, l->v_bias, n_kv);
+        ops->add(k, l->k_bias, n_k);
+        ops->add(v, l->v_bias, n_v);
     }
     if (l->q_norm) {
         norm_heads(c, q, d->n_head, l->q_norm);
@@ -53,16 +60,16 @@ static void finish_row(void *arg, int row, int thread)
     }
     if (d->clamp_qkv > 0) {
         clamp(q, n_q, d->clamp_qkv);
-        clamp(k, n_kv, d->clamp_qkv);
-        clamp(v, n_kv, d->clamp_qkv);
+        clamp(k, n_k, d->clamp_qkv);
+        clamp(v, n_v, d->clamp_qkv);
     }
     ops->rope(q, d->n_head, d->d_head, d->n_rot, turn, d->rope);
     ops->rope(k, d->n_kv, d->d_head, d->n_rot, turn, d->rope);
-    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_head *
-                (c->opt.kv == KN_KV_F16 ? 2 : 4);
+    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * moe_kv_value_bytes(c->opt.kv);
+    size_t k_at = at * (size_t)d->d_head, v_at = at * (size_t)d->d_value;
     for (int h = 0; h < d->n_kv; h++) {
-        ops->kv_store(c->opt.kv, k + h * d->d_head, d->d_head, kv_head(c, j->layer, 0, h) + at);
-        ops->kv_store(c->opt.kv, v + h * d->d_head, d->d_head, kv_head(c, j->layer, 1, h) + at);
+        ops->kv_store(c->opt.kv, k + h * d->d_head, d->d_head, moe_kv_keys(c, j->layer, h) + k_at);
+        ops->kv_store(c->opt.kv, v + h * d->d_value, d->d_value, moe_kv_values(c, j->layer, h) + v_at);
     }
 }
 
@@ -80,15 +87,20 @@ static void attend_item(void *arg, int item, int thread)
     if (c->status[row])
         return;
     size_t at = ((size_t)row * (size_t)d->n_head + (size_t)(head * n_q)) * (size_t)d->d_head;
-    size_t out = (size_t)row * c->att.stride + (size_t)(head * n_q) * (size_t)d->d_head;
+    size_t out = (size_t)row * c->att.stride + (size_t)(head * n_q) * (size_t)d->d_value;
     c->model->ops->attend(&(struct kn_attend){
         .q = c->q + at, .out = c->att.x + out,
-        .k = kv_head(c, j->layer, 0, head), .v = kv_head(c, j->layer, 1, head),
+        .k = moe_kv_keys(c, j->layer, head), .v = moe_kv_values(c, j->layer, head),
+        .k_step = d->d_head, .v_step = d->d_value,
         .base = r->base, .tail = r->tail, .n_base = r->n_base,
         .first = l->window ? kn_max(0, r->position - l->window + 1) : 0, .last = r->position,
-        .n_q = n_q, .d_head = d->d_head, .kv = c->opt.kv, .scale = c->attend_scale,
+        .n_q = n_q, .d_key = d->d_head, .d_value = d->d_value, .kv = c->opt.kv, .scale = d->attend_scale,
         .sink = l->sinks ? l->sinks + head * n_q : NULL,
     });
+    for (int h = 0; d->out_gate && h < n_q; h++) {
+        const float *by = c->q_gate + 2 * (at + (size_t)(h * d->d_head)) + d->d_head;
+        c->model->ops->gate(c->att.x + out + h * d->d_head, by, d->d_head);
+    }
 }
 
 void moe_attention(struct moe_context *c, int layer)
@@ -98,13 +110,13 @@ void moe_attention(struct moe_context *c, int layer)
     struct attention_job job = { c, l, layer };
     moe_rows_norm(c, l->attn_norm, moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v), NULL,
                   c->n_row);
-    c->product[0] = moe_product(&c->norm, &l->q, c->q, c->n_row);
+    c->product[0] = moe_product(&c->norm, &l->q, d->out_gate ? c->q_gate : c->q, c->n_row);
     c->product[1] = moe_product(&c->norm, &l->k, c->k, c->n_row);
     c->product[2] = moe_product(&c->norm, &l->v, c->v, c->n_row);
     moe_products(c, 3);
     kn_parallel_for(c->team, c->n_row, finish_row, &job);
     kn_parallel_for(c->team, c->n_row * d->n_kv, attend_item, &job);
-    moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_head, NULL, c->n_row);
+    moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
     moe_rows_add(c, c->y, l->o_bias);

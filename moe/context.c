@@ -1,8 +1,9 @@
 /* A context: all the memory that one thread needs to run a model, sized and taken when it opens.
  *
- * The KV memory lies head by head: [layer][K, V][KV head][slot][d_head], so that one head's attention
- * walks one dense array; features, if they are kept, lie behind it by slot.  The step arena holds what a pass writes; lay_out() places it, and the same
- * code over an arena without memory says how much it takes. */
+ * The KV memory lies head by head: [layer][K, V][KV head][slot][..], so that one head's attention walks
+ * one dense array; of latents there are keys alone, [layer][slot][d_key].  Features, if they are kept, lie
+ * behind it by slot, and states behind those.  The step arena holds what a pass writes; lay_out() places it,
+ * and the same code over an arena without memory says how much it takes. */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, 
     out->code_stride[KN_ACT_F32] = out->stride * sizeof(float);
 }
 
-struct kinds { unsigned norm, att, act, wide, router; };
+struct kinds { unsigned norm, att, act, wide, router, low, query, mixed; };
 
 /* Which kinds of codes any layer reads of the normalised rows, of attention's, of the activation's. */
 static struct kinds kinds_of(const struct moe_model *m)
@@ -33,9 +34,12 @@ static struct kinds kinds_of(const struct moe_model *m)
     struct kinds k = { .norm = moe_act_bit(&m->head) };
     for (int i = 0; i < m->desc.n_layer; i++) {
         const struct moe_layer *l = &m->layer[i];
-        k.norm |= moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->gate) |
-                  moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) | moe_act_bit(&l->router) |
-                  l->expert_acts;
+        k.norm |= moe_act_bit(&l->k) | moe_act_bit(&l->v) | moe_act_bit(&l->q_a) | moe_act_bit(&l->kv_a) |
+                  moe_act_bit(&l->gate) | moe_act_bit(&l->up) | moe_act_bit(&l->shared_gate) |
+                  moe_act_bit(&l->router) | moe_delta_acts(l) | l->expert_acts;
+        *(l->q_a.n_out ? &k.low : &k.norm) |= moe_act_bit(&l->q);
+        k.query |= moe_act_bit(&l->k_b);
+        k.mixed |= moe_act_bit(&l->v_b);
         k.att |= moe_act_bit(&l->o);
         k.router |= moe_act_bit(&l->router);
         k.act |= l->down_acts;
@@ -52,11 +56,32 @@ static void lay_out_guess(struct moe_context *c, struct kn_arena *a, unsigned ki
     g->expert = kn_arena_take(a, (size_t)d->n_expert, sizeof(int32_t));
     g->mark = kn_arena_take(a, (size_t)d->n_expert, sizeof(uint8_t));
     g->sum = kn_arena_take(a, (size_t)d->n_expert, sizeof(float));
+    g->seen = kn_arena_take(a, (MOE_FAR + 1) * MOE_SIGHTS * (size_t)d->n_expert, sizeof(bool));
     g->logit = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
     g->rank = kn_arena_take(a, (size_t)n_row * (size_t)d->n_expert, sizeof(float));
     g->id = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(int32_t));
     g->weight = kn_arena_take(a, (size_t)n_row * (size_t)d->n_used, sizeof(float));
     take_acts(a, &g->norm, kinds, n_row, d->d_model);
+}
+
+static void lay_out_recall(struct moe_context *c, struct kn_arena *a)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_recall *r = &c->recall;
+    size_t n = (size_t)c->opt.n_recall, n_layer = (size_t)d->n_layer, n_expert = (size_t)d->n_expert;
+    size_t n_used = (size_t)d->n_used;
+    r->n_entry = c->opt.n_recall;
+    r->token = kn_arena_take(a, n, sizeof(int32_t));
+    r->id = kn_arena_take(a, n * n_layer * n_used, sizeof(uint16_t));
+    r->came = kn_arena_take(a, n_layer * n_used, sizeof *r->came);
+    r->proved = kn_arena_take(a, n_layer * MOE_CHANCES, sizeof *r->proved);
+    r->asked = kn_arena_take(a, n_layer * n_expert, sizeof(uint8_t));
+    r->absent = kn_arena_take(a, n_expert, sizeof(int32_t));
+    r->known = kn_arena_take(a, (size_t)c->opt.max_row, sizeof(bool));
+    r->ticket = kn_arena_take(a, n_layer, sizeof *r->ticket);
+    r->expert = kn_arena_take(a, n_layer * n_expert, sizeof(int32_t));
+    r->mark = kn_arena_take(a, n_layer * n_expert, sizeof(uint8_t));
+    r->unused = kn_arena_take(a, n_expert, sizeof(float));
 }
 
 static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row)
@@ -83,6 +108,19 @@ static void lay_out_plan(struct moe_context *c, struct kn_arena *a, size_t n_row
     c->hands.scratch = kn_arena_take(a, (size_t)kn_team_size(c->opt.team), c->hands.scratch_bytes);
 }
 
+static void lay_out_latent(struct moe_context *c, struct kn_arena *a, const struct kinds *kinds)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_latent *l = &c->latent;
+    l->max_row = moe_latent_rows(d, c->opt.max_row);
+    int n = l->max_row * d->n_head;
+    if (d->d_query_latent)
+        take_acts(a, &l->low, kinds->low, c->opt.max_row, d->d_query_latent);
+    take_acts(a, &l->query, kinds->query, n, d->d_head - d->n_rot);
+    take_acts(a, &l->mixed, kinds->mixed, n, d->d_latent);
+    l->absorbed = kn_arena_take(a, (size_t)n * (size_t)d->d_key, sizeof(float));
+}
+
 static void lay_out(struct moe_context *c, struct kn_arena *a)
 {
     const struct moe_desc *d = &c->model->desc;
@@ -96,12 +134,15 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     if (d->head)
         take_acts(a, &c->join, moe_act_bit(&c->model->fc), c->opt.max_row, 2 * d->d_model);
     take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
-    take_acts(a, &c->att, kinds.att, c->opt.max_row, d->n_head * d->d_head);
+    take_acts(a, &c->att, kinds.att, c->opt.max_row, kn_max(d->n_head * d->d_value, moe_d_state_value(d)));
     take_acts(a, &c->act, kinds.act, n_pair, d->d_expert);
     take_acts(a, &c->wide, kinds.wide, d_wide ? c->opt.max_row : 0, d_wide);
     c->q = kn_arena_take(a, n_row * (size_t)(d->n_head * d->d_head), sizeof(float));
-    c->k = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
-    c->v = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_head), sizeof(float));
+    c->k = kn_arena_take(a, n_row * (size_t)(d->n_kv * d->d_key), sizeof(float));
+    c->v = kn_arena_take(a, moe_is_latent(d) ? 0 : n_row * (size_t)(d->n_kv * d->d_kept), sizeof(float));
+    c->q_gate = kn_arena_take(a, d->out_gate ? n_row * (size_t)(2 * d->n_head * d->d_head) : 0, sizeof(float));
+    if (moe_is_latent(d))
+        lay_out_latent(c, a, &kinds);
     c->turn = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->turn);
     c->gate = kn_arena_take(a, n_act, sizeof(float));
     c->up = kn_arena_take(a, n_act, sizeof(float));
@@ -111,40 +152,66 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->logits = kn_arena_take(a, n_want * (size_t)d->n_vocab, sizeof(float));
     c->product = kn_arena_take(a, n_job, sizeof *c->product);
     c->piece = kn_arena_take(a, moe_piece_room(c->opt.team, n_job), sizeof *c->piece);
+    if (d->delta_period)
+        moe_states_lay_out(c, a);
     if (d->n_expert) {
         lay_out_plan(c, a, n_row);
         lay_out_guess(c, a, kinds.router);
+        if (c->opt.n_recall)
+            lay_out_recall(c, a);
     }
 }
+
+static int n_attend(const struct moe_model *m) { return m->desc.n_layer - moe_n_delta(&m->desc); }
 
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
 {
     const struct moe_desc *d = &m->desc;
-    size_t value = kv == KN_KV_F16 ? 2 : 4;
-    return 2 * (size_t)d->n_layer * (size_t)d->n_kv * (size_t)d->d_head * value;
+    int kept = d->d_key + (moe_is_latent(d) ? 0 : d->d_kept);
+    return (size_t)n_attend(m) * (size_t)d->n_kv * (size_t)kept * moe_kv_value_bytes(kv);
 }
 
 size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv)
 {
-    return (size_t)m->desc.d_model * (kv == KN_KV_F16 ? 2 : 4);
+    return (size_t)m->desc.d_model * moe_kv_value_bytes(kv);
 }
 
-/* Every array takes a few bytes more than it holds, so that whole cache lines start each. */
-static size_t kv_head_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+/* Of d values in every slot.  An array takes a few bytes more than it holds, so that whole cache lines
+ * start each. */
+static size_t array_bytes(const struct moe_context_options *opt, int d)
 {
-    size_t value = opt->kv == KN_KV_F16 ? 2 : 4;
-    return kn_align_up((size_t)opt->n_slot * (size_t)m->desc.d_head * value, 64);
+    return kn_align_up((size_t)opt->n_slot * (size_t)d * moe_kv_value_bytes(opt->kv), 64);
+}
+
+static size_t value_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    return moe_is_latent(&m->desc) ? 0 : array_bytes(opt, m->desc.d_kept);
 }
 
 static size_t all_heads_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
-    return 2 * (size_t)m->desc.n_layer * (size_t)m->desc.n_kv * kv_head_bytes(m, opt);
+    size_t n = (size_t)n_attend(m) * (size_t)m->desc.n_kv;
+    return n * (array_bytes(opt, m->desc.d_key) + value_bytes(m, opt));
+}
+
+uint8_t *moe_kv_keys(const struct moe_context *c, int layer, int head)
+{
+    size_t n_kv = (size_t)c->model->desc.n_kv, nth = (size_t)c->model->layer[layer].nth;
+    return (uint8_t *)c->kv.base + nth * n_kv * (c->key_bytes + c->value_bytes) +
+           (size_t)head * c->key_bytes;
+}
+
+uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head)
+{
+    if (!c->value_bytes)
+        return moe_kv_keys(c, layer, head);
+    return moe_kv_keys(c, layer, c->model->desc.n_kv) + (size_t)head * c->value_bytes;
 }
 
 static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
     size_t features = opt->features ? (size_t)opt->n_slot * moe_feature_bytes(m, opt->kv) : 0;
-    return all_heads_bytes(m, opt) + features;
+    return kn_align_up(all_heads_bytes(m, opt) + features, 64);
 }
 
 static size_t step_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -157,7 +224,7 @@ static size_t step_bytes(const struct moe_model *m, const struct moe_context_opt
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
-    return step_bytes(m, opt) + kv_bytes(m, opt);
+    return step_bytes(m, opt) + kv_bytes(m, opt) + moe_states_bytes(m, opt);
 }
 
 int moe_context_open(struct moe_context **out, const struct moe_model *m,
@@ -169,34 +236,49 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
     if (!c)
         return kn_fail(KN_ENOMEM, "no memory for a context");
     *c = (struct moe_context){ .model = m, .opt = *opt, .team = opt->team,
-                               .kv_head_bytes = kv_head_bytes(m, opt) };
+                               .key_bytes = array_bytes(opt, m->desc.d_key),
+                               .value_bytes = value_bytes(m, opt) };
     int error = kn_arena_open(&c->arena, step_bytes(m, opt), -1);
     if (!error)
-        error = kn_arena_open(&c->kv, kv_bytes(m, opt), -1);
+        error = kn_arena_open(&c->kv, kv_bytes(m, opt) + moe_states_bytes(m, opt), -1);
     if (error) {
         moe_context_close(c);
         return error;
     }
     lay_out(c, &c->arena);
+    if (m->desc.delta_period)
+        moe_states_place(c, (uint8_t *)c->kv.base + kv_bytes(m, opt));
+    moe_recall_init(c);
     c->feature_bytes = moe_feature_bytes(m, opt->kv);
     c->feature = opt->features ? (uint8_t *)c->kv.base + all_heads_bytes(m, opt) : NULL;
     *out = c;
     return 0;
 }
 
+void moe_context_set_team(struct moe_context *c, struct kn_team *team)
+{
+    kn_assert(kn_team_size(team) <= kn_team_size(c->opt.team) && kn_team_nodes(team) <= kn_team_nodes(c->opt.team));
+    c->team = c->hands.team = team;
+}
+
+static void copy_slots(uint8_t *array, size_t slot_bytes, int32_t from, int32_t to, int n)
+{
+    memmove(array + (size_t)to * slot_bytes, array + (size_t)from * slot_bytes, (size_t)n * slot_bytes);
+}
+
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n)
 {
     const struct moe_desc *d = &c->model->desc;
-    size_t slot = (size_t)d->d_head * (c->opt.kv == KN_KV_F16 ? 2 : 4), bytes = (size_t)n * slot;
-    int n_array = 2 * d->n_layer * d->n_kv;
+    size_t value = moe_kv_value_bytes(c->opt.kv);
     kn_assert(n >= 0 && from >= 0 && to >= 0 && from + n <= c->opt.n_slot && to + n <= c->opt.n_slot);
-    for (int i = 0; i < n_array; i++) {
-        uint8_t *array = (uint8_t *)c->kv.base + (size_t)i * c->kv_head_bytes;
-        memmove(array + (size_t)to * slot, array + (size_t)from * slot, bytes);
-    }
+    for (int layer = 0; layer < d->n_layer; layer++)
+        for (int h = 0; h < d->n_kv && !moe_is_delta(d, layer); h++) {
+            copy_slots(moe_kv_keys(c, layer, h), (size_t)d->d_key * value, from, to, n);
+            if (c->value_bytes)
+                copy_slots(moe_kv_values(c, layer, h), (size_t)d->d_kept * value, from, to, n);
+        }
     if (c->feature)
-        memmove(c->feature + (size_t)to * c->feature_bytes, c->feature + (size_t)from * c->feature_bytes,
-                (size_t)n * c->feature_bytes);
+        copy_slots(c->feature, c->feature_bytes, from, to, n);
 }
 
 void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
@@ -210,6 +292,8 @@ void moe_context_close(struct moe_context *c)
 {
     if (!c)
         return;
+    if (c->recall.ticket)
+        moe_context_expect(c, NULL, 0);
     if (c->kv.base)
         kn_arena_close(&c->kv);
     if (c->arena.base)

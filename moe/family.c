@@ -5,6 +5,7 @@
  * an unknown architecture, an unknown value of a known key, a number out of range. */
 #include "moe/internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,10 @@ struct family {
     enum moe_gating gating;                     /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
+    bool out_gate;
+    int delta_period;                           /* over 0: delta nets, where the file does not say how many */
+    bool delta_tiled;
+    bool latent;                                /* keys and values are made of one; gating is the file's */
     bool norm_topk;                             /* where the file does not say */
     bool as_dense;                              /* so wide are experts where it does not say */
 };
@@ -40,6 +45,12 @@ static const struct family families[] = {
     { .arch = "gpt-oss", .qkv_bias = true, .o_bias = true, .sinks = true, .router_bias = true,
       .expert_bias = true, .post_norm = true, .yarn_exact = true, .window_period = 2,
       .experts = MUST_HAVE_EXPERTS, .gating = MOE_GATING_CHOSEN, .swiglu_alpha = 1.702f, .swiglu_limit = 7 },
+    { .arch = "qwen3next", .qk_norm = MOE_QK_NORM_HEAD, .post_norm = true, .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true, .shared = MOE_SHARED_GATED, .out_gate = true, .delta_period = 4 },
+    { .arch = "qwen35moe", .qk_norm = MOE_QK_NORM_HEAD, .post_norm = true, .experts = MUST_HAVE_EXPERTS,
+      .norm_topk = true, .shared = MOE_SHARED_GATED, .out_gate = true, .delta_period = 4, .delta_tiled = true },
+    { .arch = "deepseek2", .rope = KN_ROPE_PAIRS, .latent = true,   /* and R1, Kimi-K2, GLM-4.7-Flash */
+      .experts = MAY_HAVE_EXPERTS, .shared = MOE_SHARED_PLAIN },
     { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = true },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
@@ -121,7 +132,56 @@ static int read_n_vocab(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-static int read_sizes(struct moe_desc *d, const struct keys *k)
+static int read_heads(struct moe_desc *d, const struct keys *k)
+{
+    int error, d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head;
+    if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
+        (error = get_int(k, "attention.value_length", 1, KN_MAX_D_HEAD, d->d_head, &d->d_value)) ||
+        (error = get_int(k, "rope.dimension_count", 2, d->d_head, d->d_head, &d->n_rot)))
+        return error;
+    if (d->d_head > KN_MAX_D_HEAD)
+        return kn_fail(KN_EUNSUPPORTED, "%s: heads of %d values; at most %d are supported",
+                       moe_file_path(k->f), d->d_head, KN_MAX_D_HEAD);
+    if (d->n_head % d->n_kv || d->n_head / d->n_kv > KN_MAX_Q)
+        return kn_fail(KN_ECORRUPT, "%s: %d query heads do not share %d KV heads evenly (at most %d each)",
+                       moe_file_path(k->f), d->n_head, d->n_kv, KN_MAX_Q);
+    d->d_key = d->d_head;
+    d->d_kept = d->d_value;
+    return 0;
+}
+
+/* Newer files tell the sizes of what a slot keeps as those of heads, and heads' own as key_length_mla. */
+static int get_head_int(const struct keys *k, const char *key, const char *or_key, int *out)
+{
+    int error = get_int(k, key, 1, KN_MAX_D_HEAD, 0, out);
+    return error || *out ? error : get_int(k, or_key, 1, KN_MAX_D_HEAD, -1, out);
+}
+
+/* Matrices of all heads lie one below the other, and each begins with a panel. */
+static int read_latent(struct moe_desc *d, const struct keys *k)
+{
+    int error;
+    if ((error = get_int(k, "attention.kv_lora_rank", 1, 1 << 20, -1, &d->d_latent)) ||
+        (error = get_int(k, "attention.q_lora_rank", 0, 1 << 20, 0, &d->d_query_latent)) ||
+        (error = get_head_int(k, "attention.key_length_mla", "attention.key_length", &d->d_head)) ||
+        (error = get_head_int(k, "attention.value_length_mla", "attention.value_length", &d->d_value)) ||
+        (error = get_int(k, "rope.dimension_count", 2, d->d_head - 1, -1, &d->n_rot)))
+        return error;
+    d->n_kv = 1;
+    d->d_key = d->d_latent + d->n_rot;
+    d->d_kept = d->d_latent;
+    d->kv_whole = !moe_file_find_tensor(k->f, "blk.0.attn_k_b.weight") &&
+                  moe_file_find_tensor(k->f, "blk.0.attn_kv_b.weight");
+    int d_plain = d->d_head - d->n_rot;
+    if (d->d_key > KN_MAX_D_HEAD || d->d_latent % KN_PANEL || d->d_value % KN_PANEL ||
+        (d->kv_whole && d_plain % KN_PANEL))
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d; "
+                       "at most %d together and multiples of %d are supported", moe_file_path(k->f), k->arch,
+                       d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD, KN_PANEL);
+    return 0;
+}
+
+static int read_sizes(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error = 0;
     if ((error = read_n_vocab(d, k)) ||
@@ -135,22 +195,11 @@ static int read_sizes(struct moe_desc *d, const struct keys *k)
         (error = get_float(k, "attention.clamp_kqv", 0, 1e6, 0, &d->clamp_qkv)))
         return error;
     d->n_layer -= d->n_ahead;
-    int d_head = d->d_model % d->n_head ? -1 : d->d_model / d->n_head, d_value;
-    if ((error = get_int(k, "attention.key_length", 1, KN_MAX_D_HEAD, d_head, &d->d_head)) ||
-        (error = get_int(k, "attention.value_length", 1, KN_MAX_D_HEAD, d->d_head, &d_value)) ||
-        (error = get_int(k, "rope.dimension_count", 2, d->d_head, d->d_head, &d->n_rot)))
+    if ((error = family->latent ? read_latent(d, k) : read_heads(d, k)))
         return error;
-    if (d->d_head > KN_MAX_D_HEAD)
-        return kn_fail(KN_EUNSUPPORTED, "%s: heads of %d values; at most %d are supported",
-                       moe_file_path(k->f), d->d_head, KN_MAX_D_HEAD);
-    if (d_value != d->d_head)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.attention.value_length %d differs from key_length %d",
-                       moe_file_path(k->f), k->arch, d_value, d->d_head);
     if (d->n_rot % 2)
         return kn_fail(KN_ECORRUPT, "%s: %s.rope.dimension_count is odd", moe_file_path(k->f), k->arch);
-    if (d->n_head % d->n_kv || d->n_head / d->n_kv > KN_MAX_Q)
-        return kn_fail(KN_ECORRUPT, "%s: %d query heads do not share %d KV heads evenly (at most %d each)",
-                       moe_file_path(k->f), d->n_head, d->n_kv, KN_MAX_Q);
+    d->attend_scale = 1.0f / sqrtf((float)d->d_head);
     return 0;
 }
 
@@ -173,7 +222,7 @@ static int read_shared(struct moe_desc *d, const struct keys *k, const struct fa
     return 0;
 }
 
-static int read_groups(struct moe_desc *d, const struct keys *k)
+static int read_groups(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int error;
     if ((error = get_int(k, "expert_group_count", 0, MOE_MAX_GROUP, 1, &d->n_group)) ||
@@ -183,11 +232,12 @@ static int read_groups(struct moe_desc *d, const struct keys *k)
         d->n_group = 1;
         return 0;
     }
-    if (d->gating != MOE_GATING_SIGMOID)
+    if (d->gating != MOE_GATING_SIGMOID && !family->latent)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_group_count %d: %s has no groups of experts",
                        moe_file_path(k->f), k->arch, d->n_group, k->arch);
     int n = d->n_expert / d->n_group;
-    if (d->n_expert % d->n_group || n < 2 || !d->n_group_used || d->n_group_used > d->n_group ||
+    d->group_best = d->gating == MOE_GATING_SIGMOID ? 2 : 1;
+    if (d->n_expert % d->n_group || n < d->group_best || !d->n_group_used || d->n_group_used > d->n_group ||
         d->n_used > n * d->n_group_used)
         return kn_fail(KN_ECORRUPT, "%s: %s.expert_group_count %d and expert_group_used_count %d do not fit %d "
                        "experts of which %d are used", moe_file_path(k->f), k->arch, d->n_group, d->n_group_used,
@@ -195,9 +245,30 @@ static int read_groups(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
+/* Where the file may choose it may also leave it out: experts that are chosen with a bias are weighed by
+ * sigmoids. */
+static int read_gating(struct moe_desc *d, const struct keys *k, const struct family *family)
+{
+    int gating, error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating);
+    if (error)
+        return error;
+    if (family->latent) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", d->n_lead);
+        d->select_bias = moe_file_find_tensor(k->f, name) != NULL;
+        d->gating = d->select_bias ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX;
+        if (gating == MOE_GATING_SIGMOID || gating == MOE_GATING_SOFTMAX)
+            d->gating = (enum moe_gating)gating;
+    }
+    if (gating && gating != (int)d->gating)     /* 0: not said */
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
+                       k->arch, gating, (int)d->gating, k->arch);
+    return 0;
+}
+
 static int read_experts(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
-    int error, gating, d_ff;
+    int error, d_ff;
     if ((error = get_int(k, "expert_count", 0, 1 << 16, 0, &d->n_expert)))
         return error;
     if (d->n_expert == 0 && family->experts == MUST_HAVE_EXPERTS)
@@ -221,20 +292,19 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     d->d_ff = d->n_lead ? d_ff : 0;
     if ((error = get_int(k, "expert_used_count", 1, d->n_expert, -1, &d->n_used)) ||
         (error = get_int(k, "expert_feed_forward_length", 1, 1 << 24, fallback, &d->d_expert)) ||
-        (error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating)) ||
-        (error = read_shared(d, k, family, d_ff)) || (error = read_groups(d, k)) ||
+        (error = read_gating(d, k, family)) ||
+        (error = read_shared(d, k, family, d_ff)) || (error = read_groups(d, k, family)) ||
         (error = get_float(k, "expert_weights_scale", 0, 1e6, 1, &d->expert_scale)))
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
         return error;
-    if (gating && gating != (int)d->gating)     /* 0: not said */
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
-                       k->arch, gating, (int)d->gating, k->arch);
     if (d->expert_scale == 0)                   /* written by some converters for "none" */
         d->expert_scale = 1;
     return 0;
 }
 
+/* Yarn stretches what is rotated by attn, and where there is a log multiplier all scores instead, rotated or
+ * not: as files have it, mscale and mscale_all_dim being one. */
 static int read_rope(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -252,18 +322,27 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s is \"%s\"; none, linear and yarn are supported",
                        moe_file_path(k->f), buf, shown);
     }
-    float attn = 1;
+    float attn = 1, whole = 0, log_multiplier = 0;
     if ((error = get_float(k, "rope.freq_base", 1e-3, 1e12, 10000, &d->rope_base)) ||
         (error = get_float(k, "rope.scaling.factor", 1e-6, 1e6, 1, &d->scaling_factor)) ||
         (error = get_int(k, "rope.scaling.original_context_length", 1, INT32_MAX, d->n_ctx_train,
                          &d->scaling_ctx)) ||
         (error = get_float(k, "rope.scaling.yarn_beta_fast", 0, 1e6, 32, &d->beta_fast)) ||
         (error = get_float(k, "rope.scaling.yarn_beta_slow", 0, 1e6, 1, &d->beta_slow)) ||
-        (error = get_float(k, "rope.scaling.attn_factor", 1e-6, 1e6, 1, &attn)))
+        (error = get_float(k, "rope.scaling.attn_factor", 1e-6, 1e6, 1, &attn)) ||
+        (error = get_float(k, "rope.scaling.yarn_attn_factor", 0, 1e6, 0, &whole)))
         return error;
     d->scaling_attn = attn;
-    if (d->scaling == MOE_SCALING_YARN && d->scaling_factor > 1)
-        d->scaling_attn *= (float)(1 + 0.1 * kn_log(d->scaling_factor));
+    if (d->scaling != MOE_SCALING_YARN || !(d->scaling_factor > 1))
+        return 0;
+    double more = kn_log(d->scaling_factor);
+    if (moe_is_latent(d) && (error = get_float(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0, &log_multiplier)))
+        return error;
+    if (whole > 0)
+        d->scaling_attn *= whole;
+    else if (!(log_multiplier > 0))
+        d->scaling_attn *= (float)(1 + 0.1 * more);
+    d->attend_scale *= (float)((1 + log_multiplier * more) * (1 + log_multiplier * more));
     return 0;
 }
 
@@ -285,6 +364,48 @@ static int read_window(struct moe_desc *d, const struct keys *k)
     if (!same)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s is not a window in all layers but each of %d, as %s has",
                        moe_file_path(k->f), buf, d->window_period, k->arch);
+    return 0;
+}
+
+/* As with windows: the period, or for each layer whether it is a delta net. */
+static int read_delta_period(struct moe_desc *d, const struct keys *k)
+{
+    char buf[128];
+    int error = get_int(k, "full_attention_interval", 1, 4096, d->delta_period, &d->delta_period);
+    const struct moe_value *v = moe_file_find(k->f, key(k, "attention.recurrent_layers", buf));
+    if (error || !v)
+        return error;
+    bool same = v->type == MOE_ARRAY && v->item != MOE_STRING && v->item != MOE_F32 && v->item != MOE_F64 &&
+                v->n >= (size_t)d->n_layer;
+    for (int i = 0; same && i < d->n_layer; i++)
+        same = (moe_value_int(v, (size_t)i) != 0) == moe_is_delta(d, i);
+    if (!same)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not all layers but each of %d, as %s has", moe_file_path(k->f),
+                       buf, d->delta_period, k->arch);
+    return 0;
+}
+
+#define MOST_STATE 512                          /* either side of a value head's */
+
+static int read_delta(struct moe_desc *d, const struct keys *k)
+{
+    int error, d_inner;
+    if (!d->delta_period)
+        return 0;
+    if ((error = read_delta_period(d, k)) ||
+        (error = get_int(k, "ssm.conv_kernel", 2, MOE_MAX_TAP, -1, &d->n_tap)) ||
+        (error = get_int(k, "ssm.state_size", 1, MOST_STATE, -1, &d->d_state_key)) ||
+        (error = get_int(k, "ssm.group_count", 1, 4096, -1, &d->n_key_head)) ||
+        (error = get_int(k, "ssm.time_step_rank", 1, 4096, -1, &d->n_value_head)) ||
+        (error = get_int(k, "ssm.inner_size", 1, 4096 * MOST_STATE, -1, &d_inner)))
+        return error;
+    d->d_state_value = d_inner / d->n_value_head;
+    if (d->n_value_head % d->n_key_head || d_inner % d->n_value_head || d->d_state_value < 1 ||
+        d->d_state_value > MOST_STATE)
+        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads do not go into each "
+                       "other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head, d->n_key_head);
+    d->delta_mixed = moe_file_find_tensor(k->f, "blk.0.ssm_in.weight") != NULL;
+    d->delta_ba = moe_file_find_tensor(k->f, "blk.0.ssm_ba.weight") != NULL;
     return 0;
 }
 
@@ -320,6 +441,7 @@ static void take_family(struct moe_desc *d, const struct family *family)
         .expert_bias = family->expert_bias, .post_norm = family->post_norm,
         .yarn_exact = family->yarn_exact, .qk_norm = family->qk_norm, .window_period = family->window_period,
         .gating = family->gating ? family->gating : MOE_GATING_SOFTMAX, .shared = family->shared,
+        .out_gate = family->out_gate, .delta_period = family->delta_period, .delta_tiled = family->delta_tiled,
         .swiglu_alpha = family->swiglu_alpha, .swiglu_limit = family->swiglu_limit,
         .norm_topk = family->norm_topk, .expert_scale = 1, .head = family->head,
     };
@@ -352,8 +474,9 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
         d->qk_norm = moe_file_find_tensor(f, "blk.0.attn_q_norm.weight") ? family->qk_norm : MOE_QK_NORM_NONE;
     }
     struct keys k = { f, family->arch };
-    if ((error = read_sizes(d, &k)) || (error = read_experts(d, &k, family)) ||
-        (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = check_vocab(d, f)))
+    if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) ||
+        (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = read_delta(d, &k)) ||
+        (error = check_vocab(d, f)))
         return error;
     return 0;
 }

@@ -1,8 +1,8 @@
-/* moe/file.c - a model file: one GGUF file, or all of its splits as if they were one.
+/* moe/file.c - a model file: one GGUF file, all of its splits as if they were one, or a folder.
  *
- * Owns the file descriptors and everything the headers say (gguf.c reads them).  In comes the path
- * of the file or of its first split; out come metadata values and tensor descriptions, by number or
- * by name, and scalars checked for kind and range.
+ * Owns the file descriptors and everything the headers say (gguf.c reads them, folder.c what is in a
+ * folder).  In comes the path of the file, of its first split or of the folder; out come metadata values
+ * and tensor descriptions, by number or by name, scalars checked for kind and range, and tensors' bytes.
  *
  * A split says its number, how many there are and how many tensors they hold together; the first
  * has the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
@@ -25,7 +25,7 @@
 static int split_int(const struct moe_file *f, int file, const struct moe_values *values,
                      const char *key, int64_t most, int64_t *out)
 {
-    const struct moe_value *v = moe_gguf_find(f, values, key);
+    const struct moe_value *v = moe_find_value(f, values, key);
     if (!v)
         return 0;
     if (v->type == MOE_STRING || v->type == MOE_ARRAY || v->type == MOE_BOOL)
@@ -47,15 +47,15 @@ static void values_free(struct moe_values *v)
     *v = (struct moe_values){ 0 };
 }
 
-/* Makes room for n splits in the tables; the first keeps its place. */
-static int make_room(struct moe_file *f, const char *path, int n)
+/* Makes room for n files in the tables; those that are there keep their places. */
+static int make_room(struct moe_file *f, int n)
 {
     int *fd = kn_calloc((size_t)n, sizeof *fd);
     char **names = kn_calloc((size_t)n, sizeof *names);
     if (!fd || !names) {
         kn_free(fd);
         kn_free(names);
-        return kn_fail(KN_ENOMEM, "%s: no memory for %d splits", path, n);
+        return kn_fail(KN_ENOMEM, "%s: no memory for %d files", f->name, n);
     }
     for (int i = 0; i < n; i++) {
         fd[i] = i < f->files.n_file ? f->fd[i] : -1;
@@ -69,12 +69,27 @@ static int make_room(struct moe_file *f, const char *path, int n)
     return 0;
 }
 
-static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
+static int open_file(struct moe_file *f, int file, const char *path)
 {
     f->path[file] = kn_strdup(path);
     if (!f->path[file])
         return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
-    int err = kn_file_open(&f->fd[file], path, O_RDONLY);
+    return kn_file_open(&f->fd[file], path, O_RDONLY);
+}
+
+int moe_file_add(struct moe_file *f, const char *path, int *file)
+{
+    int n = f->files.n_file, err = make_room(f, n + 1);
+    if (!err)
+        err = open_file(f, n, path);
+    *file = n;
+    return err;
+}
+
+/* 1: it is a folder. */
+static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
+{
+    int err = open_file(f, file, path);
     return err ? err : moe_gguf_read(f, file, values);
 }
 
@@ -92,6 +107,8 @@ static int open_split(struct moe_file *f, int no, int n)
     struct moe_values values = { 0 };
     int64_t its_no = -1, its_n = -1;
     int err = open_one(f, no, path, &values);
+    if (err > 0)
+        err = kn_fail(KN_EIO, "%s: it is a folder", path);
     if (!err)
         err = split_int(f, no, &values, "split.no", INT32_MAX, &its_no);
     if (!err)
@@ -125,7 +142,7 @@ static int open_splits(struct moe_file *f)
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
         return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the "
                        "others to be found", path, (int)n, suffix);
-    err = make_room(f, path, (int)n);
+    err = make_room(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
     if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
@@ -135,17 +152,29 @@ static int open_splits(struct moe_file *f)
     return err;
 }
 
+static int open_any(struct moe_file *f)
+{
+    int err = make_room(f, 1);
+    if (!err)
+        err = open_one(f, 0, f->name, &f->values);
+    if (err <= 0)
+        return err ? err : open_splits(f);
+    kn_file_close(f->fd[0]);
+    kn_free(f->path[0]);
+    f->files.n_file = 0;
+    return moe_folder_open(f);
+}
+
 int moe_file_open(struct moe_file **out, const char *path)
 {
     struct moe_file *f = kn_calloc(1, sizeof *f);
     if (!f)
         return kn_fail(KN_ENOMEM, "%s: no memory to open it", path);
     f->hash_seed = kn_mix(kn_now_ns() + KN_GOLDEN);
-    int err = make_room(f, path, 1);
+    f->name = kn_strdup(path);
+    int err = f->name ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to open it", path);
     if (!err)
-        err = open_one(f, 0, path, &f->values);
-    if (!err)
-        err = open_splits(f);
+        err = open_any(f);
     if (err) {
         moe_file_close(f);
         return err;
@@ -164,6 +193,7 @@ void moe_file_close(struct moe_file *f)
     }
     kn_free(f->fd);
     kn_free(f->path);
+    kn_free(f->name);
     values_free(&f->values);
     kn_free(f->tensors.item);
     kn_free(f->tensors.by_name.slot);
@@ -186,8 +216,9 @@ int moe_file_refuse_target(const struct moe_file *f, const char *path)
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
-const char *moe_file_path(const struct moe_file *f) { return f->path[0]; }
+const char *moe_file_path(const struct moe_file *f) { return f->name; }
 const struct off_files *moe_file_files(const struct moe_file *f) { return &f->files; }
+uint64_t moe_file_header_bytes(const struct moe_file *f) { return f->header_bytes; }
 size_t moe_file_value_count(const struct moe_file *f) { return f->values.n; }
 size_t moe_file_tensor_count(const struct moe_file *f) { return f->tensors.n; }
 
@@ -205,12 +236,107 @@ const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i)
 
 const struct moe_value *moe_file_find(const struct moe_file *f, const char *key)
 {
-    return moe_gguf_find(f, &f->values, key);
+    return moe_find_value(f, &f->values, key);
 }
 
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name)
 {
-    return moe_gguf_find_tensor(f, name);
+    return moe_find_tensor(f, name);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* The row that lies where row `i` is meant to: of `turn` rows the even ones come first. */
+static uint64_t row_meant(uint64_t i, uint64_t turn)
+{
+    uint64_t in = i % turn;
+    return i - in + (in % 2 * turn + in) / 2;
+}
+
+/* A vector's values that lie apart. */
+static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    uint8_t some[4096];
+    size_t step = (size_t)t->layout->step, one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
+    kn_assert(from % one == 0 && bytes % one == 0 && step * one <= sizeof some);
+    for (size_t part; bytes; bytes -= part, from += part, out += part) {
+        size_t n = sizeof some / (step * one);
+        n = n < bytes / one ? n : bytes / one;
+        part = n * one;
+        int error = kn_file_read(f->fd[t->file], f->path[t->file], some, ((n - 1) * step + 1) * one,
+                                 t->offset + from * step);
+        if (error)
+            return error;
+        for (size_t i = 0; i < n; i++)
+            memcpy(out + i * one, some + i * step * one, one);
+    }
+    return 0;
+}
+
+/* Sixteen bytes with neighbours in pairs, and a scale, to a block. */
+static void join_block(const uint8_t *pairs, uint8_t scale, struct kn_mxfp4 *out)
+{
+    out->e = scale;
+    for (int i = 0; i < 16; i++) {
+        int shift = i % 2 * 4;                  /* of values i and i + 16 */
+        out->q[i] = (uint8_t)((pairs[i / 2] >> shift & 15) | (pairs[i / 2 + 8] >> shift & 15) << 4);
+    }
+}
+
+static int read_blocks(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    enum { SOME = 128 };
+    uint8_t pairs[SOME][16], scale[SOME];
+    const struct moe_layout *l = t->layout;
+    uint64_t n_row = t->dim[0] / 32, at = from / sizeof(struct kn_mxfp4);
+    size_t left = bytes / sizeof(struct kn_mxfp4), n;
+    kn_assert(from % sizeof(struct kn_mxfp4) == 0 && bytes % sizeof(struct kn_mxfp4) == 0);
+    for (; left; left -= n, at += n, out += n * sizeof(struct kn_mxfp4)) {
+        uint64_t block = at / n_row * (uint64_t)l->step * n_row + at % n_row;
+        n = n_row - at % n_row < SOME ? (size_t)(n_row - at % n_row) : SOME;
+        n = n < left ? n : left;
+        int error = kn_file_read(f->fd[t->file], f->path[t->file], pairs, n * 16, t->offset + block * 16);
+        if (!error)
+            error = kn_file_read(f->fd[l->scales->file], f->path[l->scales->file], scale, n, l->scales->offset + block);
+        if (error)
+            return error;
+        for (size_t i = 0; i < n; i++)
+            join_block(pairs[i], scale[i], (struct kn_mxfp4 *)out + i);
+    }
+    return 0;
+}
+
+int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes)
+{
+    const struct moe_layout *l = t->layout;
+    uint8_t *to = out;
+    kn_assert(from <= t->bytes && bytes <= t->bytes - from);
+    if (!l)
+        return kn_file_read(f->fd[t->file], f->path[t->file], out, bytes, t->offset + from);
+    if (l->data)
+        memcpy(out, (const uint8_t *)l->data + from, bytes);
+    if (l->data)
+        return 0;
+    if (l->scales)
+        return read_blocks(f, t, from, out, bytes);
+    if (l->step)
+        return read_apart(f, t, from, out, bytes);
+    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]), row = slab / t->dim[1];
+    for (size_t part; bytes; bytes -= part, from += part, to += part) {
+        struct moe_place at = { t->file, t->offset + from / slab * slab };
+        uint64_t within = from % slab, left = slab - within;
+        if (l->slab)
+            at = l->slab[from / slab];
+        if (l->turn) {
+            left = row - within % row;
+            within = row_meant(within / row, (uint64_t)l->turn) * row + within % row;
+        }
+        part = left < bytes ? (size_t)left : bytes;
+        int error = kn_file_read(f->fd[at.file], f->path[at.file], to, part, at.offset + within);
+        if (error)
+            return error;
+    }
+    return 0;
 }
 
 /* ---- identity --------------------------------------------------------------------------------- */
@@ -238,7 +364,7 @@ int moe_file_id(const struct moe_file *f, uint64_t *out)
     for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* of the weights: one fine-tune is not another */
         const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
         size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
-        int error = kn_file_read(f->fd[t->file], f->path[t->file], sample, bytes, t->offset);
+        int error = moe_file_read(f, t, 0, sample, bytes);
         if (error)
             return error;
         h = fold(h, sample, bytes);
@@ -308,7 +434,7 @@ bool moe_string_is(struct moe_string s, const char *text)
 
 static int wrong_kind(const struct moe_file *f, const char *key, const char *kind)
 {
-    return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': must be %s", f->path[0],
+    return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': must be %s", f->name,
                    kn_error_text(KN_ECORRUPT), key, kind);
 }
 
@@ -323,7 +449,7 @@ int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64
     int64_t x = moe_value_int(v, 0);
     if (x < least || x > most)
         return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within %lld to %lld",
-                       f->path[0], kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least,
+                       f->name, kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least,
                        (long long)most);
     *out = x;
     return 1;

@@ -4,7 +4,6 @@
  * allocates nothing: an allocation during a pass traps. */
 #include "moe/internal.h"
 
-#include <math.h>
 #include <string.h>
 
 /* A head's row begins with what was thought before its token, and the token. */
@@ -76,7 +75,6 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     c->n_row = b->n_row;
     c->n_want = 0;
     c->distinct = 0;
-    c->attend_scale = 1.0f / sqrtf((float)d->d_head);
     for (int i = 0; i < b->n_row; i++) {
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
@@ -119,15 +117,25 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
 {
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
+    moe_recall_begin(c);
     kn_alloc_forbid(true);
+    if (d->delta_period)
+        moe_states_begin(c);
     embed(c);
     for (int layer = 0; layer < d->n_layer; layer++) {
-        moe_attention(c, layer);
+        if (moe_is_delta(d, layer))
+            moe_delta(c, layer);
+        else if (moe_is_latent(d))
+            moe_latent_attention(c, layer);
+        else
+            moe_attention(c, layer);
         if (c->model->layer[layer].router.n_out)
             moe_block(c, layer);
         else
             moe_dense_ffn(c, layer);
     }
+    if (d->delta_period)
+        moe_states_end(c);
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define WINDOW_BYTES   ((size_t)1 << 20)
-#define BLOCK_BYTES    ((size_t)1 << 16)
 #define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published are near 20 */
 #define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
 #define KEY_MOST       65535                /* the specification's limit */
@@ -47,127 +46,6 @@ static int refuse(const struct source *s, int code, const char *fmt, ...)
     vsnprintf(reason, sizeof reason, fmt, args);
     va_end(args);
     return kn_fail(code, "%s: %s: %s: %s", s->path, kn_error_text(code), s->field, reason);
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-static void *keep(struct moe_file *f, size_t bytes)
-{
-    bytes = kn_align_up(bytes, 16);
-    struct moe_block *b = f->text;
-    if (!b || b->bytes - b->used < bytes) {
-        size_t room = bytes > BLOCK_BYTES / 4 ? bytes : BLOCK_BYTES;
-        b = kn_alloc(sizeof *b + room);
-        if (!b) {
-            kn_fail(KN_ENOMEM, "%s: no memory for %zu bytes of its header", f->path[0], room);
-            return NULL;
-        }
-        *b = (struct moe_block){ .next = f->text, .bytes = room };
-        f->text = b;
-    }
-    void *p = b->data + b->used;
-    b->used += bytes;
-    return p;
-}
-
-/* Makes room for one more item in a table that doubles. */
-static int grow(struct moe_file *f, void **table, size_t *room, size_t n, size_t item_bytes)
-{
-    if (n < *room)
-        return 0;
-    size_t more = *room ? *room * 2 : 64;
-    void *p = kn_realloc(*table, *room * item_bytes, more * item_bytes);
-    if (!p)
-        return kn_fail(KN_ENOMEM, "%s: no memory for a table of %zu entries", f->path[0], more);
-    *table = p;
-    *room = more;
-    return 0;
-}
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-/* Seeded, so that a file cannot be made whose names all collide. */
-static uint64_t hash(uint64_t seed, struct moe_string s)
-{
-    uint64_t h = seed ^ s.n;
-    for (size_t i = 0; i < s.n; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, s.data + i, s.n - i < 8 ? s.n - i : 8);
-        h = kn_mix(h ^ word) + KN_GOLDEN;
-    }
-    return h;
-}
-
-/* Name of entry i of a table. */
-typedef struct moe_string name_of(const void *table, size_t i);
-
-static struct moe_string key_of(const void *table, size_t i)
-{
-    return ((const struct moe_value *)table)[i].key;
-}
-
-static struct moe_string tensor_of(const void *table, size_t i)
-{
-    return ((const struct moe_tensor *)table)[i].name;
-}
-
-/* The slot that holds the name, or the empty one where it belongs.  At least half the slots are
- * empty. */
-static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, name_of *name,
-                            const void *table, struct moe_string want)
-{
-    for (size_t i = hash(seed, want);; i++) {
-        uint32_t *slot = &x->slot[i & (x->n_slot - 1)];
-        if (!*slot)
-            return slot;
-        struct moe_string have = name(table, *slot - 1);
-        if (have.n == want.n && !memcmp(have.data, want.data, want.n))
-            return slot;
-    }
-}
-
-/* Adds entry n - 1 of a table.  1: its name is there already. */
-static int index_add(const struct moe_file *f, struct moe_index *x, name_of *name,
-                     const void *table, size_t n)
-{
-    if (n * 2 > x->n_slot) {
-        struct moe_index wide = { .n_slot = x->n_slot ? x->n_slot * 2 : 128 };
-        wide.slot = kn_calloc(wide.n_slot, sizeof *wide.slot);
-        if (!wide.slot)
-            return kn_fail(KN_ENOMEM, "%s: no memory to index %zu names", f->path[0], n);
-        for (size_t i = 0; i + 1 < n; i++)
-            *index_slot(&wide, f->hash_seed, name, table, name(table, i)) = (uint32_t)(i + 1);
-        kn_free(x->slot);
-        *x = wide;
-    }
-    uint32_t *slot = index_slot(x, f->hash_seed, name, table, name(table, n - 1));
-    if (*slot)
-        return 1;
-    *slot = (uint32_t)n;
-    return 0;
-}
-
-static size_t index_find(const struct moe_file *f, const struct moe_index *x, name_of *name,
-                         const void *table, const char *want)
-{
-    if (!x->n_slot)
-        return SIZE_MAX;
-    struct moe_string s = { want, strlen(want) };
-    uint32_t found = *index_slot(x, f->hash_seed, name, table, s);
-    return found ? found - 1 : SIZE_MAX;
-}
-
-const struct moe_value *moe_gguf_find(const struct moe_file *f, const struct moe_values *values,
-                                      const char *key)
-{
-    size_t i = index_find(f, &values->by_key, key_of, values->item, key);
-    return i == SIZE_MAX ? NULL : &values->item[i];
-}
-
-const struct moe_tensor *moe_gguf_find_tensor(const struct moe_file *f, const char *name)
-{
-    size_t i = index_find(f, &f->tensors.by_name, tensor_of, f->tensors.item, name);
-    return i == SIZE_MAX ? NULL : &f->tensors.item[i];
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -228,7 +106,7 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     if (n > most)
         return refuse(s, KN_ELIMIT, "a string of %llu bytes; the most is %llu",
                       (unsigned long long)n, (unsigned long long)most);
-    char *data = keep(s->f, (size_t)n);
+    char *data = moe_keep(s->f, (size_t)n);
     if (!data)
         return KN_ENOMEM;
     err = take(s, data, (size_t)n);
@@ -250,7 +128,7 @@ static int take_scalars(struct source *s, struct moe_value *v)
     int err = claim(s, v->n, bytes);
     if (err)
         return err;
-    uint8_t *data = keep(s->f, v->n * bytes);
+    uint8_t *data = moe_keep(s->f, v->n * bytes);
     if (!data)
         return KN_ENOMEM;
     err = take(s, data, v->n * bytes);
@@ -266,7 +144,7 @@ static int take_strings(struct source *s, struct moe_value *v)
     int err = claim(s, v->n, sizeof(uint64_t));     /* each has at least its length */
     if (err)
         return err;
-    struct moe_string *data = keep(s->f, v->n * sizeof *data);
+    struct moe_string *data = moe_keep(s->f, v->n * sizeof *data);
     if (!data)
         return KN_ENOMEM;
     for (size_t i = 0; !err && i < v->n; i++)
@@ -320,20 +198,15 @@ static int take_value(struct source *s, struct moe_value *v)
 
 static int read_values(struct source *s, uint64_t n, struct moe_values *values)
 {
-    struct moe_file *f = s->f;
     for (uint64_t i = 0; i < n; i++) {
         snprintf(s->field, sizeof s->field, "metadata %llu of %llu", (unsigned long long)i + 1,
                  (unsigned long long)n);
         struct moe_value v;
         int err = take_value(s, &v);
-        if (!err)
-            err = grow(f, (void **)&values->item, &values->room, values->n, sizeof v);
+        if (!err && (err = moe_add_value(s->f, values, &v)) > 0)
+            err = refuse(s, KN_ECORRUPT, "the key appears twice");
         if (err)
             return err;
-        values->item[values->n++] = v;
-        err = index_add(f, &values->by_key, key_of, values->item, values->n);
-        if (err)
-            return err < 0 ? err : refuse(s, KN_ECORRUPT, "the key appears twice");
     }
     return 0;
 }
@@ -396,67 +269,35 @@ static int take_tensor(struct source *s, struct moe_tensor *t)
 
 static int read_tensors(struct source *s, uint64_t n)
 {
-    struct moe_file *f = s->f;
-    struct moe_tensors *tensors = &f->tensors;
     for (uint64_t i = 0; i < n; i++) {
         snprintf(s->field, sizeof s->field, "tensor %llu of %llu", (unsigned long long)i + 1,
                  (unsigned long long)n);
         struct moe_tensor t;
         int err = take_tensor(s, &t);
-        if (!err)
-            err = grow(f, (void **)&tensors->item, &tensors->room, tensors->n, sizeof t);
+        if (!err && (err = moe_add_tensor(s->f, &t)) > 0)
+            err = refuse(s, KN_ECORRUPT, "the name appears twice");
         if (err)
             return err;
-        tensors->item[tensors->n++] = t;
-        err = index_add(f, &tensors->by_name, tensor_of, tensors->item, tensors->n);
-        if (err)
-            return err < 0 ? err : refuse(s, KN_ECORRUPT, "the name appears twice");
     }
     return 0;
 }
 
-/* Sinks entry i of a heap of tensor numbers, the furthest offset on top. */
-static void sink(const struct moe_tensor *t, uint32_t *order, size_t i, size_t n)
-{
-    for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && t[order[child + 1]].offset > t[order[child]].offset)
-            child++;
-        if (t[order[i]].offset >= t[order[child]].offset)
-            return;
-        uint32_t swap = order[i];
-        order[i] = order[child];
-        order[child] = swap;
-    }
-}
-
-/* A heap sort: in place, and no order of the file makes it slow. */
 static int check_overlap(struct source *s, const struct moe_tensor *t, size_t n)
 {
-    uint32_t *order = kn_calloc(n, sizeof *order);
-    if (!order)
+    struct moe_range *r = kn_calloc(n, sizeof *r);
+    size_t pair[2];
+    if (!r)
         return kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", s->path, n);
     for (size_t i = 0; i < n; i++)
-        order[i] = (uint32_t)i;
-    for (size_t i = n / 2; i-- > 0;)
-        sink(t, order, i, n);
-    for (size_t end = n; end-- > 1;) {
-        uint32_t swap = order[0];
-        order[0] = order[end];
-        order[end] = swap;
-        sink(t, order, 0, end);
-    }
-    int err = 0;
-    for (size_t i = 1; !err && i < n; i++) {
-        const struct moe_tensor *a = &t[order[i - 1]], *b = &t[order[i]];
-        if (a->offset + a->bytes > b->offset) {
-            char other[SHOWN];
-            moe_string_show(a->name, other, sizeof other);
-            name_tensor(s, b);
-            err = refuse(s, KN_ECORRUPT, "overlaps tensor '%s'", other);
-        }
-    }
-    kn_free(order);
-    return err;
+        r[i] = (struct moe_range){ t[i].offset, t[i].bytes };
+    int err = moe_ranges_overlap(s->f, r, n, pair);
+    kn_free(r);
+    if (err <= 0)
+        return err;
+    char other[SHOWN];
+    moe_string_show(t[pair[0]].name, other, sizeof other);
+    name_tensor(s, &t[pair[1]]);
+    return refuse(s, KN_ECORRUPT, "overlaps tensor '%s'", other);
 }
 
 /* Offsets count from the end of the header in the file; here they become offsets from its start. */
@@ -507,7 +348,7 @@ static int read_header(struct source *s, struct header *h)
 
 static int read_alignment(struct source *s, const struct moe_values *values, uint32_t *out)
 {
-    const struct moe_value *v = moe_gguf_find(s->f, values, "general.alignment");
+    const struct moe_value *v = moe_find_value(s->f, values, "general.alignment");
     *out = 32;
     if (!v)
         return 0;
@@ -534,6 +375,8 @@ static int read_all(struct source *s, struct moe_values *values)
         err = read_alignment(s, values, &alignment);
     if (!err)
         err = read_tensors(s, h.n_tensor);
+    if (!err)
+        s->f->header_bytes += s->at;
     return err ? err : place_tensors(s, first, alignment);
 }
 
@@ -541,6 +384,8 @@ int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values)
 {
     struct source s = { .f = f, .file = file, .path = f->path[file] };
     int64_t size = kn_io()->size(f->fd[file]);
+    if (size < 0 && errno == EISDIR)
+        return 1;
     if (size < 0)
         return kn_fail(KN_EIO, "%s: its size cannot be told (%s): is it a regular file?", s.path,
                        strerror(errno));

@@ -15,16 +15,22 @@
 
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
-enum dim { D_ONE, D_MODEL, D_Q, D_KV, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED };
+enum dim {
+    D_ONE, D_MODEL, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
+    D_LOW, D_KEPT, D_LATENT, D_PLAIN, D_VALUE, D_HALVES,
+    D_MIX, D_STATE, D_MIXED, D_RATES, D_BOTH_RATES, D_STATE_VALUE, D_TAP
+};
 enum need {
-    ALWAYS, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS, FFN_NORM, POST_NORM,
+    ALWAYS, FFN_NORM, POST_NORM,
+    ATTENDS, HIGH_Q, LOW_Q, OWN_KV, LATENT, KV_SPLIT, KV_WHOLE, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS,
+    DELTA, DELTA_MIX, DELTA_MIXED, DELTA_RATES, DELTA_BA,
     DENSE, EXPERTS, ROUTER_BIAS, SELECT_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
 };
 
 struct part {
     const char *name;
     enum need need;
-    enum { VECTOR, MATRIX } kind;               /* float * or struct kn_mat .. */
+    enum { VECTOR, MATRIX, STACK, HALVES } kind;        /* float *, or struct kn_mat: [n_head] of them, two in one .. */
     enum dim out, in;
     size_t field;                               /* .. in struct moe_layer */
 };
@@ -32,19 +38,38 @@ struct part {
 
 static const struct part parts[] = {
     { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
-    { "attn_q.weight",             ALWAYS,       MATRIX, D_Q,       D_MODEL,  FIELD(q) },
-    { "attn_k.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(k) },
-    { "attn_v.weight",             ALWAYS,       MATRIX, D_KV,      D_MODEL,  FIELD(v) },
-    { "attn_output.weight",        ALWAYS,       MATRIX, D_MODEL,   D_Q,      FIELD(o) },
+    { "attn_q.weight",             HIGH_Q,       MATRIX, D_Q_OUT,   D_MODEL,  FIELD(q) },
+    { "attn_q_a.weight",           LOW_Q,        MATRIX, D_LOW,     D_MODEL,  FIELD(q_a) },
+    { "attn_q_a_norm.weight",      LOW_Q,        VECTOR, D_ONE,     D_LOW,    FIELD(q_a_norm) },
+    { "attn_q_b.weight",           LOW_Q,        MATRIX, D_Q,       D_LOW,    FIELD(q) },
+    { "attn_k.weight",             OWN_KV,       MATRIX, D_K,       D_MODEL,  FIELD(k) },
+    { "attn_v.weight",             OWN_KV,       MATRIX, D_V,       D_MODEL,  FIELD(v) },
+    { "attn_kv_a_mqa.weight",      LATENT,       MATRIX, D_KEPT,    D_MODEL,  FIELD(kv_a) },
+    { "attn_kv_a_norm.weight",     LATENT,       VECTOR, D_ONE,     D_LATENT, FIELD(kv_a_norm) },
+    { "attn_k_b.weight",           KV_SPLIT,     STACK,  D_LATENT,  D_PLAIN,  FIELD(k_b) },
+    { "attn_v_b.weight",           KV_SPLIT,     STACK,  D_VALUE,   D_LATENT, FIELD(v_b) },
+    { "attn_kv_b.weight",          KV_WHOLE,     HALVES, D_HALVES,  D_LATENT, 0 },
+    { "attn_output.weight",        ATTENDS,      MATRIX, D_MODEL,   D_O,      FIELD(o) },
     { "attn_q_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(q_norm) },
     { "attn_k_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(k_norm) },
     { "attn_q_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_Q,      FIELD(q_norm) },
-    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_KV,     FIELD(k_norm) },
+    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_K,      FIELD(k_norm) },
     { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
-    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(k_bias) },
-    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_KV,     FIELD(v_bias) },
+    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_K,      FIELD(k_bias) },
+    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_V,      FIELD(v_bias) },
     { "attn_output.bias",          O_BIAS,       VECTOR, D_ONE,     D_MODEL,  FIELD(o_bias) },
     { "attn_sinks.weight",         SINKS,        VECTOR, D_ONE,     D_HEADS,  FIELD(sinks) },
+    { "attn_qkv.weight",           DELTA_MIX,    MATRIX, D_MIX,     D_MODEL,  FIELD(mix) },
+    { "attn_gate.weight",          DELTA_MIX,    MATRIX, D_STATE,   D_MODEL,  FIELD(z) },
+    { "ssm_in.weight",             DELTA_MIXED,  MATRIX, D_MIXED,   D_MODEL,  FIELD(mixed) },
+    { "ssm_beta.weight",           DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(beta) },
+    { "ssm_alpha.weight",          DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(alpha) },
+    { "ssm_ba.weight",             DELTA_BA,     MATRIX, D_BOTH_RATES, D_MODEL, FIELD(ba) },
+    { "ssm_conv1d.weight",         DELTA,        VECTOR, D_MIX,     D_TAP,    FIELD(taps) },
+    { "ssm_a",                     DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay) },
+    { "ssm_dt.bias",               DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay_bias) },
+    { "ssm_norm.weight",           DELTA,        VECTOR, D_ONE,     D_STATE_VALUE, FIELD(out_norm) },
+    { "ssm_out.weight",            DELTA,        MATRIX, D_MODEL,   D_STATE,  FIELD(o) },
     { "post_attention_norm.weight", POST_NORM,   VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
     { "ffn_norm.weight",           FFN_NORM,     VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
     { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
@@ -74,29 +99,56 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     case D_ONE:     return 1;
     case D_MODEL:   return d->d_model;
     case D_Q:       return d->n_head * d->d_head;
-    case D_KV:      return d->n_kv * d->d_head;
+    case D_Q_OUT:   return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
+    case D_K:       return d->n_kv * d->d_head;
+    case D_V:       return d->n_kv * d->d_value;
+    case D_O:       return d->n_head * d->d_value;
     case D_HEAD:    return d->d_head;
     case D_HEADS:   return d->n_head;
+    case D_LOW:     return d->d_query_latent;
+    case D_KEPT:    return d->d_key;
+    case D_LATENT:  return d->d_latent;
+    case D_PLAIN:   return d->d_head - d->n_rot;
+    case D_VALUE:   return d->d_value;
+    case D_HALVES:  return d->n_head * (d->d_head - d->n_rot + d->d_value);
     case D_FF:      return d->d_ff;
     case D_EXPERTS: return d->n_expert;
     case D_EXPERT:  return d->d_expert;
     case D_SHARED:  return d->d_shared;
+    case D_MIX:     return moe_d_mix(d);
+    case D_STATE:   return moe_d_state_value(d);
+    case D_MIXED:   return moe_d_mix(d) + moe_d_state_value(d);
+    case D_RATES:   return d->n_value_head;
+    case D_BOTH_RATES: return 2 * d->n_value_head;
+    case D_STATE_VALUE: return d->d_state_value;
+    case D_TAP:     return d->n_tap;
     }
     return 0;
 }
 
-/* What experts need is needed in layers that have them. */
+/* What experts need is needed in layers that have them; so with attention and delta nets. */
 static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
-    bool dense = !d->n_expert || layer < d->n_lead;
-    if (need >= EXPERTS && dense)
+    bool dense = !d->n_expert || layer < d->n_lead, delta = moe_is_delta(d, layer);
+    if ((need >= EXPERTS && dense) || (need >= ATTENDS && need < DELTA && delta) ||
+        (need >= DELTA && need < DENSE && !delta))
         return false;
     switch (need) {
+    case HIGH_Q:       return !d->d_query_latent;
+    case LOW_Q:        return d->d_query_latent > 0;
+    case OWN_KV:       return !moe_is_latent(d);
+    case LATENT:       return moe_is_latent(d);
+    case KV_SPLIT:     return moe_is_latent(d) && !d->kv_whole;
+    case KV_WHOLE:     return d->kv_whole;
     case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
     case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
     case QKV_BIAS:     return d->qkv_bias;
     case O_BIAS:       return d->o_bias;
     case SINKS:        return d->sinks;
+    case DELTA_MIX:    return !d->delta_mixed;
+    case DELTA_MIXED:  return d->delta_mixed;
+    case DELTA_RATES:  return !d->delta_ba;
+    case DELTA_BA:     return d->delta_ba;
     case FFN_NORM:     return !d->post_norm;
     case POST_NORM:    return d->post_norm;
     case DENSE:        return dense;
@@ -117,8 +169,8 @@ struct binder {
     bool *used;                                 /* [tensors] */
 };
 
-/* The tensor, checked to be [n_out, n_in] (times n_stack when over 0), or NULL with *error set unless
- * it may be absent. */
+/* The tensor, checked to be [n_out, n_in] (times n_stack when over 0, in another dimension or one below
+ * the other: the same bytes), or NULL with *error set unless it may be absent. */
 static const struct moe_tensor *find(struct binder *b, const char *name, int n_out, int n_in, int n_stack,
                                      bool optional, int *error)
 {
@@ -130,8 +182,10 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
         return NULL;
     }
     enum kn_format format;
-    if (t->dim[0] != (uint64_t)n_in || t->dim[1] != (uint64_t)n_out ||
-        t->dim[2] != (uint64_t)(n_stack ? n_stack : 1) || t->dim[3] != 1) {
+    uint64_t deep = n_stack ? (uint64_t)n_stack : 1;
+    bool flat = t->dim[1] == (uint64_t)n_out * deep && t->dim[2] == 1;
+    if (t->dim[0] != (uint64_t)n_in || t->dim[3] != 1 ||
+        (!flat && (t->dim[1] != (uint64_t)n_out || t->dim[2] != deep))) {
         *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has shape [%llu, %llu, %llu], the metadata says "
                          "[%d, %d, %d]", path, name, (unsigned long long)t->dim[0],
                          (unsigned long long)t->dim[1], (unsigned long long)t->dim[2], n_in, n_out,
@@ -139,13 +193,18 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
         return NULL;
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %u, which is not supported yet "
-                         "(F32, F16, BF16, Q8_0, Q4_K, Q6_K and MXFP4 are)", path, name, t->gguf_type);
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %u, which is not supported "
+                         "(these are:%s)", path, name, t->gguf_type, kn_format_list);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {
         *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has rows of %d values, no whole blocks of %s", path,
                          name, n_in, kn_format_info(format)->name);
+        return NULL;
+    }
+    if (t->layout && t->layout->scales) {
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s lies apart from its scales; write a file where they are together: "
+                         "spillway quantize %s -o FILE.gguf --requantize --experts mxfp4 --format bf16", path, name, path);
         return NULL;
     }
     b->used[t - moe_file_tensor(b->f, 0)] = true;
@@ -159,9 +218,15 @@ static enum kn_format format_of(const struct moe_tensor *t)
     return f;
 }
 
-static struct off_source source_of(const struct moe_tensor *t, int n_out, int n_in)
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in)
 {
-    return (struct off_source){ t->file, t->offset, format_of(t), n_out, n_in };
+    const struct moe_layout *l = t->layout;
+    struct moe_place at = { t->file, t->offset };
+    if (l && l->slab)
+        at = l->slab[e];
+    else
+        at.offset += (uint64_t)e * (uint64_t)n_out * kn_row_bytes(format_of(t), n_in);
+    return (struct off_source){ at.file, at.offset, format_of(t), n_out, n_in, l ? l->turn : 0 };
 }
 
 /* Every tensor is asked for once, so there is room for all of them. */
@@ -174,16 +239,51 @@ static int bind_vector(struct binder *b, const char *name, int n_out, int n, boo
     return error;
 }
 
-static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional,
-                       struct kn_mat *out)
+static int bind_stack(struct binder *b, const char *name, int n_out, int n_in, int n_stack, bool optional,
+                      struct kn_mat *out)
 {
     int error = 0;
-    const struct moe_tensor *t = find(b, name, n_out, n_in, 0, optional, &error);
+    const struct moe_tensor *t = find(b, name, n_out, n_in, n_stack, optional, &error);
     if (t) {
-        *out = (struct kn_mat){ format_of(t), n_out, n_in, NULL };
+        *out = (struct kn_mat){ format_of(t), n_out * n_stack, n_in, NULL };
         b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out };
     }
     return error;
+}
+
+static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional,
+                       struct kn_mat *out)
+{
+    return bind_stack(b, name, n_out, n_in, 1, optional, out);
+}
+
+/* Two matrices in one tensor, a head's rows of one and then of the other. */
+static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
+{
+    const struct moe_desc *d = &b->m->desc;
+    int error = 0, d_plain = d->d_head - d->n_rot;
+    const struct moe_tensor *t = find(b, name, n_out, n_in, 0, false, &error);
+    if (!t)
+        return error;
+    l->k_b = (struct kn_mat){ moe_latent_key_format(format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
+    l->v_b = (struct kn_mat){ format_of(t), d->n_head * d->d_value, d->d_latent, NULL };
+    b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .halves = l };
+    if (l->k_b.format != format_of(t))
+        b->m->shape.widened_bytes += kn_mat_bytes(l->k_b.format, l->k_b.n_out, l->k_b.n_in);
+    return 0;
+}
+
+static int bind_part(struct binder *b, const char *name, const struct part *p, struct moe_layer *l)
+{
+    const struct moe_desc *d = &b->m->desc;
+    void *field = (char *)l + p->field;
+    int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
+    switch (p->kind) {
+    case VECTOR: return bind_vector(b, name, n_out, n_in, false, field);
+    case STACK:  return bind_stack(b, name, n_out, n_in, d->n_head, false, field);
+    case HALVES: return bind_halves(b, name, n_out, n_in, l);
+    default:     return bind_matrix(b, name, n_out, n_in, false, field);
+    }
 }
 
 static int bind_layer(struct binder *b, int layer)
@@ -196,13 +296,12 @@ static int bind_layer(struct binder *b, int layer)
             continue;
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
-        void *field = (char *)l + p->field;
-        int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
-        int error = p->kind == VECTOR ? bind_vector(b, name, n_out, n_in, false, field)
-                                      : bind_matrix(b, name, n_out, n_in, false, field);
+        int error = bind_part(b, name, p, l);
         if (error)
             return error;
     }
+    int n_before = moe_n_delta_before(d, layer);
+    l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
     l->expert0 = (layer - d->n_lead) * d->n_expert;
     if (d->window && layer % d->window_period != d->window_period - 1)
         l->window = d->window;
@@ -278,7 +377,6 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     if (error)
         return error;
     for (int e = 0; e < d->n_expert; e++) {
-        uint64_t skip = 0;
         if (!stack) {
             char one[64];
             snprintf(one, sizeof one, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
@@ -286,11 +384,8 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
                 memcpy(name, one, sizeof name);
             if (!(t = find(b, name, n_out, n_in, 0, false, &error)))
                 return error;
-        } else {
-            skip = (uint64_t)e * (uint64_t)n_out * kn_row_bytes(format_of(t), n_in);
         }
-        expert[e].matrix[i] = source_of(t, n_out, n_in);
-        expert[e].matrix[i].offset += skip;
+        expert[e].matrix[i] = moe_source_of(t, stack ? e : 0, n_out, n_in);
         expert[e].group = layer;
     }
     return 0;
@@ -345,12 +440,20 @@ static bool is_ahead(const struct moe_desc *d, struct moe_string name)
     return false;
 }
 
+/* Both halves in one, beside the halves themselves. */
+static bool is_spare(const struct moe_desc *d, struct moe_string name)
+{
+    static const char end[] = ".attn_kv_b.weight";
+    size_t n = sizeof end - 1;
+    return moe_is_latent(d) && !d->kv_whole && name.n > n && !memcmp(name.data + name.n - n, end, n);
+}
+
 static int refuse_unknown(const struct binder *b)
 {
     int n_ahead = 0;
     for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
         char name[128];
-        if (b->used[i])
+        if (b->used[i] || is_spare(&b->m->desc, moe_file_tensor(b->f, i)->name))
             continue;
         if (is_ahead(&b->m->desc, moe_file_tensor(b->f, i)->name)) {
             n_ahead++;
@@ -363,6 +466,10 @@ static int refuse_unknown(const struct binder *b)
     if (n_ahead)
         kn_say(KN_LOG_INFO, "%s: %d tensors that guess tokens ahead are left in the file",
                moe_file_path(b->f), n_ahead);
+    if (b->m->shape.widened_bytes)
+        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows; its keys are used the other way, and take "
+               "%zu MiB as F32: files with attn_k_b take less", moe_file_path(b->f),
+               (b->m->shape.widened_bytes >> 20) + 1);
     return 0;
 }
 
@@ -370,11 +477,16 @@ static int refuse_unknown(const struct binder *b)
 
 static struct off_source source_of_dense(const struct moe_dense *p)
 {
-    return source_of(p->tensor, p->matrix->n_out, p->matrix->n_in);
+    return moe_source_of(p->tensor, 0, p->matrix->n_out, p->matrix->n_in);
 }
 
 /* Of a vector, or of one for each expert. */
 static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
+
+static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
+{
+    return kn_arena_take(a, 1, kn_mat_bytes(w->format, w->n_out, w->n_in));
+}
 
 /* Matrices first: they take whole pages, and reads want theirs to begin with one.  load: [n_dense], filled
  * with them, or NULL over an arena that counts.  Returns how many they are. */
@@ -393,22 +505,27 @@ static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load 
         }
         n++;
     }
-    for (int i = 0; i < m->n_dense; i++)
-        if (m->dense[i].vector)
-            *m->dense[i].vector = kn_arena_take(a, n_value(m->dense[i].tensor), sizeof(float));
+    for (int i = 0; i < m->n_dense; i++) {
+        struct moe_dense *p = &m->dense[i];
+        if (p->vector)
+            *p->vector = kn_arena_take(a, n_value(p->tensor), sizeof(float));
+        if (p->halves) {
+            p->halves->k_b.data = p->k = take_panels(a, &p->halves->k_b);
+            p->halves->v_b.data = p->v = take_panels(a, &p->halves->v_b);
+        }
+    }
     m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
     return n;
 }
 
 static int read_vector(const struct moe_file *f, const struct moe_tensor *t, float *to)
 {
-    const struct off_files *files = moe_file_files(f);
     int n = (int)t->dim[0];
     size_t row = kn_row_bytes(format_of(t), n), bytes = row * (size_t)t->dim[1];
     uint8_t *raw = kn_alloc(bytes);
     if (!raw)
         return kn_fail(KN_ENOMEM, "no memory for vectors of %zu values", n_value(t));
-    int error = kn_file_read(files->fd[t->file], files->path[t->file], raw, bytes, t->offset);
+    int error = moe_file_read(f, t, 0, raw, bytes);
     for (size_t i = 0; !error && i < t->dim[1]; i++)
         kn_row_decode(format_of(t), raw + i * row, n, to + i * (size_t)n);
     kn_free(raw);
@@ -437,8 +554,7 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static int read_matrices(struct moe_model *m, struct off_load *load, int n,
-                         const struct moe_load_options *opt)
+int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt)
 {
     struct off_hands hands = { .ops = m->ops, .team = opt->team };
     for (int i = 0; i < n; i++) {
@@ -483,11 +599,31 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
     }
     for (int i = 0; opt->progress && i < m->n_dense; i++)
         atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
-    if ((error = read_vectors(m, opt->progress)) == 0)
-        error = read_matrices(m, load, n, opt);
+    if ((error = read_vectors(m, opt->progress)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
+        error = moe_latent_load(m, opt);
 done:
     kn_free(load);
     return error;
+}
+
+/* The convolution goes over channels: the taps of a channel, side by side in the file, become a row each. */
+static int turn_taps(struct moe_model *m)
+{
+    int n_tap = m->desc.n_tap, n = moe_d_mix(&m->desc);
+    float *was = m->desc.delta_period ? kn_alloc((size_t)n_tap * (size_t)n * sizeof *was) : NULL;
+    if (m->desc.delta_period && !was)
+        return kn_fail(KN_ENOMEM, "no memory for %d taps", n_tap * n);
+    for (int layer = 0; layer < m->desc.n_layer; layer++) {
+        float *taps = m->layer[layer].taps;
+        if (!taps)
+            continue;
+        memcpy(was, taps, (size_t)n_tap * (size_t)n * sizeof *was);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n_tap; j++)
+                taps[(size_t)j * (size_t)n + (size_t)i] = was[(size_t)i * (size_t)n_tap + (size_t)j];
+    }
+    kn_free(was);
+    return 0;
 }
 
 /* The rope's extra divisors are a vector like any other, wanted only here. */
@@ -503,27 +639,47 @@ static int set_rotation(struct moe_model *m)
 
 /* ---- open, load and close ------------------------------------------------------------------------------ */
 
+/* Bytes of it that a pass reads, and multiply-adds of a row with it; of the table of embeddings one row,
+ * which is nothing. */
+static void add_dense(struct moe_model *m, const struct moe_dense *p)
+{
+    const struct moe_layer *l = p->halves;
+    if (p->matrix == &m->embed && !m->tied)
+        return;
+    if (!l) {
+        m->shape.pass_bytes += p->tensor->bytes;
+        m->shape.row_macs += p->matrix ? (double)p->matrix->n_out * p->matrix->n_in : 0;
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct kn_mat *w = i ? &l->v_b : &l->k_b;
+        m->shape.pass_bytes += kn_mat_bytes(w->format, w->n_out, w->n_in);
+        m->shape.row_macs += (double)w->n_out * w->n_in;
+    }
+}
+
 static void describe(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
+    int n_moe = d->n_expert ? d->n_layer - d->n_lead : 0;
     m->shape = (struct moe_shape){
         .n_layer = d->n_layer, .d_model = d->d_model, .n_head = d->n_head, .n_kv = d->n_kv,
         .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
         .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
-        .n_expert_total = (d->n_layer - d->n_lead) * d->n_expert,
+        .n_moe_layer = n_moe, .n_expert_total = n_moe * d->n_expert, .widened_bytes = m->shape.widened_bytes,
+        .row_macs = 3.0 * n_moe * d->n_used * d->d_expert * d->d_model +
+                    3.0 * moe_n_delta(d) * moe_d_state_value(d) * d->d_state_key,
+        .position_macs = (double)(d->n_layer - moe_n_delta(d)) * d->n_head * (d->d_key + d->d_kept),
+        .state_bytes = moe_state_bytes(d),
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     struct kn_arena count = { 0 };
     place_dense(m, &count, NULL);
     m->shape.dense_bytes = count.used;
-    for (int i = 0; i < m->n_dense; i++)        /* of the table one row, which is nothing */
-        if (m->dense[i].matrix != &m->embed || m->tied)
-            m->shape.pass_bytes += m->dense[i].tensor->bytes;
-    double width = d->d_model, q = d->n_head * (double)d->d_head, kv = d->n_kv * (double)d->d_head;
-    double dense = 3.0 * d->d_ff, block = d->n_expert + 3.0 * d->n_used * d->d_expert + 3.0 * d->d_shared;
-    int n_dense = d->n_expert ? d->n_lead : d->n_layer;
-    m->shape.row_macs = width * (d->n_layer * (2 * q + 2 * kv) + n_dense * dense +
-                                 (d->n_layer - n_dense) * block + d->n_vocab + (d->head ? 2 * width : 0));
+    for (int i = 0; i < m->n_dense; i++)
+        add_dense(m, &m->dense[i]);
+    if (d->head)                                /* the output matrix is its target's */
+        m->shape.row_macs += (double)m->head.n_out * m->head.n_in;
     if (d->n_expert)
         sum_up_experts(m);
 }
@@ -567,7 +723,7 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
         return error;
     return off_store_open(&m->store, &(struct off_store_options){
         .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
-        .slot_bytes = opt->expert_bytes, .io = opt->io, .heat_path = opt->heat_path,
+        .slot_bytes = opt->expert_bytes, .later_bytes = opt->later_bytes, .io = opt->io, .heat_path = opt->heat_path,
         .pack_path = opt->pack_path, .model_id = id });
 }
 
@@ -575,7 +731,7 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->arena.base);
     int error = load_dense(m, opt);
-    if (error || (error = set_rotation(m)))
+    if (error || (error = turn_taps(m)) || (error = set_rotation(m)))
         return error;
     if (m->expert && (error = open_store(m, opt)))
         return error;

@@ -1,10 +1,11 @@
 /* moe/moe.h - model files, models, and the whole forward pass: token rows in, logits out.
  *
- *     moe_file     a GGUF file (or its splits): metadata and where tensors lie.  Nothing is mapped; all
- *                  of the header is read into checked memory.  Enough for tokenize and inspect.
+ *     moe_file     a GGUF file (or its splits), or a folder as the transformers package writes them:
+ *                  metadata and where tensors lie, by GGUF's names either way.  Nothing is mapped; all
+ *                  of the headers is read into checked memory.  Enough for tokenize and inspect.
  *     moe_model    weights of one file, bound to a description of its family: opened, then loaded, and
  *                  immutable and shared from then on.
- *     moe_context  KV memory, step arena and a worker team: what one thread needs to run a model.
+ *     moe_context  KV memory, states, step arena and a worker team: what one thread needs to run a model.
  *                  Several contexts may run over one model at once.
  *     a head       a model that guesses what another one, its target, will think (EAGLE): its rows begin
  *                  with a feature of the target's, and embedding and output matrix are the target's own.
@@ -44,11 +45,22 @@ struct moe_tensor {
     uint64_t dim[4];                                    /* dim[0] is contiguous; unused ones are 1 */
     int file;                                           /* which split */
     uint64_t offset, bytes;                             /* from the start of that file */
+    const struct moe_layout *layout;                    /* NULL: one run of bytes, as in all GGUF files */
+};
+
+/* How a tensor lies that is not one run of bytes in the order in which it is meant. */
+struct moe_layout {
+    const struct moe_place { int file; uint64_t offset; } *slab;    /* [dim[2]] each matrix's own, or NULL */
+    int turn;                           /* of so many rows first the even ones lie, then the odd ones; 0: not */
+    int step;                           /* a vector's values, or rows of blocks, lie so many apart; 0: side by side */
+    const struct moe_place *scales;     /* of MXFP4's blocks, which lie without them and in pairs; or NULL */
+    const void *data;                   /* no file has it: here it is; or NULL */
 };
 
 struct moe_file;
 
-/* path is a .gguf or the first of its splits (name-00001-of-0000N.gguf). */
+/* path is a .gguf, the first of its splits (name-00001-of-0000N.gguf), or a folder with config.json and
+ * .safetensors. */
 int  moe_file_open(struct moe_file **out, const char *path);
 void moe_file_close(struct moe_file *f);
 
@@ -60,6 +72,11 @@ const struct moe_value  *moe_file_value(const struct moe_file *f, size_t i);
 const struct moe_tensor *moe_file_tensor(const struct moe_file *f, size_t i);
 const struct moe_value  *moe_file_find(const struct moe_file *f, const char *key);           /* or NULL */
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name);   /* or NULL */
+
+/* Bytes of a tensor as they are meant, whatever its layout; for quantised ones whole blocks. */
+int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes);
+
+uint64_t moe_file_header_bytes(const struct moe_file *f);   /* that were read to open it */
 
 /* Refuses, aloud, to write over one of f's own files, or a folder. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path);
@@ -109,7 +126,7 @@ int  moe_writer_finish(struct moe_writer *w);
 
 struct moe_synth_options {
     const char *shape;                                  /* "qwen3-30b-a3b" ... */
-    int n_layer, n_vocab;                               /* 0: the shape's own */
+    int n_layer, n_vocab, n_used;                       /* 0: the shape's own; n_used: experts of a token */
     enum kn_format format;                              /* of experts and FFN; attention and head: Q8_0 */
     uint64_t seed;
     struct kn_team *team;
@@ -158,6 +175,7 @@ struct moe_model_options {
 struct moe_load_options {
     struct kn_team *team;                               /* interleaves; during the load only */
     size_t expert_bytes;                                /* for experts: expert_least or more; 0: for all */
+    size_t later_bytes;                                 /* that off_store_grow may add to it */
     enum off_io_kind io;
     const char *heat_path;                              /* keeps what is learnt of experts; NULL: nothing */
     const char *pack_path;                              /* read experts from there if it is theirs; or NULL */
@@ -167,13 +185,16 @@ struct moe_load_options {
 struct moe_shape {                                      /* what others need to know of a model */
     char arch[32];
     int n_layer, d_model, n_head, n_kv, d_head, n_vocab, n_ctx_train;
+    size_t state_bytes;                                 /* of what layers without attention know of one text; or 0 */
     int n_expert, n_used, d_ff, d_expert;
-    int n_expert_total;                                 /* of all layers */
+    int n_moe_layer, n_expert_total;                    /* layers with experts; all their experts */
     size_t dense_bytes;                                 /* memory of what every pass needs */
     size_t expert_bytes, expert_least;                  /* memory of all experts; the least that works */
     size_t expert_file_bytes;                           /* all experts as they lie in the file */
     size_t pass_bytes;                                  /* dense weights that any pass reads */
+    size_t widened_bytes;                               /* of these, what is held as F32 but is quantised in the file */
     double row_macs;                                    /* multiply-adds of one row, attention apart */
+    double position_macs;                               /* and of its attention, for each position that it sees */
 };
 
 /* Open binds a file, which outlives the model, to its description: no weight is read and little memory
@@ -206,7 +227,10 @@ struct moe_context_options {
     int n_slot;                                         /* KV slots, over all sequences */
     int max_pos;                                        /* positions are below this */
     enum kn_kv kv;
+    int n_state;                                        /* of a model with states: how many texts; 0: one */
+    int n_draft;                                        /* of a model with states: draft rows of a batch */
     bool features;                                      /* each row leaves its feature at its slot */
+    int n_recall;                                       /* tokens whose experts are remembered; 0: none */
     const struct moe_context *target;                   /* of a head: where features lie; opened with them */
     struct kn_team *team;                               /* not owned; one context at a time uses it */
 };
@@ -218,12 +242,46 @@ int    moe_context_open(struct moe_context **out, const struct moe_model *m,
                         const struct moe_context_options *opt);
 void   moe_context_close(struct moe_context *c);
 
+/* From the next pass on other threads compute: at most as many as those that it was opened with. */
+void   moe_context_set_team(struct moe_context *c, struct kn_team *team);
+
 /* The keys and values of slots from .. from + n - 1 become those of to .. to + n - 1 too; features as well. */
 void   moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
 /* A row's feature is what the output matrix reads of it: the residual stream after the last norm.  It lies
  * at the row's slot, in the precision of KV, and holds as long as the key and the value there. */
 void   moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
+
+/* Models with recurrent layers (moe_shape.state_bytes) know a text by a state, which lies at one position: a
+ * batch's rows of the text follow on it, in order, and become part of it; position 0 begins it anew.  Draft
+ * rows leave it as it is.  States are numbers that the caller hands out. */
+
+/* The text went on with these draft rows of the last batch, one after the other: they become part of it. */
+void   moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n);
+
+/* What `from` knows `to` knows too. */
+void   moe_context_copy_state(struct moe_context *c, int from, int to);
+
+/* How many tokens it knows; -1: a row failed, and it is of no use until it begins anew. */
+int    moe_context_state(const struct moe_context *c, int state);
+/* Tokens that the next pass will have rows of, as far as they are known or guessed: the experts that they used
+ * when they last came by are read while nothing else is, until the pass reaches their layer.  What an earlier
+ * call asked for and this one does not is dropped, if it was not begun. */
+void   moe_context_expect(struct moe_context *c, const int32_t *token, int n);
+
+/* Of the experts that a token used when it last came by, those that are neither here nor on their way, by the
+ * store's numbers: how many; -1: it is not remembered. */
+int    moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert /* [n_layer * n_used] */);
+
+/* How well experts are foreseen, of a layer and of one distance: by its router on the rows as they were so many
+ * layers before; the last is by what tokens used when they last came by.  Of all passes: experts that were
+ * guessed, that were used, and that were both. */
+#define MOE_FAR 3
+enum moe_sight_of { MOE_SIGHT_FAR1, MOE_SIGHT_FAR2, MOE_SIGHT_FAR3, MOE_SIGHT_TOKEN, MOE_SIGHTS };
+struct moe_sight { uint64_t guessed, used, right; };
+
+/* Counts from here on, until NULL.  Routers are run for it as often as there are distances; nothing is read. */
+void   moe_context_watch(struct moe_context *c, struct moe_sight *sight /* [n_layer][MOE_SIGHTS] */);
 
 struct moe_row {
     int32_t token, position;
@@ -232,6 +290,11 @@ struct moe_row {
      * row's own position.  base is a sequence's table, tail a branch of a draft tree. */
     const int32_t *base, *tail;
     int n_base;
+    /* Of a model with states: which one the text has, and whether the row is a draft, after which row. */
+    int32_t state;
+    bool draft;
+    int32_t after;                              /* of the batch: the text's last, or another draft */
+    int32_t copy_to;                            /* a state that will know as much as this row; 0: none. No draft's */
     /* Of a head: what the row goes on from, or NULL for the target's feature in feature_slot. */
     const float *feature;                               /* [d_model] may be of the last result */
     int32_t feature_slot;

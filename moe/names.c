@@ -32,22 +32,24 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 
 uint32_t moe_file_type(enum kn_format f)
 {
-    switch (f) {
-    case KN_F16:  return 1;
-    case KN_Q8_0: return 7;
-    case KN_Q4_K: return 15;
-    case KN_Q6_K: return 18;
-    case KN_BF16: return 32;
-    case KN_MXFP4: return 38;
-    default:      return 0;
-    }
+    static const uint8_t type[KN_FORMAT_COUNT] = {
+        [KN_F16] = 1,   [KN_Q4_0] = 2,  [KN_Q4_1] = 3,  [KN_Q8_0] = 7,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,
+        [KN_Q2_K] = 10, [KN_Q3_K] = 12, [KN_Q4_K] = 15, [KN_Q5_K] = 17,   [KN_Q6_K] = 18,
+        [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_BF16] = 32, [KN_MXFP4] = 38,
+    };
+    return type[f];
 }
 
+/* As published files do where a row is no multiple of 256: blocks of 32 with no less precision. */
 enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
 {
+    static const enum kn_format smaller[KN_FORMAT_COUNT] = {
+        [KN_Q2_K] = KN_IQ4_NL, [KN_Q3_K] = KN_IQ4_NL, [KN_IQ4_XS] = KN_IQ4_NL, [KN_Q4_K] = KN_Q5_0,
+        [KN_Q5_K] = KN_Q5_1, [KN_Q6_K] = KN_Q8_0,
+    };
     enum kn_format f = want;
     while (n_in % (uint64_t)kn_format_info(f)->block_values)
-        f = f == KN_Q8_0 ? KN_F16 : KN_Q8_0;
+        f = kn_format_info(f)->block_values == 256 ? smaller[f] : KN_F16;
     if (f != want)
         kn_say(KN_LOG_WARN, "%s: rows of %llu values are no whole blocks of %s; it is stored as %s",
                name, (unsigned long long)n_in, kn_format_info(want)->name, kn_format_info(f)->name);

@@ -70,6 +70,8 @@ static enum moe_part part_of(const struct moe_tensor *t)
         return MOE_HEAD;
     if (moe_tensor_is_expert(t))
         return MOE_EXPERTS;
+    if (contains(t, ".ssm_in.") || contains(t, ".ssm_out."))
+        return MOE_ATTENTION;
     return contains(t, ".ffn_") ? MOE_FFN : contains(t, ".attn_") ? MOE_ATTENTION : MOE_PART_COUNT;
 }
 
@@ -194,7 +196,6 @@ static void convert_grain(void *arg, int item, int thread)
 {
     struct piece *p = arg;
     const struct moe_quantized *q = p->q;
-    const struct off_files *files = moe_file_files(p->job->file);
     uint64_t at = p->first + (uint64_t)item * GRAIN, left = q->n_value - at;
     size_t n = left < GRAIN ? (size_t)left : GRAIN, raw_bytes = bytes_of(q->from, n);
     uint8_t *out = p->out + (size_t)item * bytes_of(q->to, GRAIN);
@@ -204,8 +205,7 @@ static void convert_grain(void *arg, int item, int thread)
     p->grain[item] = (struct grain){ 0 };
     if (atomic_load(&p->failed))
         return;
-    int err = kn_file_read(files->fd[p->t->file], files->path[p->t->file], raw, raw_bytes,
-                           p->t->offset + bytes_of(q->from, at));
+    int err = moe_file_read(p->job->file, p->t, bytes_of(q->from, at), raw, raw_bytes);
     if (err) {
         p->grain[item].err = err;
         atomic_store(&p->failed, true);

@@ -28,7 +28,8 @@ void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
     }
 }
 
-/* Groups, all of one size, stand for the sum of their two largest; no one is chosen from the others. */
+/* Groups, all of one size, stand for their largest, or the sum of their two largest; no one is chosen from
+ * the others. */
 static void limit_groups(const struct moe_desc *d, float *rank)
 {
     float score[MOE_MAX_GROUP];
@@ -37,8 +38,10 @@ static void limit_groups(const struct moe_desc *d, float *rank)
     int n = d->n_expert / d->n_group;
     for (int g = 0; g < d->n_group; g++) {
         int32_t two[2];
-        moe_choose(rank + g * n, n, 2, two);
-        score[g] = rank[g * n + two[0]] + rank[g * n + two[1]];
+        moe_choose(rank + g * n, n, d->group_best, two);
+        score[g] = rank[g * n + two[0]];
+        if (d->group_best > 1)
+            score[g] += rank[g * n + two[1]];
     }
     moe_choose(score, d->n_group, d->n_group_used, best);
     for (int i = 0; i < d->n_group_used; i++)

@@ -65,7 +65,7 @@ struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w
     enum kn_act kind = kn_format_info(w->format)->act;
     return (struct moe_product){
         .mul = { .w = *w, .x = in->code[kind], .x_stride = in->code_stride[kind], .y = y,
-                 .y_stride = (size_t)w->n_out, .n_row = n_row }, .node = -1 };
+                 .y_stride = (size_t)w->n_out, .n_row = n_row }, .node = -1, .n_stack = 1 };
 }
 
 struct product_job {
@@ -74,6 +74,22 @@ struct product_job {
     const struct moe_piece *piece;
     int n_piece;
 };
+
+/* Each matrix of the stack that has some of the panels: its part of x, and y's that begins where its own
+ * panels would have begun below the others'. */
+static void run_panels(const struct kn_ops *ops, const struct moe_product *p, int panel0, int panel1)
+{
+    int n_own = kn_ceil_div(p->mul.w.n_out, KN_PANEL) / p->n_stack;
+    while (panel0 < panel1) {
+        size_t i = (size_t)(panel0 / n_own);
+        int end = kn_min(panel1, ((int)i + 1) * n_own);
+        struct kn_matmul mul = p->mul;
+        mul.x = (const uint8_t *)mul.x + i * p->x_part;
+        mul.y += i * (p->y_part - (size_t)(n_own * KN_PANEL));
+        ops->matmul(&mul, panel0, end);
+        panel0 = end;
+    }
+}
 
 static void product_item(void *arg, int item, int thread)
 {
@@ -89,7 +105,7 @@ static void product_item(void *arg, int item, int thread)
     }
     const struct moe_piece *p = &j->piece[low];
     int panel0 = p->panel0 + (item - p->item0) * p->per_item;
-    j->ops->matmul(&j->product[p->product].mul, panel0, kn_min(panel0 + p->per_item, p->panel1));
+    run_panels(j->ops, &j->product[p->product], panel0, kn_min(panel0 + p->per_item, p->panel1));
 }
 
 static int n_panel(const struct moe_product *p) { return kn_ceil_div(p->mul.w.n_out, KN_PANEL); }

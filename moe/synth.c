@@ -30,6 +30,8 @@
 #define BIAS     0.1f                       /* deviation of biases */
 #define PER_LAYER 24                        /* tensors, at most */
 #define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
+#define GATE_SQUARE 0.293f                  /* of its sigmoid's */
+#define N_TAP       4                       /* of delta nets' convolutions */
 
 struct recipe {                             /* one tensor */
     char name[64];
@@ -45,7 +47,7 @@ struct plan {
     const struct moe_synth_options *opt;
     struct recipe *recipe;                  /* [n_recipe] in file order */
     int n_recipe, room;
-    int n_layer, n_vocab;
+    int n_layer, n_lead, n_vocab, n_used;
 };
 
 /* ---- which tensors --------------------------------------------------------------------------- */
@@ -56,7 +58,7 @@ static struct recipe *add(struct plan *p, const char *name, const char *kind, en
     kn_assert(p->n_recipe < p->room);
     struct recipe *r = &p->recipe[p->n_recipe++];
     *r = (struct recipe){ .format = format, .deviation = deviation };
-    snprintf(r->name, sizeof r->name, "%s.%s", name, kind);
+    snprintf(r->name, sizeof r->name, "%s%s%s", name, *kind ? "." : "", kind);
     return r;
 }
 
@@ -99,18 +101,60 @@ static const char *in_layer(char *out, size_t bytes, int layer, const char *what
     return out;
 }
 
+/* A state fades to a half within some 2 to 10 tokens. */
+static void add_delta(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int value = s->n_value_head * s->d_state, mix = 2 * s->n_key_head * s->d_state + value;
+    bool both = p->family.delta_tiled;          /* beta and alpha are one matrix where it is not */
+    char n[48];
+#define IN(what) in_layer(n, sizeof n, layer, what)
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, mix, 0, 1);
+    add_mat(p, IN("attn_gate"), KN_Q8_0, s->d_model, value, 0, 1);
+    add_mat(p, IN("ssm_conv1d"), KN_F32, N_TAP, mix, 0, 1);
+    add_bias(p, IN("ssm_dt"), s->n_value_head, 0);
+    add_vector(p, IN("ssm_a"), "", s->n_value_head, 0.05f)->mean = -0.3f;
+    add_mat(p, IN(both ? "ssm_alpha" : "ssm_ba"), KN_F32, s->d_model, (both ? 1 : 2) * s->n_value_head, 0, 1);
+    if (both)
+        add_mat(p, IN("ssm_beta"), KN_F32, s->d_model, s->n_value_head, 0, 1);
+    add_norm(p, IN("ssm_norm"), s->d_state, 1);
+    add_mat(p, IN("ssm_out"), KN_Q8_0, value, s->d_model, 0, RESIDUAL / sqrtf(SILU_SQUARE));
+}
+
+/* A head's score is of latents that have deviation 1: their keys' part and the rotated part of a query have
+ * it as well. */
+static void add_latent_attention(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int n_q = s->n_head * s->d_head, d_plain = s->d_head - s->n_rot, low = s->d_query_latent;
+    char n[48];
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    if (low) {
+        add_mat(p, IN("attn_q_a"), KN_Q8_0, s->d_model, low, 0, 1);
+        add_norm(p, IN("attn_q_a_norm"), low, 1);
+    }
+    add_mat(p, low ? IN("attn_q_b") : IN("attn_q"), KN_Q8_0, low ? low : s->d_model, n_q, 0, SHARPEN);
+    add_mat(p, IN("attn_kv_a_mqa"), KN_Q8_0, s->d_model, s->d_latent + s->n_rot, 0, SHARPEN);
+    add_norm(p, IN("attn_kv_a_norm"), s->d_latent, 1);
+    float absorb = sqrtf((float)d_plain / (float)s->d_latent);
+    add_mat(p, IN("attn_k_b"), KN_Q8_0, d_plain, s->d_latent, s->n_head, SHARPEN * absorb);
+    add_mat(p, IN("attn_v_b"), KN_Q8_0, s->d_latent, s->d_value, s->n_head, 1);
+    add_mat(p, IN("attn_output"), KN_Q8_0, s->n_head * s->d_value, s->d_model, 0, RESIDUAL);
+}
+
 static void add_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
     float sharpen = s->qk_norm ? 1 : SHARPEN;           /* where a norm follows, the norm does it */
     char n[48];
-#define IN(what) in_layer(n, sizeof n, layer, what)
     add_norm(p, IN("attn_norm"), s->d_model, 1);
-    add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, n_q, 0, sharpen);
+    add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
     add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
     add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
-    add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0, RESIDUAL);
+    add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0,
+            p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : RESIDUAL);
     if (s->qkv_bias) {
         add_bias(p, IN("attn_q"), n_q, 0);
         add_bias(p, IN("attn_k"), n_kv, 0);
@@ -134,7 +178,7 @@ static void add_beside_experts(struct plan *p, int layer, float down)
     char n[48];
     if (p->family.router_bias)
         add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
-    if (p->family.select_bias)
+    if (p->family.select_bias || s->sigmoid)
         add_bias(p, IN("exp_probs_b"), s->n_expert, 0);
     if (p->family.expert_bias) {
         add_bias(p, IN("ffn_gate_exps"), s->d_expert, s->n_expert);
@@ -155,10 +199,10 @@ static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     enum kn_format f = p->opt->format;
-    bool moe = s->n_expert > 0 && layer >= s->n_lead;
+    bool moe = s->n_expert > 0 && layer >= p->n_lead;
     int n_expert = moe ? s->n_expert : 0;
     int d_ff = moe ? s->d_expert : s->d_ff;
-    float share = moe ? 1.5f / (float)s->n_used : 1;
+    float share = moe ? 1.5f / (float)p->n_used : 1;
     float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
     char n[48];
     add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
@@ -181,7 +225,12 @@ static int make_plan(struct plan *p)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
     add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model));
     for (int i = 0; i < p->n_layer; i++) {
-        add_attention(p, i);
+        if (moe_is_delta(&p->family, i))
+            add_delta(p, i);
+        else if (s->d_latent)
+            add_latent_attention(p, i);
+        else
+            add_attention(p, i);
         add_ffn(p, i);
     }
     add_norm(p, "output_norm", s->d_model, 1);
@@ -204,6 +253,14 @@ static void say_f32(struct moe_writer *w, const char *arch, const char *key, flo
     char full[96];
     snprintf(full, sizeof full, "%s.%s", arch, key);
     moe_writer_value(w, full, MOE_F32, &x);
+}
+
+static void say_bool(struct moe_writer *w, const char *arch, const char *key, bool value)
+{
+    char full[96];
+    uint8_t x = value;
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_BOOL, &x);
 }
 
 static void say_string(struct moe_writer *w, const char *arch, const char *key, const char *s)
@@ -229,11 +286,25 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     say_u32(w, arch, "feed_forward_length", s->d_ff);
     say_u32(w, arch, "attention.head_count", s->n_head);
     say_u32(w, arch, "attention.head_count_kv", s->n_kv);
-    say_u32(w, arch, "attention.key_length", s->d_head);
-    say_u32(w, arch, "attention.value_length", s->d_head);
+    say_u32(w, arch, "attention.key_length", s->d_latent ? s->d_latent + s->n_rot : s->d_head);
+    say_u32(w, arch, "attention.value_length", s->d_latent ? s->d_latent : s->d_head);
+    if (s->d_latent) {
+        say_u32(w, arch, "attention.key_length_mla", s->d_head);
+        say_u32(w, arch, "attention.value_length_mla", s->d_value);
+        say_u32(w, arch, "attention.kv_lora_rank", s->d_latent);
+        say_u32(w, arch, "attention.q_lora_rank", s->d_query_latent);
+    }
     say_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
     say_u32(w, arch, "rope.dimension_count", s->n_rot ? s->n_rot : s->d_head);
     say_f32(w, arch, "rope.freq_base", s->rope_base);
+    if (s->n_key_head) {
+        say_u32(w, arch, "full_attention_interval", p->family.delta_period);
+        say_u32(w, arch, "ssm.conv_kernel", N_TAP);
+        say_u32(w, arch, "ssm.state_size", s->d_state);
+        say_u32(w, arch, "ssm.group_count", s->n_key_head);
+        say_u32(w, arch, "ssm.time_step_rank", s->n_value_head);
+        say_u32(w, arch, "ssm.inner_size", s->n_value_head * s->d_state);
+    }
     say_u32(w, arch, "vocab_size", p->n_vocab);
     if (s->window)
         say_u32(w, arch, "attention.sliding_window", s->window);
@@ -241,19 +312,27 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
         say_string(w, arch, "rope.scaling.type", "yarn");
         say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
         say_u32(w, arch, "rope.scaling.original_context_length", s->yarn_ctx);
+        if (s->yarn_log > 0)
+            say_f32(w, arch, "rope.scaling.yarn_log_multiplier", s->yarn_log);
     }
     if (s->n_expert) {
         say_u32(w, arch, "expert_count", s->n_expert);
-        say_u32(w, arch, "expert_used_count", s->n_used);
+        say_u32(w, arch, "expert_used_count", p->n_used);
         say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
         if (p->family.shared == MOE_SHARED_GATED)
             say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
         if (p->family.shared == MOE_SHARED_PLAIN)
             say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
-        if (s->n_lead)
-            say_u32(w, arch, "leading_dense_block_count", s->n_lead);
-        if (p->family.gating != MOE_GATING_SOFTMAX)
-            say_u32(w, arch, "expert_gating_func", (int)p->family.gating);
+        if (p->n_lead)
+            say_u32(w, arch, "leading_dense_block_count", p->n_lead);
+        if (p->family.gating != MOE_GATING_SOFTMAX || s->sigmoid)
+            say_u32(w, arch, "expert_gating_func", (int)(s->sigmoid ? MOE_GATING_SIGMOID : p->family.gating));
+        if (s->sigmoid)
+            say_bool(w, arch, "expert_weights_norm", true);
+        if (s->n_group) {
+            say_u32(w, arch, "expert_group_count", s->n_group);
+            say_u32(w, arch, "expert_group_used_count", s->n_group_used);
+        }
         if (s->expert_scale > 0)
             say_f32(w, arch, "expert_weights_scale", s->expert_scale);
     }
@@ -338,7 +417,7 @@ static int check(const struct plan *p)
 {
     const struct moe_synth_options *opt = p->opt;
     if (!p->shape) {
-        char names[256] = "";
+        char names[512] = "";
         for (int i = 0; moe_synth_shape(i); i++) {
             size_t n = strlen(names);
             snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", moe_synth_shape(i));
@@ -348,6 +427,9 @@ static int check(const struct plan *p)
     }
     if (opt->n_layer < 0 || opt->n_layer > 1000)
         return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
+    if (opt->n_used < 0 || opt->n_used > p->shape->n_expert)
+        return kn_fail(KN_EINVAL, "synth: %d experts used of the %d that %s has", opt->n_used, p->shape->n_expert,
+                       opt->shape);
     if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
         return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made",
                        p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
@@ -360,7 +442,9 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
     if (p.shape) {
         moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
+        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* something is left of what it is about */
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
+        p.n_used = opt->n_used ? opt->n_used : p.shape->n_used;
     }
     int err = check(&p);
     if (err)

@@ -30,6 +30,9 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
 /* The same by the whole team, when one matrix is large. */
 void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place);
 
+/* Puts rows that have been read into the order in which they are meant, before that. */
+void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place);
+
 size_t off_expert_bytes(const struct off_expert *e);    /* as it lies in its files */
 size_t off_slot_bytes(const struct off_expert *e);      /* the places of all its matrices */
 
@@ -144,6 +147,9 @@ void off_policy_use(struct off_policy *p, const int32_t *expert, int n);    /* o
 /* For how many turns (of any group) a slot would be taken, for each read that this is expected to save:
  * the one with the largest goes first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);
+
+/* How many turns from now its group's is. */
+int off_policy_ahead(const struct off_policy *p, int32_t expert);
 
 /* Its share of its group's last turns, 0..1. */
 float off_policy_heat(const struct off_policy *p, int32_t expert);

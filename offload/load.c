@@ -28,6 +28,8 @@ static void touch_place(const struct off_hands *hands, const struct off_load *l)
     kn_parallel_for(hands->team, (int)((t.bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch_item, &t);
 }
 
+static bool is_stopped(struct off_progress *p) { return p && atomic_load_explicit(&p->stop, memory_order_relaxed); }
+
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
              const struct off_hands *hands, struct off_progress *progress)
 {
@@ -40,7 +42,7 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
     int error = off_io_open(&io, files, &(struct off_io_options){ .kind = kind });
     if (error)
         goto done;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && !is_stopped(progress); i++) {
         const struct off_source *s = &loads[i].source;
         job[i] = (struct off_job){ .file = s->file, .offset = s->offset, .bytes = off_file_bytes(s),
                                    .to = loads[i].place };
@@ -48,8 +50,11 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
         off_io_post(io, &job[i]);
     }
     for (int i = 0; i < n; i++) {
-        if ((error = off_io_await(io, &job[i])) != 0)
+        error = is_stopped(progress) ? KN_ECANCELLED : off_io_await(io, &job[i]);
+        if (error)
             break;
+        if (loads[i].source.turn)
+            off_turn_team(hands, &loads[i].source, loads[i].place);
         off_interleave_team(hands, &loads[i].source, loads[i].place);
         if (progress)
             atomic_fetch_add(&progress->done_bytes, job[i].bytes);

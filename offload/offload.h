@@ -23,12 +23,14 @@
 
 #include "kernels/kernels.h"
 
-/* A matrix in a file: rows in file layout, at a multiple of 8 as GGUF has them. */
+/* A matrix in a file: rows in file layout, anywhere. */
 struct off_source {
     int file;                                   /* index into off_files */
     uint64_t offset;
     enum kn_format format;
     int n_out, n_in;
+    int turn;                                   /* of so many rows first the even ones lie, then the odd
+                                                 * ones; 0: rows are in order.  Not of experts' matrices. */
 };
 
 struct off_files {                              /* opened by the caller, who outlives the store */
@@ -37,8 +39,9 @@ struct off_files {                              /* opened by the caller, who out
     const char *const *path;
 };
 
-/* Bytes brought so far, for a progress bar in another thread. */
-struct off_progress { atomic_uint_fast64_t done_bytes, total_bytes; };
+/* Bytes brought so far, for who watches in another thread, and may say that it is enough: what is under way
+ * then ends with KN_ECANCELLED, and nothing is said. */
+struct off_progress { atomic_uint_fast64_t done_bytes, total_bytes; atomic_bool stop; };
 
 /* How files are read. */
 enum off_io_kind { OFF_IO_AUTO, OFF_IO_URING, OFF_IO_PREAD };
@@ -78,14 +81,16 @@ struct off_store_options {
     const struct off_expert *expert;            /* [n_expert]; copied */
     int n_expert;
     size_t slot_bytes;                          /* for slots; at least off_store_least(), 0: for all */
+    size_t later_bytes;                         /* that off_store_grow may add */
     enum off_io_kind io;
     const char *heat_path;                      /* what is learnt is kept there; NULL: nowhere */
     const char *pack_path;                      /* experts are read from there; NULL or no such file: as listed */
     uint64_t model_id;                          /* whose both are */
 };
 
-/* NOW: somebody will wait.  SOON: read when nothing is needed now; may be dropped. */
-enum off_urgency { OFF_NOW, OFF_SOON, OFF_IDLE, OFF_URGENCIES };
+/* NOW: somebody will wait.  SOON: read when nothing is needed now; may be dropped.  EARLY: the same behind it, and
+ * as long as what was read so is of use. */
+enum off_urgency { OFF_NOW, OFF_SOON, OFF_EARLY, OFF_IDLE, OFF_URGENCIES };
 enum off_tier { OFF_DISK, OFF_HOST, OFF_DEVICE };
 
 /* Read-only; valid until the ticket's next wait or its release. */
@@ -104,6 +109,7 @@ struct off_stats {
     uint64_t read_bytes, reads;                 /* of files, for experts */
     uint64_t soon_reads, soon_hits;             /* read ahead, and of these asked for before they went */
     uint64_t wasted_bytes;                      /* read ahead and gone unused */
+    uint64_t early_bytes, early_used_bytes, early_wasted_bytes;     /* what of all this was EARLY: read, used, gone */
     uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving, verifying */
     uint64_t n_slot, n_empty, n_expert;
     uint64_t n_packed;                          /* experts that are read from the pack file */
@@ -118,6 +124,8 @@ void   off_store_close(struct off_store *s);    /* NULL and half-open stores are
 size_t off_store_bytes(const struct off_expert *expert, int n_expert);  /* slots for all of them */
 size_t off_store_least(const struct off_expert *expert, int n_expert);  /* the least that works */
 bool   off_store_is_whole(struct off_store *s);         /* every expert is there or on its way, to stay */
+/* So much more memory is theirs from now on, in all no more than later_bytes. */
+void   off_store_grow(struct off_store *s, size_t bytes);
 size_t off_store_scratch(const struct off_store *s);    /* what its callers' hands need */
 const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 
@@ -134,6 +142,10 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
              struct off_view *view, int *status);
 
 void off_release(struct off_store *s, struct off_ticket *t);    /* also drops what has not been begun */
+
+/* Those of the list that would have to be read: neither here nor on their way.  Returns how many; out: [n], may
+ * be the list itself. */
+int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out);
 
 /* Records every fetch NOW from here on, until NULL; full is set when there was no room for one.  Least: the
  * bytes that a cache of this size would have read for it had it known the future. */

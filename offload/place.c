@@ -61,7 +61,8 @@ size_t off_slot_bytes(const struct off_expert *e)
 
 size_t off_scratch_bytes(const struct off_source *s)
 {
-    return s->n_out ? kn_align_up(panel_bytes(s), LINE) : 0;
+    size_t rows = (size_t)s->turn * kn_row_bytes(s->format, s->n_in), panel = panel_bytes(s);
+    return s->n_out ? kn_align_up(rows > panel ? rows : panel, LINE) : 0;
 }
 
 void *off_place_panels(const struct off_source *s, void *place)
@@ -126,4 +127,25 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
     for (int run = 0; run < j.n_run - 1; run++)
         memcpy(j.kept[run], j.place + head_of(s) + (size_t)run_start(&j, run + 1) * panel_bytes(s) - d, d);
     kn_parallel_for(hands->team, j.n_run, interleave_item, &j);
+}
+
+/* ---- rows in another order ------------------------------------------------------------------------- */
+
+static void turn_item(void *arg, int item, int thread)
+{
+    const struct shared *j = arg;
+    const struct off_source *s = j->source;
+    size_t row = kn_row_bytes(s->format, s->n_in), bytes = (size_t)s->turn * row;
+    uint8_t *rows = j->place + head_of(s) + (size_t)item * bytes;
+    uint8_t *as_read = j->hands->scratch + (size_t)thread * j->hands->scratch_bytes;
+    memcpy(as_read, rows, bytes);
+    for (int i = 0; i < s->turn; i++)
+        memcpy(rows + (size_t)i * row, as_read + (size_t)(i / 2 + i % 2 * (s->turn / 2)) * row, row);
+}
+
+void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place)
+{
+    struct shared j = { .hands = hands, .source = s, .place = place };
+    kn_assert(s->turn % 2 == 0 && s->n_out % s->turn == 0 && hands->scratch_bytes >= off_scratch_bytes(s));
+    kn_parallel_for(hands->team, s->n_out / s->turn, turn_item, &j);
 }

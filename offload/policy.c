@@ -187,10 +187,15 @@ void off_policy_use(struct off_policy *p, const int32_t *expert, int n_used)
         p->now[expert[i]] = 0;
 }
 
-float off_policy_wait(const struct off_policy *p, int32_t expert)
+int off_policy_ahead(const struct off_policy *p, int32_t expert)
 {
     int ahead = p->group_of[expert] - p->turn;
-    return (float)(ahead > 0 ? ahead : ahead + p->n_group) / p->chance[expert];
+    return ahead > 0 ? ahead : ahead + p->n_group;
+}
+
+float off_policy_wait(const struct off_policy *p, int32_t expert)
+{
+    return (float)off_policy_ahead(p, expert) / p->chance[expert];
 }
 
 float off_policy_heat(const struct off_policy *p, int32_t expert)

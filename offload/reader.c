@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 
 #define TRANSFER_BYTES ((size_t)1 << 20)
-#define DEPTH          16
+#define DEPTH          20
 #define MAX_DEPTH      256
 #define AGAIN          100
 #define RETRIES        2
@@ -248,7 +248,7 @@ const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->
 /* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it, and
  * a little more bridges the time until the I/O thread runs again.  All under way come in at about the same
  * time, so much more only keeps the first one waiting. */
-const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20 };
+const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20, (size_t)4 << 20 };
 
 bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 {

@@ -22,6 +22,7 @@
  * claimer's while it is interleaved, and constant for those who hold it after. */
 #include "offload/internal.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,9 @@
 #define MAX_POOL   (MAX_SIZE * KN_NODES)
 #define LEAST_SLOT 2
 #define N_FILL     4                            /* experts that the filler asks for at a time */
+#define EVEN       2                            /* what is expected comes once in so many times, or more often */
+#define EARLY_FREE 16                           /* experts read EARLY that need not have been of use, */
+#define EARLY_PART 16                           /* and one part in so many of all that is read */
 
 enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_RAW, SLOT_CLAIMED, SLOT_READY, SLOT_BAD };
 enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
@@ -41,7 +45,7 @@ struct slot {
     int status;                                 /* of a bad one */
     int n_hold;
     enum off_urgency urgency;                   /* that it was read with */
-    bool ahead;                                 /* read SOON, and not asked for since */
+    bool ahead;                                 /* read SOON or EARLY, and not asked for since */
     bool packed;                                /* comes from the pack file */
     uint64_t check[OFF_MATRICES];               /* of one that is being verified */
     struct off_job job[OFF_MATRICES];
@@ -51,7 +55,7 @@ struct victim { float wait; int32_t slot; };    /* of a choice under way */
 
 struct pool {
     size_t slot_bytes, experts_bytes;
-    int node, n_expert, slot0, n_slot;
+    int node, n_expert, slot0, n_slot, n_listed;        /* listed: with those that may come */
     void *memory;                               /* NULL without slots */
 };
 
@@ -62,10 +66,11 @@ struct off_store {
     struct kn_machine machine;                  /* its nodes */
     uint16_t *spared;                           /* [n_expert] SOON tickets that name it */
     int32_t *fill;                              /* [n_expert] in which order empty slots are filled */
-    int n_expert, n_pool, n_slot, n_empty, n_starved;
+    int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved;
+    size_t bytes;                               /* for slots, so far */
     struct pool pool[MAX_POOL];
-    struct slot *slot;                          /* [n_slot] */
-    struct victim *victim;                      /* [n_slot] scratch of the choice */
+    struct slot *slot;                          /* [n_listed] */
+    struct victim *victim;                      /* [n_listed] scratch of the choice */
     size_t scratch_bytes;
     struct off_policy *policy;
     int n_file, *fd;                            /* [n_file + 1] the model's, and last the pack file's */
@@ -162,18 +167,31 @@ size_t off_store_least(const struct off_expert *expert, int n_expert)
 }
 
 /* Two slots for every pool, and of what is left a share that is the same for all. */
-static void share_slots(struct off_store *s, size_t bytes)
+static double share_of(const struct off_store *s, size_t bytes)
 {
     size_t least = least_bytes(s->pool, s->n_pool), all = off_store_bytes(s->expert, s->n_expert);
-    double share = bytes >= all ? 1 : (double)(bytes - least) / (double)(all - least);
+    return bytes >= all ? 1 : (double)(bytes - least) / (double)(all - least);
+}
+
+static int slots_of(const struct pool *p, double share)
+{
+    int first = kn_min(LEAST_SLOT, p->n_expert);
+    return first + (int)(share * (p->n_expert - first));
+}
+
+static void share_slots(struct off_store *s, size_t bytes, size_t later)
+{
+    double now = share_of(s, bytes), most = share_of(s, later > SIZE_MAX - bytes ? SIZE_MAX : bytes + later);
     for (int i = 0; i < s->n_pool; i++) {
         struct pool *p = &s->pool[i];
-        int first = kn_min(LEAST_SLOT, p->n_expert);
-        p->slot0 = s->n_slot;
-        p->n_slot = first + (int)(share * (p->n_expert - first));
+        p->slot0 = s->n_listed;
+        p->n_slot = slots_of(p, now);
+        p->n_listed = slots_of(p, most);
         s->n_slot += p->n_slot;
+        s->n_listed += p->n_listed;
     }
     s->n_empty = s->n_slot;
+    s->bytes = bytes;
 }
 
 /* ---- open and close ------------------------------------------------------------------------------ */
@@ -183,16 +201,16 @@ static void *filler_main(void *arg);
 
 static int open_pools(struct off_store *s)
 {
-    s->slot = kn_calloc((size_t)s->n_slot, sizeof *s->slot);
-    s->victim = kn_calloc((size_t)s->n_slot, sizeof *s->victim);
+    s->slot = kn_calloc((size_t)s->n_listed, sizeof *s->slot);
+    s->victim = kn_calloc((size_t)s->n_listed, sizeof *s->victim);
     if (!s->slot || !s->victim)
-        return kn_fail(KN_ENOMEM, "no memory to list %d slots", s->n_slot);
+        return kn_fail(KN_ENOMEM, "no memory to list %d slots", s->n_listed);
     for (int i = 0; i < s->n_pool; i++) {
         struct pool *p = &s->pool[i];
-        size_t bytes = (size_t)p->n_slot * p->slot_bytes;
+        size_t bytes = (size_t)p->n_listed * p->slot_bytes;     /* addresses: memory is what is touched */
         if (bytes && !(p->memory = kn_map(bytes, s->machine.node[p->node])))
             return kn_fail(KN_ENOMEM, "no memory for %zu MiB of experts: lower --host-mem", bytes >> 20);
-        for (int k = 0; k < p->n_slot; k++) {
+        for (int k = 0; k < p->n_listed; k++) {
             struct slot *slot = &s->slot[p->slot0 + k];
             slot->place = (uint8_t *)p->memory + (size_t)k * p->slot_bytes;
             slot->expert = -1;
@@ -292,7 +310,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     int error = list_experts(s, opt);
     if (error || (error = list_files(s, opt)))
         goto fail;
-    share_slots(s, bytes);
+    share_slots(s, bytes, opt->later_bytes);
     if ((error = open_pools(s)) || (error = off_policy_open(&s->policy, s->expert, s->n_expert)) ||
         (error = recall(s, opt)) || (error = order_filling(s)) ||
         (error = off_io_open(&s->io, &(struct off_files){ s->n_file + (s->pack_fd >= 0), s->fd, s->path },
@@ -328,7 +346,7 @@ void off_store_close(struct off_store *s)
     kn_free(s->heat_path);
     kn_free(s->pack_path);
     for (int i = 0; i < s->n_pool; i++)
-        kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_slot * s->pool[i].slot_bytes);
+        kn_unmap(s->pool[i].memory, (size_t)s->pool[i].n_listed * s->pool[i].slot_bytes);
     pthread_mutex_destroy(&s->lock);
     kn_free(s->victim);
     kn_free(s->slot);
@@ -430,6 +448,8 @@ static void empty_slot(struct off_store *s, struct slot *slot)
 {
     if (slot->ahead)
         s->stats.wasted_bytes += read_bytes(s, slot->expert);
+    if (slot->ahead && slot->urgency == OFF_EARLY)
+        s->stats.early_wasted_bytes += read_bytes(s, slot->expert);
     s->slot_of[slot->expert] = -1;
     slot->expert = -1;
     slot->state = SLOT_EMPTY;
@@ -443,11 +463,12 @@ static void start_reading(struct off_store *s, struct slot *slot, int32_t expert
         empty_slot(s, slot);
     slot->expert = expert;
     slot->urgency = urgency;
-    slot->ahead = urgency == OFF_SOON;
+    slot->ahead = urgency == OFF_SOON || urgency == OFF_EARLY;
     s->slot_of[expert] = (int32_t)(slot - s->slot);
     s->n_empty--;
     post_reads(s, slot, urgency);
-    s->stats.soon_reads += urgency == OFF_SOON;
+    s->stats.soon_reads += slot->ahead;
+    s->stats.early_bytes += urgency == OFF_EARLY ? read_bytes(s, expert) : 0;
 }
 
 static void drop_hold(struct off_store *s, struct slot *slot)
@@ -470,6 +491,7 @@ static void cancel_reading(struct off_store *s, struct slot *slot)
         s->stats.reads--;
         s->stats.read_bytes -= read_bytes(s, slot->expert);
         s->stats.soon_reads--;
+        s->stats.early_bytes -= slot->urgency == OFF_EARLY ? read_bytes(s, slot->expert) : 0;
         slot->ahead = false;
         empty_slot(s, slot);
         return;
@@ -527,9 +549,26 @@ static int find_victims(struct off_store *s, const struct pool *p, int n, float 
     return found;
 }
 
+/* Its matrices are begun in order, the first first. */
+static bool is_begun(const struct slot *slot)
+{
+    return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;
+}
+
+/* What was read EARLY is asked for.  If it was not even begun it was not early. */
+static void count_early(struct off_store *s, const struct slot *slot)
+{
+    if (slot->state == SLOT_READING && !is_begun(slot))
+        s->stats.early_bytes -= read_bytes(s, slot->expert);
+    else
+        s->stats.early_used_bytes += read_bytes(s, slot->expert);
+}
+
 /* Somebody needs it now: what was being read ahead of need is so no longer, and nobody else may drop it. */
 static void hold(struct off_store *s, struct slot *slot)
 {
+    if (slot->ahead && slot->urgency == OFF_EARLY)
+        count_early(s, slot);
     for (int i = 0; slot->state == SLOT_READING && i < OFF_MATRICES; i++)
         if (slot->job[i].bytes)
             off_io_raise(s->io, &slot->job[i]);
@@ -569,6 +608,20 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
 
 /* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
+/* For how many turns a slot must be of no use to anybody else.  What is only expected must not displace what is
+ * needed before it, nor what is as likely; and what was read EARLY and has been of no use is never more than what
+ * has, and a small part of all that is read. */
+static float least_wait(const struct off_store *s, int32_t expert, enum off_urgency urgency)
+{
+    const struct off_stats *t = &s->stats;
+    uint64_t free = t->read_bytes / EARLY_PART + EARLY_FREE * read_bytes(s, expert);
+    if (urgency == OFF_NOW)
+        return -1;
+    if (urgency == OFF_EARLY && t->early_bytes > 2 * t->early_used_bytes + free)
+        return HUGE_VALF;
+    return EVEN * (float)off_policy_ahead(s->policy, expert);
+}
+
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out)
 {
@@ -596,8 +649,8 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
             mark[i] = MARK_BACK;
         }
     }
-    /* what is only expected must not displace what is needed before it, nor what is as likely */
-    place_missing(s, out, urgency == OFF_NOW ? -1 : 2);
+    if (n)
+        place_missing(s, out, least_wait(s, expert[0], urgency));
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -791,7 +844,7 @@ static struct slot *find_empty(struct off_store *s, int pool)
 static int fill_slots(struct off_store *s, int *next)
 {
     int n_under_way = 0;
-    for (int i = 0; i < s->n_slot; i++) {
+    for (int i = 0; i < s->n_listed; i++) {
         settle(s, &s->slot[i]);
         n_under_way += s->slot[i].state == SLOT_READING && s->slot[i].urgency == OFF_IDLE;
     }
@@ -824,6 +877,23 @@ static void *filler_main(void *arg)
     return NULL;
 }
 
+/* Slots behind a pool's last become empty ones; who misses an expert takes those first. */
+void off_store_grow(struct off_store *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    s->bytes = bytes > SIZE_MAX - s->bytes ? SIZE_MAX : s->bytes + bytes;
+    double share = share_of(s, s->bytes);
+    for (int i = 0; i < s->n_pool; i++) {
+        struct pool *p = &s->pool[i];
+        int more = kn_min(p->n_listed, slots_of(p, share)) - p->n_slot;
+        p->n_slot += more;
+        s->n_slot += more;
+        s->n_empty += more;
+    }
+    pthread_mutex_unlock(&s->lock);
+    off_io_nudge(s->io);
+}
+
 /* ---- questions ---------------------------------------------------------------------------------------- */
 
 bool off_store_is_whole(struct off_store *s)
@@ -832,6 +902,19 @@ bool off_store_is_whole(struct off_store *s)
     bool whole = s->n_slot == s->n_expert && s->n_empty == 0;
     pthread_mutex_unlock(&s->lock);
     return whole;
+}
+
+int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t *out)
+{
+    int n_out = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        int32_t at = s->slot_of[expert[i]];
+        if (at < 0 || (s->slot[at].state == SLOT_READING && !is_begun(&s->slot[at])))
+            out[n_out++] = expert[i];
+    }
+    pthread_mutex_unlock(&s->lock);
+    return n_out;
 }
 
 size_t off_store_scratch(const struct off_store *s) { return s->scratch_bytes; }
@@ -851,6 +934,8 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
 void off_store_look(struct off_store *s, struct off_spot *out)
 {
     pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->n_listed; i++)
+        settle(s, &s->slot[i]);
     for (int32_t e = 0; e < s->n_expert; e++) {
         enum slot_state state = s->slot_of[e] < 0 ? SLOT_EMPTY : s->slot[s->slot_of[e]].state;
         bool there = state == SLOT_RAW || state == SLOT_CLAIMED || state == SLOT_READY;
@@ -879,7 +964,10 @@ int off_store_least_read(struct off_store *s, const struct off_trace *t, uint64_
             if (counts[e])
                 each = read_bytes(s, e);
         }
-        error = off_trace_least(t, counts, s->n_expert, s->pool[pool].n_slot, &misses);
+        pthread_mutex_lock(&s->lock);
+        int n_slot = s->pool[pool].n_slot;
+        pthread_mutex_unlock(&s->lock);
+        error = off_trace_least(t, counts, s->n_expert, n_slot, &misses);
         *bytes += misses * each;
     }
     kn_free(counts);

@@ -23,6 +23,7 @@
 #define FIRST_WAIT 64               /* steps after a trial; twice as many each time when it fails clearly, */
 #define CLEARLY    0.9              /* by this gain */
 #define LAST_WAIT  8192
+#define SOON       16               /* after a change for the better: there may be more of it */
 #define FREE       0.005            /* of a plain step: drafting costs nothing */
 #define MAY_LOSE   4                /* plain steps, */
 #define SHARE      0.008            /* and this of the time so far, */
@@ -32,7 +33,7 @@
 #define LUCK       1.5              /* or what it was and so many deviations more */
 #define HARDLY     0.02             /* a survival below is not drafted for */
 
-struct plan { int drafter, depth; double rows, tokens, draft_ns, pass_ns, gain, bar; };
+struct plan { int drafter, depth; double rows, tokens, draft_ns, pass_ns, contention, gain, bar; };
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -43,23 +44,23 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     if (!c)
         return KN_ENOMEM;
     c->opt = *opt;
-    int e = spec_passes_open(&c->passes, opt->prior, opt->most_rows);
+    int e = spec_passes_open(&c->passes, opt->most_rows);
     c->habit = kn_calloc((size_t)opt->n_session * (size_t)kn_max(1, opt->n_drafter), sizeof *c->habit);
     c->hope = kn_calloc((size_t)opt->n_session, sizeof *c->hope);
-    if (e || !c->habit || !c->hope)
-        goto fail;
-    if (opt->prior && opt->prior->n_expert > 0) {
-        c->n_even = c->passes.n_prior;
-        c->even = kn_alloc((size_t)c->n_even * sizeof *c->even);
-        if (!c->even)
-            goto fail;
-        for (int t = 0; t < c->n_even; t++)
-            c->even[t] = spec_cost_distinct(opt->prior->n_expert, opt->prior->n_used, kn_max(t, 1));
+    c->even = kn_calloc((size_t)c->passes.n_prior, sizeof *c->even);
+    c->brought = kn_calloc((size_t)kn_max(1, opt->n_expert), sizeof *c->brought);
+    if (e || !c->habit || !c->hope || !c->even || !c->brought) {
+        spec_control_close(c);
+        return KN_ENOMEM;
     }
     for (int i = 0; i < opt->n_drafter; i++) {
         struct spec_arm *a = &c->arm[i];
         a->name = opt->drafter[i].name;
+        a->ahead = opt->drafter[i].ahead;
+        a->of = a->ahead ? opt->drafter[i].of : i;
+        kn_assert(a->of < opt->n_drafter && (!a->ahead || !opt->drafter[a->of].ahead));
         a->most_depth = kn_min(opt->drafter[i].most_depth, SPEC_DEPTHS);
+        a->foreseen_ns = -1;
         for (int depth = 0; depth < SPEC_DEPTHS; depth++)
             a->truth[depth] = 1;
         for (int size = 0; size < SPEC_SIZES; size++)
@@ -70,9 +71,6 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     c->drafted_by = SPEC_OFF;
     *out = c;
     return 0;
-fail:
-    spec_control_close(c);
-    return KN_ENOMEM;
 }
 
 void spec_control_close(struct spec_control *c)
@@ -83,7 +81,26 @@ void spec_control_close(struct spec_control *c)
     kn_free(c->habit);
     kn_free(c->hope);
     kn_free(c->even);
+    kn_free(c->brought);
     kn_free(c);
+}
+
+void spec_control_bar(struct spec_control *c, int drafter, bool barred)
+{
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
+    c->arm[drafter].barred = barred;
+    if (barred && c->trial.drafter == drafter)
+        c->trial.left = 0;
+}
+
+void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass, const double *draft_ns)
+{
+    spec_passes_foresee(&c->passes, pass);
+    c->n_even = pass->n_expert > 0 ? c->passes.n_prior : 0;
+    for (int t = 0; t < c->n_even; t++)
+        c->even[t] = spec_cost_distinct(pass->n_expert, pass->n_used, kn_max(t, 1));
+    for (int i = 0; i < c->opt.n_drafter && draft_ns; i++)
+        c->arm[i].foreseen_ns = draft_ns[i];
 }
 
 void spec_control_begin(struct spec_control *c, int session)
@@ -91,6 +108,19 @@ void spec_control_begin(struct spec_control *c, int session)
     kn_assert(session >= 0 && session < c->opt.n_session);
     for (int i = 0; i < c->opt.n_drafter; i++)
         memset(&c->habit[i * c->opt.n_session + session], 0, sizeof *c->habit);
+}
+
+void spec_control_dismiss(struct spec_control *c, int drafter)
+{
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
+    c->arm[drafter].most_depth = 0;
+    if (c->trial.drafter == drafter)
+        c->trial.left = 0;
+    for (int size = 0; size < SPEC_SIZES; size++) {
+        c->arm[drafter].tried[size].deepest = 0;
+        if (c->now[size].drafter == drafter)
+            c->now[size].drafter = SPEC_OFF;
+    }
 }
 
 double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row)
@@ -102,10 +132,13 @@ double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row)
 
 /* ---- plans ---------------------------------------------------------------------------------------------- */
 
-static bool seen(const struct spec_control *c, int drafter) { return c->arm[drafter].seen_weight[0] >= 4; }
+static bool seen(const struct spec_control *c, int drafter)
+{
+    return c->arm[c->arm[drafter].of].seen_weight[0] >= 4;
+}
 
-/* One draft pass for n sequences, from the nearest size that is known; < 0: none is. */
-static double draft_pass_ns(const struct spec_arm *a, int n_due)
+/* One draft pass for n sequences, from the nearest size that was seen, or as foreseen; < 0: neither. */
+static double nearest_draft_ns(const struct spec_arm *a, int n_due)
 {
     int size = spec_size_of(n_due);
     for (int far = 0; far < SPEC_SIZES; far++)
@@ -114,7 +147,13 @@ static double draft_pass_ns(const struct spec_arm *a, int n_due)
             if (i >= 0 && i < SPEC_SIZES && a->draft_weight[i] > 0)
                 return a->draft_ns[i];
         }
-    return -1;
+    return a->foreseen_ns;
+}
+
+double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due)
+{
+    double alone = nearest_draft_ns(&c->arm[c->arm[drafter].of], n_due);
+    return alone >= 0 ? alone : nearest_draft_ns(&c->arm[drafter], n_due);
 }
 
 struct ask {                        /* what plans are made for */
@@ -126,11 +165,12 @@ struct ask {                        /* what plans are made for */
 
 static void expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
 {
-    spec_control_expect(c, drafter, session, depth, what);
+    int of = c->arm[drafter].of;
+    spec_control_expect(c, of, session, depth, what);
     double hope = 1, most = 1;
     for (int d = 0; hopeful && d < depth; d++) {
         hope *= seen(c, drafter) ? SEEN : UNSEEN;
-        double luck = 1 + LUCK / sqrt(c->arm[drafter].hoped[d] + 1);
+        double luck = 1 + LUCK / sqrt(c->arm[of].hoped[d] + 1);
         what[d] = most = fmin(most, fmax(what[d] * luck, hope));
     }
 }
@@ -139,7 +179,7 @@ static void expect(const struct spec_control *c, int drafter, int session, int d
 static struct plan fill(const struct spec_control *c, const struct ask *q, int drafter, int depth, bool hopeful,
                         const int *count, const double *sum)
 {
-    double draft_ns = fmax(0, draft_pass_ns(&c->arm[drafter], q->n_due)) * depth, kept = 0;
+    double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth, kept = 0;
     struct plan best = { .drafter = drafter, .depth = depth, .bar = 2, .rows = q->n_due, .tokens = q->n_due,
                          .draft_ns = draft_ns, .pass_ns = q->off_ns, .gain = q->off_ns / (draft_ns + q->off_ns) };
     int n = 0;
@@ -152,10 +192,32 @@ static struct plan fill(const struct spec_control *c, const struct ask *q, int d
         double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n, hopeful);
         double gain = (q->off_ns + kept * q->token_ns) / (draft_ns + pass);
         if (gain > best.gain)
-            best = (struct plan){ drafter, depth, q->n_due + n, q->n_due + kept, draft_ns, pass, gain,
+            best = (struct plan){ drafter, depth, q->n_due + n, q->n_due + kept, draft_ns, pass, 1, gain,
                                   (double)bin / BINS };
     }
     return best;
+}
+
+/* Beside the pass: all that is ready is verified, and the pass takes as long as both together. */
+static struct plan plan_ahead(const struct spec_control *c, const struct ask *q, int drafter, int depth, bool hopeful)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    double rows = 0, kept = 0;
+    for (int i = 0; i < q->n_due; i++) {
+        struct spec_ahead_share s = spec_ahead_share(c->hope[i], depth);
+        rows += s.rows;
+        kept += s.kept;
+    }
+    rows = fmin(rows, q->room);
+    kept *= spec_ahead_yield(a);
+    struct plan p = { .drafter = drafter, .depth = depth, .rows = q->n_due + rows, .tokens = q->n_due + kept,
+                      .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth,
+                      .contention = spec_ahead_contention(c, a, q->size, hopeful) };
+    double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
+    double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);
+    p.pass_ns = less + (more - less) * (rows - (int)rows);      /* some steps have more rows, some have less */
+    p.gain = (q->off_ns + kept * q->token_ns) / spec_ahead_ns(p.pass_ns, p.draft_ns, p.contention);
+    return p;
 }
 
 /* The plans of a drafter for depths 1 .. most. */
@@ -166,6 +228,10 @@ static void make_plans(struct spec_control *c, const struct ask *q, int drafter,
     double sum[BINS] = { 0 };
     for (int i = 0; i < q->n_due && most > 0; i++)
         expect(c, drafter, q->session[i], most, hopeful, c->hope[i]);
+    for (int depth = 1; c->arm[drafter].ahead && depth <= most; depth++)
+        out[depth] = plan_ahead(c, q, drafter, depth, hopeful);
+    if (c->arm[drafter].ahead)
+        return;
     for (int depth = 1; depth <= most; depth++) {
         for (int i = 0; i < q->n_due; i++) {
             double last = c->hope[i][depth - 1];
@@ -199,7 +265,8 @@ static double may_lose(const struct spec_control *c, double plain_ns)
 static bool affordable(const struct spec_control *c, const struct ask *q, const struct plan *p, double room_ns)
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
-    return TRIAL * (p->draft_ns + pass - q->off_ns) <= room_ns;
+    double both = c->arm[p->drafter].ahead ? spec_ahead_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
+    return TRIAL * (both - q->off_ns) <= room_ns;
 }
 
 /* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
@@ -208,7 +275,7 @@ static bool find_vague(const struct spec_control *c, const struct ask *q, double
     int drafter = c->now[q->size].drafter;
     double least = VAGUE;
     out->drafter = SPEC_OFF;
-    if (drafter == SPEC_OFF || c->step < c->arm[drafter].tried[q->size].next)
+    if (drafter == SPEC_OFF || c->arm[drafter].ahead || c->step < c->arm[drafter].tried[q->size].next)
         return false;
     for (int depth = 1; depth <= c->arm[drafter].tried[q->size].deepest; depth++) {
         const struct plan *p = &q->known[drafter][depth];
@@ -221,8 +288,19 @@ static bool find_vague(const struct spec_control *c, const struct ask *q, double
     return out->drafter != SPEC_OFF;
 }
 
+/* Of what can be paid for. */
+static struct plan best_affordable(const struct spec_control *c, const struct ask *q, const struct plan *p,
+                                   int least, int most, double room_ns)
+{
+    struct plan best = { .drafter = SPEC_OFF };
+    for (int depth = least; depth <= most; depth++)
+        if (p[depth].rows > q->n_due && p[depth].gain > best.gain && affordable(c, q, &p[depth], room_ns))
+            best = p[depth];
+    return best;
+}
+
 /* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
-static bool find_trial(struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
+static bool find_trial(struct spec_control *c, const struct ask *q, double best_gain, double room_ns, struct plan *out)
 {
     struct plan hoped[SPEC_DEPTHS + 1];
     out->drafter = SPEC_OFF;
@@ -230,29 +308,45 @@ static bool find_trial(struct spec_control *c, const struct ask *q, double best_
         const struct spec_arm *a = &c->arm[i];
         int deepest = a->tried[q->size].deepest;
         bool on = c->now[q->size].drafter == i;
-        if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth))
+        if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth) || a->barred)
             continue;
-        /* little is lost by short drafts; if they cannot win, by longer ones */
-        int most = kn_min(a->most_depth, on ? 2 * deepest : 2), reach = kn_min(a->most_depth, 2 * kn_max(deepest, 1));
-        make_plans(c, q, i, kn_max(most, reach), true, hoped);
-        struct plan p = best_of(hoped, on ? deepest + 1 : 1, most);
-        if (p.gain <= best_gain * TO_TURN_ON)
-            p = best_of(hoped, on ? deepest + 1 : 1, kn_max(most, reach));
-        if (p.rows > q->n_due && p.gain > best_gain * TO_TURN_ON && (out->drafter == SPEC_OFF || p.gain > out->gain))
+        if (a->ahead && spec_control_draft_ns(c, a->of, q->n_due) < 0)
+            continue;                           /* first it drafts in turn, which says how long that takes */
+        /* little is lost by short drafts; if they cannot win, by longer ones; ahead, nothing while it is hidden */
+        int least = on ? deepest + 1 : 1, most = a->ahead ? a->most_depth : kn_min(a->most_depth, on ? 2 * deepest : 2);
+        int reach = kn_min(a->most_depth, kn_max(most, 2 * deepest));
+        make_plans(c, q, i, reach, true, hoped);
+        struct plan p = best_affordable(c, q, hoped, least, most, room_ns);
+        if (p.drafter == SPEC_OFF || p.gain <= best_gain * TO_TURN_ON)
+            p = best_affordable(c, q, hoped, least, reach, room_ns);
+        if (p.drafter == SPEC_OFF || p.gain <= best_gain * TO_TURN_ON)
+            continue;
+        if (out->drafter == SPEC_OFF || p.gain > out->gain)
             *out = p;
     }
     return out->drafter != SPEC_OFF;
 }
 
-/* What gains most of all that was tried with so many sequences. */
+/* How deep a drafter's gain can be told without a trial: as far as it was tried with so many sequences; or at all
+ * depths, where passes are foreseen and its drafts are known. */
+static int reach_of(const struct spec_control *c, int drafter, int size)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    if (a->barred)
+        return 0;
+    bool known = a->ahead ? a->beside[size].weight > 0 : c->passes.foreseen && seen(c, drafter);
+    return known ? a->most_depth : a->tried[size].deepest;
+}
+
+/* What gains most of all that can be told. */
 static struct plan find_best(struct spec_control *c, struct ask *q)
 {
     struct plan best = { .drafter = SPEC_OFF, .gain = 1 };
     for (int i = 0; i < c->opt.n_drafter; i++) {
-        int deepest = c->arm[i].tried[q->size].deepest;
-        int most = c->trial.left > 0 && c->trial.drafter == i ? kn_max(deepest, c->trial.depth) : deepest;
+        int reach = reach_of(c, i, q->size);
+        int most = c->trial.left > 0 && c->trial.drafter == i ? kn_max(reach, c->trial.depth) : reach;
         make_plans(c, q, i, most, false, q->known[i]);
-        struct plan p = best_of(q->known[i], 1, deepest);
+        struct plan p = best_of(q->known[i], 1, reach);
         if (p.drafter != SPEC_OFF && (best.drafter == SPEC_OFF || p.gain > best.gain))
             best = p;
     }
@@ -264,7 +358,9 @@ static int find_free(const struct spec_control *c, const struct ask *q)
 {
     int best = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
-        double ns = draft_pass_ns(&c->arm[i], q->n_due) * c->arm[i].most_depth;
+        double ns = spec_control_draft_ns(c, i, q->n_due) * c->arm[i].most_depth;
+        if (c->arm[i].ahead || c->arm[i].barred)
+            continue;
         if (ns >= 0 && ns <= FREE * q->off_ns && c->arm[i].tried[q->size].deepest > 0 &&
             (best == SPEC_OFF || c->arm[i].most_depth > c->arm[best].most_depth))
             best = i;
@@ -282,6 +378,20 @@ static void take(struct spec_decision *d, const struct plan *p, double need)
     d->pass_ns = p->pass_ns;
     d->gain = p->gain;
     d->need = need;
+}
+
+/* For whoever wants to know why it is on or off. */
+static void tell_ahead(struct spec_control *c, const struct ask *q, struct spec_decision *d)
+{
+    struct plan p[SPEC_DEPTHS + 1];
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        if (!c->arm[i].ahead || c->arm[i].barred || spec_control_draft_ns(c, i, q->n_due) < 0)
+            continue;
+        make_plans(c, q, i, c->arm[i].most_depth, false, p);
+        struct plan best = best_of(p, 2, c->arm[i].most_depth);
+        if (best.drafter != SPEC_OFF && best.gain > d->ahead.gain)
+            d->ahead = (struct spec_ahead_plan){ best.depth, best.draft_ns, best.pass_ns, best.contention, best.gain };
+    }
 }
 
 static void turn(struct spec_control *c, int size, int drafter, int depth)
@@ -313,15 +423,18 @@ static struct plan settle(struct spec_control *c, const struct ask *q, struct pl
         best.drafter = SPEC_OFF;
         return best;
     }
+    struct spec_arm *a = &c->arm[best.drafter];
+    if (drafter != best.drafter || depth != best.depth)
+        a->tried[size].next = a->tried[size].next < c->step + SOON ? a->tried[size].next : c->step + SOON;
     turn(c, size, best.drafter, best.depth);
-    c->arm[best.drafter].tried[size].wait = FIRST_WAIT;
+    a->tried[size].wait = FIRST_WAIT;
     return best;
 }
 
 static void start_trial(struct spec_control *c, const struct ask *q, const struct plan *p)
 {
     int size = q->size;
-    double last_gain = best_of(q->known[p->drafter], 1, c->arm[p->drafter].tried[size].deepest).gain;
+    double last_gain = best_of(q->known[p->drafter], 1, reach_of(c, p->drafter, size)).gain;
     c->trial.drafter = p->drafter;
     c->trial.depth = p->depth;
     c->trial.size = size;
@@ -338,7 +451,9 @@ static bool trial_goes_on(struct spec_control *c, const struct ask *q)
     if (c->trial.left == 0)
         return false;
     double gain = q->known[c->trial.drafter][c->trial.depth].gain;
-    if (c->trial.size == q->size && (c->trial.left == TRIAL || gain > CLEARLY))
+    /* ahead, the second step is the first that has something to verify */
+    bool early = c->trial.left >= (c->arm[c->trial.drafter].ahead ? TRIAL - 1 : TRIAL);
+    if (c->trial.size == q->size && (early || gain > CLEARLY))
         return true;
     c->trial.left = 0;
     return false;
@@ -355,6 +470,7 @@ static struct plan choose(struct spec_control *c, struct ask *q, struct spec_dec
     d->may_lose_ns = may_lose(c, spec_passes_plain(&c->passes, q->n_due));
     struct plan best = find_best(c, q), trial = none;
     take(d, &best, TO_TURN_ON);
+    tell_ahead(c, q, d);
     if (c->doubt > 0 || c->step - c->plain_at[q->size] > REFRESH) {
         d->why = SPEC_WHY_REFRESH;
         return none;
@@ -371,9 +487,9 @@ static struct plan choose(struct spec_control *c, struct ask *q, struct spec_dec
         return trial;
     }
     best = settle(c, q, best, d);
-    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain;
-    if (q->n_beside == 0 && (find_trial(c, q, best_gain, &trial) || find_vague(c, q, best_gain, &trial)) &&
-        affordable(c, q, &trial, d->may_lose_ns - c->lost_ns)) {
+    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain, room_ns = d->may_lose_ns - c->lost_ns;
+    if (q->n_beside == 0 && (find_trial(c, q, best_gain, room_ns, &trial) ||
+                             (find_vague(c, q, best_gain, &trial) && affordable(c, q, &trial, room_ns)))) {
         start_trial(c, q, &trial);
         d->why = SPEC_WHY_TRIAL;
         take(d, &trial, 0);
@@ -401,7 +517,7 @@ static int share_nodes(const struct spec_control *c, const struct ask *q, const 
     int left = kn_min(q->room, q->n_due * SPEC_NODES), all = 0;
     for (int i = 0; i < q->n_due; i++) {
         int n = 0;
-        if (d->why == SPEC_WHY_FREE || d->why == SPEC_WHY_FIXED) {
+        if (d->why == SPEC_WHY_FREE || d->why == SPEC_WHY_FIXED || c->arm[p->drafter].ahead) {
             n = p->depth;
         } else {
             expect(c, p->drafter, q->session[i], p->depth, d->why == SPEC_WHY_TRIAL, what);
@@ -418,6 +534,17 @@ static int share_nodes(const struct spec_control *c, const struct ask *q, const 
         all += n;
     }
     return all;
+}
+
+/* What would be kept if texts were as regular as ahead.c takes them to be. */
+static double expected_ahead(const struct spec_control *c, const struct ask *q, const struct plan *p)
+{
+    double what[SPEC_DEPTHS], kept = 0;
+    for (int i = 0; i < q->n_due; i++) {
+        expect(c, p->drafter, q->session[i], p->depth, false, what);
+        kept += spec_ahead_share(what, p->depth).kept;
+    }
+    return kept;
 }
 
 void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside,
@@ -452,6 +579,7 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
     if (p.drafter != SPEC_OFF && share_nodes(c, &q, &p, &d, nodes) > 0) {
         d.drafter = p.drafter;
         d.depth = p.depth;
+        c->last_expected = c->arm[p.drafter].ahead ? expected_ahead(c, &q, &p) : 0;
     }
     c->last = d;
     *out = d;

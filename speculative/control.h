@@ -12,9 +12,17 @@
  *
  * Never slower.  Drafts are off until T(n) is known.  They must promise a gain to be turned on, and a step without
  * is interspersed now and then so that T(n) stays true.  What is not known is tried, a few steps at a time, the
- * more rarely the more often it failed.  And an account is kept: time lost against T(n), tokens really kept,
- * never exceeds a few steps and one hundredth of the time so far; when that is used up drafting stops, whatever
- * the estimates say.
+ * more rarely the more often it failed: what promises most of what the account allows.  Once a drafter was seen at
+ * work, depths that it was not tried at are judged by what is foreseen of the pass and by how its drafts survive,
+ * and corrected by the first step.  And an account is kept: time lost against T(n), tokens really kept, never
+ * exceeds a few steps and one hundredth of the time so far; when that is used up drafting stops, whatever the
+ * estimates say.
+ *
+ * Ahead (DSI).  A drafter may draft while the pass before verifies.  A step then takes
+ *     max(T, D) + contention min(T, D)
+ * instead of T + D: contention is what both want at the same time of cores, memory and disk, learnt from steps
+ * together and from T and D alone; before there are any, it is the share of a pass that is not waited for experts.
+ * What a wrong guess costs is the next draft: ahead.c.
  *
  * Whoever drafts for nothing (an n-gram index) need not be decided about before it drafts: it is asked every time,
  * and the cut may leave nothing.
@@ -37,17 +45,27 @@
 struct spec_control_options {
     int n_session;                                  /* numbered 0 .. n_session - 1; also the most that are due */
     int n_drafter;
-    struct { const char *name; int most_depth; } drafter[SPEC_DRAFTERS];    /* names outlive the controller */
+    struct {
+        const char *name;                           /* outlives the controller */
+        int most_depth;
+        bool ahead; int of;                         /* drafter `of` once more, at work while passes run */
+    } drafter[SPEC_DRAFTERS];
     int most_rows;                                  /* in one pass; 0: any number */
     int most_drafted;                               /* of them, drafted ones; 0: any number */
+    int n_expert;                                   /* that needs tell of; 0: there are no needs */
     enum spec_rule rule;
     int gamma;                                      /* SPEC_AUTO; else always so deep, and drafter 0: 0 is off */
-    const struct spec_cost_model *prior;                  /* for row counts not seen yet; NULL: between flat and steep */
 };
 
 struct spec_control;
 int  spec_control_open(struct spec_control **out, const struct spec_control_options *opt);
 void spec_control_close(struct spec_control *c);
+
+/* Before the first step, by who knows the machine: what passes take (only ratios count, for numbers of rows not
+ * seen yet) and one draft pass of each drafter (on the same clock; NULL: not known).  Without it a pass is
+ * taken to be between flat and steep, and depths are found by trials. */
+void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass,
+                          const double *draft_ns /* [n_drafter] */);
 
 /* Another text takes the session's place. */
 void spec_control_begin(struct spec_control *c, int session);
@@ -78,6 +96,10 @@ struct spec_decision {
     double off_experts, experts;                    /* distinct ones per layer of the two passes; 0: not known */
     double gain, need;                              /* tokens per second over off's; what it had to be */
     int best_drafter, best_depth;                   /* whom these are about; SPEC_OFF when nobody */
+    struct spec_ahead_plan {                        /* the best of those that draft ahead; depth 0: there is none */
+        int depth;
+        double draft_ns, pass_ns, contention, gain; /* each of both alone */
+    } ahead;
     double lost_ns, may_lose_ns;                    /* the account */
 };
 
@@ -87,13 +109,15 @@ void spec_control_decide(struct spec_control *c, const int *session /* [n_due] *
                          struct spec_decision *out, int *nodes /* [n_due] */);
 
 /* One line, cut to size; returns how long it would be.  "draft: model 3 deep (gains most); 16.0 rows for 9.71
- * tokens in 1.20 + 44.10 ms, plain 4 in 31.00 ms, gain 1.66 (needs 1.03); lost 0.0 of 310.0 ms" */
+ * tokens in 1.20 + 44.10 ms, plain 4 in 31.00 ms, gain 1.66 (needs 1.03); lost 0.0 of 310.0 ms"; and, where somebody
+ * may draft ahead: "; ahead 3 deep: 36.00 beside 44.10 ms, contention 0.20, gain 1.71" */
 int spec_decision_text(const struct spec_control *c, const struct spec_decision *d, char *out, size_t size);
 const char *spec_why_text(enum spec_why why);
 
 /* ---- before verifying ----------------------------------------------------------------------------- */
 
-/* Experts that a node is expected to touch and that are not in memory: numbers of the caller's own. */
+/* Experts that a node is expected to touch and that are not in memory, by the caller's own numbers below n_expert;
+ * expert NULL: n of them that nobody else needs. */
 struct spec_need { const int32_t *expert; int n; };
 
 struct spec_cut {
@@ -123,6 +147,7 @@ struct spec_step {                                  /* what the step came to */
     double draft_ns, pass_ns;                       /* drafting; all else that the step took */
     double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; what was read of them */
     double experts;                                 /* distinct ones per layer; 0: not known */
+    double ahead_ns; int n_ahead;                   /* drafting beside the pass: how long, and passes of it */
     const struct spec_outcome *outcome;             /* [n_due], in decide's order */
     int n_due, n_beside;
 };
@@ -137,15 +162,21 @@ enum spec_verdict {
 
 struct spec_account {
     enum spec_verdict verdict;
+    uint64_t n_all;                                 /* steps, whoever drafted */
     uint64_t n_step, n_drafted, n_kept;             /* steps with it, rows verified, rows kept */
     double kept[SPEC_DEPTHS];                       /* share of drafts kept at least so deep, lately */
     double gain;                                    /* plain steps' time for the same tokens, over what it took */
     double memory;                                  /* as spec_control_price was told */
 };
 
+/* Barred, a drafter is not chosen. */
+void spec_control_bar(struct spec_control *c, int drafter, bool barred);
+
 /* memory: by what share plain steps would be shorter if the drafter's memory held experts instead. */
 void spec_control_price(struct spec_control *c, int drafter, double memory);
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
+/* It is gone, between two steps: nobody will ask it again. */
+void spec_control_dismiss(struct spec_control *c, int drafter);
 int  spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 
 /* A pass of so many rows for n_due sequences, as far as known; 0: not at all. */

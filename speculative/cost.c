@@ -44,7 +44,8 @@ double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double disti
         return ns;
     double u = distinct > 0 ? distinct : spec_cost_distinct(c->n_expert, c->n_used, t);
     double rows = spec_cost_rows_of_expert(c->n_used, t, u);
-    return ns + c->load_ns * u + c->expert_ns * u * spec_cost_phi(rows, c->ridge, c->growth);
+    ns += c->load_ns * u + c->expert_ns * u * spec_cost_phi(rows, c->ridge, c->growth);
+    return fmax(ns, c->disk_ns * u);
 }
 
 double spec_cost_miss_ns(double missed_bytes, double Bps, double hidden_ns)

@@ -2,11 +2,12 @@
  *
  * MoESD's account of a pass, in nanoseconds instead of ratios:
  *
- *     T(t) = fixed + dense phi(t) + load U(t) + miss_ns + expert U(t) phi(t K / U(t))
+ *     T(t) = max(disk U(t), fixed + dense phi(t) + load U(t) + miss_ns + expert U(t) phi(t K / U(t)))
  *
  *     phi(t)   growth^t - 1 up to the ridge, and its tangent from there: free, dear, then proportional
  *     U(t)     distinct experts per layer; N(t) = E (1 - (1 - K/E)^t) if chosen evenly, or as measured
  *     miss_ns  bytes not in memory over the rate they come at, less what is hidden behind other work
+ *     disk     the same where nothing was measured: all of it hides behind other work, or the other way round
  *
  * and of a round: `depth` draft passes, one verification of t = sum of (1 + what is drafted) rows, and
  * choosing.  The paper's printed algorithm counts one draft pass and adds a plain pass to the denominator; its
@@ -22,8 +23,9 @@ struct spec_cost_model {
     double fixed_ns;                /* what every pass reads, and its overheads */
     double dense_ns;                /* of dense work, times phi(rows) */
     double load_ns;                 /* of one expert that is read from memory, in every layer */
+    double disk_ns;                 /* of one expert, in every layer, as far as it is on disk */
     double expert_ns;               /* of experts' work, times U phi(rows of an expert) */
-    double ridge, growth;           /* of phi: rows, > 0; and > 1, or 1: rows cost nothing */
+    double ridge, growth;           /* of phi: rows, > 0; and > 1, or 1: rows cost nothing.  To 0, e: phi(t) = t */
     double choose_ns, choose_row_ns;            /* what follows a pass: sampling, keeping, dropping */
     double draft_ns, draft_row_ns;              /* a draft pass: fixed, times phi(sequences) */
     double n_expert, n_used;        /* per layer; 0: dense */

@@ -22,7 +22,7 @@ static void worth(const struct spec_control *c, int drafter, const struct spec_c
 {
     const struct spec_tree *t = cut->tree;
     double truth[SPEC_DEPTHS];
-    spec_control_truth(c, drafter, cut->session, truth);
+    spec_control_truth(c, c->arm[drafter].of, cut->session, truth);
     for (int i = 0; i < t->n; i++) {
         double most = t->parent[i] == SPEC_ROOT ? 1 : out[t->parent[i]];
         double x = t->survival[i] * truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1];
@@ -110,18 +110,20 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 /* ---- by rows and bytes ------------------------------------------------------------------------------------ */
 
 /* How many experts of the need nobody who was kept before has brought in. */
-static int news(const struct spec_cut *cut, int n, const struct spec_need *need)
+static int news(const struct spec_control *c, const struct spec_need *need)
 {
     int fresh = 0;
-    for (int e = 0; e < need->n; e++) {
-        bool there = false;
-        for (int i = 0; i < n && !there; i++)
-            for (int j = 0; j < cut[i].tree->n && !there; j++)
-                for (int k = 0; cut[i].keep[j] && cut[i].need && k < cut[i].need[j].n && !there; k++)
-                    there = cut[i].need[j].expert[k] == need->expert[e];
-        fresh += !there;
-    }
+    for (int i = 0; i < need->n; i++)
+        fresh += !need->expert || !c->brought[need->expert[i]];
     return fresh;
+}
+
+static void bring(struct spec_control *c, const struct spec_need *need)
+{
+    for (int i = 0; i < need->n && need->expert; i++) {
+        kn_assert(need->expert[i] >= 0 && need->expert[i] < c->opt.n_expert);
+        c->brought[need->expert[i]] = true;
+    }
 }
 
 /* The most that any open node nets, and which it is.  ahead: what a row costs that brings in nothing. */
@@ -138,7 +140,7 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
                 continue;
             double net = value[j] * b->token_ns - row_ns;
             if (net > most && cut[i].need)      /* lazily: only who could still win is looked at */
-                net -= news(cut, n, &cut[i].need[j]) * expert_ns;
+                net -= news(b->c, &cut[i].need[j]) * expert_ns;
             if (net > most) {
                 most = net;
                 *tree = i;
@@ -149,11 +151,12 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
     return most;
 }
 
-static void cut_by_bytes(const struct budget *b, struct spec_cut *cut, int n, double expert_bytes)
+static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
+                         double expert_bytes)
 {
-    const struct spec_control *c = b->c;
     double byte_ns = c->stall_bytes > 0 ? c->stall_ns / c->stall_bytes : 0;
     int tree = 0, node = 0, rows = b->n_due + b->n_beside;
+    memset(c->brought, 0, (size_t)c->opt.n_expert * sizeof *c->brought);
     for (int taken = 0; taken < b->room; taken++) {
         /* passes were measured with what rows miss on average: that is in the row's cost already */
         double usual = spec_knots_at(&c->missed, NULL, 0, rows + taken + 1) -
@@ -163,6 +166,8 @@ static void cut_by_bytes(const struct budget *b, struct spec_cut *cut, int n, do
             break;
         cut[tree].keep[node] = true;
         cut[tree].n_keep++;
+        if (cut[tree].need)
+            bring(c, &cut[tree].need[node]);
     }
 }
 
@@ -181,7 +186,7 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         total += cut[i].tree->n;
         needs |= cut[i].need != NULL;
         if (d->drafter != SPEC_OFF)
-            remember(c, d->drafter, &cut[i]);
+            remember(c, c->arm[d->drafter].of, &cut[i]);
     }
     if (d->drafter == SPEC_OFF || total == 0)
         return;
@@ -190,10 +195,10 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
     b.token_ns = spec_passes_plain(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
     if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
         cut_by_rows(&b, cut, n, kn_min(total, b.room));
-    else if (d->why == SPEC_WHY_TRIAL)
+    else if (d->why == SPEC_WHY_TRIAL && !c->arm[d->drafter].ahead)
         cut_by_rows(&b, cut, n, kn_min(total, kn_min(b.room, (int)(d->rows + 0.5) - d->n_due)));
     else if (needs && c->stall_bytes > 0)
-        cut_by_bytes(&b, cut, n, expert_bytes);
+        cut_by_bytes(c, &b, cut, n, expert_bytes);
     else
         cut_by_rows(&b, cut, n, -1);
 }

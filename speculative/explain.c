@@ -42,6 +42,10 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
                       "; %s%.1f rows for %.2f tokens in %.2f + %.2f ms, plain %d in %.2f ms, gain %.2f (needs %.2f)"
                       "; lost %.1f of %.1f ms", about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6,
                       d->n_due, d->off_ns * 1e-6, d->gain, d->need, d->lost_ns * 1e-6, d->may_lose_ns * 1e-6);
+    if (d->ahead.depth)
+        n += snprintf(at(out, size, n), left(size, n), "; ahead %d deep: %.2f beside %.2f ms, contention %.2f, gain %.2f",
+                      d->ahead.depth, d->ahead.draft_ns * 1e-6, d->ahead.pass_ns * 1e-6, d->ahead.contention,
+                      d->ahead.gain);
     if (d->experts > 0)
         n += snprintf(at(out, size, n), left(size, n), "; experts a layer %.1f, plain %.1f", d->experts,
                       d->off_experts);
@@ -63,7 +67,7 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     const struct spec_arm *a = &c->arm[drafter];
-    *out = (struct spec_account){ .n_step = a->n_step, .n_drafted = a->n_drafted, .n_kept = a->n_kept,
+    *out = (struct spec_account){ .n_all = c->n_learnt, .n_step = a->n_step, .n_drafted = a->n_drafted, .n_kept = a->n_kept,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1, .memory = a->memory };
     for (int d = 0; d < SPEC_DEPTHS && a->seen_weight[d] > 0; d++) {
         double truth = a->hoped[d] > 0 ? a->kept[d] / a->hoped[d] : 1, kept = a->seen[d] * truth;

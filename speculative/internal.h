@@ -79,10 +79,11 @@ struct spec_knots { double rows[SPEC_KNOTS], value[SPEC_KNOTS], weight[SPEC_KNOT
 
 /* Batches that count as alike, and drafted rows per sequence that do. */
 #define SPEC_SIZES  20
-#define SPEC_LEVELS 18
+#define SPEC_LEVELS 19
 
 struct spec_passes {                                /* what a pass takes, as learnt: passes.c */
     double *prior; int n_prior;                     /* [n_prior] a pass of i rows; any unit */
+    bool foreseen;                                  /* somebody knew the machine: it is more than a guess */
     struct spec_knots plain, mixed;                 /* ns without drafts; and with rows of prompts */
     struct { double each, growth, weight; } drafted[SPEC_SIZES][SPEC_LEVELS];   /* rows drafted per sequence, and
                                                        the pass over a plain one of the same sequences */
@@ -92,11 +93,12 @@ int    spec_size_of(int n_due);
 void   spec_knots_learn(struct spec_knots *k, double rows, double value);
 double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows);    /* 0: nothing */
 
-int    spec_passes_open(struct spec_passes *p, const struct spec_cost_model *prior, int most_rows);
+int    spec_passes_open(struct spec_passes *p, int most_rows);
+void   spec_passes_foresee(struct spec_passes *p, const struct spec_cost_model *prior);
 void   spec_passes_close(struct spec_passes *p);
 bool   spec_passes_known(const struct spec_passes *p, int n_due);       /* plain ones of this size, well enough */
 double spec_passes_plain(const struct spec_passes *p, int n_due);
-/* hopeful: rows beyond those that were tried are taken to cost nothing. */
+/* hopeful: rows beyond those that were tried are taken to cost half of what is foreseen; nothing, if nothing is. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
 void   spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
 /* Passes with about so many drafted rows that are remembered. */
@@ -107,11 +109,16 @@ void   spec_passes_doubt(struct spec_passes *p);                        /* draft
 struct spec_arm {                                   /* a drafter */
     const char *name;
     int most_depth;
+    bool ahead, barred;
+    int of;                                         /* who drafts: itself; or, ahead, whose survivals these are */
+    struct { double contention, weight; } beside[SPEC_SIZES];   /* ahead: of steps together */
+    double expected, came;                          /* ahead: tokens kept per step, sums */
     double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
     double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
+    double foreseen_ns;                             /* the same, until one was seen; < 0: not known */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
     uint64_t n_step, n_drafted, n_kept;
     double plain_ns, took_ns, memory;               /* lately, all steps: others' count as plain ones */
@@ -128,11 +135,13 @@ struct spec_control {
     struct spec_arm arm[SPEC_DRAFTERS];
     struct spec_habit *habit;                       /* [n_drafter][n_session] */
     struct spec_knots experts;                      /* distinct ones per layer */
-    double *even; int n_even;                       /* if chosen evenly; NULL: not known */
+    double *even; int n_even;                       /* if chosen evenly; 0: not known */
     struct spec_knots missed;                       /* bytes */
+    bool *brought;                                  /* [n_expert] while needs are weighed: by who is kept so far */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
+    double stall_of_ns;                             /* of passes that took so long */
     double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */
-    uint64_t step;
+    uint64_t step, n_learnt;
     uint64_t plain_at[SPEC_SIZES];                  /* the step that last was plain */
     struct { int drafter, depth; uint64_t since; } now[SPEC_SIZES];     /* what is on; SPEC_OFF */
     struct { int drafter, depth, size, left; } trial;
@@ -141,8 +150,23 @@ struct spec_control {
     double drift[2];                                /* passes above, and below, what was expected: the same */
     double total_ns, lost_ns;
     int    drafted_by;                              /* in the step before; SPEC_OFF */
+    double last_expected;                           /* ahead: tokens that the last decision hoped would be kept */
     struct spec_decision last;
 };
+
+/* ---- ahead.c: drafting while the pass before verifies --------------------------------------------------- */
+
+/* Rows drafted, and kept, in a step that verifies what the step before drafted so deep. */
+struct spec_ahead_share { double rows, kept; };
+struct spec_ahead_share spec_ahead_share(const double *what /* [depth] survival */, int depth);
+double spec_ahead_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful);
+double spec_ahead_ns(double pass_ns, double draft_ns, double contention);       /* together */
+/* One draft pass of n sequences: alone, or, if that was never tried, beside others'.  < 0: not known. */
+double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
+double spec_ahead_yield(const struct spec_arm *a);      /* what was kept, over what was expected */
+/* Together it took so long, each alone would have. */
+void   spec_ahead_learn(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns);
+void   spec_ahead_count(struct spec_arm *a, double expected, int n_kept);
 
 /* What drafts of a session are expected to survive to each depth: what = [depth], falling. */
 void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what);

@@ -19,7 +19,7 @@
 #define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
 #define UNKNOWN      0.6            /* survival per depth, of whom nothing is known */
 #define ACCOUNT      (1 - 1 / 2048.0)
-#define STRAY        4              /* times what it is worth: longer, and something else held the step up */
+#define STRAY        2              /* times what was expected: longer, and something else held the step up */
 #define STALL        (1 - 1 / 64.0)
 #define MEMORY       12
 #define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
@@ -76,13 +76,14 @@ static void update_truth(struct spec_arm *a, int d, double hoped, double kept)
 
 static void learn_truth(struct spec_control *c, int drafter, const struct spec_step *s)
 {
-    struct spec_arm *a = &c->arm[drafter];
+    int of = c->arm[drafter].of;
+    struct spec_arm *a = &c->arm[of], *counts = &c->arm[drafter];
     double hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 }, before = 1;
     for (int i = 0; i < s->n_due; i++) {
         const struct spec_outcome *o = &s->outcome[i];
         if (!o->tree || o->tree->n == 0)
             continue;
-        struct spec_habit *h = &c->habit[drafter * c->opt.n_session + o->session];
+        struct spec_habit *h = &c->habit[of * c->opt.n_session + o->session];
         h->hoped *= HABIT;
         h->kept *= HABIT;
         double mine[SPEC_DEPTHS] = { 0 };
@@ -96,8 +97,8 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
             hoped[d] += fmin(1, mine[d]);
             kept[d] += came;
         }
-        a->n_drafted += (uint64_t)o->tree->n;
-        a->n_kept += (uint64_t)o->n_kept;
+        counts->n_drafted += (uint64_t)o->tree->n;
+        counts->n_kept += (uint64_t)o->n_kept;
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
         update_truth(a, d, hoped[d], kept[d]);
@@ -138,10 +139,22 @@ static void settle_doubt(struct spec_control *c, double log)
             c->arm[i].draft_ns[size] *= factor;
 }
 
+/* What the drafter does beside a pass makes it longer: such a pass says nothing of others. */
+static void learn_beside(struct spec_control *c, const struct spec_step *s, int n_drafted, int n_kept)
+{
+    struct spec_arm *a = &c->arm[c->last.drafter];
+    double pass = spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
+    double draft = spec_control_draft_ns(c, c->last.drafter, s->n_due) * s->n_ahead;
+    if (pass > 0 && draft > 0)
+        spec_ahead_learn(a, spec_size_of(s->n_due), s->pass_ns, pass, draft);
+    spec_ahead_count(a, c->last_expected, n_kept);
+}
+
 static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_drafted, bool known)
 {
-    bool strange = false, plain = n_drafted == 0 && s->n_beside == 0;
-    if (known && s->n_beside == 0) {
+    bool beside = c->last.drafter != SPEC_OFF && c->arm[c->last.drafter].ahead, strange = false;
+    bool plain = n_drafted == 0 && s->n_beside == 0 && !beside;
+    if (known && s->n_beside == 0 && !beside) {
         double log = kn_log(s->pass_ns / spec_passes_ns(&c->passes, s->n_due, 0, n_drafted, false));
         if (c->doubt > 0 && plain) {
             settle_doubt(c, log);
@@ -155,7 +168,7 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
             }
         }
     }
-    if (!strange)
+    if (!strange && !beside)
         spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
     if (plain)
         c->plain_at[spec_size_of(s->n_due)] = c->step;
@@ -164,6 +177,7 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
     spec_knots_learn(&c->missed, s->n_row, s->missed_bytes);
     c->stall_ns = c->stall_ns * STALL + s->stall_ns;
     c->stall_bytes = c->stall_bytes * STALL + s->missed_bytes;
+    c->stall_of_ns = c->stall_of_ns * STALL + s->pass_ns;
 }
 
 static void learn_draft(struct spec_arm *a, int size, double pass_ns)
@@ -174,13 +188,19 @@ static void learn_draft(struct spec_arm *a, int size, double pass_ns)
 
 /* ---- the account -------------------------------------------------------------------------------------------- */
 
-static void account(struct spec_control *c, const struct spec_step *s, double off_ns, double token_ns, int n_kept)
+/* What plain steps take is known without their strays, so steps with drafts are charged without theirs, where it
+ * is known what they take. */
+static void account(struct spec_control *c, const struct spec_step *s, int n_drafted, int n_kept)
 {
-    double took = s->draft_ns + s->pass_ns, worth = off_ns + n_kept * token_ns;
+    double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);
+    double took = s->draft_ns + s->pass_ns, worth = off_ns + n_kept * spec_passes_plain(&c->passes, s->n_due) / s->n_due;
     int drafter = c->last.drafter;
     c->total_ns += took;
-    if (drafter != SPEC_OFF)
-        c->lost_ns = fmax(0, c->lost_ns + fmin(took, STRAY * worth) - worth);
+    if (drafter != SPEC_OFF) {
+        double usual = c->last.draft_ns + spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
+        bool tried = s->n_beside > 0 || spec_passes_weight(&c->passes, s->n_due, n_drafted) > 0;
+        c->lost_ns = fmax(0, c->lost_ns + (tried ? fmin(took, fmax(worth, STRAY * usual)) : took) - worth);
+    }
     for (int i = 0; i < c->opt.n_drafter; i++) {
         struct spec_arm *a = &c->arm[i];
         a->plain_ns = a->plain_ns * ACCOUNT + (i == drafter ? worth : took);
@@ -198,9 +218,9 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
         n_kept += s->outcome[i].n_kept;
     }
     bool known = spec_passes_known(&c->passes, s->n_due);
+    c->n_learnt++;
     if (known)
-        account(c, s, spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false),
-                spec_passes_plain(&c->passes, s->n_due) / s->n_due, n_kept);
+        account(c, s, n_drafted, n_kept);
     learn_pass(c, s, n_drafted, known);
     bool warm = drafter == c->drafted_by;
     c->drafted_by = drafter;
@@ -208,8 +228,11 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
         return;
     struct spec_arm *a = &c->arm[drafter];
     a->n_step++;
-    if (warm)           /* the first time after a while it has all of the text to take in */
-        learn_draft(a, size, s->draft_ns / c->last.depth);
+    double draft_ns = a->ahead ? s->ahead_ns / fmax(1, s->n_ahead) : s->draft_ns / c->last.depth;
+    if (warm && (!a->ahead || s->n_ahead))      /* the first time after a while it has all of the text to take in */
+        learn_draft(a, size, draft_ns);
+    if (warm && a->ahead && s->n_ahead + n_drafted > 0)
+        learn_beside(c, s, n_drafted, n_kept);
     learn_truth(c, drafter, s);
     if (c->last.why == SPEC_WHY_TRIAL) {
         a->tried[size].deepest = kn_max(a->tried[size].deepest, c->last.depth);

@@ -5,8 +5,9 @@
  * drafted rows per sequence.  The last is apart from the first because four rows of one text and one row of
  * four texts share neither experts nor keys.
  *
- * Between two known points a pass is interpolated, beyond them it follows the prior's shape.  A single pass that
- * is far from what was expected counts as if it were twice or half of it: another process had the cores. */
+ * Between two known points a pass is interpolated, beyond them it goes on, both as the prior does: it is flat where
+ * all experts are met, and steep where every row brings its own.  A single pass that is far from what was
+ * expected counts as if it were twice or half of it: another process had the cores. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -17,6 +18,7 @@
 #define ENOUGH     3                /* passes that make a size known */
 #define NEAR       1.35             /* sizes within this factor tell of each other */
 #define PRIOR_ROWS 4096
+#define HOPE       0.5              /* of what rows are foreseen to add, when there is reason to hope */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
@@ -56,7 +58,7 @@ void spec_knots_learn(struct spec_knots *k, double rows, double value)
 
 static double prior_at(const double *prior, int n_prior, double rows)
 {
-    if (!prior)
+    if (n_prior == 0)
         return 1;
     int last = n_prior - 1, i = (int)rows;
     if (i >= last)                              /* beyond the table: its last slope */
@@ -101,23 +103,29 @@ int spec_size_of(int n)
 static int level_of(double each)
 {
     static const double most[SPEC_LEVELS - 1] =
-        { .125, .25, .375, .5, .75, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24 };
+        { .125, .25, .375, .5, .75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24 };
     int i = 0;
     while (i < SPEC_LEVELS - 1 && each > most[i])
         i++;
     return i;
 }
 
-int spec_passes_open(struct spec_passes *p, const struct spec_cost_model *prior, int most_rows)
+int spec_passes_open(struct spec_passes *p, int most_rows)
 {
     p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
         return KN_ENOMEM;
-    for (int t = 0; t < p->n_prior; t++)
-        p->prior[t] = !prior ? 1 + t / 4.0
-                             : spec_cost_pass_ns(prior, kn_max(t, 1), 0, 0) + spec_cost_choose_ns(prior, t);
+    for (int t = 0; t < p->n_prior; t++)        /* between flat and steep */
+        p->prior[t] = 1 + t / 4.0;
     return 0;
+}
+
+void spec_passes_foresee(struct spec_passes *p, const struct spec_cost_model *prior)
+{
+    for (int t = 0; t < p->n_prior; t++)
+        p->prior[t] = spec_cost_pass_ns(prior, kn_max(t, 1), 0, 0) + spec_cost_choose_ns(prior, kn_max(t, 1));
+    p->foreseen = true;
 }
 
 void spec_passes_close(struct spec_passes *p)
@@ -152,6 +160,16 @@ static double mixed_ns(const struct spec_passes *p, int n_row)
     return ns > 0 ? ns : at(p, &p->plain, n_row);
 }
 
+/* How far `each` is from one known number of drafted rows to the next: as the prior has it, if it rises. */
+static double way(const struct spec_passes *p, int n_due, double each, double from, double to)
+{
+    double low = prior_at(p->prior, p->n_prior, n_due * (1 + from));
+    double high = prior_at(p->prior, p->n_prior, n_due * (1 + to));
+    if (high <= low * 1.001)
+        return (each - from) / (to - from);
+    return (prior_at(p->prior, p->n_prior, n_due * (1 + each)) - low) / (high - low);
+}
+
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful)
 {
     if (n_beside > 0)
@@ -164,12 +182,13 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
         high++;
     double from = low < 0 ? 0 : p->drafted[size][low].each, growth = low < 0 ? 1 : p->drafted[size][low].growth;
     if (high < SPEC_LEVELS && p->drafted[size][high].each > from) {
-        double far = (each - from) / (p->drafted[size][high].each - from);
+        double far = way(p, n_due, each, from, p->drafted[size][high].each);
         return plain * (growth + (p->drafted[size][high].growth - growth) * far);
     }
-    if (hopeful)
+    if (hopeful && !p->foreseen)
         return plain * growth;
-    return plain * growth * at(p, &p->plain, n_due * (1 + each)) / at(p, &p->plain, n_due * (1 + from));
+    double beyond = at(p, &p->plain, n_due * (1 + each)) / at(p, &p->plain, n_due * (1 + from));
+    return plain * growth * (hopeful ? 1 + HOPE * fmax(0, beyond - 1) : beyond);
 }
 
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)

@@ -415,19 +415,31 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     return 0;
 }
 
-void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_top *out)
+struct spec_known spec_known(struct spec_sampler *s, const float *logits, int32_t token, int n,
+                             struct spec_top *out)
 {
-    for (int i = 0; i < s->n_vocab; i++)
+    struct spec_known known = { .rank = 1 };
+    double own = clean(logits[token]);
+    for (int i = 0; i < s->n_vocab; i++) {
         s->z[i] = clean(logits[i]);
+        known.rank += s->z[i] > own || (i < token && s->z[i] >= own);
+    }
     int32_t first = largest(s->z, s->n_vocab);
     double most = s->z[first];
     probabilities(s, first, 1);
     double log_first = kn_log(s->prob[first]);
+    known.logprob = (float)(own - most + log_first);
     for (int k = 0; k < n; k++) {
-        int32_t token = largest(s->z, s->n_vocab);
-        out[k] = (struct spec_top){ token, (float)(s->z[token] - most + log_first) };
-        s->z[token] = -INFINITY;
+        int32_t next = largest(s->z, s->n_vocab);
+        out[k] = (struct spec_top){ next, (float)(s->z[next] - most + log_first) };
+        s->z[next] = -INFINITY;
     }
+    return known;
+}
+
+void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_top *out)
+{
+    (void)spec_known(s, logits, 0, n, out);
 }
 
 /* ---- the distribution ---------------------------------------------------------------------------- */

@@ -68,6 +68,11 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
 struct spec_top { int32_t token; float logprob; };
 void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n, struct spec_top *out);
 
+/* The same, and how likely a token was that came: its rank is 1 where none was likelier. */
+struct spec_known { float logprob; int rank; };
+struct spec_known spec_known(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token, int n,
+                             struct spec_top *top);
+
 /* The Gumbel noise of step 4. */
 double spec_noise(uint64_t seed, uint32_t choice, int64_t position, int32_t token);
 

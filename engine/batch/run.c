@@ -395,8 +395,9 @@ int eng_batch_step(struct eng_batch *b)
         struct seat *s = seat_of(b, e->session);
         if (!s || !s->flight)                   /* it was stopped: nothing more is wanted of it */
             continue;
-        b->counts.n_token += e->token != ENG_NO_TOKEN;
-        error = feed(b, s, &(struct eng_told){ .choice = s->choice, .token = e->token, .logprob = e->logprob,
+        b->counts.n_token += e->token != ENG_NO_TOKEN && !e->of_prompt;
+        error = feed(b, s, &(struct eng_told){ .choice = s->choice, .of_prompt = e->of_prompt,
+            .rank = e->rank, .token = e->token, .logprob = e->logprob,
             .top = e->top, .n_top = e->n_top, .finish = e->finish, .status = e->status });
         if (error)
             return error;

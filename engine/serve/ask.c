@@ -375,6 +375,8 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
                                 .sampling = ask->sampling,
                                 .grammar = ask->grammar,
                                 .n_top = ask->n_top,
+                                .tells_prompt = ask->tells_prompt,
+                                .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
                                 .priority = ask->priority,
                                 .user = ask->user};
     out->sampling.choice = (uint32_t)(choice % ask->n_each);

@@ -45,6 +45,18 @@ void eng_bytes_add(struct eng_bytes *b, const char *p, size_t n)
 
 void eng_bytes_text(struct eng_bytes *b, const char *text) { eng_bytes_add(b, text, strlen(text)); }
 
+void eng_bytes_int(struct eng_bytes *b, int64_t n)
+{
+    char digit[24], *p = digit + sizeof digit;
+    uint64_t left = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
+    do
+        *--p = (char)('0' + left % 10);
+    while (left /= 10);
+    if (n < 0)
+        *--p = '-';
+    eng_bytes_add(b, p, (size_t)(digit + sizeof digit - p));
+}
+
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
 {
     size_t room = 128;

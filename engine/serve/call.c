@@ -54,7 +54,7 @@ static void read_call(struct eng_task *task)
 }
 
 void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route,
-                   const char *id, int key)
+                   const char *id, uint64_t key)
 {
     struct eng_refusal why;
     struct srv_call *c = kn_calloc(1, sizeof *c);
@@ -145,8 +145,7 @@ static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
     eng_bytes_text(&event, "event: error\ndata: ");
     eng_bytes_add(&event, bytes, n);
     eng_bytes_text(&event, "\n\n");
-    if (!event.failed)
-        eng_http_chunk(c->x, event.data, event.n);
+    eng_http_end(c->x, event.data, event.failed ? 0 : event.n);
     eng_bytes_free(&event);
 }
 
@@ -157,15 +156,16 @@ static void send_stream(struct srv_call *c)
     const char *bytes = eng_reply_take(c->reply, &n);
     bool late = c->begun && c->n_sent == 0 && status != 200;
     begin(c);
+    if (!eng_reply_done(c->reply)) {
+        eng_http_chunk(c->x, bytes, n);
+        c->n_sent += n;
+        c->sent_ns = kn_now_ns();
+        return;
+    }
     if (late)
         send_late_refusal(c, bytes, n);
-    else if (n > 0)
-        eng_http_chunk(c->x, bytes, n);
-    c->n_sent += n;
-    c->sent_ns = kn_now_ns();
-    if (!eng_reply_done(c->reply))
-        return;
-    eng_http_end(c->x);
+    else
+        eng_http_end(c->x, bytes, n);
     let_go(c, status);
 }
 
@@ -201,21 +201,22 @@ static void refuse(struct srv_call *c, const struct eng_refusal *why)
 {
     struct eng_exchange *x = c->x;
     c->x = NULL;
+    srv_log_refusal(c->id, x, why);
     srv_answer_refusal(c->server, x, c->route->api, why);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static uint64_t salt(const struct eng_server *s, int key)
+static uint64_t salt(const struct eng_server *s, uint64_t key)
 {
-    return key < 0 ? 0 : kn_mix(s->secret ^ ((uint64_t)key + 1) * KN_GOLDEN) | 1;
+    return key ? kn_mix(s->secret ^ key * KN_GOLDEN) | 1 : 0;
 }
 
 /* Who shares: one key may stand for many people whom its owner tells apart; several keys are the
  * people. */
 static uint64_t user(const struct srv_call *c)
 {
-    return eng_keys_count(c->server->keys) > 1 ? (uint64_t)c->key + 1 : c->ask->user;
+    return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user;
 }
 
 static int make_jobs(struct srv_call *c)
@@ -337,11 +338,13 @@ static void hear(const struct eng_told_job *t)
     bool ends = t->finish != ENG_RUNNING, cancelled = ends && t->status == KN_ECANCELLED;
     o->begun_ns = t->begun_ns ? t->begun_ns : o->begun_ns;
     o->n_cached = kn_max(o->n_cached, t->n_cached);
-    if (t->token != ENG_NO_TOKEN)
+    if (t->token != ENG_NO_TOKEN && !t->of_prompt)
         measure_token(m, c, o, t->at_ns);
     if (c->x && !cancelled) {
         eng_reply_cached(c->reply, t->job->choice, o->n_cached);
         int more = eng_reply_feed(c->reply, &(struct eng_told){.choice = t->job->choice,
+                                                               .of_prompt = t->of_prompt,
+                                                               .rank = t->rank,
                                                                .token = t->token,
                                                                .logprob = t->logprob,
                                                                .top = t->top,

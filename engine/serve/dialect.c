@@ -44,6 +44,37 @@ void eng_write_number(struct eng_bytes *out, double x)
     eng_bytes_format(out, "%.7g", x > -9999.0 ? x : -9999.0);
 }
 
+static void write_known(struct eng_bytes *out, const struct eng_vocab *v, int32_t token, float logprob, int rank)
+{
+    struct moe_string s = eng_vocab_text(v, token);
+    eng_bytes_format(out, "\"%d\":{\"logprob\":", token);
+    eng_write_number(out, logprob);
+    eng_bytes_format(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    eng_bytes_quote(out, s.data, s.n);
+    eng_bytes_text(out, "}");
+}
+
+void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c)
+{
+    const struct eng_ids *prompt = &r->ask->prompt[c->index / r->ask->n_each];
+    const struct eng_vocab *v = r->desk->vocab;
+    if (r->ask->prompt_logprobs < 0)
+        return;
+    eng_bytes_text(out, ",\"prompt_logprobs\":[null");
+    for (int i = 1; i < c->n_given; i++) {
+        const struct eng_given *g = &c->given[i];
+        eng_bytes_text(out, ",{");
+        write_known(out, v, prompt->id[i], g->logprob, g->rank);
+        for (int k = 0; k < kn_min(g->n_top, r->ask->prompt_logprobs); k++)
+            if (g->top[k].token != prompt->id[i] && g->top[k].token != ENG_NO_TOKEN) {
+                eng_bytes_text(out, ",");
+                write_known(out, v, g->top[k].token, g->top[k].logprob, k + 1);
+            }
+        eng_bytes_text(out, "}");
+    }
+    eng_bytes_text(out, "]");
+}
+
 static void write_token(struct eng_bytes *out, const struct eng_vocab *v, int32_t token,
                         float logprob)
 {
@@ -53,8 +84,10 @@ static void write_token(struct eng_bytes *out, const struct eng_vocab *v, int32_
     eng_bytes_text(out, ",\"logprob\":");
     eng_write_number(out, logprob);
     eng_bytes_text(out, ",\"bytes\":[");
-    for (size_t i = 0; i < s.n; i++)
-        eng_bytes_format(out, i ? ",%d" : "%d", (uint8_t)s.data[i]);
+    for (size_t i = 0; i < s.n; i++) {
+        eng_bytes_text(out, i ? "," : "");
+        eng_bytes_int(out, (uint8_t)s.data[i]);
+    }
     eng_bytes_text(out, "]");
 }
 

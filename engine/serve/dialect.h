@@ -30,6 +30,14 @@ struct eng_entry {
                            characters */
 };
 
+/* A token of the prompt, where they are told. */
+struct eng_given {
+    float logprob;
+    int rank;
+    struct spec_top top[ENG_TOP]; /* [n_top] */
+    int n_top;
+};
+
 enum eng_end {
     ENG_END_NONE,
     ENG_END_STOP,
@@ -53,6 +61,8 @@ struct eng_choice {
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
     int n_entry, entry_cap;
+    struct eng_given *given; /* [n_given] NULL: they are not; the first is never told */
+    int n_given;
     int n_sure, n_told; /* known to be text; told, or dropped as soon as they are */
     size_t n_text, n_text_char, n_shown; /* of the text: all that came, and what was let out */
 };
@@ -104,5 +114,7 @@ void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng
 /* "usage": of chat and completions. */
 void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r);
 void eng_write_number(struct eng_bytes *out, double x);
+/* ,"prompt_logprobs": of a choice, as vLLM has it; nothing where nobody asked. */
+void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c);
 
 #endif

@@ -15,6 +15,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
@@ -25,19 +26,22 @@
 #include <unistd.h>
 
 #define TICK_MS 100
+#define LATE 10 /* ticks: what one counts for at most.  Who was stopped himself blames nobody for it */
 #define BACKLOG 1024
-#define HARD_HEADER 8 /* times the limit: what evhttp itself refuses, in its own words */
+#define HARD_HEADER 8 /* times the limit: what evhttp refuses by itself */
 #define HARD_BODY 2
 #define MAX_AHEAD 65536 /* bytes of further requests that are read while one is answered */
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
     struct eng_exchange *next, **self;
+    struct eng_exchange *next_own; /* among those that evhttp has answered by itself */
     struct bufferevent *bev;       /* a reference is ours */
     struct evhttp_connection *con; /* once it has sent a request */
     struct evhttp_request *req;    /* while it is answered */
     void *user;
     bool streaming, cut;
+    bool blocked;               /* the socket took not all of a stream: the loop sends the rest */
     int fd;                     /* -1 until the first byte */
     size_t n_received, n_held;  /* of the request that is coming, and how much of that we keep */
     uint64_t first_ns;          /* its first byte, 0: none yet */
@@ -48,13 +52,15 @@ struct eng_http {
     struct eng_http_options opt;
     struct evhttp *evhttp;
     struct evconnlistener *listener;
-    struct event *tick;
-    struct eng_exchange *first;
+    struct event *tick, *reword;
+    struct eng_exchange *first, *own; /* own: see "what evhttp says by itself" */
     struct eng_exchange **by_fd; /* [n_fd] */
     int n_fd, n_connection, port;
     bool loopback;
+    bool speaking; /* what goes out now was said here */
     size_t n_held; /* of all */
     uint64_t n_cut;
+    uint64_t now_ns, ticked_ns; /* the connections' time; the last tick */
 };
 
 /* ---- connections come and go ----------------------------------------------------------------- */
@@ -133,7 +139,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
         return;
     }
     if (!x->first_ns)
-        x->first_ns = kn_now_ns();
+        x->first_ns = x->http->now_ns;
     x->n_received += info->n_added;
     h->n_held -= x->n_held; /* beyond evhttp's limits it is read and thrown away */
     x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header
@@ -149,7 +155,59 @@ static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info,
     struct eng_exchange *x = arg;
     (void)buffer;
     if (info->n_deleted > 0 || info->orig_size == 0)
-        x->moved_ns = kn_now_ns();
+        x->moved_ns = x->http->now_ns;
+    if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking &&
+        x->http->opt.words) {
+        x->next_own = x->http->own; /* the first bytes: the line that says what it is comes as one */
+        x->http->own = x;
+        event_active(x->http->reword, EV_TIMEOUT, 1);
+    }
+}
+
+/* ---- what evhttp says by itself: to who sends no HTTP, or too much of it ----------------------- */
+
+/* The answer is whole in the buffer, and nothing of it has gone out yet. */
+static void reword(struct eng_exchange *x)
+{
+    struct evbuffer *out = bufferevent_get_output(x->bev);
+    char line[64] = "";
+    int status = 0;
+    size_t n;
+    (void)evbuffer_copyout(out, line, sizeof line - 1);
+    line[strcspn(line, "\r\n")] = 0;
+    if (sscanf(line, "HTTP/1.%*d %d", &status) != 1 || status < 400)
+        return; /* "100 Continue" */
+    char *body = x->http->opt.words(x->http->opt.arg, status, &n);
+    if (!body)
+        return;
+    evbuffer_unfreeze(out, 1);
+    evbuffer_drain(out, evbuffer_get_length(out));
+    evbuffer_freeze(out, 1);
+    evbuffer_add_printf(out,
+                        "%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                        "Connection: close\r\n\r\n",
+                        line, n);
+    evbuffer_add(out, body, n);
+    kn_free(body);
+}
+
+static void on_reword(evutil_socket_t fd, short what, void *arg)
+{
+    struct eng_http *h = arg;
+    (void)fd, (void)what;
+    h->speaking = true;
+    for (; h->own; h->own = h->own->next_own)
+        reword(h->own);
+    h->speaking = false;
+}
+
+static void forget_own(struct eng_exchange *x)
+{
+    struct eng_exchange **at = &x->http->own;
+    while (*at && *at != x)
+        at = &(*at)->next_own;
+    if (*at)
+        *at = x->next_own;
 }
 
 static struct bufferevent *on_accept(struct event_base *base, void *arg)
@@ -165,7 +223,7 @@ static struct bufferevent *on_accept(struct event_base *base, void *arg)
         return NULL;
     }
     bufferevent_incref(bev);
-    *x = (struct eng_exchange){.http = h, .bev = bev, .fd = -1, .idle_ns = kn_now_ns()};
+    *x = (struct eng_exchange){.http = h, .bev = bev, .fd = -1, .idle_ns = h->now_ns};
     x->self = &h->first;
     if ((x->next = h->first))
         x->next->self = &x->next;
@@ -179,6 +237,7 @@ static void drop(struct eng_exchange *x)
 {
     struct eng_http *h = x->http;
     forget_received(x);
+    forget_own(x);
     evbuffer_remove_cb(bufferevent_get_input(x->bev), on_in, x);
     evbuffer_remove_cb(bufferevent_get_output(x->bev), on_out, x);
     if (x->fd >= 0 && h->by_fd[x->fd] == x)
@@ -204,6 +263,8 @@ static void on_close(struct evhttp_connection *con, void *arg)
     drop(x);
 }
 
+static int tick_ms(const struct eng_http *h) { return h->opt.tick_ms ? h->opt.tick_ms : TICK_MS; }
+
 static bool evhttp_let_go(const struct eng_exchange *x)
 {
     bufferevent_data_cb in, out;
@@ -216,7 +277,10 @@ static bool evhttp_let_go(const struct eng_exchange *x)
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_http *h = arg;
-    uint64_t now = kn_now_ns();
+    uint64_t real_ns = kn_now_ns(), most = LATE * (uint64_t)tick_ms(h) * 1000000u;
+    h->now_ns += real_ns - h->ticked_ns < most ? real_ns - h->ticked_ns : most;
+    h->ticked_ns = real_ns;
+    uint64_t now = h->now_ns;
     uint64_t patience = (uint64_t)h->opt.patience_ms * 1000000u,
              idle = (uint64_t)h->opt.idle_ms * 1000000u;
     (void)fd, (void)what;
@@ -253,7 +317,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     x->req = req;
     x->con = con;
     x->user = NULL;
-    x->streaming = false;
+    x->streaming = x->blocked = false;
     forget_received(x);
     evhttp_connection_set_closecb(con, on_close, x);
     bufferevent_getcb(bev, &in, &out, &other, &other_arg);
@@ -354,11 +418,12 @@ void eng_http_set_header(struct eng_exchange *x, const char *name, const char *v
     (void)evhttp_add_header(evhttp_request_get_output_headers(x->req), name, value);
 }
 
-/* Back to waiting for a request, which may be there already. */
+/* Back to waiting for a request, which may be there already.  Whoever sends the end says so with
+ * h->speaking, since the exchange may be gone by then. */
 static struct evhttp_request *done(struct eng_exchange *x)
 {
     struct evhttp_request *req = x->req;
-    uint64_t now = kn_now_ns();
+    uint64_t now = x->http->now_ns;
     x->req = NULL;
     x->idle_ns = now;
     if (evbuffer_get_length(bufferevent_get_input(x->bev)) > 0)
@@ -370,6 +435,7 @@ static struct evhttp_request *done(struct eng_exchange *x)
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body,
                      size_t n)
 {
+    struct eng_http *h = x->http;
     struct evbuffer *b = evbuffer_new();
     if (type)
         eng_http_set_header(x, "Content-Type", type);
@@ -377,7 +443,9 @@ void eng_http_answer(struct eng_exchange *x, int status, const char *type, const
         eng_http_set_header(x, "Connection", "close");
         status = 500;
     }
+    h->speaking = true;
     evhttp_send_reply(done(x), status, reason(status), b);
+    h->speaking = false;
     if (b)
         evbuffer_free(b);
 }
@@ -389,20 +457,58 @@ void eng_http_begin(struct eng_exchange *x, int status, const char *type)
     x->streaming = true;
 }
 
+/* As evhttp frames it, in the one piece that goes out. */
+static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
+{
+    struct evbuffer *out = bufferevent_get_output(x->bev);
+    bool framed = x->req->chunked;
+    if (n == 0 || evhttp_request_get_command(x->req) == EVHTTP_REQ_HEAD)
+        return true;
+    return (!framed || evbuffer_add_printf(out, "%zx\r\n", n) > 0) &&
+           evbuffer_add(out, bytes, n) == 0 && (!framed || evbuffer_add(out, "\r\n", 2) == 0);
+}
+
+/* A token is sent where it is made: told to the loop, it would cost another turn of it, and three
+ * calls of the system instead of one.  An error is met again by evhttp, who sees to it. */
+static void send_now(struct eng_exchange *x)
+{
+    struct evbuffer *out = bufferevent_get_output(x->bev);
+    evbuffer_unfreeze(out, 1);
+    (void)evbuffer_write(out, x->fd);
+    evbuffer_freeze(out, 1);
+    x->blocked = evbuffer_get_length(out) > 0;
+    if (x->blocked)
+        bufferevent_enable(x->bev, EV_WRITE);
+}
+
 void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
 {
-    struct evbuffer *b = x->cut ? NULL : evbuffer_new();
-    if (!b || evbuffer_add(b, bytes, n))
+    struct evbuffer *out = bufferevent_get_output(x->bev);
+    if (x->cut)
+        return;
+    x->blocked = x->blocked && evbuffer_get_length(out) > 0;
+    if (!x->blocked)
+        bufferevent_disable(x->bev, EV_WRITE); /* nobody is to be told of what is added */
+    if (!add_chunk(x, bytes, n))
         cut(x);
-    else
-        evhttp_send_reply_chunk(x->req, b);
-    if (b)
-        evbuffer_free(b);
-    if (evbuffer_get_length(bufferevent_get_output(x->bev)) > x->http->opt.max_unsent)
+    else if (!x->blocked)
+        send_now(x);
+    if (evbuffer_get_length(out) > x->http->opt.max_unsent)
         cut(x);
 }
 
-void eng_http_end(struct eng_exchange *x) { evhttp_send_reply_end(done(x)); }
+/* The last bytes go with the mark that they were the last. */
+void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n)
+{
+    struct eng_http *h = x->http;
+    /* chunks are written where they are made; the end is evhttp's, which of HTTP/1.0 does not ask for it */
+    bufferevent_enable(x->bev, EV_WRITE);
+    if (!x->cut && !add_chunk(x, bytes, n))
+        cut(x);
+    h->speaking = true;
+    evhttp_send_reply_end(done(x));
+    h->speaking = false;
+}
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -460,7 +566,7 @@ static int open_socket(struct eng_http *h, int *out)
 
 static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
 {
-    int ms = h->opt.tick_ms ? h->opt.tick_ms : TICK_MS;
+    int ms = tick_ms(h);
     const struct timeval every = {ms / 1000, ms % 1000 * 1000};
     struct evhttp_bound_socket *bound = NULL;
     if ((h->evhttp = evhttp_new(base))) {
@@ -481,7 +587,8 @@ static int open_evhttp(struct eng_http *h, struct event_base *base, int fd)
     }
     h->listener = evhttp_bound_socket_get_listener(bound);
     h->tick = event_new(base, -1, EV_PERSIST, on_tick, h);
-    if (!h->tick || event_add(h->tick, &every))
+    h->reword = event_new(base, -1, 0, on_reword, h);
+    if (!h->reword || !h->tick || event_add(h->tick, &every))
         return kn_fail(KN_ENOMEM, "no memory for the server");
     return 0;
 }
@@ -494,6 +601,7 @@ int eng_http_open(struct eng_http **out, struct event_base *base,
     if (!h)
         return kn_fail(KN_ENOMEM, "no memory for the server");
     h->opt = *opt;
+    h->now_ns = h->ticked_ns = kn_now_ns();
     int error = open_socket(h, &fd);
     if (!error)
         error = open_evhttp(h, base, fd);
@@ -512,6 +620,8 @@ void eng_http_close(struct eng_http *h)
     h->listener = NULL; /* evhttp's own, gone before connections are */
     if (h->tick)
         event_free(h->tick);
+    if (h->reword)
+        event_free(h->reword);
     if (h->evhttp)
         evhttp_free(h->evhttp); /* with on_close for those that it knows */
     while (h->first)

@@ -12,7 +12,8 @@
  *   - time: all of a request must be there so many seconds after its first byte, an answer must keep moving,
  *     and a connection may be idle only for so long.  Who is slower is cut.
  *
- * What is no HTTP at all is answered by evhttp itself, in its own words, and closed.
+ * What is no HTTP at all, or more than a multiple of the limits, is answered by evhttp itself, in the
+ * words that `words` gives it, and closed.
  *
  * Everything on the one thread that runs the event loop. */
 #ifndef ENGINE_SERVE_HTTP_H
@@ -35,6 +36,8 @@ struct eng_http_options {
     int tick_ms;                                /* how often that is looked at; 0: every 100 ms */
     void (*on_request)(void *arg, struct eng_exchange *x);
     void (*on_gone)(void *arg, struct eng_exchange *x);
+    /* The body, JSON, of an answer that never was an exchange: to be freed with kn_free; may be NULL. */
+    char *(*words)(void *arg, int status, size_t *n);
     void *arg;
 };
 
@@ -65,7 +68,8 @@ void *eng_http_user(const struct eng_exchange *x);
 void eng_http_set_header(struct eng_exchange *x, const char *name, const char *value);  /* before these: */
 void eng_http_answer(struct eng_exchange *x, int status, const char *type, const char *body, size_t n);
 void eng_http_begin(struct eng_exchange *x, int status, const char *type);
-void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n);
-void eng_http_end(struct eng_exchange *x);      /* after this, and after an answer, x is not to be touched */
+void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n);       /* on its way when it returns */
+void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n);         /* the last of them, if any */
+/* After an end, and after an answer, x is not to be touched. */
 
 #endif

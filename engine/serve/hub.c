@@ -11,15 +11,18 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/plan.h"
+#include "engine/disk.h"
 
-#define LEAST_TOLD 1024 /* events that wait for the reader */
+#define LEAST_TOLD 1024        /* events that wait for the reader */
+#define EXPLAIN_NS 200000000u  /* how often a pass's reasons are put into words */
 
 struct eng_hub {
     struct eng_options options;
     int wake_fd;
+    bool measures_disk;
     pthread_t thread;
     bool started;
 
@@ -27,7 +30,8 @@ struct eng_hub {
     struct eng_event *event;   /* [eng_event_room] the thread's */
     struct eng_job **running;  /* [n_running] likewise */
     int n_running;
-    uint64_t n_pass; /* as of the last progress */
+    uint64_t n_pass;       /* as of the last progress */
+    uint64_t explained_ns;
 
     pthread_mutex_t lock;
     pthread_cond_t orders, room;
@@ -36,6 +40,7 @@ struct eng_hub {
     struct eng_job *first, **last;  /* new jobs */
     struct eng_told_job *told[2];   /* [told_room] each */
     int told_room, n_told, writing; /* writing: which one the thread fills */
+    bool woken;                     /* the reader has been, and has not come yet */
     uint64_t moved_ns;              /* the last pass, or the first job after none */
     struct eng_hub_view view;
 };
@@ -144,6 +149,8 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
                              .begun_ns = h->running[i]->begun_ns,
                              .n_cached = eng_session_cached(e->session),
                              .token = e->token,
+                             .of_prompt = e->of_prompt,
+                             .rank = e->rank,
                              .logprob = e->logprob,
                              .n_top = e->n_top,
                              .finish = e->finish,
@@ -183,8 +190,10 @@ static void pass(struct eng_hub *h)
     uint64_t now = kn_now_ns();
     struct eng_stats stats;
     char explain[ENG_EXPLAIN_BYTES];
+    bool explains = now - h->explained_ns > EXPLAIN_NS;
     eng_stats_get(h->engine, &stats);
-    eng_explain(h->engine, explain, sizeof explain);
+    if (explains)
+        eng_explain(h->engine, explain, sizeof explain);
 
     pthread_mutex_lock(&h->lock);
     note_begun(h, before);
@@ -196,17 +205,39 @@ static void pass(struct eng_hub *h)
         h->moved_ns = now;
     h->n_pass = stats.n_pass;
     h->view.engine = stats;
-    memcpy(h->view.explain, explain, sizeof explain);
-    bool told = h->n_told > 0;
+    h->view.split = *eng_memory(h->engine);
+    if (explains) {
+        memcpy(h->view.explain, explain, sizeof explain);
+        h->explained_ns = now;
+    }
+    bool wakes = h->n_told > 0 && !h->woken;
+    h->woken |= wakes;
     pthread_mutex_unlock(&h->lock);
-    if (told)
+    if (wakes)
         wake(h);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+/* Nothing where there is nothing to measure: the engine says what is wrong with the file, if
+ * anything is. */
+static void measure_disk(struct eng_hub *h)
+{
+    const char *path = h->options.model;
+    struct stat file;
+    double rate = 0;
+    if ((h->options.host_mem && h->options.host_mem < 2 * ENG_DISK_BYTES) || access(path, R_OK) || stat(path, &file) || file.st_size < 1 << 20 ||
+        eng_disk_measure(path, &rate))
+        return;
+    pthread_mutex_lock(&h->lock);
+    h->view.disk_Bps = rate;
+    pthread_mutex_unlock(&h->lock);
+}
+
 static int open_engine(struct eng_hub *h)
 {
+    if (h->measures_disk)
+        measure_disk(h);
     int error = eng_open(&h->engine, &h->options);
     if (error)
         return error;
@@ -227,9 +258,11 @@ static void *run(void *arg)
     int error = open_engine(h);
     pthread_mutex_lock(&h->lock);
     h->state = error ? ENG_HUB_FAILED : ENG_HUB_READY;
+    h->options.progress = NULL; /* it may be gone from here on */
     if (!error) {
         h->view.n_ctx = eng_n_ctx(h->engine);
         h->view.budget_bytes = eng_memory(h->engine)->total;
+        h->view.split = *eng_memory(h->engine);
         eng_stats_get(h->engine, &h->view.engine);
     }
     pthread_mutex_unlock(&h->lock);
@@ -239,13 +272,15 @@ static void *run(void *arg)
     return NULL;
 }
 
-int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd)
+int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, bool measures_disk,
+                 int wake_fd)
 {
     struct eng_hub *h = kn_calloc(1, sizeof *h);
     if (!h)
         return kn_fail(KN_ENOMEM, "no memory for the engine's thread");
     h->options = *engine;
     h->wake_fd = wake_fd;
+    h->measures_disk = measures_disk;
     h->last = &h->first;
     h->view.n_parallel = engine->n_parallel;
     h->view.n_session = kn_max(engine->n_session, engine->n_parallel);
@@ -266,6 +301,8 @@ void eng_hub_close(struct eng_hub *h)
     if (!h)
         return;
     pthread_mutex_lock(&h->lock);
+    if (h->options.progress)
+        atomic_store(&h->options.progress->stop, true);
     h->closing = true;
     pthread_cond_signal(&h->orders);
     pthread_cond_signal(&h->room);
@@ -338,6 +375,7 @@ int eng_hub_take(struct eng_hub *h, const struct eng_told_job **told)
     *told = h->told[h->writing];
     h->writing ^= 1;
     h->n_told = 0;
+    h->woken = false;
     pthread_cond_signal(&h->room);
     pthread_mutex_unlock(&h->lock);
     return n;

@@ -17,6 +17,7 @@
 #ifndef ENGINE_SERVE_HUB_H
 #define ENGINE_SERVE_HUB_H
 
+#include "engine/plan.h"
 #include "engine/engine.h"
 
 struct eng_hub;
@@ -40,6 +41,8 @@ struct eng_told_job {
     uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
     int n_cached;                               /* prompt tokens found computed, so far */
     int32_t token;                              /* ENG_NO_TOKEN: none */
+    bool of_prompt;                             /* as an eng_event's */
+    int rank;
     float logprob;
     int n_top;
     struct spec_top top[ENG_TOP];
@@ -47,9 +50,11 @@ struct eng_told_job {
     int status;                                 /* of ENG_FAILED; KN_ECANCELLED: it was */
 };
 
-/* wake_fd: an eventfd that is written when there is something to take, and when the state changes. */
-int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
-/* Cancels what runs and waits for the thread.  What was not taken by then is gone: no job outlives this. */
+/* wake_fd: an eventfd that is written when there is something to take, and when the state changes.
+ * measures_disk: before it loads, while the disk has nothing to do and memory is free. */
+int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, bool measures_disk, int wake_fd);
+/* Stops loading, cancels what runs, and waits for the thread.  What was not taken by then is gone: no job
+ * outlives this. */
 void eng_hub_close(struct eng_hub *h);
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h);
@@ -68,9 +73,11 @@ int  eng_hub_take(struct eng_hub *h, const struct eng_told_job **told);
 
 struct eng_hub_view {                           /* as of the last pass, but for the store */
     struct eng_stats engine;
-    char explain[ENG_EXPLAIN_BYTES];            /* what it did about drafts, and why */
+    char explain[ENG_EXPLAIN_BYTES];            /* what one did about drafts lately, and why */
     struct off_stats store;
+    struct eng_split split;                     /* of the budget */
     size_t budget_bytes;
+    double disk_Bps;                            /* what the model's disk can do; 0: not known */
     int n_parallel, n_session, n_ctx;
     int n_job;                                  /* lent now */
     uint64_t n_failed_pass;                     /* passes that failed as a whole */

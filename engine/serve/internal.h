@@ -41,9 +41,10 @@ struct eng_server {
     enum srv_state state;
     int error;                                  /* of SRV_FAILED */
     struct event_base *base;
-    struct event *wake, *tick, *term, *interrupt;
+    struct event *wake, *tick, *term, *interrupt, *hangup;
     int wake_fd;
     atomic_int n_stop;                          /* times that the end was asked for */
+    atomic_bool reload;                         /* the keys are to be read again */
     struct eng_http *http;
     struct eng_progress *bar;                   /* while it loads */
     struct eng_hub *hub;
@@ -52,6 +53,7 @@ struct eng_server {
     struct eng_chat *chat;
     struct eng_desk desk;
     struct eng_speech_style speech; /* the desk's */
+    char fingerprint[ENG_FINGERPRINT_BYTES];
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
@@ -80,8 +82,10 @@ struct srv_route {
 
 void srv_request(void *arg, struct eng_exchange *x);
 void srv_gone(void *arg, struct eng_exchange *x);
+char *srv_words(void *arg, int status, size_t *n);      /* to who sends what is no request */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
                     const struct eng_refusal *why);
+void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
 void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body);     /* and frees it */
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                   size_t n);
@@ -103,7 +107,7 @@ struct srv_call {
     const struct srv_route *route;
     struct srv_call *next, **self;
     char id[SRV_ID_BYTES];
-    int key;                                    /* which, or -1 */
+    uint64_t key;                               /* eng_keys_id, 0: none */
     bool reading;                               /* a thread has it: then all up to refused is the thread's */
     atomic_bool gone;                           /* told to that thread: nobody wants it any more */
     char *body;
@@ -122,7 +126,8 @@ struct srv_call {
     uint64_t arrived_ns, sent_ns;
 };
 
-void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id, int key);
+void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct srv_route *route, const char *id,
+                   uint64_t key);
 void srv_call_gone(struct srv_call *c);
 void srv_calls_take_read(struct eng_server *s);
 void srv_calls_take_told(struct eng_server *s);

@@ -93,6 +93,14 @@ int eng_keys_find(const struct eng_keys *k, const char *text)
     return found;
 }
 
+uint64_t eng_keys_id(const struct eng_keys *k, int i)
+{
+    uint64_t id = k->bytes[i];
+    for (size_t j = 0; j < k->bytes[i]; j++)
+        id = kn_mix(id * KN_GOLDEN + (uint8_t)k->key[i][j]);
+    return id | 1;
+}
+
 const char *eng_keys_given(const char *authorization, const char *x_api_key)
 {
     if (authorization && !strncasecmp(authorization, "Bearer ", 7))

@@ -147,6 +147,12 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
         (double)s->soon_hits);
     one(p, "spillway_expert_ahead_wasted_bytes_total", "counter", "read ahead for nothing",
         (double)s->wasted_bytes);
+    one(p, "spillway_expert_early_bytes_total", "counter", "read before a pass began, by its tokens",
+        (double)s->early_bytes);
+    one(p, "spillway_expert_hidden_bytes_total", "counter", "of these, used before they went",
+        (double)s->early_used_bytes);
+    one(p, "spillway_expert_early_wasted_bytes_total", "counter", "of these, gone unused",
+        (double)s->early_wasted_bytes);
     one(p, "spillway_expert_wait_seconds_total", "counter",
         "waiting for experts with nothing to compute", (double)s->stall_ns * 1e-9);
     one(p, "spillway_expert_slots", "gauge", "experts that memory has room for", (double)s->n_slot);

@@ -148,9 +148,11 @@ static void read_length(struct eng_parse *p, bool count)
     enum { COMPLETION = 16 }; /* what a completion without a length has been since the beginning */
     enum eng_api api = p->ask->api;
     int64_t n[2];
-    bool given[2] = {false, false};
+    bool given[2] = {false, false}, echo = false; /* then the prompt alone is an answer too */
+    if (api == ENG_API_COMPLETIONS)
+        eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
-        given[i] = eng_field_int(&p->body, names[api][i], 1, INT32_MAX, &n[i]);
+        given[i] = eng_field_int(&p->body, names[api][i], echo ? 0 : 1, INT32_MAX, &n[i]);
     p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->desk->n_predict;
     if (given[0] || given[1])
         p->ask->n_predict = (int)n[given[0] ? 0 : 1];
@@ -182,6 +184,21 @@ static void read_logprobs(struct eng_parse *p)
     ask->n_top = (int)n;
 }
 
+static void read_prompt_logprobs(struct eng_parse *p, bool openai)
+{
+    struct eng_ask *ask = p->ask;
+    int64_t n = -1;
+    if (openai)
+        eng_field_int(&p->body, "prompt_logprobs", 0, ENG_TOP, &n);
+    ask->prompt_logprobs = (int)n;
+    ask->tells_prompt = n >= 0 || (ask->echo && ask->logprobs);
+    if (ask->tells_prompt && ask->stream)
+        eng_field_refuse(&p->body, n >= 0 ? "prompt_logprobs" : "logprobs",
+                         "of a prompt are for whole answers: leave out 'stream'");
+    if (ask->tells_prompt && ask->n_each > 1) /* every choice would tell it again */
+        eng_field_refuse(&p->body, "n", "must be 1 where a prompt's log-probabilities are asked for");
+}
+
 static void read_told(struct eng_parse *p)
 {
     struct eng_fields options = eng_field_object(&p->body, "stream_options");
@@ -201,10 +218,7 @@ static void read_told(struct eng_parse *p)
     read_logprobs(p);
     if (p->ask->api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &p->ask->echo);
-    if (p->ask->echo && p->ask->logprobs)
-        eng_field_refuse(&p->body, "echo",
-                         "is not possible together with 'logprobs': those of a "
-                         "prompt are not known");
+    read_prompt_logprobs(p, openai);
 }
 
 /* Higher goes first in the engine, and last in a request. */

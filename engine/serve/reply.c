@@ -34,6 +34,24 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
     c->n_entry++;
 }
 
+static void add_given(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+{
+    size_t n = r->ask->prompt[c->index / r->ask->n_each].n;
+    if (!c->given) {
+        c->given = kn_calloc(n, sizeof *c->given);
+        c->n_given = 1;
+    }
+    if (!c->given) {
+        r->out.failed = true;
+        return;
+    }
+    kn_assert((size_t)c->n_given < n);
+    struct eng_given *g = &c->given[c->n_given++];
+    *g = (struct eng_given){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
+    for (int k = 0; k < t->n_top; k++)
+        g->top[k] = t->top[k];
+}
+
 /* Takes [from, to) out: they have been told, or are no text. */
 static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, int to)
 {
@@ -310,6 +328,10 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_told *t)
         fail_choice(r, t);
         return 1;
     }
+    if (t->of_prompt) {
+        add_given(r, c, t);
+        return r->out.failed ? KN_ENOMEM : 0;
+    }
     if (r->ask->stream)
         eng_reply_begin(r);
     c->n_token += t->token != ENG_NO_TOKEN;
@@ -395,6 +417,7 @@ static void close_choice(struct eng_choice *c)
     kn_free(c->part);
     kn_free(c->entry);
     kn_free(c->top);
+    kn_free(c->given);
     eng_speech_close(c->speech);
 }
 

@@ -29,6 +29,8 @@ void eng_reply_close(struct eng_reply *r);
 /* What became of a choice: an eng_event without its session. */
 struct eng_told {
     int choice;
+    bool of_prompt; /* a token that was given; with its rank */
+    int rank;
     int32_t token; /* ENG_NO_TOKEN: none */
     float logprob;
     const struct spec_top *top; /* [n_top] */

@@ -77,6 +77,17 @@ void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_by
     eng_bytes_free(body);
 }
 
+/* Who runs the server sees why a client is refused, and finds it by the id that the client was told. */
+void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why)
+{
+    const char *path = eng_http_path(x);
+    char shown[128], said[256];
+    moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
+    moe_string_show((struct moe_string){why->message, strlen(why->message)}, said, sizeof said);
+    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x),
+           why->status, said);
+}
+
 /* Clients of the OpenAI packages try again at 408, 409, 429 and from 500 on unless they are told
  * better. */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
@@ -95,6 +106,24 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
     eng_refusal_write(&body, why, api);
     srv_answer_plain(s, x, why->status, "application/json", body.data ? body.data : "", body.n);
     eng_bytes_free(&body);
+}
+
+char *srv_words(void *arg, int status, size_t *n)
+{
+    struct eng_server *s = arg;
+    struct eng_bytes body = {0};
+    struct eng_refusal why;
+    eng_refuse(&why, status, NULL, "", "%s",
+               status == 413   ? "the body of this request is too long"
+               : status == 501 ? "this method is not offered"
+               : status == 503 ? "no memory for this request now"
+                               : "this is no HTTP request, or its headers are too long");
+    eng_refusal_write(&body, &why, ENG_API_CHAT);
+    s->metrics.n_answered[status / 100]++;
+    *n = body.n;
+    if (body.failed)
+        eng_bytes_free(&body);
+    return body.data;
 }
 
 /* ---- which ----------------------------------------------------------------------------------- */
@@ -156,11 +185,11 @@ static bool origin_is_ours(const struct eng_server *s, const char *origin)
     return false;
 }
 
-static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, int *key,
+static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, uint64_t *key,
                      struct eng_refusal *why)
 {
     const char *given, *origin = eng_http_header(x, "Origin");
-    *key = -1;
+    *key = 0;
     if (open)
         return 0;
     if (!s->keys) {
@@ -171,8 +200,11 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, in
         return 0;
     }
     given = eng_keys_given(eng_http_header(x, "Authorization"), eng_http_header(x, "x-api-key"));
-    if (given && (*key = eng_keys_find(s->keys, given)) >= 0)
+    int found = given ? eng_keys_find(s->keys, given) : -1;
+    if (found >= 0) {
+        *key = eng_keys_id(s->keys, found);
         return 0;
+    }
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");
     return eng_refuse(why, 401, "invalid_api_key", "",
                       given ? "this key is not known here"
@@ -227,7 +259,8 @@ void srv_request(void *arg, struct eng_exchange *x)
     struct eng_server *s = arg;
     struct eng_refusal why;
     char id[SRV_ID_BYTES];
-    int key, error;
+    uint64_t key;
+    int error;
     const char *method = eng_http_method(x), *path = eng_http_path(x), *allowed;
     const struct srv_route *r = find_route(method, path, &allowed);
     enum eng_api api = r ? r->api : ENG_API_CHAT;
@@ -243,12 +276,14 @@ void srv_request(void *arg, struct eng_exchange *x)
         error = refuse_route(x, method, path, allowed, &why);
     if (!error && !r->now)
         error = check_call(s, x, &why);
-    if (error)
+    if (error) {
+        srv_log_refusal(id, x, &why);
         srv_answer_refusal(s, x, api, &why);
-    else if (r->now)
+    } else if (r->now) {
         r->now(s, x);
-    else
+    } else {
         srv_call_open(s, x, r, id, key);
+    }
 }
 
 void srv_gone(void *arg, struct eng_exchange *x)

@@ -31,15 +31,16 @@ struct eng_serve_options {
     int n_predict;
     const char *notify_socket;                  /* of the service manager, or NULL */
     uint64_t watchdog_us;                       /* how often it wants to hear of us; 0: never */
-    double disk_Bps;                            /* what the model's disk can do, for the status; 0: not known */
+    bool measures_disk;                         /* what the model's disk can do, for the status */
     bool quiet;                                 /* no bar while it loads */
-    bool signals;                               /* SIGTERM and SIGINT stop it */
+    bool signals;                               /* SIGTERM and SIGINT stop it, SIGHUP makes it read its keys */
 };
 
 int  eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
 int  eng_serve_port(const struct eng_server *s);
 int  eng_serve_run(struct eng_server *s);       /* fails if the model cannot be loaded */
 void eng_serve_stop(struct eng_server *s);      /* from any thread: drain and return; again: return at once */
+void eng_serve_reload(struct eng_server *s);    /* from any thread: reads the keys again, as SIGHUP does */
 void eng_serve_close(struct eng_server *s);
 
 #endif

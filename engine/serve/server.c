@@ -20,6 +20,7 @@
 
 #define N_READER 2                      /* threads that read requests */
 #define GRAMMAR_BYTES ((size_t)8 << 20) /* for masks of grammars */
+#define TOLD_ROWS 16                    /* of prompts, in a pass */
 #define HEADER_BYTES 32768
 #define UNSENT_BYTES ((size_t)1 << 20) /* of a stream whose reader is slow */
 #define BODIES 4                       /* of the largest size, received at the same time */
@@ -44,6 +45,8 @@ static void open_desk(struct eng_server *s)
                                 .gr_tokens = eng_grammar_tokens(e),
                                 .model = s->alias,
                                 .n_model = s->desk.n_model,
+                                .fingerprint =
+                                    eng_fingerprint(e, s->fingerprint) ? NULL : s->fingerprint,
                                 .n_ctx = eng_n_ctx(e),
                                 .n_choice = s->n_session,
                                 .sampling = s->opt.sampling,
@@ -116,17 +119,34 @@ static void end_when_sent(struct eng_server *s)
         event_base_loopbreak(s->base);
 }
 
+/* Those who have asked go on, whatever becomes of their keys; a file that is wrong changes nothing. */
+static void take_reload(struct eng_server *s)
+{
+    struct eng_keys *now;
+    if (!atomic_exchange(&s->reload, false))
+        return;
+    if (!s->keys) {
+        kn_say(KN_LOG_WARN, "nothing to read again: there is no --api-key-file");
+    } else if (eng_keys_open(&now, s->opt.api_key_file)) {
+        kn_say(KN_LOG_WARN, "the keys stay as they were");
+    } else {
+        eng_keys_close(s->keys);
+        s->keys = now;
+        kn_say(KN_LOG_INFO, "%s: %d keys now", s->opt.api_key_file, eng_keys_count(now));
+    }
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
+/* By the edge: each write wakes once, and nobody has to read what the counter has come to. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_server *s = arg;
-    uint64_t n;
-    ssize_t got = read(s->wake_fd, &n, sizeof n);
-    (void)fd, (void)what, (void)got;
+    (void)fd, (void)what;
     take_state(s);
     srv_calls_take_read(s);
     srv_calls_take_told(s);
+    take_reload(s);
     take_stop(s);
     end_when_sent(s);
 }
@@ -165,18 +185,32 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     end_when_sent(s);
 }
 
-static void on_signal(evutil_socket_t fd, short what, void *arg)
+static void wake(struct eng_server *s)
 {
-    (void)fd, (void)what;
-    eng_serve_stop(arg);
+    const uint64_t one = 1;
+    ssize_t n = write(s->wake_fd, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
 }
 
 void eng_serve_stop(struct eng_server *s)
 {
-    const uint64_t one = 1;
     atomic_fetch_add(&s->n_stop, 1);
-    ssize_t n = write(s->wake_fd, &one, sizeof one);
-    (void)n;
+    wake(s);
+}
+
+void eng_serve_reload(struct eng_server *s)
+{
+    atomic_store(&s->reload, true);
+    wake(s);
+}
+
+static void on_signal(evutil_socket_t signal, short what, void *arg)
+{
+    (void)what;
+    if (signal == SIGHUP)
+        eng_serve_reload(arg);
+    else
+        eng_serve_stop(arg);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -235,6 +269,7 @@ static int open_http(struct eng_server *s)
                                    .idle_ms = s->opt.idle_ms,
                                    .on_request = srv_request,
                                    .on_gone = srv_gone,
+                                   .words = srv_words,
                                    .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
@@ -244,16 +279,30 @@ static int open_http(struct eng_server *s)
     return error;
 }
 
+/* One that knows edges. */
+static struct event_base *new_base(void)
+{
+    struct event_config *c = event_config_new();
+    struct event_base *base = NULL;
+    if (c && !event_config_require_features(c, EV_FEATURE_ET))
+        base = event_base_new_with_config(c);
+    if (c)
+        event_config_free(c);
+    return base;
+}
+
 static int add_events(struct eng_server *s)
 {
     const struct timeval often = {0, TICK_US};
-    s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
+    s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST | EV_ET, on_wake, s);
     s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
     bool ok = s->wake && s->tick && !event_add(s->wake, NULL) && !event_add(s->tick, &often);
     if (ok && s->opt.signals) {
         s->term = evsignal_new(s->base, SIGTERM, on_signal, s);
         s->interrupt = evsignal_new(s->base, SIGINT, on_signal, s);
-        ok = s->term && s->interrupt && !event_add(s->term, NULL) && !event_add(s->interrupt, NULL);
+        s->hangup = evsignal_new(s->base, SIGHUP, on_signal, s);
+        ok = s->term && s->interrupt && s->hangup && !event_add(s->term, NULL) &&
+             !event_add(s->interrupt, NULL) && !event_add(s->hangup, NULL);
     }
     return ok ? 0 : kn_fail(KN_ENOMEM, "no memory for the server");
 }
@@ -268,7 +317,8 @@ static int open_hub(struct eng_server *s)
     engine.n_session = s->n_session;
     engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
-    return eng_hub_open(&s->hub, &engine, s->wake_fd);
+    engine.n_tell = TOLD_ROWS;
+    return eng_hub_open(&s->hub, &engine, s->opt.measures_disk, s->wake_fd);
 }
 
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
@@ -285,7 +335,7 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
     int error = 0;
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
-    else if (s->wake_fd < 0 || !(s->base = event_base_new()))
+    else if (s->wake_fd < 0 || !(s->base = new_base()))
         error = kn_fail(KN_ENOMEM, "the system gives no events to the server");
     if (error || (opt->api_key_file && (error = eng_keys_open(&s->keys, opt->api_key_file))) ||
         (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
@@ -314,29 +364,23 @@ void eng_serve_close(struct eng_server *s)
 {
     if (!s)
         return;
-    /* what is being loaded cannot be interrupted; the program ends over it */
-    bool loading = s->hub && eng_hub_state(s->hub) == ENG_HUB_LOADING;
     eng_http_close(s->http);
     eng_pool_close(s->pool);
-    if (!loading) {
-        eng_hub_close(s->hub);
-        eng_progress_close(s->bar);
-    }
+    eng_hub_close(s->hub);
+    eng_progress_close(s->bar);
     srv_calls_close(s);
     eng_chat_close(s->chat);
     eng_keys_close(s->keys);
     kn_free(s->spot);
-    for (int i = 0; i < 4; i++) {
-        struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt}[i];
+    for (int i = 0; i < 5; i++) {
+        struct event *e = (struct event *[]){s->wake, s->tick, s->term, s->interrupt, s->hangup}[i];
         if (e)
             event_free(e);
     }
     if (s->base)
         event_base_free(s->base);
-    if (!loading) {
-        if (s->wake_fd >= 0)
-            close(s->wake_fd);
-        kn_free(s->alias_text);
-        kn_free(s);
-    }
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    kn_free(s->alias_text);
+    kn_free(s);
 }

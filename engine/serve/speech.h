@@ -40,6 +40,7 @@ enum { ENG_SPEECH_HELD = 1 << 20, ENG_SPEECH_NAME = 256 };
     X(MISTRAL, "mistral")   /* [TOOL_CALLS][{..}] or [TOOL_CALLS]name[ARGS]{..} */                 \
     X(DEEPSEEK, "deepseek") /* <|tool calls begin|><|tool call begin|>name<|tool sep|>{..} */      \
     X(KIMI, "kimi-k2")      /* the same with other marks and functions.name:0 */                   \
+    X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */   \
     X(GLM, "glm-4.5")       /* <tool_call>name<arg_key>..</arg_key><arg_value>..</arg_value> */    \
     X(HARMONY, "gpt-oss")   /* channels, to=functions.name */
 

@@ -80,7 +80,7 @@ void eng_call_open(struct eng_speech *s, enum mark m)
         else
             open_name(s);
         break;
-    default: /* DeepSeek, Kimi, GLM */
+    default: /* DeepSeek, Kimi, GLM, <invoke> */
         if (m == MARK_CALLS)
             s->state = IN_SECTION;
         else
@@ -318,6 +318,11 @@ static bool name_ends(struct eng_speech *s, uint8_t c)
         open_parameters(s);
     } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
         open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_INVOKE && c == '"' && !s->name_done) {
+        s->name_done = true;
+        hold(s, c);
+    } else if (way(s) == ENG_SPEECH_INVOKE && c == '>' && s->name_done) {
+        open_parameters(s);
     } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
         s->state = IN_FENCE;
         fence_byte(s, c);
@@ -425,9 +430,31 @@ static void space_byte(struct eng_speech *s, uint8_t c)
         give_up_before(s);
 }
 
+/* Between a parameter's name and its value: "> or " string="true">. */
+static void attribute_byte(struct eng_speech *s, uint8_t c)
+{
+    static const char is_string[] = "string=\"true\"", is_json[] = "string=\"false\"";
+    const struct text *t = &s->value;
+    if (c == '>') {
+        s->kind = t->n && memmem(t->p, t->n, is_string, sizeof is_string - 1) ? KIND_STRING
+                  : t->n && memmem(t->p, t->n, is_json, sizeof is_json - 1)   ? KIND_JSON
+                                                                              : KIND_UNSAID;
+        s->state = IN_VALUE;
+        eng_value_open(s);
+    } else if (c < ' ' || t->n == ENG_SPEECH_NAME) {
+        give_up_before(s);
+    } else if (hold(s, c)) {
+        add(s, &s->value, c);
+    }
+}
+
 static void key_byte(struct eng_speech *s, uint8_t c)
 {
-    if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
+    if (c == '"' && way(s) == ENG_SPEECH_INVOKE && s->key.n) {
+        s->state = AFTER_KEY;
+        s->value.n = 0;
+        hold(s, c);
+    } else if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
         s->state = IN_VALUE;
         eng_value_open(s);
     } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
@@ -441,7 +468,10 @@ static void close_parameters(struct eng_speech *s)
 {
     tell(s, s->first_key ? "{}" : "}");
     eng_call_end(s, true);
-    eng_speech_to_text(s, true);
+    if (way(s) == ENG_SPEECH_INVOKE)
+        s->state = IN_SECTION;
+    else
+        eng_speech_to_text(s, true);
 }
 
 /* ---- bytes and marks by state ---------------------------------------------------------------- */
@@ -482,6 +512,12 @@ void eng_call_byte(struct eng_speech *s, uint8_t c)
     case IN_KEY:
         key_byte(s, c);
         break;
+    case AFTER_KEY:
+        if (way(s) == ENG_SPEECH_INVOKE)
+            attribute_byte(s, c);
+        else
+            space_byte(s, c);
+        break;
     case IN_VALUE:
         eng_value_byte(s, c);
         break;
@@ -501,7 +537,7 @@ uint32_t eng_call_watch(const struct eng_speech *s)
     case IN_ARGUMENTS:
         return s->in_call ? 0 : BIT(MARK_END) | BIT(MARK_CALL_STOP) | BIT(MARK_RETURN);
     case IN_SECTION:
-        return BIT(MARK_CALL) | BIT(MARK_CALL_END) | BIT(MARK_CALLS_END);
+        return BIT(MARK_CALL) | BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) | BIT(MARK_FUNCTION);
     case BEFORE_FUNCTION:
         return BIT(MARK_FUNCTION);
     case IN_PARAMETERS:
@@ -543,7 +579,7 @@ static bool section_mark(struct eng_speech *s, enum mark m)
         return false;
     if (s->any_call)
         s->held.n = 0; /* what closed the last one */
-    if (m == MARK_CALL) {
+    if (m == MARK_CALL || m == MARK_FUNCTION) {
         hold_mark(s, m);
         open_name(s);
     }

@@ -7,7 +7,7 @@
  * That is why the marks which lead to a call here are those that the reader looks for in the same
  * place, and why each way is written as its models have learnt to write it, white space and all: a
  * grammar that is wider would let a model stray, and one that is narrower elsewhere would push it.
- * Where arguments stand as plain text (Qwen's XML, GLM), a string that may be any is text up to the
+ * Where arguments stand as plain text (Qwen's XML, GLM, <invoke>), a string that may be any is text up to the
  * mark, strings of an enumeration stand as they are, and every other value is JSON, a string with
  * its quotes. */
 #include <stdio.h>
@@ -209,6 +209,19 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
     return own;
 }
 
+/* node, or one of an enumeration's strings as it stands, behind `lead`. */
+static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end,
+                            int32_t node)
+{
+    const json_t *values = json_object_get(schema, "enum");
+    for (size_t i = 0; eng_speech_is_string(schema) && i < json_array_size(values); i++) {
+        const json_t *v = json_array_get(values, i);
+        if (json_is_string(v) && stands_plain(json_string_value(v), json_string_length(v)))
+            node = either(w, put(w, lead, put(w, json_string_value(v), end)), node);
+    }
+    return node;
+}
+
 static int32_t put_value(struct writer *w, const json_t *schema, const json_t *all, int32_t next)
 {
     const bool xml = w->style->way == ENG_SPEECH_QWEN_XML;
@@ -220,20 +233,30 @@ static int32_t put_value(struct writer *w, const json_t *schema, const json_t *a
         return xml ? maybe(w, "\n", text) : text;
     }
     int32_t json = gr_schema(w->b, with_definitions(w, schema, all), end);
-    const json_t *values = json_object_get(schema, "enum");
-    if (eng_speech_is_string(schema) && json_is_array(values))
-        for (size_t i = 0; i < json_array_size(values); i++) {
-            const json_t *v = json_array_get(values, i);
-            if (json_is_string(v) && stands_plain(json_string_value(v), json_string_length(v)))
-                json = either(w, put(w, json_string_value(v), end), json);
-        }
+    json = plain_values(w, schema, "", end, json);
     return xml ? maybe(w, "\n", json) : json;
+}
+
+/* After its name.  DSML says of each value whether it is a string as it stands, or JSON. */
+static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all,
+                                int32_t next)
+{
+    const char *text = w->style->variant ? "\" string=\"true\">" : "\">";
+    const char *json = w->style->variant ? "\" string=\"false\">" : "\">";
+    if (eng_speech_is_free_string(schema))
+        return put(w, text, until(w, MARK_VALUE_END, false, next));
+    int32_t end = put_mark(w, MARK_VALUE_END, next);
+    int32_t node = put(w, json, gr_schema(w->b, with_definitions(w, schema, all), end));
+    return plain_values(w, schema, text, end, node);
 }
 
 static int32_t put_parameter(struct writer *w, const char *key, const json_t *schema,
                              const json_t *all, int32_t next)
 {
-    next = put_value(w, schema, all, maybe(w, "\n", next));
+    next = maybe(w, "\n", next);
+    if (w->style->way == ENG_SPEECH_INVOKE)
+        return put_mark(w, MARK_KEY, put(w, key, put_invoke_value(w, schema, all, next)));
+    next = put_value(w, schema, all, next);
     if (w->style->way == ENG_SPEECH_QWEN_XML)
         return put_mark(w, MARK_KEY, put(w, key, put(w, ">", next)));
     next = maybe(w, "\n", put_mark(w, MARK_VALUE, next));
@@ -288,6 +311,13 @@ static int32_t glm_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, t->name, next);
 }
 
+static int32_t invoke_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    next = put_mark(w, MARK_FUNCTION_END, maybe(w, "\n", next));
+    next = put(w, "\">", maybe(w, "\n", put_parameters(w, t, next)));
+    return put(w, t->name, next);
+}
+
 /* What stands one by one has to be told apart, and to be named. */
 static int check_parameters(struct writer *w, const struct tool *t)
 {
@@ -310,6 +340,9 @@ static int check_parameters(struct writer *w, const struct tool *t)
             return fail(w, KN_EUNSUPPORTED, t->name,
                         "this model cannot write a parameter whose name is empty, longer than 256 "
                         "bytes or holds < or >");
+        if (w->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
+            return fail(w, KN_EUNSUPPORTED, t->name,
+                        "this model cannot write a parameter whose name holds a quotation mark");
         for (const char *p = key; *p; p++)
             if ((uint8_t)*p < ' ')
                 return fail(w, KN_EUNSUPPORTED, t->name, "a parameter's name is no text");
@@ -336,6 +369,10 @@ static int32_t calls_after(struct writer *w, enum mark m)
         if (m == MARK_FUNCTION)
             return any_tool(w, xml_function, maybe(w, "\n", put_mark(w, MARK_CALL_END, GR_END)));
         return repeat(w, "\n", MARK_CALL, xml_call, GR_END);
+    case ENG_SPEECH_INVOKE: {
+        int32_t calls = repeat(w, "", MARK_FUNCTION, invoke_call, put_mark(w, MARK_CALLS_END, GR_END));
+        return m == MARK_FUNCTION ? calls : maybe(w, "\n", put_mark(w, MARK_FUNCTION, calls));
+    }
     case ENG_SPEECH_LLAMA:
         return repeat(w, "; ", MARK_COUNT, llama_object, GR_END);
     case ENG_SPEECH_MISTRAL:
@@ -471,7 +508,8 @@ static int add_tool(struct writer *w, const json_t *entry)
     if (!type || strcmp(type, "object"))
         return fail(w, KN_EINVAL, t->name, "the type of \"parameters\" has to be \"object\"");
     w->n_tool++;
-    if (w->style->way == ENG_SPEECH_QWEN_XML || w->style->way == ENG_SPEECH_GLM)
+    if (w->style->way == ENG_SPEECH_QWEN_XML || w->style->way == ENG_SPEECH_GLM ||
+        w->style->way == ENG_SPEECH_INVOKE)
         return check_parameters(w, t);
     return 0;
 }

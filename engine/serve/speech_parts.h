@@ -144,6 +144,7 @@ struct eng_speech {
     bool listed;                                                    /* the object is an item */
     bool any_call;             /* since the mark that opens calls */
     bool first_key;            /* no argument was told yet */
+    enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* of the value, where it is said beside it */
     bool free_string;          /* the value is text as it stands */
     bool first_line, line_end; /* of it: nothing was there yet; a line end is held back */
 };
@@ -168,7 +169,7 @@ void eng_call_finish(struct eng_speech *s);
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* Values as they stand: GLM and Qwen's XML.  speech_value.c */
+/* Values as they stand: GLM's, Qwen's XML and <invoke>.  speech_value.c */
 void eng_value_open(struct eng_speech *s);
 void eng_value_byte(struct eng_speech *s, uint8_t c);
 void eng_value_close(struct eng_speech *s);

@@ -11,6 +11,14 @@
 #define BAR "\xEF\xBD\x9C" /* U+FF5C, a wide | */
 #define LOW "\xE2\x96\x81" /* U+2581, a low block in place of a space */
 #define DEEPSEEK(name) "<" BAR name BAR ">"
+#define DSML BAR "DSML" BAR
+#define INVOKE(open, close, calls)                                                                 \
+    {[MARK_CALLS] = "<" calls,                                                                     \
+     [MARK_CALLS_END] = "</" calls,                                                                \
+     [MARK_FUNCTION] = open "invoke name=\"",                                                      \
+     [MARK_FUNCTION_END] = close "invoke>",                                                        \
+     [MARK_KEY] = open "parameter name=\"",                                                        \
+     [MARK_VALUE_END] = close "parameter>"}
 
 struct known {
     enum eng_speech_way way;
@@ -48,6 +56,10 @@ static const struct known known[] = {
       [MARK_CALL] = "<|tool_call_begin|>",
       [MARK_CALL_END] = "<|tool_call_end|>",
       [MARK_SEPARATOR] = "<|tool_call_argument_begin|>"}},
+    /* the variant, DSML: each parameter says whether it is a string */
+    {ENG_SPEECH_INVOKE, {DSML, "function_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>")},
+    {ENG_SPEECH_INVOKE, {DSML, "tool_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>")},
+    {ENG_SPEECH_INVOKE, {"<minimax:tool_call>", "<invoke name="}, DSML, INVOKE("<", "</", "minimax:tool_call>")},
     {ENG_SPEECH_GLM,
      {"<arg_key>", "<arg_value>"},
      NULL,

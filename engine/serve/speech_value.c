@@ -309,7 +309,8 @@ void eng_value_open(struct eng_speech *s)
     s->line_end = false;
     s->value.n = 0;
     s->json = (struct json_scan){0};
-    s->free_string = eng_speech_is_free_string(parameter(s));
+    s->free_string = s->kind == KIND_STRING ||
+                     (s->kind == KIND_UNSAID && eng_speech_is_free_string(parameter(s)));
     if (s->free_string)
         tell(s, "\"");
 }

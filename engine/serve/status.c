@@ -156,7 +156,7 @@ static double per_s(uint64_t from, uint64_t to, double s)
 }
 
 static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
-                        const struct eng_server *s, struct eng_bytes *out)
+                        struct eng_bytes *out)
 {
     const struct eng_stats *e = &v->engine, *was = r->n ? &r->at[0].engine : e;
     const struct off_stats *o = &v->store, *before = r->n ? &r->at[0].store : o;
@@ -169,13 +169,18 @@ static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
         "\"rows_per_pass\":%.3f,\"disk_Bps\":%.0f,\"disk_limit_Bps\":%.0f,\"stall\":%.4f}",
         per_s(was->n_token, e->n_token, sec), per_s(was->n_prompt_token, e->n_prompt_token, sec),
         per_s(was->n_pass, e->n_pass, sec), (double)(e->n_row - was->n_row) * per_pass,
-        per_s(before->read_bytes, o->read_bytes, sec), s->opt.disk_Bps,
+        per_s(before->read_bytes, o->read_bytes, sec), v->disk_Bps,
         per_s(before->stall_ns, o->stall_ns, sec) * 1e-9);
     eng_bytes_text(out, ",\"draft\":{\"explain\":");
     eng_bytes_quote(out, v->explain, strlen(v->explain));
-    eng_bytes_format(out, ",\"drafted_per_s\":%.3f,\"kept_per_s\":%.3f}",
+    eng_bytes_format(out,
+                     ",\"drafted_per_s\":%.3f,\"kept_per_s\":%.3f,\"early_Bps\":%.0f,"
+                     "\"hidden_Bps\":%.0f,\"wasted_Bps\":%.0f}",
                      per_s(was->n_draft, e->n_draft, sec),
-                     per_s(was->n_draft_kept, e->n_draft_kept, sec));
+                     per_s(was->n_draft_kept, e->n_draft_kept, sec),
+                     per_s(before->early_bytes, o->early_bytes, sec),
+                     per_s(before->early_used_bytes, o->early_used_bytes, sec),
+                     per_s(before->early_wasted_bytes, o->early_wasted_bytes, sec));
     eng_bytes_format(out,
                      ",\"experts\":{\"total\":%llu,\"slots\":%llu,\"empty\":%llu,\"hit_rate\":%.4f,"
                      "\"distinct_per_layer\":%.3f",
@@ -222,11 +227,11 @@ static void write_memory(struct eng_server *s, const struct eng_hub_view *v, str
                      "\"kv_blocks_used\":%d",
                      v->budget_bytes, eng_memory_used(), v->engine.n_kv_block, v->engine.n_kv_used);
     if (eng_hub_state(s->hub) == ENG_HUB_READY) {
-        const struct eng_split *m = eng_memory(eng_hub_engine(s->hub));
+        const struct eng_split *m = &v->split;
         eng_bytes_format(out,
                          ",\"split\":{\"fixed\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,"
-                         "\"experts\":%zu,\"spare\":%zu}",
-                         m->fixed, m->dense, m->step, m->kv, m->expert, m->spare);
+                         "\"states\":%zu,\"experts\":%zu,\"spare\":%zu}",
+                         m->fixed, m->dense, m->step, m->kv, m->state, m->expert, m->spare);
     }
     eng_bytes_text(out, "}");
 }
@@ -271,7 +276,7 @@ static void write_status(struct eng_server *s, struct eng_bytes *out)
         out, ",\"batch\":{\"running\":%d,\"waiting\":%d,\"parallel\":%d,\"queue\":%d,\"n_ctx\":%d}",
         v.n_job ? e->n_running : 0, v.n_job ? kn_max(0, v.n_job - e->n_running) : 0, v.n_parallel,
         s->opt.n_queue, v.n_ctx);
-    write_rates(&s->rates, &v, s, out);
+    write_rates(&s->rates, &v, out);
     write_spots(s, out);
     eng_bytes_text(out, "}");
     write_memory(s, &v, out);
@@ -335,5 +340,5 @@ void srv_status_tick(struct eng_server *s, uint64_t now)
 void srv_status_end(struct eng_server *s)
 {
     while (s->n_watcher)
-        eng_http_end(s->watcher[--s->n_watcher]);
+        eng_http_end(s->watcher[--s->n_watcher], NULL, 0);
 }

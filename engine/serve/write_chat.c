@@ -18,7 +18,9 @@ static void begin_chunk(struct eng_reply *r, const struct eng_choice *c)
     eng_bytes_add(out, r->head.data, r->head.n);
     if (!r->n_event++)
         eng_bytes_format(out, ",\"seed\":%lld", (long long)r->ask->sampling.seed);
-    eng_bytes_format(out, ",\"choices\":[{\"index\":%d,\"delta\":{", c->index);
+    eng_bytes_text(out, ",\"choices\":[{\"index\":");
+    eng_bytes_int(out, c->index);
+    eng_bytes_text(out, ",\"delta\":{");
 }
 
 /* After the delta's members. */
@@ -181,7 +183,9 @@ static void chat_body(struct eng_reply *r)
         }
         eng_bytes_format(out, ",\"finish_reason\":\"%s\"}", finish[c->end]);
     }
-    eng_bytes_text(out, "],");
+    eng_bytes_text(out, "]");
+    eng_write_given(out, r, &r->choice[0]);
+    eng_bytes_text(out, ",");
     eng_write_usage(out, r);
     eng_bytes_text(out, "}");
 }

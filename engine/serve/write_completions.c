@@ -33,15 +33,14 @@ static bool same_text(const struct eng_vocab *v, int32_t a, int32_t b)
 }
 
 /* The likeliest ones and the chosen one, no name twice. */
-static void write_top(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
-                      int i)
+static void write_top(struct eng_bytes *out, const struct eng_vocab *v, const struct spec_top *top,
+                      int n_top, int32_t token, float logprob)
 {
-    const struct eng_vocab *v = r->desk->vocab;
-    int n_top = r->ask->n_top, n = 0;
+    int n = 0;
     struct spec_top all[ENG_TOP + 1];
-    for (int k = 0; k < n_top && c->top[i * n_top + k].token != ENG_NO_TOKEN; k++)
-        all[n++] = c->top[i * n_top + k];
-    all[n++] = (struct spec_top){c->entry[i].token, c->entry[i].logprob};
+    for (int k = 0; k < n_top && top[k].token != ENG_NO_TOKEN; k++)
+        all[n++] = top[k];
+    all[n++] = (struct spec_top){token, logprob};
     eng_bytes_text(out, "{");
     for (int k = 0; k < n; k++) {
         int first = 0;
@@ -57,33 +56,98 @@ static void write_top(struct eng_bytes *out, const struct eng_reply *r, const st
     eng_bytes_text(out, "}");
 }
 
-static void write_logprobs(struct eng_bytes *out, const struct eng_reply *r,
-                           const struct eng_choice *c, int first, int last)
+/* The tokens that a list is of: those of an echoed prompt, then [first, last) of the choice's. */
+struct listed {
+    const struct eng_reply *r;
+    const struct eng_choice *c;
+    const struct eng_ids *prompt;
+    int n_prompt, first, n; /* n: with those of the prompt */
+    size_t prompt_char;     /* of the prompt's text */
+};
+
+static int32_t listed_token(const struct listed *l, int i)
 {
-    if (!r->ask->logprobs || first == last) {
-        eng_bytes_text(out, r->ask->logprobs ? "{\"tokens\":[],\"token_logprobs\":[],"
-                                               "\"top_logprobs\":[],\"text_offset\":[]}"
-                                             : "null");
+    return i < l->n_prompt ? l->prompt->id[i] : l->c->entry[l->first + i - l->n_prompt].token;
+}
+
+/* Of the very first of a prompt nothing can be said. */
+static bool is_untold(const struct listed *l, int i)
+{
+    return i < l->n_prompt && (i == 0 || i >= l->c->n_given);
+}
+
+static void write_listed_logprob(struct eng_bytes *out, const struct listed *l, int i)
+{
+    if (is_untold(l, i))
+        eng_bytes_text(out, "null");
+    else
+        eng_write_number(out, i < l->n_prompt
+                                  ? l->c->given[i].logprob
+                                  : l->c->entry[l->first + i - l->n_prompt].logprob);
+}
+
+static void write_listed_top(struct eng_bytes *out, const struct listed *l, int i)
+{
+    int n_top = l->r->ask->n_top, at = l->first + i - l->n_prompt;
+    const struct eng_vocab *v = l->r->desk->vocab;
+    if (is_untold(l, i))
+        eng_bytes_text(out, "null");
+    else if (i < l->n_prompt)
+        write_top(out, v, l->c->given[i].top, kn_min(n_top, l->c->given[i].n_top), listed_token(l, i),
+                  l->c->given[i].logprob);
+    else
+        write_top(out, v, l->c->top + (size_t)at * (size_t)n_top, n_top, listed_token(l, i),
+                  l->c->entry[at].logprob);
+}
+
+static size_t count_characters(const char *p, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += ((uint8_t)p[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* Where each begins in the text; what is no text, as the token that a prompt begins with, takes none. */
+static void write_offsets(struct eng_bytes *out, const struct listed *l)
+{
+    const struct eng_vocab *v = l->r->desk->vocab;
+    size_t at = 0;
+    for (int i = 0; i < l->n; i++) {
+        size_t own = i < l->n_prompt ? at : l->prompt_char + l->c->entry[l->first + i - l->n_prompt].at_char;
+        eng_bytes_text(out, i ? "," : "[");
+        eng_bytes_int(out, (int64_t)own);
+        struct moe_string s = eng_vocab_text(v, listed_token(l, i));
+        if (eng_vocab_type(v, listed_token(l, i)) != ENG_TOKEN_CONTROL)
+            at += count_characters(s.data, s.n);
+    }
+}
+
+static void write_logprobs(struct eng_bytes *out, const struct listed *l)
+{
+    if (!l->r->ask->logprobs || !l->n) {
+        eng_bytes_text(out, l->r->ask->logprobs ? "{\"tokens\":[],\"token_logprobs\":[],"
+                                                  "\"top_logprobs\":[],\"text_offset\":[]}"
+                                                : "null");
         return;
     }
     eng_bytes_text(out, "{\"tokens\":");
-    for (int i = first; i < last; i++) {
-        eng_bytes_text(out, i > first ? "," : "[");
-        write_name(out, r->desk->vocab, c->entry[i].token);
+    for (int i = 0; i < l->n; i++) {
+        eng_bytes_text(out, i ? "," : "[");
+        write_name(out, l->r->desk->vocab, listed_token(l, i));
     }
     eng_bytes_text(out, "],\"token_logprobs\":");
-    for (int i = first; i < last; i++) {
-        eng_bytes_text(out, i > first ? "," : "[");
-        eng_write_number(out, c->entry[i].logprob);
+    for (int i = 0; i < l->n; i++) {
+        eng_bytes_text(out, i ? "," : "[");
+        write_listed_logprob(out, l, i);
     }
     eng_bytes_text(out, "],\"top_logprobs\":");
-    for (int i = first; i < last; i++) {
-        eng_bytes_text(out, i > first ? "," : "[");
-        write_top(out, r, c, i);
+    for (int i = 0; i < l->n; i++) {
+        eng_bytes_text(out, i ? "," : "[");
+        write_listed_top(out, l, i);
     }
     eng_bytes_text(out, "],\"text_offset\":");
-    for (int i = first; i < last; i++)
-        eng_bytes_format(out, "%s%zu", i > first ? "," : "[", c->entry[i].at_char);
+    write_offsets(out, l);
     eng_bytes_text(out, "]}");
 }
 
@@ -109,14 +173,25 @@ static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const s
     }
 }
 
+/* n_prompt: of the text's bytes, those that are the prompt's, if its tokens are listed as well. */
 static void write_choice(struct eng_reply *r, const struct eng_choice *c, const char *text,
-                         size_t n, int first, int last)
+                         size_t n, int first, int last, size_t n_prompt)
 {
     struct eng_bytes *out = &r->out;
-    eng_bytes_format(out, "{\"index\":%d,\"text\":", c->index);
+    const struct eng_ids *prompt = &r->ask->prompt[c->index / r->ask->n_each];
+    struct listed l = {.r = r, .c = c, .prompt = prompt, .first = first, .n = last - first};
+    if (n_prompt && r->ask->logprobs) {
+        l.n_prompt = (int)prompt->n;
+        l.n += l.n_prompt;
+        l.prompt_char = count_characters(text, n_prompt);
+    }
+    eng_bytes_text(out, "{\"index\":");
+    eng_bytes_int(out, c->index);
+    eng_bytes_text(out, ",\"text\":");
     eng_bytes_quote(out, text, n);
     eng_bytes_text(out, ",\"logprobs\":");
-    write_logprobs(out, r, c, first, last);
+    write_logprobs(out, &l);
+    eng_write_given(out, r, c);
     if (c->end)
         eng_bytes_format(out, ",\"finish_reason\":\"%s\"}", finish[c->end]);
     else
@@ -137,7 +212,7 @@ static void write_chunk(struct eng_reply *r, const struct eng_choice *c, const c
 {
     eng_bytes_text(&r->out, "data: ");
     write_object(r);
-    write_choice(r, c, text, n, first, last);
+    write_choice(r, c, text, n, first, last, 0);
     eng_bytes_text(&r->out, r->ask->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
@@ -196,10 +271,11 @@ static void completions_body(struct eng_reply *r)
         const struct eng_choice *c = &r->choice[i];
         if (r->ask->echo)
             add_prompt(&text, r, c);
+        size_t n_prompt = text.n;
         for (int k = 0; k < c->n_part; k++)
             eng_bytes_add(&text, c->part[k].text.data, c->part[k].text.n);
         eng_bytes_text(&r->out, i ? "," : "");
-        write_choice(r, c, text.data, text.n, 0, c->n_told);
+        write_choice(r, c, text.data, text.n, 0, c->n_told, n_prompt);
         r->out.failed |= text.failed;
         eng_bytes_free(&text);
     }

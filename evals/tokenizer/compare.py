@@ -27,6 +27,24 @@ O200K = "|".join([
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+TEKKEN = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+# as tokenization_kimi.py has it
+KIMI = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+          r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+SEED = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+BAILING = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+           r"|\s+(?!\S)|\s+")
+DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 LATIN = ("A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293"
          "\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c"
@@ -65,7 +83,16 @@ PRE = {
         split(r"\s+$"), split(CJK), pre.Digits(True), BYTES]),
     "deepseek-coder": pre.Sequence([split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"),
                                     split(CJK), pre.Digits(True), BYTES]),
+    "deepseek-v3": pre.Sequence([split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+                                 split(DEEPSEEK3), BYTES]),
+    "glm4": pre.Sequence([split(WORDS % "{1,3}"), BYTES]),
+    "tekken": pre.Sequence([split(TEKKEN), BYTES]),
+    "kimi-k2": pre.Sequence([split(KIMI), BYTES]),
+    "qwen35": pre.Sequence([split(QWEN35), BYTES]),
+    "seed-coder": pre.Sequence([split(SEED), BYTES]),
+    "bailingmoe": pre.Sequence([split(BAILING), BYTES]),
 }
+WHOLE_WORDS = ("llama-bpe", "tekken", "kimi-k2")    # a token needs no merges
 
 # ---- random strings ----------------------------------------------------------------------------
 
@@ -125,6 +152,16 @@ def strings(seed, count, extra=()):
     rng = random.Random(seed)
     return ["".join(run(rng, extra) for _ in range(rng.randint(1, 8))) for _ in range(count)]
 
+# One of each kind that a pattern tells from others, in any order: Chinese letters, marks, numbers and
+# signs (U+3005, U+16FF0, U+3007, U+2E80), large, small, neither and title case, marks, digits, blanks.
+KINDS = ("aZ\u01c5\u00e9\u4e2d\u3005\u3007\u3021\u2e80\U00016ff0\u3042\u30ab\u30fc\uac00\u0e01\u02b0\u0301\u0903\u20dd"
+         "19\u00b2\u0661 \u00a0\u3000\t\n\r'.,!/$+_-\u3002\u20ac\u2192\u200d\u0000\u001b")
+
+
+def mixtures(seed, count):
+    rng = random.Random(seed)
+    return ["".join(rng.choices(KINDS, k=rng.randint(1, 20))) for _ in range(count)]
+
 # ---- vocabularies ------------------------------------------------------------------------------
 
 
@@ -152,7 +189,7 @@ def hf_from(meta):
     types = meta.get("token_type") or [1] * len(meta["tokens"])
     vocab = {t: i for i, t in enumerate(meta["tokens"])}
     bpe = models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in meta["merges"]],
-                     ignore_merges=meta["pre"] == "llama-bpe")
+                     ignore_merges=meta["pre"] in WHOLE_WORDS)
     hf = Tokenizer(bpe)
     hf.pre_tokenizer = PRE[meta["pre"]]
     special = [t for t, k in zip(meta["tokens"], types) if k == 3]
@@ -219,7 +256,7 @@ def compare(many, path, count, seed):
     bpe = meta["model"] == "gpt2"
     name = meta["pre"] if bpe else "sentencepiece"
     reference, special = hf_from(meta) if bpe else (spm_from(meta), [])
-    texts = strings(seed, count, special)
+    texts = strings(seed, count - count // 4, special) + mixtures(seed + 3, count // 4)
     if bpe:
         want = [e.ids for e in reference.encode_batch(texts, add_special_tokens=False)]
     else:

@@ -13,10 +13,12 @@
  *   sleepers  how many may be in futex_wait; seq_cst with serial, so that no wake-up is lost */
 #include "kernels/internal.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +29,7 @@
 #endif
 
 #define HURRY_SLICE_NS 100000           /* the shortest there is: a thread with less to do goes first */
+#define GIVE_WAY 10                     /* of nice */
 #define SPIN_NS 200000                  /* then sleep: a step's own gaps are shorter */
 
 struct worker {
@@ -77,6 +80,15 @@ void kn_thread_hurry(void)
         a.runtime_ns = HURRY_SLICE_NS;
         (void)syscall(SYS_sched_setattr, 0, &a, 0);
     }
+}
+
+/* Ten steps are a tenth of the time when both want all of it. */
+void kn_thread_give_way(void)
+{
+    errno = 0;
+    int now = getpriority(PRIO_PROCESS, 0);     /* of this thread, as Linux has it */
+    if (!errno)
+        (void)setpriority(PRIO_PROCESS, 0, now + GIVE_WAY < 19 ? now + GIVE_WAY : 19);
 }
 
 static void work(struct kn_team *t, int thread)

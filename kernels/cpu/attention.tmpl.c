@@ -31,10 +31,10 @@ struct heads { float most[GROUP], sum[GROUP]; };         /* what the outputs are
  * their product is -0, which leaves every accumulator as it is, even one that holds -0. */
 struct work {
     const struct kn_attend *a;
-    int n_q, d_pad;                                      /* heads, padded d_head */
+    int n_q, d_pad, v_pad;                               /* heads, padded d_key and d_value */
     int lo, hi;                                          /* what is seen of this chunk, of 0..64 */
     bool first;                                          /* chunk */
-    float *out;                                          /* [n_q][d_head] */
+    float *out;                                          /* [n_q][d_value] */
     const float *sink;                                   /* [n_q] or NULL */
     struct heads so_far, chunk;                          /* of all chunks, of this one */
     float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
@@ -42,7 +42,7 @@ struct work {
     _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
     _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
     _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
-    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];     /* [n_q][d_pad] outputs so far */
+    _Alignas(64) float total[GROUP * KN_MAX_D_HEAD];     /* [n_q][v_pad] outputs so far */
 };
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -59,17 +59,22 @@ static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUN
                (size_t)(hi - split) * sizeof *slot);
 }
 
-KN_INLINE size_t row_at(const struct work *w, int32_t slot)
+KN_INLINE size_t key_at(const struct work *w, int32_t slot)
 {
-    return (size_t)slot * (size_t)w->a->d_head;
+    return (size_t)slot * (size_t)w->a->k_step;
+}
+
+KN_INLINE size_t value_at(const struct work *w, int32_t slot)
+{
+    return (size_t)slot * (size_t)w->a->v_step;
 }
 
 /* Asks for n values that are due later; spread over the arithmetic, which many would hold up. */
 KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
-    size_t value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
-    const char *p = (const char *)rows + at * value;
-    for (size_t i = 0; i < (size_t)n * value; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+    int value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
+    const char *p = (const char *)rows + at * (size_t)value;
+    for (int i = 0; i < n * value; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
 /* Values i.. of a row, as many as fit a register or as there are. */
@@ -87,16 +92,16 @@ KN_INLINE vf load_kv(const void *rows, size_t i, int n, enum kn_kv kv)
 KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 {
     const void *k = w->a->k;
-    int d_head = w->a->d_head, d_pad = w->d_pad;
+    int d_key = w->a->d_key, d_pad = w->d_pad;
     float *to = w->key + lo % TILE * d_pad;
     for (int p = lo; p < hi; p++, to += d_pad) {
-        size_t at = row_at(w, w->slot[p]);
+        size_t at = key_at(w, w->slot[p]);
         int d = 0;
-        for (; d + 64 <= d_head; d += 64)
+        for (; d + 64 <= d_key; d += 64)
             for (int i = d; i < d + 64; i += KN_LANES)
                 vf_store(to + i, load_kv(k, at + (size_t)i, KN_LANES, kv));
-        for (; d < d_head; d += KN_LANES)
-            vf_store(to + d, load_kv(k, at + (size_t)d, d_head - d, kv));
+        for (; d < d_key; d += KN_LANES)
+            vf_store(to + d, load_kv(k, at + (size_t)d, d_key - d, kv));
     }
 }
 
@@ -128,14 +133,15 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
 
 /* On the way the values of every fourth position are asked for, in four places of memory at once:
  * that keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one
- * head). */
+ * head). Values that are a part of their keys are there already. */
 KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
+    bool own_values = w->a->v != w->a->k;
     for (int h = 0; h < w->n_q; h++) {
         const float *q = w->q + h * d_pad;
-        for (int p = tile + 4 * h; p < KN_CHUNK; p += 4 * w->n_q)
-            ask(w->a->v, row_at(w, w->slot[p]), w->a->d_head, w->a->kv);
+        for (int p = tile + 4 * h; own_values && p < KN_CHUNK; p += 4 * w->n_q)
+            ask(w->a->v, value_at(w, w->slot[p]), w->a->d_value, w->a->kv);
         for (int p = 0; p < TILE; p += KN_LANES) {
             vf quad[4];
             for (int k = 0; k < 4; k++) quad[k] = dot_quads(q, w->key + (p + k) * d_pad, d_pad);
@@ -210,25 +216,30 @@ static void merge_heads(struct work *w)
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg,
                           int n_last)
 {
-    const float(*e)[KN_CHUNK] = w->e + h0;
+    const float *e = w->e[h0];                           /* [n_head][KN_CHUNK] */
     vf acc[MOST_HEADS][MOST_REGS], v[MOST_REGS];
     for (int h = 0; h < n_head; h++)
         for (int j = 0; j < n_reg; j++) acc[h][j] = vf_zero();
 
     for (int p = w->lo; p < w->hi; p++) {
-        size_t at = row_at(w, w->slot[p]) + (size_t)d;
-        if (h0 == 0) ask(w->a->k, row_at(w, w->next[p]) + (size_t)d, n_reg * KN_LANES, kv);
+        size_t at = value_at(w, w->slot[p]) + (size_t)d;
+        if (h0 == 0) {
+            size_t next = key_at(w, w->next[p]);
+            ask(w->a->k, next + (size_t)d, n_reg * KN_LANES, kv);
+            if (d == 0) ask(w->a->k, next + (size_t)w->a->d_value, w->a->d_key - w->a->d_value, kv);
+        }
         for (int j = 0; j < n_reg; j++) {
             int n = j + 1 < n_reg ? KN_LANES : n_last;
             v[j] = load_kv(w->a->v, at + (size_t)(j * KN_LANES), n, kv);
         }
         for (int h = 0; h < n_head; h++)
-            for (int j = 0; j < n_reg; j++) acc[h][j] = vf_fma(vf_set1(e[h][p]), v[j], acc[h][j]);
+            for (int j = 0; j < n_reg; j++)
+                acc[h][j] = vf_fma(vf_set1(e[h * KN_CHUNK + p]), v[j], acc[h][j]);
     }
     for (int h = 0; h < n_head; h++) {
         vf keep = vf_set1(w->keep[h0 + h]), take = vf_set1(w->take[h0 + h]);
         for (int j = 0; j < n_reg; j++) {
-            float *total = w->total + (h0 + h) * w->d_pad + d + j * KN_LANES;
+            float *total = w->total + (h0 + h) * w->v_pad + d + j * KN_LANES;
             if (!w->first) acc[h][j] = vf_fma(acc[h][j], take, vf_mul(vf_load(total), keep));
             vf_store(total, acc[h][j]);
         }
@@ -237,10 +248,10 @@ KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_he
 
 KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n_reg)
 {
-    int d = 0, d_head = w->a->d_head, step = n_reg * KN_LANES;
-    for (; d + step <= d_head; d += step) add_values(w, h, d, kv, n_head, n_reg, KN_LANES);
-    for (; d + KN_LANES <= d_head; d += KN_LANES) add_values(w, h, d, kv, n_head, 1, KN_LANES);
-    if (d < d_head) add_values(w, h, d, kv, n_head, 1, d_head - d);
+    int d = 0, d_value = w->a->d_value, step = n_reg * KN_LANES;
+    for (; d + step <= d_value; d += step) add_values(w, h, d, kv, n_head, n_reg, KN_LANES);
+    for (; d + KN_LANES <= d_value; d += KN_LANES) add_values(w, h, d, kv, n_head, 1, KN_LANES);
+    if (d < d_value) add_values(w, h, d, kv, n_head, 1, d_value - d);
 }
 
 #if KN_LANES == 16
@@ -298,8 +309,8 @@ static void attend_group(struct work *w, const float *q)
     const struct kn_attend *a = w->a;
     for (int h = 0; h < w->n_q; h++) {
         float *to = w->q + h * w->d_pad;
-        memcpy(to, q + h * a->d_head, (size_t)a->d_head * sizeof *q);
-        for (int d = a->d_head; d < w->d_pad; d++) to[d] = -0.0f;
+        memcpy(to, q + h * a->d_key, (size_t)a->d_key * sizeof *q);
+        for (int d = a->d_key; d < w->d_pad; d++) to[d] = -0.0f;
     }
     for (int lo = a->first; lo <= a->last;) {
         int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
@@ -309,27 +320,29 @@ static void attend_group(struct work *w, const float *q)
     for (int h = 0; h < w->n_q; h++) {
         float keep;
         vf sum = vf_set1(total_sum(w, h, &keep)), by = vf_set1(keep);
-        const float *total = w->total + h * w->d_pad;
-        for (int d = 0; d < a->d_head; d += KN_LANES)
-            store_some(w->out + h * a->d_head + d, vf_div(vf_mul(vf_load(total + d), by), sum),
-                       a->d_head - d);
+        const float *total = w->total + h * w->v_pad;
+        for (int d = 0; d < a->d_value; d += KN_LANES)
+            store_some(w->out + h * a->d_value + d, vf_div(vf_mul(vf_load(total + d), by), sum),
+                       a->d_value - d);
     }
 }
 
 void KN_FN(kn_attend)(const struct kn_attend *a)
 {
-    kn_assert(a->n_q <= KN_MAX_Q && a->d_head <= KN_MAX_D_HEAD && a->first <= a->last);
+    kn_assert(a->n_q <= KN_MAX_Q && a->d_key <= KN_MAX_D_HEAD && a->d_value <= KN_MAX_D_HEAD &&
+              a->first <= a->last);
     struct work w;
     w.a = a;
-    w.d_pad = (int)kn_align_up((size_t)a->d_head, 64);
+    w.d_pad = (int)kn_align_up((size_t)a->d_key, 64);
+    w.v_pad = (int)kn_align_up((size_t)a->d_value, 64);
     memset(&w.chunk, 0, sizeof w.chunk);                 /* the heads there are not */
     memset(w.take, 0, sizeof w.take);
     memset(w.keep, 0, sizeof w.keep);
     memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);
     for (int h = 0; h < a->n_q; h += GROUP) {
         w.n_q = kn_min(GROUP, a->n_q - h);
-        w.out = a->out + h * a->d_head;
+        w.out = a->out + h * a->d_value;
         w.sink = a->sink ? a->sink + h : NULL;
-        attend_group(&w, a->q + h * a->d_head);
+        attend_group(&w, a->q + h * a->d_key);
     }
 }

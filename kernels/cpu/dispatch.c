@@ -13,10 +13,13 @@
         .encode     = kn_encode_##name,     \
         .repack     = kn_repack_##name,     \
         .attend     = kn_attend_##name,     \
+        .delta      = kn_delta_##name,      \
+        .conv       = kn_conv_##name,       \
         .rms_norm   = kn_rms_norm_##name,   \
         .rope       = kn_rope_##name,       \
         .swiglu     = kn_swiglu_##name,     \
         .swiglu_clamped = kn_swiglu_clamped_##name, \
+        .gate       = kn_gate_##name,       \
         .softmax    = kn_softmax_##name,    \
         .add        = kn_add_##name,        \
         .add_scaled = kn_add_scaled_##name, \

@@ -35,7 +35,7 @@ void KN_FN(kn_probe_mac)(long n)
     for (long k = 0; k < n; k += 12 * KN_LANES * 4) {
 #pragma GCC unroll 12
         for (int i = 0; i < 12; i++) {
-            chain[i] = dot_codes(chain[i], x, x);
+            chain[i] = dot_codes(chain[i], x, x, 15);
             __asm__ volatile("" : "+v"(chain[i]));
         }
     }

@@ -1,5 +1,5 @@
-/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums and attention are, in plain
- * C.
+/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums, attention and the delta rule
+ * are, in plain C.
  *
  * This file is the specification: every other body of these operations (cpu/vector.tmpl.c,
  * cpu/attention.tmpl.c, cuda/) gives the same bits, and the tests compare them with memcmp.  So the
@@ -72,6 +72,20 @@ void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, f
     }
 }
 
+void kn_gate_scalar(float *x, const float *by, int n)
+{
+    for (int i = 0; i < n; i++) x[i] = x[i] / (1.0f + kn_expf(-by[i]));
+}
+
+void kn_conv_scalar(const float *const *x, const float *w, int n_tap, int n, float *y)
+{
+    for (int i = 0; i < n; i++) {
+        float sum = 0;
+        for (int j = 0; j < n_tap; j++) sum = fmaf(w[(size_t)j * (size_t)n + (size_t)i], x[j][i], sum);
+        y[i] = sum / (1.0f + kn_expf(-sum));
+    }
+}
+
 void kn_add_scalar(float *x, const float *y, int n)
 {
     for (int i = 0; i < n; i++) x[i] = x[i] + y[i];
@@ -110,14 +124,17 @@ void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
     for (int i = 0; i < n; i++) half[i] = kn_f32_to_f16(x[i]);
 }
 
-/* Position p's key or value as floats. */
-static void load_row(const struct kn_attend *a, const void *rows, int p, float *x /* [d_head] */)
+/* The n values at `at` as floats. */
+static void load_row(enum kn_kv kv, const void *rows, size_t at, int n, float *x)
 {
-    int slot = p < a->n_base ? a->base[p] : a->tail[p - a->n_base];
-    size_t at = (size_t)slot * (size_t)a->d_head;
-    for (int i = 0; i < a->d_head; i++)
-        x[i] = a->kv == KN_KV_F32 ? ((const float *)rows)[at + (size_t)i]
-                                  : kn_f16_to_f32(((const uint16_t *)rows)[at + (size_t)i]);
+    for (int i = 0; i < n; i++)
+        x[i] = kv == KN_KV_F32 ? ((const float *)rows)[at + (size_t)i]
+                               : kn_f16_to_f32(((const uint16_t *)rows)[at + (size_t)i]);
+}
+
+static size_t slot_of(const struct kn_attend *a, int p)
+{
+    return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
 }
 
 /* The part of one head's attention that positions lo..hi-1 of one chunk give. */
@@ -129,35 +146,35 @@ static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int 
 
     c->most = -HUGE_VALF;
     for (int p = lo; p < hi; p++) {
-        load_row(a, a->k, p, row);
-        score[p % KN_CHUNK] = a->scale * dot(q, row, a->d_head);
+        load_row(a->kv, a->k, slot_of(a, p) * (size_t)a->k_step, a->d_key, row);
+        score[p % KN_CHUNK] = a->scale * dot(q, row, a->d_key);
         c->most = larger(score[p % KN_CHUNK], c->most);
     }
     memset(c->o, 0, sizeof c->o);
     for (int p = lo; p < hi; p++) {
         float e = weight[p % KN_CHUNK] = kn_expf(score[p % KN_CHUNK] - c->most);
-        load_row(a, a->v, p, row);
-        for (int i = 0; i < a->d_head; i++) c->o[i] = fmaf(e, row[i], c->o[i]);
+        load_row(a->kv, a->v, slot_of(a, p) * (size_t)a->v_step, a->d_value, row);
+        for (int i = 0; i < a->d_value; i++) c->o[i] = fmaf(e, row[i], c->o[i]);
     }
     c->sum = tree_sum(weight);
 }
 
 /* total and part, each relative to its own maximum, become total relative to the larger one. */
-static void merge(struct part *total, const struct part *c, int d_head)
+static void merge(struct part *total, const struct part *c, int d_value)
 {
     float most = larger(c->most, total->most);
     float keep = kn_expf(total->most - most), take = kn_expf(c->most - most);
     total->most = most;
     total->sum = fmaf(c->sum, take, total->sum * keep);
-    for (int i = 0; i < d_head; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
+    for (int i = 0; i < d_value; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
 /* One position more, with that score and no value: it takes its share of the weights. */
-static void add_sink(struct part *total, float sink, int d_head)
+static void add_sink(struct part *total, float sink, int d_value)
 {
     float most = larger(sink, total->most), keep = kn_expf(total->most - most);
     total->sum = fmaf(total->sum, keep, kn_expf(sink - most));
-    for (int i = 0; i < d_head; i++) total->o[i] = total->o[i] * keep;
+    for (int i = 0; i < d_value; i++) total->o[i] = total->o[i] * keep;
 }
 
 /* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it. So a
@@ -168,11 +185,42 @@ void kn_attend_scalar(const struct kn_attend *a)
         struct part total, c;
         for (int lo = a->first; lo <= a->last; ) {
             int hi = kn_min(a->last, lo / KN_CHUNK * KN_CHUNK + KN_CHUNK - 1) + 1;
-            attend_chunk(a, a->q + h * a->d_head, lo, hi, lo == a->first ? &total : &c);
-            if (lo != a->first) merge(&total, &c, a->d_head);
+            attend_chunk(a, a->q + h * a->d_key, lo, hi, lo == a->first ? &total : &c);
+            if (lo != a->first) merge(&total, &c, a->d_value);
             lo = hi;
         }
-        if (a->sink) add_sink(&total, a->sink[h], a->d_head);
-        for (int i = 0; i < a->d_head; i++) a->out[h * a->d_head + i] = total.o[i] / total.sum;
+        if (a->sink) add_sink(&total, a->sink[h], a->d_value);
+        for (int i = 0; i < a->d_value; i++) a->out[h * a->d_value + i] = total.o[i] / total.sum;
+    }
+}
+
+/* ---- the gated delta rule ------------------------------------------------------------------- */
+
+/* The sum over i of x[i] times row i of one column of a tile. */
+static float column_dot(const float *x, const float *column, int d_key)
+{
+    float acc[4] = {0};
+    for (int i = 0; i < d_key; i++) acc[i % 4] = fmaf(x[i], column[i * KN_DELTA_TILE], acc[i % 4]);
+    return (acc[0] + acc[2]) + (acc[1] + acc[3]);
+}
+
+/* Columns beyond d_value go the same way, with a value of 0. */
+static void delta_column(const struct kn_delta *d, const struct kn_delta_row *r, int at, float *column)
+{
+    float v = at < d->d_value ? r->v[at] : 0;
+    float e = r->beta * fmaf(-r->decay, column_dot(r->k, column, d->d_key), v);
+    for (int i = 0; i < d->d_key; i++) {
+        float *s = &column[i * KN_DELTA_TILE];
+        *s = fmaf(r->k[i], e, r->decay * *s);
+    }
+    if (r->out && at < d->d_value) r->out[at] = column_dot(r->q, column, d->d_key);
+}
+
+void kn_delta_scalar(const struct kn_delta *d)
+{
+    for (int at = 0; at < (int)kn_align_up((size_t)d->d_value, KN_DELTA_TILE); at++) {
+        float *tile = d->state + (size_t)(at / KN_DELTA_TILE * KN_DELTA_TILE) * (size_t)d->d_key;
+        for (int r = 0; r < d->n_row; r++)
+            delta_column(d, &d->row[r], at, tile + at % KN_DELTA_TILE);
     }
 }

@@ -80,45 +80,12 @@ void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
 
 /* ---- repack ---------------------------------------------------------------------------------- */
 
-/* Item i of `size` bytes of one row goes to item i * 16 + lane of the panel's field. */
-static uint8_t *scatter(uint8_t *field, int n, int size, int lane, const void *in)
+/* One row's block into a panel's: item i of a field goes to item i * 16 + lane. */
+static void scatter_block(enum kn_format f, uint8_t *p, int lane, const uint8_t *in)
 {
-    for (int i = 0; i < n; i++)
-        memcpy(field + (i * KN_PANEL + lane) * size, (const uint8_t *)in + i * size, (size_t)size);
-    return field + n * KN_PANEL * size;
-}
-
-static void scatter_block(enum kn_format f, uint8_t *p, int lane, const void *in)
-{
-    const struct kn_q8_0 *q8 = in;
-    const struct kn_q4_k *q4 = in;
-    const struct kn_q6_k *q6 = in;
-    const struct kn_mxfp4 *mx = in;
-
-    switch (f) {
-    case KN_Q8_0:
-        p = scatter(p, 1, 2, lane, &q8->d);
-        scatter(p, 8, 4, lane, q8->q);
-        break;
-    case KN_Q4_K:
-        p = scatter(p, 1, 2, lane, &q4->d);
-        p = scatter(p, 1, 2, lane, &q4->dmin);
-        p = scatter(p, 12, 1, lane, q4->sc);
-        scatter(p, 32, 4, lane, q4->q);
-        break;
-    case KN_Q6_K:
-        p = scatter(p, 1, 2, lane, &q6->d);
-        p = scatter(p, 16, 1, lane, q6->sc);
-        p = scatter(p, 32, 4, lane, q6->ql);
-        scatter(p, 16, 4, lane, q6->qh);
-        break;
-    case KN_MXFP4:
-        p = scatter(p, 1, 1, lane, &mx->e);
-        scatter(p, 4, 4, lane, mx->q);
-        break;
-    default:
-        scatter(p, 1, kn_format_info(f)->block_bytes, lane, in);
-    }
+    for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)
+        for (int i = 0; i < w->n; i++)
+            memcpy(p + (i * KN_PANEL + lane) * w->size, in + w->at + i * w->size, w->size);
 }
 
 void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
@@ -173,6 +140,84 @@ static float block_q8_0(const void *w, int lane, const void *x, float acc)
     return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
 }
 
+/* Code k of a block of 32: its nibble, and its fifth bit. */
+static int nibble_of(const uint8_t q[4][16][4], int lane, int k)
+{
+    return q[k % 16 / 4][lane][k % 4] >> k / 16 * 4 & 15;
+}
+
+static int fifth_of(const uint8_t qh[16][4], int lane, int k) { return (qh[lane][k / 8] >> k % 8 & 1) << 4; }
+
+/* acc and d * dx * isum, and then, with a minimum, m * dx * the sum of the activation's codes. */
+static float add_32(uint16_t d, const uint16_t *m, const struct kn_x32 *a, int32_t isum, float acc)
+{
+    acc = fmaf(kn_f16_to_f32(d) * a->d, (float)isum, acc);
+    return m ? fmaf(kn_f16_to_f32(*m) * a->d, (float)(a->sum[0] + a->sum[1]), acc) : acc;
+}
+
+static float block_q4_0(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q4_0_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += (nibble_of(b->q, lane, k) - 8) * a->q[k];
+    return add_32(b->d[lane], NULL, a, isum, acc);
+}
+
+static float block_iq4_nl(const void *w, int lane, const void *x, float acc)
+{
+    static const int8_t value[16] = { KN_IQ4 };
+    const struct kn_q4_0_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += value[nibble_of(b->q, lane, k)] * a->q[k];
+    return add_32(b->d[lane], NULL, a, isum, acc);
+}
+
+static float block_q4_1(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q4_1_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += nibble_of(b->q, lane, k) * a->q[k];
+    return add_32(b->d[lane], &b->m[lane], a, isum, acc);
+}
+
+static float block_q5_0(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q5_0_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += ((nibble_of(b->q, lane, k) | fifth_of(b->qh, lane, k)) - 16) * a->q[k];
+    return add_32(b->d[lane], NULL, a, isum, acc);
+}
+
+static float block_q5_1(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q5_1_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += (nibble_of(b->q, lane, k) | fifth_of(b->qh, lane, k)) * a->q[k];
+    return add_32(b->d[lane], &b->m[lane], a, isum, acc);
+}
+
+/* The same and then, with minimums, d's less dmin's. */
+static float add_256(uint16_t d, const uint16_t *dmin, float dx, int32_t isum, int32_t msum, float acc)
+{
+    acc = fmaf(kn_f16_to_f32(d) * dx, (float)isum, acc);
+    return dmin ? fmaf(-(kn_f16_to_f32(*dmin) * dx), (float)msum, acc) : acc;
+}
+
 /* isum: at most 8 * 63 * 32 * 15 * 127 = 2^24.9;  msum: at most 8 * 63 * 32 * 127 */
 static float block_q4_k(const void *w, int lane, const void *x, float acc)
 {
@@ -188,8 +233,26 @@ static float block_q4_k(const void *w, int lane, const void *x, float acc)
         isum += scale[sub] * (sub % 2 ? byte >> 4 : byte & 15) * a->q[k];
         msum += min[sub] * a->q[k];
     }
-    acc = fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
-    return fmaf(-(kn_f16_to_f32(b->dmin[lane]) * a->d), (float)msum, acc);
+    return add_256(b->d[lane], &b->dmin[lane], a->d, isum, msum, acc);
+}
+
+/* isum: at most 2^26 */
+static float block_q5_k(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q5_k_x16 *b = w;
+    const struct kn_x256 *a = x;
+    uint8_t scale[8], min[8];
+    int32_t isum = 0, msum = 0;
+
+    kn_q4_k_scales(&b->sc[0][lane], KN_PANEL, scale, min);
+    for (int k = 0; k < 256; k++) {
+        int sub = k / 32, i = k % 32 / 4, byte = b->q[k / 64 * 8 + i][lane][k % 4];
+        int q = (sub % 2 ? byte >> 4 : byte & 15) | (b->qh[i][lane][k % 4] >> sub & 1) << 4;
+
+        isum += scale[sub] * q * a->q[k];
+        msum += min[sub] * a->q[k];
+    }
+    return add_256(b->d[lane], &b->dmin[lane], a->d, isum, msum, acc);
 }
 
 /* isum: at most 16 * 128 * 16 * 32 * 127 = 2^27 */
@@ -207,7 +270,54 @@ static float block_q6_k(const void *w, int lane, const void *x, float acc)
 
         isum += b->sc[k / 16][lane] * (q - 32) * a->q[k];
     }
-    return fmaf(kn_f16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
+    return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
+}
+
+static float block_q2_k(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q2_k_x16 *b = w;
+    const struct kn_x256 *a = x;
+    int32_t isum = 0, msum = 0;
+
+    for (int k = 0; k < 256; k++) {
+        int sc = b->sc[k / 16][lane], q = b->q[k / 128 * 8 + k % 32 / 4][lane][k % 4];
+
+        isum += (sc & 15) * (q >> k / 32 % 4 * 2 & 3) * a->q[k];
+        msum += (sc >> 4) * a->q[k];
+    }
+    return add_256(b->d[lane], &b->dmin[lane], a->d, isum, msum, acc);
+}
+
+static float block_q3_k(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q3_k_x16 *b = w;
+    const struct kn_x256 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 256; k++) {
+        int i = k % 32 / 4, low = b->q[k / 128 * 8 + i][lane][k % 4] >> k / 32 % 4 * 2 & 3;
+        int high = b->qh[i][lane][k % 4] >> k / 32 & 1;
+
+        isum += kn_q3_k_scale(&b->sc[0][lane], KN_PANEL, k / 16) * ((low | high << 2) - 4) * a->q[k];
+    }
+    return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
+}
+
+/* isum: at most 8 * 32 * 32 * 127 * 127 = 2^27 */
+static float block_iq4_xs(const void *w, int lane, const void *x, float acc)
+{
+    static const int8_t value[16] = { KN_IQ4 };
+    const struct kn_iq4_xs_x16 *b = w;
+    const struct kn_x256 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 256; k++) {
+        int sub = k / 32, byte = b->q[4 * sub + k % 16 / 4][lane][k % 4];
+
+        isum += kn_iq4_xs_scale(b->sl[lane], b->sh[lane], sub) * value[byte >> k / 16 % 2 * 4 & 15]
+              * a->q[k];
+    }
+    return add_256(b->d[lane], NULL, a->d, isum, 0, acc);
 }
 
 /* isum: at most 32 * 12 * 127 */
@@ -218,11 +328,8 @@ static float block_mxfp4(const void *w, int lane, const void *x, float acc)
     const struct kn_x32 *a = x;
     int32_t isum = 0;
 
-    for (int k = 0; k < 32; k++) {
-        int byte = b->q[k % 16 / 4][lane][k % 4];
-
-        isum += value[k < 16 ? byte & 15 : byte >> 4] * a->q[k];
-    }
+    for (int k = 0; k < 32; k++)
+        isum += value[nibble_of(b->q, lane, k)] * a->q[k];
     return fmaf(kn_mxfp4_step(b->e[lane]) * a->d, (float)isum, acc);
 }
 
@@ -231,6 +338,9 @@ void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
     static block_fn *const blocks[KN_FORMAT_COUNT] = {
         [KN_F32] = block_f32, [KN_F16] = block_f16, [KN_BF16] = block_bf16,
         [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,
+        [KN_Q4_0] = block_q4_0, [KN_Q4_1] = block_q4_1, [KN_Q5_0] = block_q5_0, [KN_Q5_1] = block_q5_1,
+        [KN_Q5_K] = block_q5_k, [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k,
+        [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs,
     };
     const struct kn_format_info *info = kn_format_info(m->w.format);
     block_fn *block = blocks[m->w.format];

@@ -61,6 +61,13 @@ KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int
     return out;
 }
 
+/* The same of four-byte items, as codes are: once, for all formats. */
+static __attribute__((noinline)) uint8_t *move_codes(const uint8_t *const row[KN_PANEL], size_t at,
+                                                     int bytes, uint8_t *out)
+{
+    return move_field(row, at, bytes, 4, out);
+}
+
 /* A field of one item of `size` bytes a row, when no 16 bytes around it are the row's own. */
 KN_INLINE uint8_t *move_item(const uint8_t *const row[KN_PANEL], size_t at, int size, uint8_t *out)
 {
@@ -79,41 +86,120 @@ static void block_of_items2(const uint8_t *const row[KN_PANEL], uint8_t *out)
 
 static void block_of_items4(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
-    move_field(row, 0, 16, 4, out);
+    move_codes(row, 0, 16, out);
 }
 
 static void block_q8_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_q8_0, d), 2, out);
-    move_field(row, offsetof(struct kn_q8_0, q), 32, 4, out);
+    move_codes(row, offsetof(struct kn_q8_0, q), 32, out);
 }
 
-/* d, dmin and the scales are 16 bytes: moved as bytes, the halves of d and dmin joined again. */
-static void block_q4_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
+/* Items of two bytes that were moved as two of one. */
+KN_INLINE void join(__m128i v[16], int i)
 {
-    __m128i v[16], head[16];
+    __m128i low = zip_low(v[i], v[i + 1], 1), high = zip_high(v[i], v[i + 1], 1);
+
+    v[i] = low;
+    v[i + 1] = high;
+}
+
+/* Q4_K, Q5_K: d, dmin and the scales are 16 bytes. */
+KN_INLINE uint8_t *move_head(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    __m128i v[16];
 
     transpose(row, 0, 1, v);
-    UNROLL for (int i = 0; i < 4; i++)
-        head[i] = i % 2 ? zip_high(v[i - 1], v[i], 1) : zip_low(v[i], v[i + 1], 1);
-    UNROLL for (int i = 4; i < 16; i++)
-        head[i] = v[i];
-    store_all(out, head);
-    move_field(row, offsetof(struct kn_q4_k, q), 128, 4, out + sizeof head);
+    join(v, 0);
+    join(v, 2);
+    store_all(out, v);
+    return out + 16 * KN_PANEL;
+}
+
+static void block_q4_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_head(row, out);
+    move_codes(row, offsetof(struct kn_q4_k, q), 128, out);
+}
+
+static void block_q5_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_head(row, out);
+    move_codes(row, offsetof(struct kn_q5_k, qh), 32 + 128, out);
 }
 
 static void block_q6_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_q6_k, d), 2, out);
     out = move_field(row, offsetof(struct kn_q6_k, sc), 16, 1, out);
-    out = move_field(row, offsetof(struct kn_q6_k, ql), 128, 4, out);
-    move_field(row, offsetof(struct kn_q6_k, qh), 64, 4, out);
+    out = move_codes(row, offsetof(struct kn_q6_k, ql), 128, out);
+    move_codes(row, offsetof(struct kn_q6_k, qh), 64, out);
+}
+
+static void block_q2_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_q2_k, d), 2, out);
+    out = move_item(row, offsetof(struct kn_q2_k, dmin), 2, out);
+    out = move_field(row, offsetof(struct kn_q2_k, sc), 16, 1, out);
+    move_codes(row, offsetof(struct kn_q2_k, q), 64, out);
+}
+
+/* The last 16 bytes are two codes, the scales and d. */
+static void block_q3_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    __m128i v[16], head[14];
+
+    transpose(row, sizeof(struct kn_q3_k) - 16, 1, v);
+    join(v, 14);
+    head[0] = v[14];
+    head[1] = v[15];
+    UNROLL for (int i = 2; i < 14; i++)
+        head[i] = v[i];
+    UNROLL for (int i = 0; i < 14; i++)
+        _mm_storeu_si128((__m128i *)out + i, head[i]);
+    move_codes(row, 0, 32 + 64, out + sizeof head);
+}
+
+static void block_iq4_xs(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_iq4_xs, d), 2, out);
+    out = move_item(row, offsetof(struct kn_iq4_xs, sh), 2, out);
+    out = move_item(row, offsetof(struct kn_iq4_xs, sl), 4, out);
+    move_codes(row, offsetof(struct kn_iq4_xs, q), 128, out);
 }
 
 static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_mxfp4, e), 1, out);
-    move_field(row, offsetof(struct kn_mxfp4, q), 16, 4, out);
+    move_codes(row, offsetof(struct kn_mxfp4, q), 16, out);
+}
+
+static void block_q4_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_q4_0, d), 2, out);
+    move_codes(row, offsetof(struct kn_q4_0, q), 16, out);
+}
+
+static void block_q4_1(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_q4_1, d), 2, out);
+    out = move_item(row, offsetof(struct kn_q4_1, m), 2, out);
+    move_codes(row, offsetof(struct kn_q4_1, q), 16, out);
+}
+
+static void block_q5_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_q5_0, d), 2, out);
+    out = move_item(row, offsetof(struct kn_q5_0, qh), 4, out);
+    move_codes(row, offsetof(struct kn_q5_0, q), 16, out);
+}
+
+static void block_q5_1(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_q5_1, d), 2, out);
+    out = move_item(row, offsetof(struct kn_q5_1, m), 2, out);
+    out = move_item(row, offsetof(struct kn_q5_1, qh), 4, out);
+    move_codes(row, offsetof(struct kn_q5_1, q), 16, out);
 }
 
 void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
@@ -127,6 +213,15 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_Q4_K] = { block_q4_k, sizeof(struct kn_q4_k) },
         [KN_Q6_K] = { block_q6_k, sizeof(struct kn_q6_k) },
         [KN_MXFP4] = { block_mxfp4, sizeof(struct kn_mxfp4) },
+        [KN_Q4_0] = { block_q4_0, sizeof(struct kn_q4_0) },
+        [KN_Q4_1] = { block_q4_1, sizeof(struct kn_q4_1) },
+        [KN_Q5_0] = { block_q5_0, sizeof(struct kn_q5_0) },
+        [KN_Q5_1] = { block_q5_1, sizeof(struct kn_q5_1) },
+        [KN_Q5_K] = { block_q5_k, sizeof(struct kn_q5_k) },
+        [KN_Q2_K] = { block_q2_k, sizeof(struct kn_q2_k) },
+        [KN_Q3_K] = { block_q3_k, sizeof(struct kn_q3_k) },
+        [KN_IQ4_NL] = { block_q4_0, sizeof(struct kn_q4_0) },
+        [KN_IQ4_XS] = { block_iq4_xs, sizeof(struct kn_iq4_xs) },
     };
     static const uint8_t zeros[256];
     const size_t row_bytes = kn_row_bytes(f, n_in), step = moves[f].bytes;

@@ -23,7 +23,14 @@
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
-#define KN_SMALL 15                                      /* codes up to which dot_fold() is short */
+#define KN_SMALL  15                                     /* codes up to which dot_fold() is short */
+#define KN_SIGNED 255                                    /* codes are what signed_codes() made */
+
+/* Picks byte i of each of four lanes for all of that lane's bytes. */
+KN_INLINE __m128i vi_byte_of_lanes(int i)
+{
+    return _mm_add_epi8(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C), _mm_set1_epi8((char)i));
+}
 
 #if defined(__AVX512F__)
 
@@ -107,9 +114,25 @@ KN_INLINE vi vi_load_i8(const int8_t *p)
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
+KN_INLINE vi vi_load_u16(const uint16_t *p)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+
 KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
 {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
+}
+
+/* By as many bits as only the running program knows. */
+KN_INLINE vi vi_shr_by(vi a, int n)           { return _mm512_srlv_epi32(a, _mm512_set1_epi32(n)); }
+
+/* x, with `amount` added to byte j of a lane where bit 4 * i + j of that lane's `bits` is set. */
+KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
+{
+    vi byte = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(vi_byte_of_lanes(i / 2)));
+    __mmask64 set = _mm512_test_epi8_mask(byte, _mm512_set1_epi32(i % 2 ? (int32_t)0x80402010 : 0x08040201));
+    return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8(amount));
 }
 
 /* acc + a.b of each lane's two int16. */
@@ -117,23 +140,30 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, 
 
 /* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127],
  * from vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most
- * KN_RUN(largest u) calls long, a scale is prepared by dot_scale().  Sums of small codes are kept
- * within 16 bits, for which folding is one instruction instead of three. */
+ * KN_RUN(largest u) calls long, a scale, in 16 bits, is prepared by dot_scale().  Sums of small codes
+ * are kept within 16 bits, for which folding is one instruction instead of three. */
 #define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : INT32_MAX) / (4 * 127 * (largest)))
-KN_INLINE vi dot_codes(vi run, vi u, vi s)    { return _mm512_dpbusd_epi32(run, u, s); }
-KN_INLINE vi dot_scale(vi scale)              { return scale; }
-KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)                /* scale >= 0 if small */
+KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
+{
+    (void)largest;
+    return _mm512_dpbusd_epi32(run, u, s);
+}
+KN_INLINE vi dot_scale(vi scale, int largest)
+{
+    return largest <= KN_SMALL ? _mm512_and_si512(scale, _mm512_set1_epi32(0xFFFF)) : scale;
+}
+KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
 {
     return largest <= KN_SMALL ? _mm512_dpwssd_epi32(acc, run, scale)
                                : _mm512_add_epi32(acc, _mm512_mullo_epi32(run, scale));
 }
 
-/* The same over signed codes w: w is prepared by signed_codes(), and the sum starts from
- * signed_start(), which takes two sums of s, packed, that make up the whole run. */
-KN_INLINE vi signed_codes(vi w)
-{
-    return _mm512_xor_si512(w, _mm512_set1_epi8(-128));
-}
+/* Signed codes w are prepared by signed_codes(), or looked up in a signed_table(), which makes them
+ * larger by KN_SIGNED_BIAS.  A sum of theirs starts from signed_start(), which takes two sums of s,
+ * packed, that make up the whole run. */
+#define KN_SIGNED_BIAS 128
+KN_INLINE vi signed_codes(vi w)               { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+KN_INLINE __m128i signed_table(__m128i w)     { return _mm_xor_si128(w, _mm_set1_epi8(-128)); }
 KN_INLINE vi signed_start(vi sums)
 {
     return _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi16(-128), sums);
@@ -230,10 +260,25 @@ KN_INLINE vi vi_load_i8(const int8_t *p)
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
 }
 
+KN_INLINE vi vi_load_u16(const uint16_t *p)
+{
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
 KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 127] */
 {
     __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
+
+KN_INLINE vi vi_shr_by(vi a, int n)           { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+
+KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
+{
+    vi byte = _mm256_shuffle_epi8(bits, _mm256_broadcastsi128_si256(vi_byte_of_lanes(i / 2)));
+    vi one = _mm256_set1_epi32(i % 2 ? (int32_t)0x80402010 : 0x08040201);
+    vi set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, one), one);
+    return _mm256_add_epi8(x, _mm256_and_si256(set, _mm256_set1_epi8(amount)));
 }
 
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
@@ -242,14 +287,21 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
 }
 
 /* The run is kept as two int16 a lane, and must end before 2 * 127 * largest a call overflows
- * them. */
-#define KN_RUN(largest) (32767 / (2 * 127 * (largest)))
-KN_INLINE vi dot_codes(vi run, vi u, vi s)
+ * them.  The sign of a signed code, of 7 bits without it, moves to s, which has no -128; so a pair of
+ * products is at most 2 * 128 * 127 < 2^15, and a run one call. */
+#define KN_RUN(largest) ((largest) == KN_SIGNED ? 1 : 32767 / (2 * 127 * (largest)))
+KN_INLINE vi signed_pairs(vi w, vi s)
 {
-    return _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w));
 }
-KN_INLINE vi dot_scale(vi scale)
+KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
+    return largest == KN_SIGNED ? signed_pairs(u, s)
+                                : _mm256_add_epi16(run, _mm256_maddubs_epi16(u, s));
+}
+KN_INLINE vi dot_scale(vi scale, int largest)
+{
+    (void)largest;
     return _mm256_blend_epi16(scale, _mm256_slli_epi32(scale, 16), 0xAA);
 }
 KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
@@ -258,13 +310,13 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
     return _mm256_add_epi32(acc, _mm256_madd_epi16(run, scale));
 }
 
-/* The sign moves to s, which has no -128; so a pair of products is at most 2 * 128 * 127 < 2^15. */
+#define KN_SIGNED_BIAS 0
 KN_INLINE vi signed_codes(vi w)               { return w; }
+KN_INLINE __m128i signed_table(__m128i w)     { return w; }
 KN_INLINE vi signed_start(vi sums)            { (void)sums; return _mm256_setzero_si256(); }
 KN_INLINE vi signed_dot(vi acc, vi w, vi s)
 {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(s, w));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(signed_pairs(w, s), _mm256_set1_epi16(1)));
 }
 
 #endif

@@ -90,6 +90,29 @@ void KN_FN(kn_swiglu_clamped)(const float *gate, const float *up, float alpha, f
     }
 }
 
+void KN_FN(kn_gate)(float *x, const float *by, int n)
+{
+    vf one = vf_set1(1.0f), minus_zero = vf_set1(-0.0f);
+    for (int i = 0; i < n; i += KN_LANES) {
+        vf minus = vf_bits(vi_xor(vi_bits(load_some(by + i, n - i)), vi_bits(minus_zero)));
+        store_some(x + i, vf_div(load_some(x + i, n - i), vf_add(one, vf_exp(minus))), n - i);
+    }
+}
+
+void KN_FN(kn_conv)(const float *const *x, const float *w, int n_tap, int n, float *y)
+{
+    vf one = vf_set1(1.0f), minus_zero = vf_set1(-0.0f);
+    for (int i = 0; i < n; i += KN_LANES) {
+        vf sum = vf_zero();
+        for (int j = 0; j < n_tap; j++) {
+            vf by = load_some(w + (size_t)j * (size_t)n + (size_t)i, n - i);
+            sum = vf_fma(by, load_some(x[j] + i, n - i), sum);
+        }
+        vf minus = vf_bits(vi_xor(vi_bits(sum), vi_bits(minus_zero)));
+        store_some(y + i, vf_div(sum, vf_add(one, vf_exp(minus))), n - i);
+    }
+}
+
 void KN_FN(kn_add)(float *x, const float *y, int n)
 {
     for (int i = 0; i < n; i += KN_LANES)

@@ -172,10 +172,11 @@ __global__ static void rms_norm(const float *x, const float *w, float eps, int n
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-__device__ static void load_row(const struct kn_attend *a, const void *rows, int p, float *x)
+__device__ static void load_row(const struct kn_attend *a, const void *rows, int step, int p, int n,
+                                float *x)
 {
-    size_t at = (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]) * a->d_head;
-    for (int i = threadIdx.x; i < a->d_head; i += WARP)
+    size_t at = (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]) * step;
+    for (int i = threadIdx.x; i < n; i += WARP)
         x[i] = a->kv == KN_KV_F32 ? ((const float *)rows)[at + i]
                                   : half_at((const uint16_t *)rows + at + i);
     __syncwarp();
@@ -194,8 +195,8 @@ __device__ static float score_chunk(const struct kn_attend *a, const float *q, i
     float most = -INFINITY;
     score[0] = score[1] = -INFINITY;
     for (int p = lo; p < hi; p++) {
-        load_row(a, a->k, p, row);
-        float s = __fmul_rn(a->scale, warp_dot(q, row, a->d_head));
+        load_row(a, a->k, a->k_step, p, a->d_key, row);
+        float s = __fmul_rn(a->scale, warp_dot(q, row, a->d_key));
         if (p % WARP == t) score[p % KN_CHUNK / WARP] = s;
         most = larger(s, most);
         __syncwarp();
@@ -207,9 +208,9 @@ __device__ static float score_chunk(const struct kn_attend *a, const float *q, i
 __global__ static void attend(struct kn_attend a)
 {
     __shared__ float row[KN_MAX_D_HEAD];
-    const float *q = a.q + (size_t)blockIdx.x * a.d_head;
+    const float *q = a.q + (size_t)blockIdx.x * a.d_key;
     float total[KN_MAX_D_HEAD / WARP], most = 0, sum = 0;
-    int t = threadIdx.x, n_part = (a.d_head - t + WARP - 1) / WARP;
+    int t = threadIdx.x, n_part = (a.d_value - t + WARP - 1) / WARP;
 
     for (int lo = a.first; lo <= a.last;) {
         int base = lo / KN_CHUNK * KN_CHUNK, hi = min(a.last, base + KN_CHUNK - 1) + 1;
@@ -224,7 +225,7 @@ __global__ static void attend(struct kn_attend a)
         for (int i = 0; i < n_part; i++) o[i] = 0;
         for (int p = lo; p < hi; p++) {
             float weight = __shfl_sync(ALL, p - base < WARP ? e[0] : e[1], p % WARP);
-            load_row(&a, a.v, p, row);
+            load_row(&a, a.v, a.v_step, p, a.d_value, row);
             for (int i = 0; i < n_part; i++) o[i] = __fmaf_rn(weight, row[t + i * WARP], o[i]);
             __syncwarp();
         }
@@ -243,7 +244,7 @@ __global__ static void attend(struct kn_attend a)
         lo = hi;
     }
     for (int i = 0; i < n_part; i++)
-        a.out[(size_t)blockIdx.x * a.d_head + t + i * WARP] = __fdiv_rn(total[i], sum);
+        a.out[(size_t)blockIdx.x * a.d_value + t + i * WARP] = __fdiv_rn(total[i], sum);
 }
 
 /* ---- launchers ------------------------------------------------------------------------------ */
@@ -315,16 +316,17 @@ int kn_orders_attend(const struct kn_attend *a, int n_slot)
 {
     struct copies c = {};
     struct kn_attend d = *a;
-    size_t q_bytes = (size_t)a->n_q * a->d_head * sizeof(float);
-    size_t kv_bytes = (size_t)n_slot * a->d_head * (a->kv == KN_KV_F16 ? 2 : 4);
+    size_t q_bytes = (size_t)a->n_q * a->d_key * sizeof(float);
+    size_t out_bytes = (size_t)a->n_q * a->d_value * sizeof(float);
+    size_t step_bytes = (size_t)n_slot * (a->kv == KN_KV_F16 ? 2 : 4);
     int n_base = kn_min(a->n_base, a->last + 1);
     d.q = (const float *)copy_in(&c, a->q, q_bytes);
-    d.k = copy_in(&c, a->k, kv_bytes);
-    d.v = copy_in(&c, a->v, kv_bytes);
+    d.k = copy_in(&c, a->k, step_bytes * a->k_step);
+    d.v = copy_in(&c, a->v, step_bytes * a->v_step);
     d.base = (const int32_t *)copy_in(&c, a->base, (size_t)n_base * sizeof *a->base);
     size_t tail_bytes = (size_t)(a->last + 1 - n_base) * sizeof *a->tail;
     d.tail = (const int32_t *)copy_in(&c, a->tail, tail_bytes);
-    d.out = (float *)copy_in(&c, NULL, q_bytes);
+    d.out = (float *)copy_in(&c, NULL, out_bytes);
     if (c.error == 0) attend<<<a->n_q, WARP>>>(d);
-    return finish(&c, a->out, d.out, q_bytes);
+    return finish(&c, a->out, d.out, out_bytes);
 }

@@ -18,6 +18,8 @@
 #define WHOLE     (SHARE(12) == 12)
 
 static char path[64];
+static const char *asked_shape = "tiny";
+static int asked_layers = 2;
 static int n_vocab = 300;
 static uint64_t random_state;
 static struct eng_event event[1024];
@@ -32,7 +34,7 @@ static inline int setup(void **state)
     snprintf(path, sizeof path, "/tmp/spillway-schedule-%d.gguf", getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = 2, .n_vocab = n_vocab, .format = KN_Q4_K,
+    struct moe_synth_options so = { .shape = asked_shape, .n_layer = asked_layers, .n_vocab = n_vocab, .format = KN_Q4_K,
                                     .seed = 3, .team = team };
     int error = moe_synth(path, &so);
     kn_team_close(team);

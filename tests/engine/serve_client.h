@@ -18,6 +18,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <jansson.h>
 #include <cmocka.h>
 
 #include "engine/serve/serve.h"
@@ -257,6 +258,50 @@ static inline void wait_ended(const struct served *v, const char *how, int n)
     while (metric(v, "", line) < n)
         usleep(2000);
     assert_true(metric(v, "", line) == n);
+}
+
+/* ---- chats ---------------------------------------------------------------------------------------- */
+
+#define CHAT "/v1/chat/completions"
+
+/* About as many tokens as this; the same seed, the same text. */
+static inline const char *chat(int n, int seed, bool stream)
+{
+    static char body[8][400];
+    static int next;
+    char *b = body[next++ % 8];
+    snprintf(
+        b, sizeof body[0],
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
+        "%d,\"seed\":%d,\"ignore_eos\":true%s}",
+        seed, n, seed, stream ? ",\"stream\":true" : "");
+    return b;
+}
+
+static inline char *content(const struct answer *a)
+{
+    json_t *root = json_loads(a->body, 0, NULL);
+    json_t *text = json_object_get(
+        json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"), "content");
+    assert_non_null(text);
+    char *copy = strdup(json_string_value(text));
+    json_decref(root);
+    return copy;
+}
+
+static inline char *text_of(const struct served *v, int n, int seed)
+{
+    struct answer a = ask(v, "POST", CHAT, "", chat(n, seed, false));
+    assert_int_equal(a.status, 200);
+    char *text = content(&a);
+    answer_free(&a);
+    return text;
+}
+
+static inline void wait_running(const struct served *v, int n)
+{
+    while (metric(v, "", "vllm:num_requests_running{") < n)
+        usleep(1000);
 }
 
 #endif

@@ -31,6 +31,8 @@ static const char *const all_marks[] = {"<think>",
                                         "<arg_value>",
                                         "</arg_value>",
                                         "<|python_tag|>",
+                                        "<minimax:tool_call>",
+                                        "</minimax:tool_call>",
                                         "[TOOL_CALLS]",
                                         "[CALL_ID]",
                                         "[ARGS]",
@@ -71,11 +73,14 @@ static inline struct eng_vocab *vocab_with_marks(int type)
     return v;
 }
 
+/* Of a template by its name, or of one that is all signs. */
+#define MINIMAX "<think></think><minimax:tool_call><invoke name="
+
 static struct eng_speech_style style_of(const char *template, const struct eng_vocab *v)
 {
     struct eng_speech_style style;
-    size_t n;
-    char *text = read_template(template, &n);
+    size_t n = strlen(template);
+    char *text = *template == '<' ? strdup(template) : read_template(template, &n);
     eng_speech_style(&style, text, n, v);
     free(text);
     return style;

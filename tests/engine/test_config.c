@@ -181,6 +181,12 @@ static void flags_and_aliases(void **state)
     assert_int_equal(config.io, OFF_IO_PREAD);
     accepts(ENG_bench, "-m m --io=uring");
     assert_int_equal(config.io, OFF_IO_URING);
+    accepts(ENG_bench, "-m m --draft model:d --dsi auto --temp 0.5 --file text");
+    assert_true(config.n_dsi == ENG_GAMMA_AUTO && eng_config_options(&config).dsi == ENG_DSI_AUTO);
+    accepts(ENG_serve, "-m m --draft model:d --dsi 1 --dsi-lookahead 4 --gamma 3");
+    assert_true(eng_config_options(&config).dsi == ENG_DSI_ON && eng_config_options(&config).lookahead == 4);
+    accepts(ENG_run, "-m m --draft model:d --dsi 3");
+    assert_true(config.n_dsi == 3 && eng_config_options(&config).dsi == ENG_DSI_OFF);
     accepts(ENG_plan, "-m m");
     assert_true(config.n_parallel == 1 && config.disk_rate == 0 && config.dram_rate == 0);
     accepts(ENG_plan, "-m m -np 16 --host-mem 24G --disk-rate 3G --dram-rate 200G --json");
@@ -231,6 +237,11 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
         { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
+        { ENG_serve, "-m m --dsi 2", "--dsi 2: several workers verify one text at a time, which is run's; serve takes 0, 1 "
+          "and auto" },
+        { ENG_bench, "-m m --dsi auto --gamma 3", "--dsi auto chooses how much is drafted: leave --gamma at auto, or say "
+          "--dsi 1" },
+        { ENG_bench, "-m m --dsi some", "auto, or a whole number from 0 to 64" },
         { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, batch, bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, batch, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
@@ -292,7 +303,7 @@ static void help(void **state)
         { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
         { ENG_run, "-m m -h", "  --temperature, --temp X              0: always the likeliest token [0.8]",
           "--batch" },
-        { ENG_bench, "--help", "--batch LIST", "--temp" },
+        { ENG_bench, "--help", "--batch LIST", "--min-p" },
         { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {

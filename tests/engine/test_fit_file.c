@@ -12,7 +12,9 @@
 static char path[64];
 static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
 static const struct spec_fit found = {
-    .cost = { 1.5e6, 2.25e5, 1234.5, 77, 31.5, 1.0625, 1e4, 33, 0, 0, 16, 2 }, .error = 0.02, .rows_most = 288 };
+    .cost = { .fixed_ns = 1.5e6, .dense_ns = 2.25e5, .load_ns = 1234.5, .expert_ns = 77, .ridge = 31.5,
+              .growth = 1.0625, .choose_ns = 1e4, .choose_row_ns = 33, .n_expert = 16, .n_used = 2 },
+    .error = 0.02, .rows_most = 288 };
 
 static void write_text(const char *text)
 {

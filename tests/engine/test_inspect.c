@@ -134,6 +134,24 @@ static void json_is_json_and_says_the_same(void **state)
     assert_non_null(strstr(output, "\"name\":\"odd\\\"\\u000a\",\"type\":\"type 4711\""));
 }
 
+static void keys_that_will_be_held_wider_are_named(void **state)
+{
+    (void)state;
+    static const uint64_t both[] = { 32, 32 }, keys[] = { 16, 32 };
+    for (int i = 0; i < 3; i++) {                       /* quantised; not; quantised, with keys apart as well */
+        struct gguf g = { 0 };
+        gguf_header(&g, 3, 2, 1);
+        gguf_string_value(&g, "general.architecture", "deepseek2");
+        gguf_tensor(&g, "blk.0.attn_kv_b.weight", 2, both, i == 1 ? 1 : 8, 0);
+        gguf_tensor(&g, i == 2 ? "blk.0.attn_k_b.weight" : "blk.0.attn_k_c.weight", 2, keys, 1, 2048);
+        gguf_data(&g, 3072);
+        gguf_save(&g, path);
+        gguf_free(&g);
+        assert_int_equal(inspect(false, false), 0);
+        assert_int_equal(strstr(output, "held as F32") != NULL, i == 0);
+    }
+}
+
 static void a_file_that_is_none_is_refused(void **state)
 {
     (void)state;
@@ -150,6 +168,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_say_what_the_file_holds),
         cmocka_unit_test(json_is_json_and_says_the_same),
+        cmocka_unit_test(keys_that_will_be_held_wider_are_named),
         cmocka_unit_test(a_file_that_is_none_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -286,7 +286,7 @@ static int settled(double stretch, int n_due, int most, double row_ns, double on
     eng_pace_init(&p, stretch);
     eng_pace_learn(&p, n_due, 0, pass_ns(n_due, 0, 0, 0));
     for (int i = 0; i < 200; i++) {
-        n = eng_pace_rows(&p, n_due, most);
+        n = eng_pace_rows(&p, n_due, 1, most);
         assert_in_range(n, 1, most);
         eng_pace_learn(&p, n_due, n, pass_ns(n_due, n, row_ns, once_ns));
         if (i % 10 == 0)                        /* now and then nobody waits, and a whole chunk is read */
@@ -300,17 +300,56 @@ static void prompts_stretch_a_pass_so_far(void **state)
     (void)state;
     struct eng_pace fresh;
     eng_pace_init(&fresh, 2);
-    assert_int_equal(eng_pace_rows(&fresh, 0, 512), 512);       /* nobody waits */
-    assert_int_equal(eng_pace_rows(&fresh, 3, 512), 512);       /* nothing is known */
-    assert_int_equal(eng_pace_rows(&fresh, 3, 5), 5);
-    assert_int_equal(eng_pace_rows(&fresh, 3, 0), 0);
-    for (int n_due = 1; n_due <= 64; n_due *= 4) {              /* a row is a row */
+    assert_int_equal(eng_pace_rows(&fresh, 0, 1, 512), 512);       /* nobody waits */
+    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 512), 4);         /* nothing is known: nobody is made to wait */
+    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 3), 3);
+    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 0), 0);
+    for (int n_due = 2; n_due <= 64; n_due *= 4) {              /* a row is a row */
         double base = pass_ns(n_due, 0, 0, 0), row = 20000;
         int n = settled(1.8, n_due, 512, row, 0);
         assert_true(n * row <= 0.81 * base && n * row >= 0.4 * base);
     }
-    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 16);         /* dear, each alike: no more than the least */
+    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4);          /* dear, each alike: no more than the least */
+    struct eng_pace always;                                     /* a crowd that never stops to read finds its pace too */
+    eng_pace_init(&always, 1.6);
+    eng_pace_learn(&always, 1, 0, 0.4e6);
+    for (int i = 0; i < 200; i++)
+        eng_pace_learn(&always, 8, eng_pace_rows(&always, 8, 24, 512),
+                       pass_ns(8, eng_pace_rows(&always, 8, 24, 512), 60000, 0));
+    assert_in_range(eng_pace_rows(&always, 8, 24, 512) * 60000, 2 * pass_ns(8, 0, 0, 0), 4.5 * pass_ns(8, 0, 0, 0));
+    struct eng_pace crowd;                                      /* who read have a claim as those who are answered */
+    eng_pace_init(&crowd, 1.6);
+    for (int i = 0; i < 200; i++) {
+        int n = i % 2 ? eng_pace_rows(&crowd, 8, 24, 512) : 0;
+        eng_pace_learn(&crowd, 8, n, pass_ns(8, n, 20000, 0));
+    }
+    assert_in_range(eng_pace_rows(&crowd, 8, 24, 512) * 20000, 2.5 * pass_ns(8, 0, 0, 0), 3.1 * pass_ns(8, 0, 0, 0));
     assert_true(settled(1.8, 4, 512, 1e5, 1e8) >= 256);         /* the first costs nearly what all cost */
+}
+
+/* Whatever else the machine does, and from the first pass on, of a hundred passes at most one makes those who
+ * are answered wait twice as long for a prompt. */
+static void other_work_is_not_taken_for_a_prompts(void **state)
+{
+    (void)state;
+    uint64_t random = 5;
+    for (int n_due = 2; n_due <= 64; n_due *= 4) {
+        struct eng_pace p;
+        int sum = 0, n_long = 0;
+        eng_pace_init(&p, 1.6);
+        for (int i = 0; i < 2000; i++) {
+            bool reads = i % 50 >= 20;
+            int n = reads ? eng_pace_rows(&p, n_due, 1, 512) : 0;
+            double base = pass_ns(n_due, 0, 0, 0), mine = pass_ns(n_due, n, 20000, 0);
+            double longer = (kn_mix(random += KN_GOLDEN) % 1000) * 2e-4 * base;         /* a fifth at most, and */
+            longer += kn_mix(random += KN_GOLDEN) % 20 == 0 ? 50 * base : 0;            /* now and then far more */
+            n_long += mine > 2 * base;
+            eng_pace_learn(&p, n_due, n, mine + longer);
+            sum += n;
+        }
+        assert_in_range(n_long, 0, 12);
+        assert_true(sum / 1200.0 * 20000 >= 0.3 * pass_ns(n_due, 0, 0, 0));     /* and reads all the same */
+    }
 }
 
 int main(void)
@@ -322,6 +361,7 @@ int main(void)
         cmocka_unit_test(keys_only_find),
         cmocka_unit_test(without_memory_it_says_so),
         cmocka_unit_test(prompts_stretch_a_pass_so_far),
+        cmocka_unit_test(other_work_is_not_taken_for_a_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,31 @@ static void a_dense_model_has_no_experts(void **state)
     check_parts(&s, 10240, 0, 0, 1034, 1726);
 }
 
+/* Two for each at work and two more, within a tenth of what is left; one where there is just room. */
+static void states_are_kept_with_a_tenth(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    struct eng_need n = need;
+    n.state_bytes = 300;
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);
+    assert_int_equal(s.n_state, 0);
+    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0);         /* page tables round */
+    assert_int_equal(s.n_state, 1);
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 are left */
+    assert_int_equal(s.n_state, 17);
+    assert_int_equal(s.state, 17 * 300);
+    assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, s.total);
+    assert_true(s.kv == 10240 && s.fixed >= 1000 + (s.dense + s.step + s.kv + s.state + s.expert) / 512);
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);
+    assert_int_equal(s.n_state, 18);
+    for (size_t total = LEAST; total < LEAST + 2000; total++) {
+        assert_int_equal(eng_plan_split(&s, &n, total), 0);
+        assert_true(s.kv >= 1280 && s.expert >= 4000 && s.spare < total);
+        assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, total);
+    }
+}
+
 static bool near(double a, double b) { return a > b * 0.999999 - 1e-9 && a < b * 1.000001 + 1e-9; }
 
 static void distinct_experts_are_counted(void **state)
@@ -124,9 +149,9 @@ static void distinct_experts_are_counted(void **state)
 static void the_slowest_tier_sets_the_pace(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 2, .n_head = 2, .d_head = 3, .n_expert = 4, .n_used = 1,
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,     /* one is dense */
                                .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
-                               .row_macs = 1000 };
+                               .row_macs = 1000, .position_macs = 24 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct eng_forecast f;
@@ -153,10 +178,55 @@ static void the_slowest_tier_sets_the_pace(void **state)
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
     assert_true(f.disk_s == 0 && f.misses == 0);
 
-    shape = (struct moe_shape){ .n_layer = 2, .n_head = 2, .d_head = 3, .pass_bytes = 300, .row_macs = 1000 };
+    shape = (struct moe_shape){ .n_layer = 2, .pass_bytes = 300, .row_macs = 1000, .position_macs = 24 };
     split = (struct eng_split){ 0 };
     eng_plan_forecast(&f, &shape, &split, &machine, 10, 0, 4);
     assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
+}
+
+/* The same model: 2 layers of 4 experts, one used; an expert in both layers takes 200 bytes and 2 x 3 x 4 x 5 sums. */
+static void a_forecast_is_a_cost_model_too(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .d_model = 4, .d_expert = 5, .n_expert = 4,
+                               .n_used = 1, .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
+                               .row_macs = 1000 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 6 };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct spec_cost_model c;
+    eng_plan_cost(&c, &shape, &split, &machine);
+    assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
+    assert_true(near(c.disk_ns, 50 / 50. * 1e9));
+    assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
+    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk's time, as above */
+    split.n_resident = 8;                                       /* bytes and sums, both from the first row on */
+    eng_plan_cost(&c, &shape, &split, &machine);
+    for (int t = 1; t < 9; t++) {
+        double u = spec_cost_distinct(4, 1, t);
+        assert_true(near(spec_cost_pass_ns(&c, t, 0, 0), ((300 + 200 * u) / 880 + t * 1000 / 4500.) * 1e9));
+    }
+}
+
+/* With one sequence, and drafts that survive always, then half: rows 2 and 3 meet 1.75 and 2.3125 experts of 4. */
+static void drafts_gain_what_bytes_and_sums_allow(void **state)
+{
+    (void)state;
+    static const double survival[] = { 1, 0.5, 0, 0 };
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,
+                               .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300, .row_macs = 10 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 6 };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    int depth;
+    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 2 / 1.75));
+    assert_int_equal(depth, 1);
+    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 0, &depth), 1));
+    assert_int_equal(depth, 0);
+    split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
+    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
+    assert_int_equal(depth, 2);
+    machine.mac_ps = 10;                                        /* sums take all the time, and each row as much */
+    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 1));
+    assert_int_equal(depth, 0);
 }
 
 /* ---- the command --------------------------------------------------------------------------------- */
@@ -216,7 +286,7 @@ static void the_command_prints_split_and_speed(void **state)
     struct kn_team *team;
     snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
     assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny", .n_layer = 8,
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-deepseek2", .n_layer = 8,
         .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
     kn_team_close(team);
 
@@ -232,11 +302,13 @@ static void the_command_prints_split_and_speed(void **state)
     double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
                  number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
     assert_true(sum == number(0, "host_mem_bytes"));
+    assert_true(number(0, "n_layer") == 8 && number(0, "n_moe_layer") == 7 && number(0, "n_expert") == 7 * 8);
+    assert_true(number(0, "widened_bytes") == 0);
     double missing = 1 - number(0, "n_resident") / number(0, "n_expert");
     assert_true(missing > 0 && missing < 1);
     for (int i = 0; i < 5; i++) {
         assert_true(number(i + 1, "batch") == batch[i]);
-        double misses = number(0, "n_layer") * number(i + 1, "experts_per_layer") * missing;
+        double misses = number(0, "n_moe_layer") * number(i + 1, "experts_per_layer") * missing;
         assert_true(number(i + 1, "misses") > misses * 0.99 && number(i + 1, "misses") < misses * 1.01);
         double disk = number(i + 1, "disk_tokens_per_s") * number(i + 1, "disk_bytes") / batch[i];
         assert_true(disk > 0x1p30 * 0.999 && disk < 0x1p30 * 1.001);
@@ -253,8 +325,11 @@ int main(void)
         cmocka_unit_test(too_little_is_refused_with_what_is_enough),
         cmocka_unit_test(from_the_least_on_everything_works),
         cmocka_unit_test(a_dense_model_has_no_experts),
+        cmocka_unit_test(states_are_kept_with_a_tenth),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),
+        cmocka_unit_test(a_forecast_is_a_cost_model_too),
+        cmocka_unit_test(drafts_gain_what_bytes_and_sums_allow),
         cmocka_unit_test(the_command_prints_split_and_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,7 +119,8 @@ static void mistakes_are_refused(void **state)
     (void)state;
     configure("q9");
     assert_int_equal(quantize(), 2);
-    assert_string_equal(said, "--format q9: there are f32, f16, bf16, q8_0, q4_k and q6_k");
+    assert_string_equal(said, "--format q9: there are F32 F16 BF16 Q8_0 Q4_K Q6_K MXFP4 Q4_0 Q4_1 Q5_0 Q5_1 "
+                              "Q5_K Q2_K Q3_K IQ4_NL IQ4_XS");
     configure("q4_k");
     config.part_format[MOE_HEAD] = "iq1_s";
     assert_int_equal(quantize(), 2);

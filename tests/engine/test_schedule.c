@@ -155,7 +155,7 @@ static void prompts_do_not_keep_others_waiting(void **state)
     (void)state;
     random_state = 12;
     struct eng_engine *e = open_engine(2, 24, 0);
-    struct eng_session *talks = start(e, 5, 100, 1, 0);
+    struct eng_session *talks = start(e, 5, 300, 1, 0);
     for (int i = 0; i < 5; i++)
         eng_step(e, event);
     struct eng_session *reads = start(e, 250, 2, 2, 0);

@@ -4,10 +4,6 @@
 
 #include "engine/serve/metrics.h"
 #include "tests/engine/serve_client.h"
-#include <jansson.h>
-#include <sys/un.h>
-
-#define CHAT "/v1/chat/completions"
 
 /* `make soak` asks for more. */
 #ifndef N_MALFORMED
@@ -20,6 +16,7 @@
 /* ---- an engine that can be frozen: its thread looks at the clock in every pass --------------- */
 
 static atomic_bool frozen;
+static atomic_uint_fast64_t skipped_ns; /* time that the whole program was stopped for */
 static pthread_t main_thread;
 static struct served served, stalled;
 
@@ -29,48 +26,22 @@ static uint64_t clock_that_freezes(void)
     while (atomic_load(&frozen) && !pthread_equal(me, main_thread) &&
            !pthread_equal(me, stalled.thread))
         usleep(1000);
-    return kn_io_system.now_ns();
+    return kn_io_system.now_ns() + atomic_load(&skipped_ns);
 }
 
-/* About as many tokens as this; the same seed, the same text. */
-static const char *chat(int n, int seed, bool stream)
-{
-    static char body[8][400];
-    static int next;
-    char *b = body[next++ % 8];
-    snprintf(
-        b, sizeof body[0],
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of %d apples.\"}],\"max_tokens\":"
-        "%d,\"seed\":%d,\"ignore_eos\":true%s}",
-        seed, n, seed, stream ? ",\"stream\":true" : "");
-    return b;
-}
+static atomic_int n_logged_401;
 
-static char *content(const struct answer *a)
+static void listen_to_log(enum kn_level level, const char *line)
 {
-    json_t *root = json_loads(a->body, 0, NULL);
-    json_t *text = json_object_get(
-        json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"), "content");
-    assert_non_null(text);
-    char *copy = strdup(json_string_value(text));
-    json_decref(root);
-    return copy;
-}
-
-static char *text_of(const struct served *v, int n, int seed)
-{
-    struct answer a = ask(v, "POST", CHAT, "", chat(n, seed, false));
-    assert_int_equal(a.status, 200);
-    char *text = content(&a);
-    answer_free(&a);
-    return text;
+    (void)level;
+    atomic_fetch_add(&n_logged_401, strstr(line, ": 401: ") != NULL);
 }
 
 static int setup(void **state)
 {
     (void)state;
     struct eng_serve_options o = serve_defaults();
-    kn_log_set(NULL, KN_LOG_ERROR);
+    kn_log_set(listen_to_log, KN_LOG_INFO);
     serve_start(&served, &o);
     return 0;
 }
@@ -147,6 +118,113 @@ static void test_streamed_is_whole(void **state)
     assert_string_equal(joined, whole);
     assert_true(strlen(whole) > 50);
     free(whole);
+    answer_free(&a);
+}
+
+/* Of HTTP/1.0, as fronts speak it, the end of the connection is the end of the answer. */
+static void test_streamed_to_the_old(void **state)
+{
+    (void)state;
+    const char *body = chat(40, 5, true);
+    char head[200], text[65536];
+    int fd = connect_to(&served);
+    size_t n_text = 0;
+    ssize_t n;
+    snprintf(head, sizeof head,
+             "POST " CHAT " HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+             strlen(body));
+    send_text(fd, head);
+    send_text(fd, body);
+    while ((n = recv(fd, text + n_text, sizeof text - 1 - n_text, 0)) > 0)
+        n_text += (size_t)n;
+    assert_int_equal(n, 0);
+    text[n_text] = 0;
+    assert_non_null(strstr(text, "data: [DONE]"));
+    close(fd);
+}
+
+static void fingerprint_of(const char *model, enum kn_kv kv, int n_thread, char *out)
+{
+    struct eng_engine *e;
+    assert_int_equal(eng_describe(&e, &(struct eng_options){.model = model,
+                                                            .kv = kv,
+                                                            .n_thread = n_thread,
+                                                            .n_parallel = n_thread,
+                                                            .host_mem = (size_t)512 << 20}),
+                     0);
+    assert_int_equal(eng_fingerprint(e, out), 0);
+    eng_close(e);
+}
+
+/* It tells what changes an answer's bytes from what does not; whole answers and streams have it. */
+static void test_fingerprint(void **state)
+{
+    (void)state;
+    char mine[ENG_FINGERPRINT_BYTES], other[ENG_FINGERPRINT_BYTES], said[128];
+    fingerprint_of(MODEL, KN_KV_F16, 1, mine);
+    fingerprint_of(MODEL, KN_KV_F16, 2, other);
+    assert_string_equal(mine, other);
+    fingerprint_of(MODEL, KN_KV_F32, 1, other);
+    assert_string_not_equal(mine, other);
+    fingerprint_of("evals/train/models/demo-target-q8_0.gguf", KN_KV_F16, 1, other);
+    assert_string_not_equal(mine, other);
+    snprintf(said, sizeof said, "\"system_fingerprint\":\"%s\"", mine);
+    for (int stream = 0; stream < 2; stream++) {
+        struct answer a = ask(&served, "POST", CHAT, "", chat(3, 1, stream));
+        assert_non_null(strstr(a.body, said));
+        answer_free(&a);
+    }
+}
+
+static json_t *choice_of(const char *body)
+{
+    struct answer a = ask(&served, "POST", "/v1/completions", "", body);
+    if (a.status != 200)
+        fail_msg("%d %s", a.status, a.body);
+    json_t *root = json_loads(a.body, 0, NULL);
+    json_t *choice = json_incref(json_array_get(json_object_get(root, "choices"), 0));
+    assert_non_null(choice);
+    json_decref(root);
+    answer_free(&a);
+    return choice;
+}
+
+static json_t *logprobs_of(json_t *choice, const char *name)
+{
+    return json_object_get(json_object_get(choice, "logprobs"), name);
+}
+
+/* A prompt that is echoed is listed token by token before what follows, and vLLM's list says the same. */
+static void test_prompt_is_told(void **state)
+{
+    (void)state;
+    json_t *c = choice_of("{\"prompt\":[1,5,9,33,75,309,12],\"max_tokens\":2,\"ignore_eos\":true,\"seed\":3,"
+                          "\"echo\":true,\"logprobs\":1,\"prompt_logprobs\":0}");
+    json_t *said = logprobs_of(c, "token_logprobs"), *likely = logprobs_of(c, "top_logprobs");
+    assert_int_equal(json_array_size(logprobs_of(c, "tokens")), 9);
+    assert_int_equal(json_array_size(logprobs_of(c, "text_offset")), 9);
+    assert_true(json_is_null(json_array_get(said, 0)) && json_is_null(json_array_get(likely, 0)));
+    json_t *given = json_object_get(c, "prompt_logprobs");
+    assert_int_equal(json_array_size(given), 7);
+    assert_true(json_is_null(json_array_get(given, 0)));
+    for (size_t i = 1; i < 9; i++) {
+        double x = json_number_value(json_array_get(said, i));
+        json_t *one = json_object_iter_value(json_object_iter(json_array_get(given, i)));
+        assert_true(x < 0 && json_object_size(json_array_get(likely, i)) >= 1);
+        assert_true(i >= 7 || json_number_value(json_object_get(one, "logprob")) == x);
+        assert_true(i >= 7 || json_integer_value(json_object_get(one, "rank")) >= 1);
+    }
+    size_t n_text = json_string_length(json_object_get(c, "text"));
+    assert_true((size_t)json_integer_value(json_array_get(logprobs_of(c, "text_offset"), 8)) < n_text);
+    json_decref(c);
+
+    c = choice_of("{\"prompt\":\"Once upon a time\",\"max_tokens\":0,\"echo\":true}"); /* nothing but itself */
+    assert_string_equal(json_string_value(json_object_get(c, "text")), "Once upon a time");
+    assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "length");
+    json_decref(c);
+    struct answer a = ask(&served, "POST", CHAT, "", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+                                                     "\"max_tokens\":1,\"prompt_logprobs\":2}");
+    assert_non_null(strstr(a.body, "],\"prompt_logprobs\":[null,{\""));
     answer_free(&a);
 }
 
@@ -273,6 +351,56 @@ static void test_histogram(void **state)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
+/* OpenAI's shape, whoever it is that refuses. */
+static void assert_refusal(const struct answer *a)
+{
+    json_t *root = json_loads(a->body, 0, NULL);
+    if (!json_string_value(json_object_get(json_object_get(root, "error"), "message")) ||
+        !strcasestr(a->head, "Content-Type: application/json"))
+        fail_msg("%s%s", a->head, a->body);
+    json_decref(root);
+}
+
+/* What never becomes a request is refused in the same words as the rest. */
+static void test_no_request(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int status;
+    } table[] = {
+        {"nonsense\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400},
+        {"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501},
+    };
+    double before = metric(&served, "", "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\"");
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        int fd = connect_to(&served);
+        send_text(fd, table[i].text);
+        struct answer a = read_answer(fd);
+        if (a.status != table[i].status)
+            fail_msg("%d for %s%s", a.status, table[i].text, a.body);
+        assert_refusal(&a);
+        read_to_end(fd);
+        answer_free(&a);
+        close(fd);
+    }
+    int fd = connect_to(&served), n = 300000;
+    char *big = malloc((size_t)n + 1);
+    memset(big, 'a', (size_t)n);
+    big[n] = 0;
+    send_text(fd, "GET /health HTTP/1.1\r\nX-Long: ");
+    (void)!send(fd, big, (size_t)n, MSG_NOSIGNAL);
+    struct answer a = read_answer(fd);
+    assert_int_equal(a.status, 400);
+    assert_refusal(&a);
+    answer_free(&a);
+    close(fd);
+    free(big);
+    assert_true(metric(&served, "", "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\"") == before + 4);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -280,9 +408,9 @@ static void test_limits(void **state)
     char *big = malloc(N + 1);
     memset(big, ' ', N);
     big[N] = 0;
-    struct answer a =
-        ask(&served, "POST", CHAT, "", big); /* beyond what evhttp takes: its own words */
+    struct answer a = ask(&served, "POST", CHAT, "", big); /* beyond what is read at all */
     assert_int_equal(a.status, 413);
+    assert_refusal(&a);
     answer_free(&a);
     big[1500000] = 0;
     a = ask(&served, "POST", CHAT, "", big);
@@ -324,12 +452,6 @@ static int ended(const struct served *v, const char *how)
              "finished_reason=\"%s\"",
              how);
     return (int)metric(v, "", line);
-}
-
-static void wait_running(const struct served *v, int n)
-{
-    while (metric(v, "", "vllm:num_requests_running{") < n)
-        usleep(1000);
 }
 
 /* While decoding, reading a prompt, waiting in the queue; streamed or not. */
@@ -480,6 +602,34 @@ static void test_slow(void **state)
 }
 
 /* Asks for much and reads nothing. */
+/* After a long sleep of the machine's, nobody is blamed for the time. */
+static void test_sleep(void **state)
+{
+    (void)state;
+    int idle = connect_to(&served), half = connect_to(&served);
+    send_request(idle, "GET", "/health", "", NULL);
+    struct answer a = read_answer(idle);
+    answer_free(&a);
+    send_text(half, "GET /health HT");
+    while (metric(&served, "", "spillway_connections{") < 3)
+        usleep(1000);
+    double cut = metric(&served, "", "spillway_cut_total{");
+    atomic_fetch_add(&skipped_ns, UINT64_C(3600000000000));
+    for (int i = 0; i < 3; i++) {
+        usleep(110000); /* a tick */
+        assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
+    }
+    send_request(idle, "GET", "/health", "", NULL);
+    send_text(half, "TP/1.1\r\n\r\n");
+    for (int i = 0; i < 2; i++) {
+        a = read_answer(i ? half : idle);
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+    }
+    assert_true(metric(&served, "", "spillway_cut_total{") == cut);
+    close(idle), close(half);
+}
+
 static void test_slow_reader(void **state)
 {
     (void)state;
@@ -651,6 +801,15 @@ static void test_stall(void **state)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+static void write_keys(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    fclose(f);
+}
+
+/* Everything that is not open wants one; they may change while it runs. */
 static void test_keys(void **state)
 {
     /* clang-format off */
@@ -701,6 +860,20 @@ static void test_keys(void **state)
     }
     assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 200);
     assert_int_equal(ask_status(&v, "GET", "/", "", NULL), 200);
+
+    write_keys(path, "second-key\nthird-key\n");
+    eng_serve_reload(v.server);
+    while (ask_status(&v, "GET", "/ready", "x-api-key: third-key\r\n", NULL) != 200)
+        usleep(1000);
+    assert_int_equal(ask_status(&v, "GET", "/ready", "x-api-key: first-key\r\n", NULL), 401);
+    assert_true(atomic_load(&n_logged_401) > 0);
+    struct answer a = ask(&v, "POST", CHAT, right[1], chat(3, 1, false));
+    assert_null(strstr(a.body, "\"cached_tokens\":0")); /* it stands elsewhere, and is who it was */
+    answer_free(&a);
+    write_keys(path, "not a key\n");
+    eng_serve_reload(v.server);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ask_status(&v, "GET", "/ready", "x-api-key: third-key\r\n", NULL), 200);
     serve_end(&v);
     unlink(path);
 }
@@ -782,109 +955,6 @@ static void test_malformed(void **state)
     free(golden);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
-
-static void test_drain(void **state)
-{
-    (void)state;
-    struct eng_serve_options o = serve_defaults();
-    struct served v;
-    serve_start(&v, &o);
-    char *alone = text_of(&v, 250, 4);
-    int fd = connect_to(&v), kept = connect_to(&v);
-    send_request(fd, "POST", CHAT, "", chat(250, 4, false));
-    wait_running(&v, 1);
-    eng_serve_stop(v.server);
-    while (ask_status(&v, "GET", "/ready", "", NULL) != 503)
-        usleep(1000);
-    send_request(kept, "POST", CHAT, "", chat(5, 1, false));
-    struct answer a = read_answer(kept);
-    assert_int_equal(a.status, 503);
-    assert_non_null(strcasestr(a.head, "Retry-After: "));
-    answer_free(&a);
-    a = read_answer(fd);
-    assert_int_equal(a.status, 200);
-    char *text = content(&a);
-    assert_string_equal(text, alone);
-    answer_free(&a);
-    serve_join(&v);
-    close(fd), close(kept);
-    free(text);
-    free(alone);
-}
-
-/* A second wish, or the end of patience: those under way are told. */
-static void test_stop_at_once(void **state)
-{
-    (void)state;
-    for (int patient = 0; patient < 2; patient++) {
-        struct eng_serve_options o = serve_defaults();
-        struct served v;
-        o.drain_ms = patient ? 0 : 60000;
-        serve_start(&v, &o);
-        int fd = connect_to(&v), other = connect_to(&v);
-        send_request(fd, "POST", CHAT, "", chat(1900, 4, true));
-        send_request(other, "POST", CHAT, "", chat(1900, 5, false));
-        wait_running(&v, 2);
-        eng_serve_stop(v.server);
-        if (!patient)
-            eng_serve_stop(v.server);
-        struct answer a = read_answer(fd), b = read_answer(other);
-        assert_non_null(strstr(a.body, "shutting down"));
-        assert_int_equal(b.status, 503);
-        answer_free(&a);
-        answer_free(&b);
-        serve_join(&v);
-        close(fd), close(other);
-    }
-}
-
-static void test_manager_is_told(void **state)
-{
-    (void)state;
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct eng_serve_options o = serve_defaults();
-    struct served v;
-    char name[64], line[256];
-    snprintf(name, sizeof name, "@spillway-test-%d", getpid());
-    memcpy(a.sun_path, name, strlen(name));
-    a.sun_path[0] = 0;
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = {LOST_S, 0};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a,
-                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
-                     0);
-    o.notify_socket = name;
-    o.watchdog_us = 1000;
-    serve_start(&v, &o);
-    static const char *const wanted[] = {"READY=1", "WATCHDOG=1"};
-    for (int i = 0; i < 2; i++)
-        do {
-            ssize_t n = recv(fd, line, sizeof line - 1, 0);
-            assert_true(n > 0);
-            line[n] = 0;
-        } while (!strstr(line, wanted[i]));
-    serve_end(&v);
-    do {
-        ssize_t n = recv(fd, line, sizeof line - 1, 0);
-        assert_true(n > 0);
-        line[n] = 0;
-    } while (!strstr(line, "STOPPING=1"));
-    close(fd);
-}
-
-static void test_no_model(void **state)
-{
-    (void)state;
-    struct eng_serve_options o = serve_defaults();
-    struct served v;
-    o.engine.model = "/nonexistent.gguf";
-    assert_int_equal(eng_serve_open(&v.server, &o), 0);
-    assert_true(eng_serve_run(v.server) < 0);
-    eng_serve_close(v.server);
-}
-
 int main(void)
 {
     struct kn_io io = kn_io_system;
@@ -894,10 +964,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_routes),
         cmocka_unit_test(test_streamed_is_whole),
+        cmocka_unit_test(test_streamed_to_the_old),
+        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_prompt_is_told),
         cmocka_unit_test(test_content_type_and_origin),
         cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_histogram),
+        cmocka_unit_test(test_no_request),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_endless_headers),
         cmocka_unit_test(test_disconnect),
@@ -909,16 +983,13 @@ int main(void)
         cmocka_unit_test(test_signs_of_life),
         cmocka_unit_test(test_stall),
         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_sleep),
         cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_idle_connections),
         cmocka_unit_test(test_most_connections),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_open_to_others),
         cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_stop_at_once),
-        cmocka_unit_test(test_manager_is_told),
-        cmocka_unit_test(test_no_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -197,6 +197,87 @@ static void company_chunks_and_threads_change_nothing(void **state)
     }
 }
 
+/* ---- what is told of a prompt ------------------------------------------------------------------ */
+
+enum { N_TELL = 16 };
+
+static size_t kv_bytes(int n_slot)
+{
+    struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 1 });
+    size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
+    close_engine(e);
+    return (size_t)n_slot * slot;
+}
+
+/* A session whose prompt is told, beside one that decodes and may take its KV. */
+static struct heard tell_alone(struct eng_options o, const int32_t *token, int n, int n_predict)
+{
+    struct eng_session *s, *other;
+    struct eng_event event[4 * N_MOST + N_TELL];
+    struct heard h = { 0 };
+    int32_t noise[PROMPT];
+    o.n_parallel = 2;
+    struct eng_engine *e = open_engine(o);
+    struct eng_request r = request(token, n, n_predict, 99), x = request(noise, PROMPT, 100, 5);
+    r.tells_prompt = true;
+    r.n_prompt_top = 2;
+    fill_prompt(noise, PROMPT, 77);
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_open(&other, e), 0);
+    x.priority = 1;
+    for (int again = 0; again < 2; again++) {   /* what is known of the prompt by then is not enough */
+        h = (struct heard){ 0 };
+        h.token[h.n++] = token[0];
+        assert_int_equal(eng_session_start(s, &r), 0);
+        for (int step = 0; !h.n_end; step++) {
+            assert_true(step < 4 * N_CTX);
+            if (step == 2)
+                assert_int_equal(eng_session_start(other, &x), 0);
+            int got = eng_step(e, event);
+            assert_in_range(got, 0, eng_event_room(e));
+            for (int i = 0; i < got; i++) {
+                const struct eng_event *ev = &event[i];
+                if (ev->session != s)
+                    continue;
+                assert_int_equal(ev->of_prompt, h.n < n);
+                if (ev->of_prompt) {
+                    assert_int_equal(ev->n_top, 2);
+                    assert_int_equal(ev->rank == 1, ev->top[0].token == ev->token);
+                    assert_true(ev->top[0].logprob >= ev->logprob);
+                }
+                hear(&h, ev);
+            }
+        }
+        eng_session_stop(other);
+        assert_int_equal(eng_session_cached(s), 0);
+    }
+    assert_int_equal(e->stats.n_preempted > 0, o.kv_mem > 0);
+    close_engine(e);
+    return h;
+}
+
+/* Of a text that is given the same is told as when it was made up, bit for bit, however it is cut. */
+static void a_prompt_is_told_as_an_answer_was(void **state)
+{
+    (void)state;
+    static const int tells[] = { 1, 5, N_TELL };
+    int32_t text[N_CTX];
+    struct heard made = run_in_company((struct eng_options){ .n_chunk = 64 }, 0);
+    fill_prompt(text, PROMPT, 1);
+    memcpy(text + PROMPT, made.token, LENGTH * sizeof *text);
+    for (int i = 0; i < 6; i++) {
+        struct eng_options o = { .n_tell = tells[i % 3], .n_chunk = i % 3 == 2 ? 512 : 7,
+                                 .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 };   /* not enough for two */
+        struct heard told = tell_alone(o, text, PROMPT + LENGTH - 1, i < 3 ? 1 : 0);
+        int n = PROMPT + LENGTH - (i >= 3);
+        assert_int_equal(told.n, n);            /* one after the other, the one made up last */
+        assert_memory_equal(told.token, text, (size_t)n * sizeof *text);
+        assert_memory_equal(told.logprob + PROMPT, made.logprob, (size_t)(n - PROMPT) * sizeof(float));
+        assert_int_equal(told.finish, ENG_LENGTH);
+        assert_int_equal(told.n_bare, i >= 3);
+    }
+}
+
 /* ---- going on -------------------------------------------------------------------------------- */
 
 static void going_on_equals_starting_afresh(void **state)
@@ -622,6 +703,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(company_chunks_and_threads_change_nothing),
+        cmocka_unit_test(a_prompt_is_told_as_an_answer_was),
         cmocka_unit_test(going_on_equals_starting_afresh),
         cmocka_unit_test(what_the_kv_holds_is_kept),
         cmocka_unit_test(a_session_stopped_half_way_goes_on),

@@ -38,6 +38,8 @@ static void styles_by_template(void **state)
         {"llama-cpp-deepseek-r1", "deepseek", true, true},
         {"Kimi-K2-Instruct", "kimi-k2", false, false},
         {"moonshotai-Kimi-K2", "kimi-k2", false, false},
+        {"deepseek-ai-DeepSeek-V4", "invoke", true, true},
+        {MINIMAX, "invoke", true, false},
         {"GLM-4.6", "glm-4.5", true, false},
         {"GLM-5.2", "glm-4.5", true, false},
         {"openai-gpt-oss-120b", "gpt-oss", true, false},
@@ -367,6 +369,38 @@ static const struct answer glm[] = {
     {NULL, NULL, 0},
 };
 
+#define DSML "｜DSML｜"
+#define DSML_CITY "<" DSML "parameter name=\"city\" string=\"true\">"
+#define DSML_END "</" DSML "parameter>"
+
+static const struct answer dsml[] = {
+    {"hm</think>Hi <" DSML "x", "r(hm)c(Hi <" DSML "x)", THINKS},
+    {"Ok\n\n<" DSML "tool_calls>\n<" DSML "invoke name=\"f\">\n" DSML_CITY "New\n\"York\" " DSML_END
+     "\n<" DSML "parameter name=\"o\" string=\"false\">{\"a\": [\"" DSML_END "\"]}" DSML_END "\n</" DSML
+     "invoke>\n<" DSML "invoke name=\"g\">\n</" DSML "invoke>\n</" DSML "tool_calls>",
+     "c(Ok)<f>{\"city\": \"New\\n\\\"York\\\" \", \"o\": {\"a\": [\"" DSML_END "\"]}}</><g>{}</>", 0},
+    /* what is said to be a string is one, and what is said to be JSON is, whatever the schema */
+    {"<" DSML "invoke name=\"f\"><" DSML "parameter name=\"n\" string=\"true\">7" DSML_END "<" DSML
+     "parameter name=\"city\" string=\"false\">\"7\"" DSML_END "</" DSML "invoke></" DSML "tool_calls>b",
+     "<f>{\"n\": \"7\", \"city\": \"7\"}</>c(b)", 0},
+    {"<" DSML "invoke name=\"f\">" DSML_CITY "Par", "<f>{\"city\": \"Par<cut>", 0},
+    {"<" DSML "invoke name=\"f\">x", "<f><cut>c(x)", 0},
+    {"<" DSML "invoke name=\"f g\">", "c(<" DSML "invoke name=\"f g\">)", 0},
+    {"<" DSML "invoke name=f>", "c(<" DSML "invoke name=f>)", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct answer minimax[] = {
+    {"<think>a</think>\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"city\">a <b>"
+     "</parameter>\n<parameter name=\"n\">[1, \"</parameter>\"]</parameter>\n</invoke>\n"
+     "<invoke name=\"g\"></invoke>\n</minimax:tool_call>",
+     "r(a)<f>{\"city\": \"a <b>\", \"n\": [1, \"</parameter>\"]}</><g>{}</>", 0},
+    {"<invoke name=\"f\"><parameter name=\"city\">12</parameter><parameter name=\"b\">True</parameter>",
+     "<f>{\"city\": \"12\", \"b\": true<cut>", 0},
+    {"<minimax:tool_call>\nwhat", "c(<minimax:tool_call>\nwhat)", 0},
+    {NULL, NULL, 0},
+};
+
 static const struct answer harmony[] = {
     {"<|channel|>analysis<|message|>Think. <|end|><|start|>assistant<|channel|>final<|message|>Hi "
      "<|return|>",
@@ -398,6 +432,8 @@ static const struct {
     {"Mistral-Small-3.2-24B-Instruct-2506", mistral},
     {"deepseek-ai-DeepSeek-V3.1", deepseek},
     {"Kimi-K2-Instruct", kimi},
+    {"deepseek-ai-DeepSeek-V4", dsml},
+    {MINIMAX, minimax},
     {"GLM-4.6", glm},
     {"openai-gpt-oss-120b", harmony},
 };
@@ -496,6 +532,7 @@ static void nothing_waits_longer_than_it_must(void **state)
         {"Qwen-Qwen3-0.6B", "<tool_call>{\"name\":\"f\",\"arguments\":{}", "<f>{}</>"},
         {"Qwen3-Coder", "<function=f><parameter=city>\nPar\nis", "<f>{\"city\": \"Par\\nis"},
         {"GLM-4.6", "<tool_call>f\n", "<f>"},
+        {MINIMAX, "<invoke name=\"f\"><parameter name=\"city\">Par", "<f>{\"city\": \"Par"},
         {"Mistral-Small-3.2-24B-Instruct-2506", "[TOOL_CALLS]f[ARGS]{\"a\"", "<f>{\"a\""},
         {"openai-gpt-oss-120b", "<|channel|>final<|message|>Hi ", "c(Hi "},
         {"openai-gpt-oss-120b", "Hi", "c(Hi"},

@@ -243,6 +243,8 @@ static const char *const templates[] = {"Qwen-Qwen3-0.6B",
                                         "deepseek-ai-DeepSeek-V3.1",
                                         "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
                                         "Kimi-K2-Instruct",
+                                        "deepseek-ai-DeepSeek-V4",
+                                        MINIMAX,
                                         "GLM-4.6",
                                         "openai-gpt-oss-120b"};
 

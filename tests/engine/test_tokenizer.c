@@ -136,7 +136,7 @@ static void expect_random(const struct eng_vocab *v, const char *name)
         line = expect_line(v, texts + at + 4, len, ENG_TEXT_PARSE_SPECIAL, line);
         at += 4 + len;
     }
-    assert_int_equal(count, 200);
+    assert_int_equal(count, 206);
     assert_int_equal(*line, 0);
     free(texts);
     free(lines);
@@ -148,7 +148,9 @@ static void random_texts_are_cut_as_by_the_original(void **state)
     static const char *const names[] = {"gpt-2",        "llama-bpe",      "qwen2",
                                         "deepseek-llm", "deepseek-coder", "starcoder",
                                         "refact",       "falcon",         "default",
-                                        "gpt-4o"};
+                                        "gpt-4o",       "deepseek-v3",    "glm4",
+                                        "tekken",       "kimi-k2",        "qwen35",
+                                        "seed-coder",   "bailingmoe"};
     struct eng_vocab *v;
     struct eng_pre *own;
 
@@ -391,17 +393,19 @@ static void any_ids_give_utf8_within_the_room(void **state)
 
 /* ---- long runs ------------------------------------------------------------------------------- */
 
+/* clang-format off */
+static const char *const runs[] = {
+    "Z", "a", " ", "1", "\n", "!", "\xE4\xB8\xAD", "\xCC\x81", "Aa", " \n", "\xFF", "'s",
+    "\xFF" "a", " ", "\xF0\x9F\x98\x80", "<", "\xD7\x90", "\xD7\x90" "A", "\xC7\x85",
+};
+/* clang-format on */
+enum { N_RUN = sizeof runs / sizeof *runs, N_WHOLE_RUN = 16 };
+
 /* Run i goes through pre-tokeniser i % 4 and through SentencePiece.  Quadratic time would take
  * hours, or reach the limits. */
 static void a_mebibyte_of_anything_is_tokenized(void **state)
 {
     (void)state;
-    /* clang-format off */
-    static const char *const runs[] = {
-        "Z", "a", " ", "1", "\n", "!", "\xE4\xB8\xAD", "\xCC\x81", "Aa", " \n", "\xFF", "'s",
-        "\xFF" "a", " ", "\xF0\x9F\x98\x80", "<",
-    };
-    /* clang-format on */
     static const char *const names[] = {"gpt-2", "llama-bpe", "deepseek-llm", "falcon"};
     const size_t n = 1 << 20;
     char *text = malloc(n);
@@ -417,7 +421,7 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
 
         assert_int_equal(eng_pre_open(&pre[k], name, "file"), 0);
     }
-    for (size_t i = 0; i < 2 * sizeof runs / sizeof *runs; i++) {
+    for (size_t i = 0; i < 2 * N_WHOLE_RUN; i++) {
         const char *run = runs[i / 2];
         const size_t len = strlen(run), whole = n / len * len;
 
@@ -436,6 +440,46 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
     eng_ids_free(&ids);
     eng_vocab_close(v[0]);
     eng_vocab_close(v[1]);
+    free(text);
+}
+
+static int count_bytes(void *arg, const char *p, size_t n)
+{
+    (void)p;
+    *(size_t *)arg += n;
+    return 0;
+}
+
+/* The same through other patterns, cut and not merged. */
+static void long_runs_are_cut_by_any_pattern(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen2",   "gpt-4o", "deepseek-v3", "tekken",
+                                        "kimi-k2", "qwen35", "seed-coder",  "bailingmoe"};
+    const size_t n = 1 << 17;
+    char *text = malloc(n);
+
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const struct moe_string name = {.data = names[k], .n = strlen(names[k])};
+        struct eng_pre *pre;
+        struct eng_split *split;
+
+        assert_int_equal(eng_pre_open(&pre, name, "file"), 0);
+        assert_int_equal(eng_split_open(&split, pre), 0);
+        for (size_t i = 0; i < N_RUN; i++) {
+            const size_t len = strlen(runs[i]), whole = n / len * len;
+            size_t cut = 0;
+
+            for (size_t at = 0; at < whole; at++)
+                text[at] = runs[i][at % len];
+            if ((uint8_t)runs[i][0] == 0xFF)
+                continue; /* what is no UTF-8 does not come here */
+            assert_int_equal(eng_split_run(split, text, whole, count_bytes, &cut), 0);
+            assert_int_equal(cut, whole);
+        }
+        eng_split_close(split);
+        eng_pre_close(pre);
+    }
     free(text);
 }
 
@@ -498,6 +542,7 @@ int main(void)
         cmocka_unit_test(spaces_and_special_tokens_decode_as_they_were_put),
         cmocka_unit_test(any_ids_give_utf8_within_the_room),
         cmocka_unit_test(a_mebibyte_of_anything_is_tokenized),
+        cmocka_unit_test(long_runs_are_cut_by_any_pattern),
         cmocka_unit_test(threads_share_a_vocabulary),
     };
 

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -33,7 +34,7 @@ static void answer(struct eng_exchange *x)
     eng_http_begin(x, 200, "text/event-stream");
     for (int i = 0; i < 3; i++)
         eng_http_chunk(x, text, sizeof text - 1);
-    eng_http_end(x);
+    eng_http_end(x, NULL, 0);
 }
 
 static void on_request(void *arg, struct eng_exchange *x)
@@ -62,6 +63,16 @@ static void on_gone(void *arg, struct eng_exchange *x)
         held = NULL;
 }
 
+static char *words(void *arg, int status, size_t *n)
+{
+    char *text = kn_alloc(16);
+    (void)arg;
+    if (!text || status < 400)
+        abort();
+    *n = (size_t)snprintf(text, 16, "{\"error\":%d}", status);
+    return text;
+}
+
 static void open_server(void)
 {
     base = event_base_new();
@@ -77,7 +88,8 @@ static void open_server(void)
                                                           .idle_ms = 2000,
                                                           .tick_ms = 1,
                                                           .on_request = on_request,
-                                                          .on_gone = on_gone}))
+                                                          .on_gone = on_gone,
+                                                          .words = words}))
         abort();
 }
 

@@ -1,6 +1,6 @@
 /* What the fuzzers start from: small files that are right, one of each kind.
  *
- *   seeds FOLDER      writes FOLDER/header/... and FOLDER/model/...
+ *   seeds FOLDER      writes FOLDER/header/..., FOLDER/model/... and FOLDER/folder/...
  *
  * The models are whole: one layer of each family, with a few kilobytes of weights. */
 #include <errno.h>
@@ -180,13 +180,107 @@ static void write_headers(const char *folder)
     }
 }
 
+/* ---- folders: four files, one after another (fuzz_folder.c) ------------------------------------- */
+
+static const char bytes_tokenizer[] =
+    "{\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true}],\"normalizer\":{\"type\":\"NFC\"},"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"post_processor\":{\"type\":"
+    "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}]},\"model\":"
+    "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},\"merges\":"
+    "[\"t h\",[\"th\",\"e\"]]}}";
+static const char pieces_tokenizer[] =
+    "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],\"normalizer\":{\"type\":\"Sequence\","
+    "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":"
+    "\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,"
+    "\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
+    "\"the\":7},\"merges\":[[\"t\",\"h\"],[\"th\",\"e\"]]}}";
+static const char roles[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"a\"},\"chat_template\":\"x\"}";
+
+struct shape { const char *name; int n_dim, dim[3]; };
+
+static const struct shape dense_shapes[] = {
+    { "lm_head.weight", 2, { 8, 16 } },
+    { "model.embed_tokens.weight", 2, { 8, 16 } },
+    { "model.norm.weight", 1, { 16 } },
+    { "model.layers.0.input_layernorm.weight", 1, { 16 } },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 } },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 } },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 } },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 } },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 } },
+    { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 } },
+    { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 } },
+    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 } },
+};
+static const struct shape expert_shapes[] = {
+    { "model.layers.0.block_sparse_moe.gate.weight", 2, { 2, 16 } },
+    { "model.layers.0.block_sparse_moe.experts.0.w1.weight", 2, { 8, 16 } },
+    { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 } },
+    { "model.layers.0.block_sparse_moe.experts.0.w2.weight", 2, { 16, 8 } },
+    { "model.layers.0.block_sparse_moe.experts.1.w2.weight", 2, { 16, 8 } },
+    { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 } },
+};
+
+static const struct { const char *name, *config, *tokenizer; int n_dense, n_expert; } folders[] = {
+    { "dense", "{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":"
+      "1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
+      bytes_tokenizer, 12, 0 },
+    { "experts", "{\"model_type\":\"mixtral\",\"rope_theta\":1e6,\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, 9, 6 },
+};
+
+static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
+{
+    char text[256], dims[64] = "";
+    uint64_t bytes = 4;
+    for (int i = 0; i < s->n_dim; i++) {
+        snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%d", i ? "," : "", s->dim[i]);
+        bytes *= (uint64_t)s->dim[i];
+    }
+    int n = snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%d,%d]}",
+                     header->n ? "," : "{", s->name, dims, (int)at, (int)(at + bytes));
+    gguf_bytes(header, text, (size_t)n);
+    return at + bytes;
+}
+
+static void write_folders(const char *folder)
+{
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        static const char rest[] = "\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+                                   "\"num_key_value_heads\":1,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":64}";
+        struct gguf g = { 0 }, header = { 0 };
+        char path[512];
+        uint64_t at = 0;
+        for (int k = 0; k < folders[i].n_dense; k++)
+            at = add_shape(&header, &dense_shapes[k], at);
+        for (int k = 0; k < folders[i].n_expert; k++)
+            at = add_shape(&header, &expert_shapes[k], at);
+        gguf_u8(&header, '}');
+        gguf_bytes(&g, folders[i].config, strlen(folders[i].config));
+        gguf_bytes(&g, rest, strlen(rest));
+        gguf_u8(&g, 0xff);
+        gguf_bytes(&g, folders[i].tokenizer, strlen(folders[i].tokenizer));
+        gguf_u8(&g, 0xff);
+        gguf_bytes(&g, roles, strlen(roles));
+        gguf_u8(&g, 0xff);
+        gguf_u64(&g, header.n);
+        gguf_bytes(&g, header.data, header.n);
+        for (uint64_t k = 0; k < at; k++)
+            gguf_u8(&g, (uint8_t)k);
+        snprintf(path, sizeof path, "%s/folder/%s", folder, folders[i].name);
+        gguf_save(&g, path);
+        gguf_free(&g);
+        gguf_free(&header);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[512];
     if (argc != 2)
         return 2;
-    static const char *const sub[] = { "", "/header", "/model" };
-    for (int i = 0; i < 3; i++) {
+    static const char *const sub[] = { "", "/header", "/model", "/folder" };
+    for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof path, "%s%s", argv[1], sub[i]);
         if (mkdir(path, 0755) && errno != EEXIST)
             return 1;
@@ -195,5 +289,6 @@ int main(int argc, char **argv)
         if (write_model(argv[1], &kinds[i]))
             return 1;
     write_headers(argv[1]);
+    write_folders(argv[1]);
     return 0;
 }

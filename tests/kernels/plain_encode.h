@@ -3,6 +3,7 @@
 #ifndef TESTS_KERNELS_PLAIN_ENCODE_H
 #define TESTS_KERNELS_PLAIN_ENCODE_H
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
@@ -34,56 +35,199 @@ static inline void plain_q8_0(const float *x, struct kn_q8_0 *b)
         b->q[i] = (int8_t)plain_nearest(x[i] * inv, -127, 127);
 }
 
-static inline void plain_q4_k(const float *x, struct kn_q4_k *b)
+/* ---- blocks of 256 ----------------------------------------------------------------------------- */
+
+/* Ors n bits of value into a string of them. */
+static inline void plain_put(uint8_t *p, int at, int n, int value)
 {
-    float scale[8], low[8], scale_most = 0, low_most = 0;
-    for (int s = 0; s < 8; s++) {
-        float least = 0, most = 0;                      /* 0 is always in range: min has no sign */
-        for (int i = 0; i < 32; i++) {
-            least = x[32 * s + i] < least ? x[32 * s + i] : least;
-            most = x[32 * s + i] > most ? x[32 * s + i] : most;
+    for (int i = 0; i < n; i++)
+        p[(at + i) / 8] |= (uint8_t)((value >> i & 1) << (at + i) % 8);
+}
+
+static inline void plain_half(uint8_t *p, float x)
+{
+    uint16_t half = kn_f32_to_f16(x);
+    memcpy(p, &half, sizeof half);
+}
+
+static inline float plain_rounded(float x) { return kn_f16_to_f32(kn_f32_to_f16(x)); }
+
+static const int plain_iq4_value[16] = { KN_IQ4 };
+
+static inline int plain_iq4(float x)
+{
+    int best = 0;
+    for (int c = 1; c < 16; c++)
+        if (2 * x > (float)(plain_iq4_value[c] + plain_iq4_value[c - 1]))
+            best = c;
+    return best;
+}
+
+struct plain_k { float d, dmin; int sc[16], m[16], q[256]; };
+
+/* Groups of n values as d * sc * (0..most) - dmin * m. */
+static inline void plain_with_low(const float *x, int n, int most, int sc_most, int m_most,
+                                  struct plain_k *k)
+{
+    float scale[16], low[16], scale_most = 0, low_most = 0;
+    for (int s = 0; s < 256 / n; s++) {
+        float least = 0, top = 0;                       /* 0 is always in range: min has no sign */
+        for (int i = n * s; i < n * s + n; i++) {
+            least = x[i] < least ? x[i] : least;
+            top = x[i] > top ? x[i] : top;
         }
-        scale[s] = (most - least) / 15;
+        scale[s] = (top - least) / (float)most;
         low[s] = -least;
         scale_most = scale[s] > scale_most ? scale[s] : scale_most;
         low_most = low[s] > low_most ? low[s] : low_most;
     }
-    memset(b, 0, sizeof *b);
-    b->d = kn_f32_to_f16(scale_most / 63);
-    b->dmin = kn_f32_to_f16(low_most / 63);
-    float d = kn_f16_to_f32(b->d), dmin = kn_f16_to_f32(b->dmin);
-    for (int s = 0; s < 8; s++) {
-        int sc = plain_nearest(scale[s] * plain_inverse(d), 0, 63);
-        int m = plain_nearest(low[s] * plain_inverse(dmin), 0, 63);
-        kn_q4_k_scale_put(b, s, sc, m);
-        float step = plain_inverse(d * (float)sc), shift = dmin * (float)m;
-        for (int i = 0; i < 32; i++) {
-            int code = plain_nearest((x[32 * s + i] + shift) * step, 0, 15);
-            b->q[32 * (s / 2) + i] |= (uint8_t)(code << 4 * (s & 1));
-        }
+    k->d = plain_rounded(scale_most / (float)sc_most);
+    k->dmin = plain_rounded(low_most / (float)m_most);
+    for (int s = 0; s < 256 / n; s++) {
+        k->sc[s] = plain_nearest(scale[s] * plain_inverse(k->d), 0, sc_most);
+        k->m[s] = plain_nearest(low[s] * plain_inverse(k->dmin), 0, m_most);
+        float step = plain_inverse(k->d * (float)k->sc[s]), shift = k->dmin * (float)k->m[s];
+        for (int i = n * s; i < n * s + n; i++)
+            k->q[i] = plain_nearest((x[i] + shift) * step, 0, most);
+    }
+}
+
+/* Groups of n values as d * sc * (-below..below - 1), codes counted from the least; below 127: one of
+ * the sixteen of KN_IQ4. */
+static inline void plain_signed(const float *x, int n, int below, int sc_most, struct plain_k *k)
+{
+    float scale[16], scale_most = 0;
+    for (int s = 0; s < 256 / n; s++) {
+        scale[s] = plain_largest(x + n * s, n) / (float)(below == 127 ? 113 : below - 1);
+        scale_most = scale[s] > scale_most ? scale[s] : scale_most;
+    }
+    k->d = plain_rounded(scale_most / (float)sc_most);
+    for (int s = 0; s < 256 / n; s++) {
+        k->sc[s] = plain_nearest(scale[s] * plain_inverse(k->d), 0, sc_most);
+        float step = plain_inverse(k->d * (float)k->sc[s]);
+        for (int i = n * s; i < n * s + n; i++)
+            k->q[i] = below == 127 ? plain_iq4(x[i] * step)
+                                   : plain_nearest(x[i] * step, -below, below - 1) + below;
+    }
+}
+
+static inline void plain_q4_k(const float *x, struct kn_q4_k *b)
+{
+    struct plain_k k;
+    plain_with_low(x, 32, 15, 63, 63, &k);
+    b->d = kn_f32_to_f16(k.d);
+    b->dmin = kn_f32_to_f16(k.dmin);
+    for (int s = 0; s < 8; s++)
+        kn_q4_k_scale_put(b->sc, s, k.sc[s], k.m[s]);
+    for (int i = 0; i < 256; i++)
+        b->q[i / 64 * 32 + i % 32] |= (uint8_t)(k.q[i] << i / 32 % 2 * 4);
+}
+
+static inline void plain_q5_k(const float *x, struct kn_q5_k *b)
+{
+    struct plain_k k;
+    plain_with_low(x, 32, 31, 63, 63, &k);
+    b->d = kn_f32_to_f16(k.d);
+    b->dmin = kn_f32_to_f16(k.dmin);
+    for (int s = 0; s < 8; s++)
+        kn_q4_k_scale_put(b->sc, s, k.sc[s], k.m[s]);
+    for (int i = 0; i < 256; i++) {
+        b->q[i / 64 * 32 + i % 32] |= (uint8_t)((k.q[i] & 15) << i / 32 % 2 * 4);
+        b->qh[i % 32] |= (uint8_t)(k.q[i] >> 4 << i / 32);
+    }
+}
+
+static inline void plain_q2_k(const float *x, struct kn_q2_k *b)
+{
+    struct plain_k k;
+    plain_with_low(x, 16, 3, 15, 15, &k);
+    b->d = kn_f32_to_f16(k.d);
+    b->dmin = kn_f32_to_f16(k.dmin);
+    for (int s = 0; s < 16; s++)
+        b->sc[s] = (uint8_t)(k.sc[s] | k.m[s] << 4);
+    for (int i = 0; i < 256; i++)
+        b->q[i / 128 * 32 + i % 32] |= (uint8_t)(k.q[i] << i / 32 % 4 * 2);
+}
+
+static inline void plain_q3_k(const float *x, struct kn_q3_k *b)
+{
+    struct plain_k k;
+    plain_signed(x, 16, 4, 31, &k);
+    b->d = kn_f32_to_f16(k.d);
+    for (int s = 0; s < 16; s++) {
+        plain_put(b->sc, s % 8 * 8 + s / 8 * 4, 4, k.sc[s] + 32);
+        plain_put(b->sc + 8, s % 4 * 8 + s / 4 * 2, 2, (k.sc[s] + 32) >> 4);
+    }
+    for (int i = 0; i < 256; i++) {
+        b->q[i / 128 * 32 + i % 32] |= (uint8_t)((k.q[i] & 3) << i / 32 % 4 * 2);
+        b->qh[i % 32] |= (uint8_t)(k.q[i] >> 2 << i / 32);
     }
 }
 
 static inline void plain_q6_k(const float *x, struct kn_q6_k *b)
 {
-    float scale[16], scale_most = 0;
-    for (int s = 0; s < 16; s++) {
-        scale[s] = plain_largest(x + 16 * s, 16) / 31;
-        scale_most = scale[s] > scale_most ? scale[s] : scale_most;
+    struct plain_k k;
+    plain_signed(x, 16, 32, 127, &k);
+    b->d = kn_f32_to_f16(k.d);
+    for (int s = 0; s < 16; s++)
+        b->sc[s] = (int8_t)k.sc[s];
+    for (int i = 0; i < 256; i++) {
+        int h = i / 128, f = i / 32 % 4;
+        b->ql[64 * h + 32 * (f & 1) + i % 32] |= (uint8_t)((k.q[i] & 15) << 4 * (f >> 1));
+        b->qh[32 * h + i % 32] |= (uint8_t)((k.q[i] >> 4) << 2 * f);
     }
-    memset(b, 0, sizeof *b);
-    b->d = kn_f32_to_f16(scale_most / 127);
-    float d = kn_f16_to_f32(b->d);
-    for (int s = 0; s < 16; s++) {
-        int sc = plain_nearest(scale[s] * plain_inverse(d), 0, 127);
-        float step = plain_inverse(d * (float)sc);
-        b->sc[s] = (int8_t)sc;
-        for (int i = 16 * s; i < 16 * s + 16; i++) {
-            int code = plain_nearest(x[i] * step, -32, 31) + 32, h = i / 128, f = i / 32 % 4;
-            b->ql[64 * h + 32 * (f & 1) + i % 32] |= (uint8_t)((code & 15) << 4 * (f >> 1));
-            b->qh[32 * h + i % 32] |= (uint8_t)((code >> 4) << 2 * f);
-        }
+}
+
+static inline void plain_iq4_xs(const float *x, struct kn_iq4_xs *b)
+{
+    struct plain_k k;
+    plain_signed(x, 32, 127, 31, &k);
+    b->d = kn_f32_to_f16(k.d);
+    for (int s = 0; s < 8; s++) {
+        plain_put(b->sl, 4 * s, 4, k.sc[s] + 32);
+        b->sh |= (uint16_t)((k.sc[s] + 32) >> 4 << 2 * s);
     }
+    for (int i = 0; i < 256; i++)
+        b->q[i / 32 * 16 + i % 16] |= (uint8_t)(k.q[i] << i / 16 % 2 * 4);
+}
+
+/* ---- blocks of 32 ------------------------------------------------------------------------------ */
+
+/* Nibbles and fifth bits behind a head of `head` bytes. */
+static inline void plain_nibble(uint8_t *p, int head, bool fifth, int k, int code)
+{
+    plain_put(p + head + 4 * fifth, k % 16 * 8 + k / 16 * 4, 4, code);
+    if (fifth)
+        plain_put(p + head, k, 1, code >> 4);
+}
+
+/* Q4_0, Q5_0 and IQ4_NL: the largest value becomes the least code. */
+static inline void plain_one_step(enum kn_format f, const float *x, uint8_t *p)
+{
+    float top = 0, below = f == KN_Q4_0 ? 8 : f == KN_Q5_0 ? 16 : 127;
+    for (int i = 0; i < 32; i++)
+        top = fabsf(x[i]) > fabsf(top) ? x[i] : top;
+    float d = plain_rounded(top / -below), inverse = d < 0 || d > 0 ? 1 / d : 0;
+    plain_half(p, d);
+    for (int i = 0; i < 32; i++)
+        plain_nibble(p, 2, f == KN_Q5_0, i,
+                     f == KN_IQ4_NL ? plain_iq4(x[i] * inverse)
+                                    : plain_nearest(x[i] * inverse, -(int)below, (int)below - 1) + (int)below);
+}
+
+static inline void plain_step_and_low(enum kn_format f, const float *x, uint8_t *p)
+{
+    float least = x[0], top = x[0];
+    int most = f == KN_Q4_1 ? 15 : 31;
+    for (int i = 0; i < 32; i++) {
+        least = x[i] < least ? x[i] : least;
+        top = x[i] > top ? x[i] : top;
+    }
+    plain_half(p, (top - least) / (float)most);
+    plain_half(p + 2, least);
+    float inverse = plain_inverse(plain_rounded((top - least) / (float)most));
+    for (int i = 0; i < 32; i++)
+        plain_nibble(p, 4, f == KN_Q5_1, i, plain_nearest((x[i] - plain_rounded(least)) * inverse, 0, most));
 }
 
 /* The largest value's exponent is the format's largest; every value takes the nearest of the sixteen. */
@@ -109,15 +253,22 @@ static inline void plain_mxfp4(const float *x, struct kn_mxfp4 *b)
 /* One block. */
 static inline void plain_encode(enum kn_format f, const float *x, void *block)
 {
-    kn_assert(f == KN_Q8_0 || f == KN_Q4_K || f == KN_Q6_K || f == KN_MXFP4);
-    if (f == KN_Q8_0)
-        plain_q8_0(x, block);
-    else if (f == KN_MXFP4)
-        plain_mxfp4(x, block);
-    else if (f == KN_Q4_K)
-        plain_q4_k(x, block);
-    else
-        plain_q6_k(x, block);
+    memset(block, 0, (size_t)kn_format_info(f)->block_bytes);
+    switch (f) {
+    case KN_Q8_0:   plain_q8_0(x, block); break;
+    case KN_MXFP4:  plain_mxfp4(x, block); break;
+    case KN_Q4_K:   plain_q4_k(x, block); break;
+    case KN_Q5_K:   plain_q5_k(x, block); break;
+    case KN_Q6_K:   plain_q6_k(x, block); break;
+    case KN_Q2_K:   plain_q2_k(x, block); break;
+    case KN_Q3_K:   plain_q3_k(x, block); break;
+    case KN_IQ4_XS: plain_iq4_xs(x, block); break;
+    case KN_Q4_1:
+    case KN_Q5_1:   plain_step_and_low(f, x, block); break;
+    default:
+        kn_assert(f == KN_Q4_0 || f == KN_Q5_0 || f == KN_IQ4_NL);
+        plain_one_step(f, x, block);
+    }
 }
 
 #endif

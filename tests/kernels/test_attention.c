@@ -18,7 +18,7 @@
 
 static uint64_t seed;
 static float q[N_OUT], out_room[N_OUT + 2 * GUARD], want_room[N_OUT + 2 * GUARD];
-static float k32[N_VALUE], v32[N_VALUE];                    /* [position][d_head] */
+static float k32[N_VALUE], v32[N_VALUE];                    /* [position][d_key], [position][d_value] */
 static uint8_t k_store[N_VALUE * sizeof(float)], v_store[N_VALUE * sizeof(float)];
 static int32_t slots[N_POS_MOST];
 static float sinks[KN_MAX_Q];
@@ -42,26 +42,34 @@ static float draw(enum fill fill, enum kn_kv kv)
 }
 
 /* A shape, what is seen of it, and how positions lie in slots: n_base of them through base. */
-struct shape { int n_q, d_head, first, last, n_base; enum kn_kv kv; enum fill fill; bool sink; };
+struct shape {
+    int n_q, d_key, d_value, first, last, n_base;
+    enum kn_kv kv;
+    enum fill fill;
+    bool sink, within;                                      /* within: values are the keys' first part */
+};
 
 /* Fills q, keys and values by seed alone: the same numbers for every layout of the slots. */
 static void make(const struct shape *s, uint64_t from)
 {
     seed = from;
-    for (int i = 0; i < s->n_q * s->d_head; i++) q[i] = draw(s->fill, KN_KV_F32);
-    for (int i = 0; i <= s->last * s->d_head + s->d_head - 1; i++) {
-        k32[i] = draw(s->fill, s->kv);
-        v32[i] = draw(s->fill, s->kv);
+    for (int i = 0; i < s->n_q * s->d_key; i++) q[i] = draw(s->fill, KN_KV_F32);
+    for (int i = 0; i < (s->last + 1) * s->d_key; i++) k32[i] = draw(s->fill, s->kv);
+    for (int i = 0; i < (s->last + 1) * s->d_value; i++) {
+        int p = i / s->d_value, d = i % s->d_value;
+        v32[i] = s->within ? k32[p * s->d_key + d] : draw(s->fill, s->kv);
     }
     for (int h = 0; s->sink && h < s->n_q; h++)                 /* some win, some hardly count */
         sinks[h] = s->fill == STRANGE && h % 3 == 1 ? draw(s->fill, s->kv) : 8 * uniform();
 }
 
 /* Puts every seen position into a slot of its own, in order or scattered; the other slots hold NaN,
- * the other positions have none. */
+ * the other positions have none. Scattered slots have room between them as well. */
 static struct kn_attend lay_out(const struct shape *s, bool scattered, float *out)
 {
     size_t value = s->kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
+    int gap = scattered && s->d_key <= KN_MAX_D_HEAD - 8 && s->d_value <= KN_MAX_D_HEAD - 8 ? 8 : 0;
+    int k_step = s->d_key + gap, v_step = s->within ? k_step : s->d_value + gap / 2;
     memset(k_store, 0xff, sizeof k_store);
     memset(v_store, 0xff, sizeof v_store);
     for (int i = 0; i < N_POS_MOST; i++) slots[i] = i;
@@ -74,15 +82,16 @@ static struct kn_attend lay_out(const struct shape *s, bool scattered, float *ou
     for (int p = 0; p < N_POS_MOST; p++) {
         if (p < s->first || p > s->last) slots[p] = INT32_MIN;
         if (slots[p] < 0) continue;
-        size_t at = (size_t)slots[p] * (size_t)s->d_head * value;
-        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_head, s->d_head, k_store + at);
-        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_head, s->d_head, v_store + at);
+        size_t k_at = (size_t)slots[p] * (size_t)k_step * value;
+        size_t v_at = (size_t)slots[p] * (size_t)v_step * value;
+        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, k32 + p * s->d_key, s->d_key, k_store + k_at);
+        kn_ops(KN_ISA_SCALAR)->kv_store(s->kv, v32 + p * s->d_value, s->d_value, v_store + v_at);
     }
     return (struct kn_attend){
-        .q = q, .out = out, .k = k_store, .v = v_store, .base = slots, .tail = slots + s->n_base,
-        .n_base = s->n_base, .first = s->first, .last = s->last, .n_q = s->n_q,
-        .d_head = s->d_head, .kv = s->kv, .scale = 1 / sqrtf((float)s->d_head),
-        .sink = s->sink ? sinks : NULL,
+        .q = q, .out = out, .k = k_store, .v = s->within ? k_store : v_store, .k_step = k_step,
+        .v_step = v_step, .base = slots, .tail = slots + s->n_base, .n_base = s->n_base,
+        .first = s->first, .last = s->last, .n_q = s->n_q, .d_key = s->d_key, .d_value = s->d_value,
+        .kv = s->kv, .scale = 1 / sqrtf((float)s->d_key), .sink = s->sink ? sinks : NULL,
     };
 }
 
@@ -99,9 +108,9 @@ static void assert_same(const struct shape *s, const char *what)
     for (int i = 0; i < N_OUT + 2 * GUARD; i++) {
         float x = want_room[i], y = out_room[i];
         if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y))) continue;
-        fail_msg("%s: n_q %d d_head %d positions %d..%d base %d kv %d fill %d: [%d] is %a, not %a",
-                 what, s->n_q, s->d_head, s->first, s->last, s->n_base, s->kv, s->fill, i - GUARD,
-                 (double)y, (double)x);
+        fail_msg("%s: n_q %d d_key %d d_value %d positions %d..%d base %d kv %d fill %d: [%d] is %a, "
+                 "not %a", what, s->n_q, s->d_key, s->d_value, s->first, s->last, s->n_base, s->kv,
+                 s->fill, i - GUARD, (double)y, (double)x);
     }
 }
 
@@ -122,8 +131,8 @@ static void each_instruction_set_gives_the_same_bits(void **state)
             for (int fill = 0; fill < N_FILL; fill++) {
                 if ((w + r + fill) % (widths[w] > 128 ? 4 : 2)) continue;    /* time */
                 struct shape s = {
-                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_head = widths[w],
-                    .first = ranges[r][0], .last = ranges[r][1],
+                    .n_q = heads[n++ % (widths[w] > 64 ? 6 : LENGTH(heads))], .d_key = widths[w],
+                    .d_value = widths[w], .first = ranges[r][0], .last = ranges[r][1],
                     .n_base = (n * 37) % (ranges[r][1] + 2),
                     .kv = n % 3 == 0 ? KN_KV_F32 : KN_KV_F16, .fill = (enum fill)fill,
                     .sink = n % 4 < 2,
@@ -137,12 +146,34 @@ static void each_instruction_set_gives_the_same_bits(void **state)
             }
 }
 
+/* Keys and values of different lengths; and values that are a part of their keys. */
+static void values_have_a_length_of_their_own(void **state)
+{
+    (void)state;
+    static const struct { int d_key, d_value; bool within; } pairs[] = {
+        {24, 40, false}, {192, 128, false}, {8, 72, false}, {65, 1, false}, {17, 16, true},
+        {40, 24, true},  {96, 96, true},    {80, 64, true}, {576, 512, true},
+    };
+    for (int i = 0; i < 4 * LENGTH(pairs); i++) {
+        struct shape s = {.n_q = heads[i % 9], .d_key = pairs[i / 4].d_key, .d_value = pairs[i / 4].d_value,
+                          .within = pairs[i / 4].within, .first = i % 5, .last = 20 + 57 * (i % 3),
+                          .n_base = 7 * (i % 11), .kv = i % 3 ? KN_KV_F16 : KN_KV_F32,
+                          .fill = (enum fill)(i % N_FILL), .sink = i % 2};
+        make(&s, (uint64_t)i);
+        run(KN_ISA_SCALAR, &s, false, want_room);
+        for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
+            run((enum kn_isa)isa, &s, true, out_room);
+            assert_same(&s, kn_isa_name((enum kn_isa)isa));
+        }
+    }
+}
+
 static void the_largest_shape(void **state)
 {
     (void)state;
     for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = KN_MAX_Q, .d_head = KN_MAX_D_HEAD, .first = 30, .last = 100,
-                          .n_base = 50, .kv = KN_KV_F16, .fill = SHARP};
+        struct shape s = {.n_q = KN_MAX_Q, .d_key = KN_MAX_D_HEAD, .d_value = KN_MAX_D_HEAD, .first = 30,
+                          .last = 100, .n_base = 50, .kv = KN_KV_F16, .fill = SHARP};
         make(&s, 5);
         run(KN_ISA_SCALAR, &s, false, want_room);
         run((enum kn_isa)isa, &s, true, out_room);
@@ -154,7 +185,7 @@ static void the_largest_shape(void **state)
 static void layout_changes_nothing(void **state)
 {
     (void)state;
-    struct shape s = {.n_q = 3, .d_head = 40, .first = 9, .last = 300, .kv = KN_KV_F16};
+    struct shape s = {.n_q = 3, .d_key = 40, .d_value = 40, .first = 9, .last = 300, .kv = KN_KV_F16};
     make(&s, 1);
     run(KN_ISA_SCALAR, &s, false, want_room);
     for (int isa = 0; isa < KN_ISA_COUNT; isa++)
@@ -169,17 +200,18 @@ static void company_changes_nothing(void **state)
 {
     (void)state;
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = 23, .d_head = 24, .first = 0, .last = 99, .kv = KN_KV_F16, .sink = isa != 1};
+        struct shape s = {.n_q = 23, .d_key = 32, .d_value = 24, .first = 0, .last = 99, .kv = KN_KV_F16,
+                          .sink = isa != 1};
         make(&s, 2);
         run((enum kn_isa)isa, &s, false, want_room);
         for (int h = 0; h < s.n_q; h++) {
             struct kn_attend a = lay_out(&s, false, out_room + GUARD);
-            a.q = q + h * s.d_head;
+            a.q = q + h * s.d_key;
             a.n_q = 1;
             a.sink = a.sink ? a.sink + h : NULL;
             kn_ops((enum kn_isa)isa)->attend(&a);
-            assert_memory_equal(a.out, want_room + GUARD + h * s.d_head,
-                                (size_t)s.d_head * sizeof(float));
+            assert_memory_equal(a.out, want_room + GUARD + h * s.d_value,
+                                (size_t)s.d_value * sizeof(float));
         }
     }
 }
@@ -189,7 +221,7 @@ static void only_seen_positions_count(void **state)
 {
     (void)state;
     for (int isa = 0; isa < KN_ISA_COUNT; isa++) {
-        struct shape s = {.n_q = 2, .d_head = 64, .first = 70, .last = 75, .kv = KN_KV_F32};
+        struct shape s = {.n_q = 2, .d_key = 64, .d_value = 64, .first = 70, .last = 75, .kv = KN_KV_F32};
         make(&s, 3);
         run((enum kn_isa)isa, &s, false, out_room);
         for (int i = 0; i < 128; i++) assert_true(isfinite(out_room[GUARD + i]));
@@ -200,11 +232,12 @@ static void only_seen_positions_count(void **state)
 }
 
 /* softmax(scale q K^T, sink) V, the sink's own weight left out, in long double, over the values as they are stored. */
-static void check_formula(bool sink)
+static void check_formula(bool sink, bool within)
 {
-    struct shape s = {.n_q = 2, .d_head = 80, .first = 11, .last = 311, .kv = KN_KV_F16, .sink = sink};
+    struct shape s = {.n_q = 2, .d_key = 80, .d_value = 72, .first = 11, .last = 311, .kv = KN_KV_F16,
+                      .sink = sink, .within = within};
     make(&s, 4);
-    for (int i = 0; i < s.n_q * s.d_head; i++) q[i] *= 8;
+    for (int i = 0; i < s.n_q * s.d_key; i++) q[i] *= 8;
     run(KN_ISA_SCALAR, &s, true, out_room);
     for (int h = 0; h < s.n_q; h++) {
         static long double o[KN_MAX_D_HEAD];
@@ -212,16 +245,16 @@ static void check_formula(bool sink)
         memset(o, 0, sizeof o);
         for (int p = s.first; p <= s.last; p++) {
             long double dot = 0;
-            for (int d = 0; d < s.d_head; d++)
-                dot += (long double)q[h * s.d_head + d]
-                       * kn_f16_to_f32(kn_f32_to_f16(k32[p * s.d_head + d]));
-            long double e = expl(dot / sqrtl(s.d_head));
+            for (int d = 0; d < s.d_key; d++)
+                dot += (long double)q[h * s.d_key + d]
+                       * kn_f16_to_f32(kn_f32_to_f16(k32[p * s.d_key + d]));
+            long double e = expl(dot / sqrtl(s.d_key));
             sum += e;
-            for (int d = 0; d < s.d_head; d++)
-                o[d] += e * kn_f16_to_f32(kn_f32_to_f16(v32[p * s.d_head + d]));
+            for (int d = 0; d < s.d_value; d++)
+                o[d] += e * kn_f16_to_f32(kn_f32_to_f16(v32[p * s.d_value + d]));
         }
-        for (int d = 0; d < s.d_head; d++) {
-            double got = (double)out_room[GUARD + h * s.d_head + d];
+        for (int d = 0; d < s.d_value; d++) {
+            double got = (double)out_room[GUARD + h * s.d_value + d];
             assert_true(fabs(got - (double)(o[d] / sum)) < 2e-6);
         }
     }
@@ -230,14 +263,16 @@ static void check_formula(bool sink)
 static void the_specification_is_the_formula(void **state)
 {
     (void)state;
-    check_formula(false);
-    check_formula(true);
+    check_formula(false, false);
+    check_formula(true, false);
+    check_formula(false, true);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(values_have_a_length_of_their_own),
         cmocka_unit_test(the_largest_shape),
         cmocka_unit_test(layout_changes_nothing),
         cmocka_unit_test(company_changes_nothing),

@@ -118,7 +118,8 @@ static void attention(void **state)
         struct kn_attend a = {
             .q = q, .out = want, .k = k, .v = v, .base = slots,
             .n_base = c * 7 % (ranges[c / 10][1] + 2),
-            .first = ranges[c / 10][0], .last = ranges[c / 10][1], .n_q = N_Q, .d_head = d_head,
+            .first = ranges[c / 10][0], .last = ranges[c / 10][1], .n_q = N_Q, .d_key = d_head,
+            .d_value = d_head, .k_step = d_head, .v_step = d_head,
             .kv = c % 2 ? KN_KV_F32 : KN_KV_F16, .scale = 0.125f,
         };
         a.tail = slots + a.n_base;

@@ -72,56 +72,54 @@ static uint8_t draw_byte(enum fill fill, uint8_t edge)
     return (uint8_t)(fill == LARGEST || (fill == HUGE_SCALE && below(2)) ? edge : below(256));
 }
 
+/* Where a block's half-precision numbers are; the rest of it are codes and scales. */
+static const struct { int n, at[2]; } halves_of[KN_FORMAT_COUNT] = {
+    [KN_Q8_0] = { 1, { 0 } },       [KN_Q4_0] = { 1, { 0 } },       [KN_Q4_1] = { 2, { 0, 2 } },
+    [KN_Q5_0] = { 1, { 0 } },       [KN_Q5_1] = { 2, { 0, 2 } },    [KN_IQ4_NL] = { 1, { 0 } },
+    [KN_Q4_K] = { 2, { 0, 2 } },    [KN_Q5_K] = { 2, { 0, 2 } },    [KN_Q6_K] = { 1, { 208 } },
+    [KN_Q2_K] = { 2, { 80, 82 } },  [KN_Q3_K] = { 1, { 108 } },     [KN_IQ4_XS] = { 1, { 0 } },
+};
+
+/* Bytes of Q8_0's codes and of Q6_K's scales are signed. */
+static uint8_t edge_of(enum kn_format f, int i)
+{
+    if (f == KN_Q8_0 || (f == KN_Q6_K && i >= 192))
+        return below(2) ? 0x80 : 0x7F;
+    if (f == KN_MXFP4)
+        return below(2) ? 0x77 : 0xFF;
+    return below(2) ? 0xFF : 0;
+}
+
 static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
 {
-    struct kn_q8_0 *q8 = (void *)p;
-    struct kn_q4_k *q4 = (void *)p;
-    struct kn_q6_k *q6 = (void *)p;
-    uint8_t edge = (uint8_t)(below(2) ? 0xFF : 0);
+    uint8_t edge = edge_of(f, 0);
     uint16_t half = draw_half(fill);
     float x = kn_f16_to_f32(half);
 
     switch (f) {
     case KN_F32:
-        x = fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x;
-        memcpy(p, &x, sizeof x);
-        break;
-    case KN_F16:
-        memcpy(p, &half, sizeof half);
-        break;
     case KN_BF16:
         x = fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x;
         half = kn_f32_to_bf16(x);
+        memcpy(p, f == KN_F32 ? (void *)&x : &half, f == KN_F32 ? sizeof x : sizeof half);
+        return;
+    case KN_F16:
         memcpy(p, &half, sizeof half);
-        break;
-    case KN_Q8_0:
-        q8->d = half;
-        for (int i = 0; i < 32; i++)
-            q8->q[i] = (int8_t)draw_byte(fill, edge ? 0x7F : 0x80);
-        break;
-    case KN_Q4_K:
-        q4->d = half;
-        q4->dmin = draw_half(fill);
-        for (int i = 0; i < 12; i++)
-            q4->sc[i] = draw_byte(fill, 0xFF);
-        for (int i = 0; i < 128; i++)
-            q4->q[i] = draw_byte(fill, edge);
-        break;
-    case KN_MXFP4:
+        return;
+    default:
+        for (int i = 0; i < kn_format_info(f)->block_bytes; i++)
+            p[i] = draw_byte(fill, f == KN_MXFP4 || f == KN_Q6_K ? edge_of(f, i) : edge);
+    }
+    for (int i = 0; i < halves_of[f].n; i++) {
+        half = draw_half(fill);
+        memcpy(p + halves_of[f].at[i], &half, sizeof half);
+    }
+    if (f == KN_Q4_K || f == KN_Q5_K)
+        for (int i = 4; i < 16; i++)
+            p[i] = draw_byte(fill, 0xFF);
+    if (f == KN_MXFP4)
         p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3) : fill == HUGE_SCALE ? 255 - below(16)
                                                                  : 110 + below(20));
-        for (int i = 1; i < 17; i++)
-            p[i] = draw_byte(fill, below(2) ? 0x77 : 0xFF);
-        break;
-    default:
-        q6->d = half;
-        for (int i = 0; i < 16; i++)
-            q6->sc[i] = (int8_t)draw_byte(fill, below(2) ? 0x80 : 0x7F);
-        for (int i = 0; i < 128; i++)
-            q6->ql[i] = draw_byte(fill, edge);
-        for (int i = 0; i < 64; i++)
-            q6->qh[i] = draw_byte(fill, edge);
-    }
 }
 
 enum inputs { USUAL, OUTLIERS, SATURATED, DENORMALS, GIANTS, STRANGE, N_INPUTS };
@@ -212,22 +210,32 @@ static uint8_t *product(const struct problem *p, enum kn_isa isa, int n_row, con
     return y;
 }
 
-static void compare(const struct problem *p, int n_row, const char *what)
+static uint8_t *all_rows(const struct problem *p, enum kn_isa isa, int n_row)
+{
+    return product(p, isa, n_row, NULL, NULL, n_row, (size_t)p->n_out, 0, kn_ceil_div(p->n_out, KN_PANEL));
+}
+
+/* The first n_row rows against those of `want`. */
+static void compare_with(const struct problem *p, const uint8_t *want, int n_row, const char *what)
 {
     size_t n = (size_t)n_row * (size_t)p->n_out;
-    int n_panel = kn_ceil_div(p->n_out, KN_PANEL);
-    size_t stride = (size_t)p->n_out;
-    uint8_t *want = product(p, KN_ISA_SCALAR, n_row, NULL, NULL, n_row, stride, 0, n_panel);
 
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
-        uint8_t *got = product(p, isa, n_row, NULL, NULL, n_row, stride, 0, n_panel);
+        uint8_t *got = all_rows(p, isa, n_row);
         char name[160];
 
         snprintf(name, sizeof name, "%s %s, %d x %d by %d rows, %s", kn_isa_name(isa),
                  kn_format_info(p->format)->name, p->n_out, p->n_in, n_row, what);
-        assert_same_floats((float *)(void *)got, (float *)(void *)want, n, name);
+        assert_same_floats((const float *)(void *)got, (const float *)(const void *)want, n, name);
         release(got);
     }
+}
+
+static void compare(const struct problem *p, int n_row, const char *what)
+{
+    uint8_t *want = all_rows(p, KN_ISA_SCALAR, n_row);
+
+    compare_with(p, want, n_row, what);
     release(want);
 }
 
@@ -240,8 +248,10 @@ static void rows_1_to_64(void **state)
         struct problem p;
 
         problem_open(&p, (enum kn_format)f, 40, 512, MOST_ROWS, PLAIN, USUAL);
+        uint8_t *want = all_rows(&p, KN_ISA_SCALAR, MOST_ROWS);
         for (int n = 1; n <= MOST_ROWS; n++)
-            compare(&p, n, "usual");
+            compare_with(&p, want, n, "usual");
+        release(want);
         problem_close(&p);
     }
 }
@@ -382,42 +392,97 @@ static void quantize(void **state)
 
 /* ---- the specification itself ---------------------------------------------------------------- */
 
-/* Values of a file row, written from the formats' definition, in another order than formats.c. */
+static double half_at(const uint8_t *p)
+{
+    uint16_t half;
+
+    memcpy(&half, p, sizeof half);
+    return kn_f16_to_f32(half);
+}
+
+/* Bits at..at+n-1 of a string of them. */
+static int bits_at(const uint8_t *p, int at, int n)
+{
+    int bits = 0;
+
+    for (int i = 0; i < n; i++)
+        bits |= (p[(at + i) / 8] >> (at + i) % 8 & 1) << i;
+    return bits;
+}
+
+static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
+/* Blocks of 32 made of nibbles: value k of the block at p. */
+static double value_in_32(enum kn_format f, const uint8_t *p, int k)
+{
+    const int head = f == KN_Q4_1 || f == KN_Q5_1 ? 4 : 2, fifth = f == KN_Q5_0 || f == KN_Q5_1;
+    int q = bits_at(p + head + 4 * fifth, k % 16 * 8 + k / 16 * 4, 4);
+
+    if (fifth)
+        q += 16 * bits_at(p + head, k, 1);
+    if (head == 4)
+        return half_at(p) * q + half_at(p + 2);
+    return half_at(p) * (f == KN_IQ4_NL ? iq4[q] : q - (fifth ? 16 : 8));
+}
+
+/* Blocks of 256: value i of the block at p, which is value i % 32 of the sub-block j of 32. */
+static double value_in_256(enum kn_format f, const uint8_t *p, int i)
+{
+    const int j = i / 32, l = i % 32, s = i / 16;
+    int q, scale, min;
+
+    switch (f) {
+    case KN_Q4_K:
+    case KN_Q5_K:
+        scale = j < 4 ? bits_at(p + 4, 8 * j, 6) : bits_at(p + 8, 8 * j, 4) + 16 * bits_at(p, 8 * j + 6, 2);
+        min = j < 4 ? bits_at(p + 8, 8 * j, 6) : bits_at(p + 8, 8 * j + 4, 4) + 16 * bits_at(p + 4, 8 * j + 6, 2);
+        q = bits_at(p + (f == KN_Q5_K ? 48 : 16), (j / 2 * 32 + l) * 8 + j % 2 * 4, 4);
+        if (f == KN_Q5_K)
+            q += 16 * bits_at(p + 16, 8 * l + j, 1);
+        return half_at(p) * scale * q - half_at(p + 2) * min;
+    case KN_Q2_K:
+        q = bits_at(p + 16, (j / 4 * 32 + l) * 8 + j % 4 * 2, 2);
+        return half_at(p + 80) * bits_at(p, 8 * s, 4) * q - half_at(p + 82) * bits_at(p, 8 * s + 4, 4);
+    case KN_Q3_K:
+        q = bits_at(p + 32, (j / 4 * 32 + l) * 8 + j % 4 * 2, 2) + 4 * bits_at(p, 8 * l + j, 1);
+        scale = bits_at(p + 96, s % 8 * 8 + s / 8 * 4, 4) + 16 * bits_at(p + 104, s % 4 * 8 + s / 4 * 2, 2);
+        return half_at(p + 108) * (scale - 32) * (q - 4);
+    case KN_IQ4_XS:
+        scale = bits_at(p + 4, 4 * j, 4) + 16 * bits_at(p + 2, 2 * j, 2);
+        return half_at(p) * (scale - 32) * iq4[bits_at(p + 8, (16 * j + l % 16) * 8 + l / 16 * 4, 4)];
+    default:
+        q = bits_at(p, (i / 128 * 64 + i % 64) * 8 + i % 128 / 64 * 4, 4);
+        q += bits_at(p + 128, (i / 128 * 32 + l) * 8 + i % 128 / 32 * 2, 2) * 16;
+        return half_at(p + 208) * (int8_t)p[192 + s] * (q - 32);
+    }
+}
+
+/* Values of a file row, written from the formats' definition, in another way than decode.c. */
 static double value_at(enum kn_format f, const uint8_t *row, int k)
 {
-    const struct kn_q8_0 *q8 = (const void *)row;
-    const struct kn_q4_k *q4 = (const struct kn_q4_k *)(const void *)row + k / 256;
-    const struct kn_q6_k *q6 = (const struct kn_q6_k *)(const void *)row + k / 256;
-    int i = k % 256, j = i / 32, q, scale, min;
+    const struct kn_format_info *info = kn_format_info(f);
+    const uint8_t *p = row + k / info->block_values * info->block_bytes;
+    int q;
     uint16_t half;
     float x;
 
     switch (f) {
     case KN_F32:
-        memcpy(&x, row + 4 * k, 4);
+        memcpy(&x, p, 4);
         return x;
     case KN_F16:
+        return half_at(p);
     case KN_BF16:
-        memcpy(&half, row + 2 * k, 2);
-        return f == KN_F16 ? kn_f16_to_f32(half) : kn_bf16_to_f32(half);
+        memcpy(&half, p, 2);
+        return kn_bf16_to_f32(half);
     case KN_Q8_0:
-        return (double)kn_f16_to_f32(q8[k / 32].d) * q8[k / 32].q[k % 32];
-    case KN_Q4_K:
-        scale = j < 4 ? q4->sc[j] % 64 : q4->sc[j + 4] % 16 + q4->sc[j - 4] / 64 * 16;
-        min = j < 4 ? q4->sc[j + 4] % 64 : q4->sc[j + 4] / 16 + q4->sc[j] / 64 * 16;
-        q = q4->q[32 * (j / 2) + i % 32];
-        q = j % 2 ? q / 16 : q % 16;
-        return (double)kn_f16_to_f32(q4->d) * scale * q - (double)kn_f16_to_f32(q4->dmin) * min;
+        return half_at(p) * (int8_t)p[2 + k % 32];
     case KN_MXFP4:
-        row += k / 32 * 17;
-        q = k % 32 < 16 ? row[1 + k % 16] % 16 : row[1 + k % 16] / 16;
+        q = k % 32 < 16 ? p[1 + k % 16] % 16 : p[1 + k % 16] / 16;
         x = q % 8 < 2 ? (float)(q % 8) / 2 : (1 + (float)(q % 2) / 2) * (float)(1 << (q % 8 / 2 - 1));
-        return (q < 8 ? 1 : -1) * (double)x * pow(2, row[0] - 127);
+        return (q < 8 ? 1 : -1) * (double)x * pow(2, p[0] - 127);
     default:
-        q = q6->ql[i / 128 * 64 + i % 64];
-        q = i % 128 < 64 ? q % 16 : q / 16;
-        q += (q6->qh[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2) % 4 * 16;
-        return (double)kn_f16_to_f32(q6->d) * q6->sc[i / 16] * (q - 32);
+        return info->block_values == 32 ? value_in_32(f, p, k % 32) : value_in_256(f, p, k % 256);
     }
 }
 
@@ -487,7 +552,8 @@ static void row_values(void **state)
             kn_mat_row(&w, r, b);
             assert_memory_equal(a, b, sizeof a);
             for (int k = 0; k < N_IN; k++)
-                assert_true(fabs(a[k] - value_at(p.format, row, k)) <= 1e-6);
+                if (!(fabs(a[k] - value_at(p.format, row, k)) <= 1e-6 * fmax(1, fabs((double)a[k]))))
+                    fail_msg("%s: value %d is %g", kn_format_info(p.format)->name, k, (double)a[k]);
         }
         problem_close(&p);
     }

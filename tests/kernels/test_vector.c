@@ -116,6 +116,26 @@ static void run_swiglu_clamped(const struct kn_ops *ops, const struct row *a, co
     ops->swiglu_clamped(a->x, b->x, 1.702f, 0.4f, n, out->x);
 }
 
+static void run_gate(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
+                     struct row *out)
+{
+    *out = *a;
+    ops->gate(out->x, b->x, n);
+}
+
+/* Taps of one row that begin a place apart; their weights are the other row's. */
+static void run_conv(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
+                     struct row *out)
+{
+    static float w[4 * N_MOST];
+    const float *x[4];
+    for (int j = 0; j < 4; j++) {
+        x[j] = a->x + (n > 8 ? j : 0);
+        memcpy(w + j * (n > 8 ? n - 3 : n), b->x + (n > 8 ? 3 - j : 0), (size_t)n * sizeof *w);
+    }
+    ops->conv(x, w, 4, n > 8 ? n - 3 : n, out->x);
+}
+
 static void run_add(const struct kn_ops *ops, const struct row *a, const struct row *b, int n,
                     struct row *out)
 {
@@ -145,6 +165,8 @@ static void each_instruction_set_gives_the_same_bits(void **state)
     check_all(run_softmax, "softmax");
     check_all(run_swiglu, "swiglu");
     check_all(run_swiglu_clamped, "swiglu_clamped");
+    check_all(run_gate, "gate");
+    check_all(run_conv, "conv");
     check_all(run_add, "add");
     check_all(run_add_scaled, "add_scaled");
     check_all(run_store_f32, "kv_store f32");
@@ -263,6 +285,21 @@ static void the_specification_is_the_formula(void **state)
         double want = (double)(x[i] / (1 + expl(-(long double)x[i])) * y[i]);
         double most = 4e-7 * fabs(want) + 1e-36;             /* e^89 is infinite */
         assert_true(fabs((double)out[i] - want) <= most);
+    }
+    memcpy(out, y, sizeof out);
+    spec->gate(out, x, N);
+    for (int i = 0; i < N; i++) {
+        double want = (double)(y[i] / (1 + expl(-(long double)x[i])));
+        assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want) + 1e-36);
+    }
+    const float *tap[3] = {x, y, x};
+    float w[3 * N];
+    for (int i = 0; i < 3 * N; i++) w[i] = uniform();
+    spec->conv(tap, w, 3, N, out);
+    for (int i = 0; i < N; i++) {
+        long double s = (long double)w[i] * x[i] + (long double)w[N + i] * y[i] + (long double)w[2 * N + i] * x[i];
+        double size = fabs((double)x[i]) + fabs((double)y[i]), want = (double)(s / (1 + expl(-s)));
+        assert_true(fabs((double)out[i] - want) <= 1e-6 * size);
     }
     spec->swiglu_clamped(x, y, 1.702f, 2.5f, N, out);
     for (int i = 0; i < N; i++) {

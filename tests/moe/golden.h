@@ -183,16 +183,25 @@ static inline uint64_t golden_hash(uint64_t seed, const char *name)
     return kn_mix(seed ^ h);
 }
 
-static inline int golden_write_tensor(struct moe_writer *w, uint64_t seed, const struct golden_tensor *t)
+/* A tensor's [*n] values, to be freed. */
+static inline float *golden_values(uint64_t seed, const struct golden_tensor *t, uint64_t *n)
 {
-    uint64_t n = 1, h = golden_hash(seed, t->name);
+    uint64_t h = golden_hash(seed, t->name);
+    *n = 1;
     for (int i = 0; i < t->n_dim; i++)
-        n *= t->dim[i];
-    float *x = calloc(n, sizeof *x);
-    for (uint64_t i = 0; i < n; i++) {
+        *n *= t->dim[i];
+    float *x = calloc(*n, sizeof *x);
+    for (uint64_t i = 0; i < *n; i++) {
         float u = (float)((int64_t)(kn_mix(h + i * KN_GOLDEN) >> 40) - 8388608) * 0x1p-23f;
         x[i] = t->data ? t->data[i] : !strcmp(t->kind, "norm") ? 1.0f + t->scale * u : t->scale * u;
     }
+    return x;
+}
+
+static inline int golden_write_tensor(struct moe_writer *w, uint64_t seed, const struct golden_tensor *t)
+{
+    uint64_t n;
+    float *x = golden_values(seed, t, &n);
     int error = moe_writer_data(w, x, n * sizeof *x);
     free(x);
     return error;

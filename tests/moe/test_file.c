@@ -262,7 +262,8 @@ static void headers_that_are_no_gguf(void **state)
     assert_refused("empty", path, KN_ESHORT, "header");
 
     struct moe_file *f;
-    assert_int_equal(moe_file_open(&f, folder), KN_EIO);
+    assert_int_equal(moe_file_open(&f, folder), KN_ENOENT);
+    assert_non_null(strstr(seam.line, "no config.json"));
     snprintf(path, sizeof path, "%s/absent.gguf", folder);
     assert_int_equal(moe_file_open(&f, path), KN_ENOENT);
     snprintf(path, sizeof path, "%s/model.gguf", folder);

@@ -88,7 +88,8 @@ int main(void)
         "llama_gqa", "llama_rope3_tied", "llama_linear", "llama_odd", "mistral", "qwen2", "qwen3_tied",
         "qwen3_yarn", "mixtral", "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd",
         "qwen2moe", "olmoe", "olmoe_clamp", "gpt_oss", "glm4moe", "glm4moe_groups",
-        "minimax_m2",
+        "minimax_m2", "deepseek2_lite", "deepseek2_groups", "deepseek3", "deepseek3_one_group", "qwen3next",
+        "qwen3next_odd", "qwen35moe",
     };
     struct CMUnitTest tests[sizeof name / sizeof *name];
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)

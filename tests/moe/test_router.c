@@ -177,22 +177,26 @@ static void chosen_logits_alone_make_the_weights(void **state)
 #define N_GROUP 4
 #define GROUP   5                               /* experts of a group */
 
-/* The definition: groups by the sum of their two largest, experts of the best two by rank, ties to the
- * lowest; weights without the bias. */
+/* The definition: groups by their largest, or the sum of their two largest, experts of the best two by
+ * rank, ties to the lowest; weights without the bias. */
 static void check_groups(const struct rig *r, const float *logit, const float *bias)
 {
     float p[N_GROUP * GROUP], rank[N_GROUP * GROUP], score[N_GROUP], sum = 0;
-    bool taken[N_GROUP * GROUP] = { false };
+    bool taken[N_GROUP * GROUP] = { false }, one = r->model.desc.group_best == 1;
+    memcpy(p, logit, sizeof p);
+    if (r->model.desc.gating == MOE_GATING_SOFTMAX)
+        kn_ops(KN_ISA_SCALAR)->softmax(p, N_GROUP * GROUP);
     for (int e = 0; e < N_GROUP * GROUP; e++) {
-        p[e] = 1 / (1 + kn_expf(-logit[e]));
+        if (r->model.desc.gating == MOE_GATING_SIGMOID)
+            p[e] = 1 / (1 + kn_expf(-logit[e]));
         rank[e] = p[e] + bias[e];
     }
     for (int g = 0; g < N_GROUP; g++) {
         score[g] = -HUGE_VALF;
         for (int i = g * GROUP; i < (g + 1) * GROUP; i++)
             for (int k = g * GROUP; k < (g + 1) * GROUP; k++)
-                if (i != k && rank[i] + rank[k] > score[g])
-                    score[g] = rank[i] + rank[k];
+                if (one ? rank[i] > score[g] : i != k && rank[i] + rank[k] > score[g])
+                    score[g] = rank[i] + (one ? 0 : rank[k]);
     }
     for (int i = 0; i < 3; i++) {
         int best = -1;
@@ -211,13 +215,13 @@ static void check_groups(const struct rig *r, const float *logit, const float *b
         assert_true(r->c.route_weight[i] == p[r->c.route_id[i]] / sum * 2.5f);
 }
 
-static void the_best_groups_are_chosen_from(void **state)
+static void check_best_groups(enum moe_gating gating, int group_best)
 {
-    (void)state;
     struct rig *r = open_rig(N_GROUP * GROUP, 3, true, 2.5f);
     float bias[N_GROUP * GROUP];
     random_state = 11;
-    r->model.desc.gating = MOE_GATING_SIGMOID;
+    r->model.desc.gating = gating;
+    r->model.desc.group_best = group_best;
     r->model.desc.n_group = N_GROUP;
     r->model.desc.n_group_used = 2;
     r->layer[1].select_bias = bias;
@@ -233,6 +237,13 @@ static void the_best_groups_are_chosen_from(void **state)
     close_rig(r);
 }
 
+static void the_best_groups_are_chosen_from(void **state)
+{
+    (void)state;
+    check_best_groups(MOE_GATING_SIGMOID, 2);
+    check_best_groups(MOE_GATING_SOFTMAX, 1);
+}
+
 /* Logits that are no numbers give some experts, each once. */
 static void check_harmless(enum moe_gating gating, int n_group)
 {
@@ -240,6 +251,7 @@ static void check_harmless(enum moe_gating gating, int n_group)
     struct rig *r = open_rig(12, 4, true, 1);
     r->model.desc.gating = gating;
     r->model.desc.n_group = n_group;
+    r->model.desc.group_best = gating == MOE_GATING_SIGMOID ? 2 : 1;
     r->model.desc.n_group_used = 2;
     random_state = 10;
     for (int round = 0; round < 200; round++) {
@@ -270,6 +282,7 @@ static void nothing_a_router_says_does_harm(void **state)
     check_harmless(MOE_GATING_CHOSEN, 1);
     check_harmless(MOE_GATING_SIGMOID, 1);
     check_harmless(MOE_GATING_SIGMOID, 4);
+    check_harmless(MOE_GATING_SOFTMAX, 4);
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */

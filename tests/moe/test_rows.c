@@ -18,8 +18,9 @@ static struct {
     int n_wait;
     atomic_int done[MAX_PRODUCT][64];           /* panel: how often, and the thread that did it last */
     atomic_int by[MAX_PRODUCT][64];
-    const struct kn_matmul *first[8];           /* what each thread began with */
-    int first_panel[8];
+    const void *x[MAX_PRODUCT][64];             /* panel: what it read, and where its rows of y begin */
+    const float *y[MAX_PRODUCT][64];
+    int first[8], first_panel[8];               /* the product that each thread began with, and 1; 0: with none */
 } seen;
 
 static void say_who(void *arg, int item, int thread)
@@ -41,10 +42,12 @@ static void noted_matmul(const struct kn_matmul *m, int panel0, int panel1)
     while (!pthread_equal(seen.thread[who], pthread_self()))
         who++;
     if (!seen.first[who]) {
-        seen.first[who] = m;
+        seen.first[who] = product + 1;
         seen.first_panel[who] = panel0;
     }
     for (int i = panel0; i < panel1; i++) {
+        seen.x[product][i] = m->x;
+        seen.y[product][i] = m->y + i * KN_PANEL;
         atomic_fetch_add(&seen.done[product][i], 1);
         atomic_store(&seen.by[product][i], who);
     }
@@ -79,10 +82,35 @@ static void close_rig(struct rig *r)
     free(r);
 }
 
+static float in[64], out[4096];
+
 static void add(struct rig *r, int i, int n_panel, int n_row, int node)
 {
     r->c.product[i] = (struct moe_product){
-        .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .n_row = n_row }, .node = node };
+        .mul = { .w = { KN_F32, n_panel * KN_PANEL - 3, N_IN, names + i }, .x = in, .y = out, .n_row = n_row },
+        .node = node, .n_stack = 1 };
+}
+
+/* Its panels are shared out among n_stack matrices, which read and write with gaps. */
+static void make_stack(struct moe_product *p, int n_stack)
+{
+    int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL);
+    if (n_panel <= 0 || n_panel % n_stack)
+        return;
+    p->mul.w.n_out = n_panel * KN_PANEL;
+    p->n_stack = n_stack;
+    p->x_part = 12;
+    p->y_part = (size_t)(n_panel / n_stack * KN_PANEL + 5);
+}
+
+static void check_places(const struct moe_product *p, int product)
+{
+    int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL), n_own = n_panel / p->n_stack;
+    for (int i = 0; i < n_panel && p->mul.n_row > 0; i++) {
+        size_t which = (size_t)(i / n_own);
+        assert_ptr_equal(seen.x[product][i], (const char *)in + which * p->x_part);
+        assert_ptr_equal(seen.y[product][i], out + which * p->y_part + i % n_own * KN_PANEL);
+    }
 }
 
 static void run(struct rig *r, int n, int n_wait)
@@ -107,9 +135,12 @@ static void every_panel_once(void **state)
                     uint64_t x = kn_mix((uint64_t)(round * MAX_PRODUCT + i));
                     int node = (int)(x >> 8 & 3) - 1;   /* one that the team does not know, too */
                     spread += node < 0;
-                    add(r, i, 1 + (int)(x >> 16) % 20, (int)(x >> 24) % 6, spread > 4 && node < 0 ? 0 : node);
+                    add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6, spread > 4 && node < 0 ? 0 : node);
+                    make_stack(&r->c.product[i], 1 + (int)(x >> 32 & 3));
                 }
                 run(r, n, 0);
+                for (int i = 0; i < n; i++)
+                    check_places(&r->c.product[i], i);
                 for (int i = 0; i < n; i++)
                     for (int p = 0; p < 64; p++)
                         assert_int_equal(seen.done[i][p], r->c.product[i].mul.n_row > 0 &&
@@ -144,7 +175,7 @@ static void panels_go_to_threads_near_them(void **state)
         add(r, 0, 3, 1, 1);
         add(r, 1, 1, 1, 0);
         run(r, 2, 2);
-        assert_ptr_equal(seen.first[1], &r->c.product[0].mul);
+        assert_int_equal(seen.first[1], 1);
         assert_int_equal(seen.first_panel[1], 0);
     }
     close_rig(r);

@@ -26,6 +26,7 @@
 #define N_COMPANY 31
 #define N_ROOM    3                             /* from the least that works to all but one part in four */
 #define N_SLOT    (32 * 640)
+#define N_RECALL  200                           /* of the vocabulary half */
 
 struct model {
     struct moe_file *file;
@@ -53,7 +54,7 @@ struct run {
     struct moe_context *context;
     int32_t free_slot[N_SLOT];
     int n_free;
-    struct sequence target, company[N_COMPANY];
+    struct sequence target, company[N_COMPANY];         /* states 0 and 1.. of a model that has them */
     struct moe_row row[MAX_ROW];
     int owner[MAX_ROW];                         /* position in the target, or -1 */
 };
@@ -64,7 +65,8 @@ static struct run *open_run(const struct model *m, int which, int n_thread)
     r->m = m;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
     struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
-                                     .max_pos = 640, .kv = KN_KV_F16, .features = true, .team = r->team };
+                                     .max_pos = 640, .kv = KN_KV_F16, .features = true, .n_state = 1 + N_COMPANY,
+                                     .n_draft = LENGTH, .n_recall = N_RECALL, .team = r->team };
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
         r->free_slot[i] = i;
@@ -99,7 +101,8 @@ static int add_rows(struct run *r, struct sequence *s, int n, int n_row, bool is
         int p = s->n_done + i;
         r->owner[n_row] = is_target ? p : -1;
         r->row[n_row++] = (struct moe_row){ .token = s->token[p], .position = p, .want_logits = is_target,
-                                            .base = s->slot, .n_base = s->n_done + n };
+                                            .base = s->slot, .n_base = s->n_done + n,
+                                            .state = is_target ? 0 : 1 + (int)(s - r->company) };
     }
     s->n_done += n;
     return n_row;
@@ -121,10 +124,23 @@ static void check_feature(struct run *r, int row, const float *handed)
     free(got);
 }
 
+/* Some of the rows' tokens, and others, now and then not the last time. */
+static void expect_some(struct run *r, int n_row)
+{
+    int32_t token[MAX_ROW];
+    int n = random_below(3) ? 1 + random_below(kn_min(n_row, 12)) : 0;
+    for (int i = 0; i < n; i++)
+        token[i] = random_below(3) ? r->row[random_below(n_row)].token : random_below(r->m->n_vocab);
+    moe_context_expect(r->context, token, n);
+    if (random_below(4) == 0)
+        moe_context_expect(r->context, token, n / 2);
+}
+
 static void check_pass(struct run *r, int n_row)
 {
     struct moe_result result;
     size_t n = (size_t)r->m->n_vocab;
+    expect_some(r, n_row);
     assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, n_row }, &result), 0);
     for (int i = 0, want = 0; i < n_row; i++) {
         assert_int_equal(result.status[i], 0);
@@ -165,31 +181,45 @@ static void run_company(const struct model *m, int which, int n_thread, int n_co
     close_run(r);
 }
 
-/* A prefix, then all the rest as one branch of a tree whose other nodes are wrong guesses: at every depth a
- * sibling of the true token at the same position, with a child of its own. */
+/* A prefix, its last token in one pass with a branch of what follows, whose other nodes are wrong guesses: at
+ * every depth a sibling of the true token at the same position, with a child of its own.  Some of the branch
+ * is kept, and the rest is read from there. */
 static void run_tree(const struct model *m, int which, int n_thread, int prefix, int depth)
 {
     struct run *r = open_run(m, which, n_thread);
-    int32_t tail[LENGTH], wrong[LENGTH][LENGTH];
-    check_pass(r, add_rows(r, &r->target, prefix, 0, true));
-    int n_row = 0;
+    bool states = moe_model_shape(m->model[which])->state_bytes > 0;
+    int32_t tail[LENGTH], wrong[LENGTH][LENGTH], path[LENGTH];
+    int before = prefix - 1, n_row = 0, n_kept = depth / 2;
+    if (before)
+        check_pass(r, add_rows(r, &r->target, before, 0, true));
+    n_row = add_rows(r, &r->target, 1, 0, true);
     for (int i = 0; i < depth; i++) {
-        int p = prefix + i;
+        int p = prefix + i, after = i ? path[i - 1] : 0;
         tail[i] = take_slot(r);
         memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above it */
         wrong[i][i] = take_slot(r);
         wrong[i][i + 1] = take_slot(r);
-        for (int child = 1; child >= 0; child--) {              /* children may stand before parents */
+        for (int k = 0; k < 2; k++) {                           /* children may stand before parents, but for states */
+            int child = states ? k : 1 - k;
             r->owner[n_row] = -1;
-            r->row[n_row++] = (struct moe_row){ .token = random_below(m->n_vocab), .position = p + child,
-                                                .want_logits = child == 0, .base = r->target.slot,
-                                                .tail = wrong[i], .n_base = prefix };
+            r->row[n_row] = (struct moe_row){ .token = random_below(m->n_vocab), .position = p + child,
+                                              .want_logits = child == 0, .base = r->target.slot,
+                                              .tail = wrong[i], .n_base = prefix, .draft = true,
+                                              .after = child ? n_row - 1 : after };
+            n_row++;
         }
         r->owner[n_row] = p;
+        path[i] = n_row;
         r->row[n_row++] = (struct moe_row){ .token = m->token[p], .position = p, .want_logits = true,
-                                            .base = r->target.slot, .tail = tail, .n_base = prefix };
+                                            .base = r->target.slot, .tail = tail, .n_base = prefix,
+                                            .draft = true, .after = after };
     }
     check_pass(r, n_row);
+    moe_context_keep(r->context, 0, path, n_kept);
+    memcpy(r->target.slot + prefix, tail, (size_t)n_kept * sizeof *tail);
+    r->target.n_done += n_kept;
+    check_pass(r, add_rows(r, &r->target, 1, 0, true));
+    check_pass(r, add_rows(r, &r->target, LENGTH - r->target.n_done, 0, true));
     close_run(r);
 }
 
@@ -252,6 +282,8 @@ static int open_shared(void **state) { return open_model(state, "tiny-qwen2moe",
 static int open_norm_all(void **state) { return open_model(state, "tiny-olmoe", KN_F16); }
 static int open_window(void **state) { return open_model(state, "tiny-gpt-oss", KN_MXFP4); }
 static int open_lead(void **state) { return open_model(state, "tiny-glm4moe", KN_Q8_0); }
+static int open_delta(void **state) { return open_model(state, "tiny-qwen3next", KN_Q8_0); }
+static int open_latent(void **state) { return open_model(state, "tiny-deepseek2", KN_Q8_0); }
 static int open_dense(void **state) { return open_model(state, "tiny-dense", KN_Q4_K); }
 #endif
 
@@ -325,7 +357,7 @@ int main(void)
         TEST(open_q4_k), TEST(open_two_nodes),
 #ifndef __SANITIZE_THREAD__                     /* threads are the same for all */
         TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense), TEST(open_shared), TEST(open_norm_all),
-        TEST(open_window), TEST(open_lead),
+        TEST(open_window), TEST(open_lead), TEST(open_latent), TEST(open_delta),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

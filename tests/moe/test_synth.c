@@ -142,7 +142,7 @@ static void formats_fall_back_and_say_so(void **state)
     assert_int_equal(seam.n_line, 2 * 3);
     assert_non_null(strstr(seam.line, "blk.1.ffn_down_exps: rows of 200 values are no whole"));
     assert_non_null(strstr(seam.line, "F16"));
-    assert_spread(f, "blk.1.ffn_gate_exps.weight", "Q8_0", 0, 1 / sqrt(192));
+    assert_spread(f, "blk.1.ffn_gate_exps.weight", "Q5_0", 0, 1 / sqrt(192));
     assert_spread(f, "blk.1.ffn_down_exps.weight", "F16", 0, 0.15 / sqrt(0.356 * 0.75) / sqrt(200));
     moe_file_close(f);
 }

@@ -22,6 +22,7 @@ struct model {                                  /* experts in one file */
     int fd;
     const char *pack;                           /* file that the store is told of, or NULL */
     uint64_t id;
+    size_t later;                               /* bytes that a store may grow by */
     struct kn_team *team;
 };
 
@@ -39,7 +40,7 @@ static inline void add_matrix(struct model *m, int expert, int i, enum kn_format
     m->data = realloc(m->data, offset + bytes + 1);
     for (; m->n < offset + bytes; m->n++)
         m->data[m->n] = (uint8_t)kn_mix(m->n);
-    m->expert[expert].matrix[i] = (struct off_source){ 0, offset, f, n_out, n_in };
+    m->expert[expert].matrix[i] = (struct off_source){ 0, offset, f, n_out, n_in, 0 };
 }
 
 /* Layers as GGUF has them: all first matrices, all second, all third; every layer of other
@@ -84,7 +85,7 @@ static inline int open_store(struct off_store **s, const struct model *m, size_t
 {
     return off_store_open(s, &(struct off_store_options){
         .files = { 1, &m->fd, &m->name }, .expert = m->expert, .n_expert = m->n_expert,
-        .slot_bytes = bytes, .io = OFF_IO_PREAD, .pack_path = m->pack, .model_id = m->id });
+        .slot_bytes = bytes, .later_bytes = m->later, .io = OFF_IO_PREAD, .pack_path = m->pack, .model_id = m->id });
 }
 
 static inline size_t least(const struct model *m) { return off_store_least(m->expert, m->n_expert); }

@@ -91,7 +91,7 @@ static struct off_job random_job(void)
     uint64_t offset = random_below(4) ? random_below(FILE_BYTES - bytes + 1) : FILE_BYTES - bytes;
     if (random_below(4) == 0)
         offset &= ~(uint64_t)(OFF_PAGE - 1);
-    return new_job((int)random_below(2), offset, bytes, (enum off_urgency)random_below(3));
+    return new_job((int)random_below(2), offset, bytes, (enum off_urgency)random_below(OFF_URGENCIES));
 }
 
 static void await(struct off_io *io, const struct off_job *j)
@@ -501,6 +501,29 @@ static void later_ranks_do_not_fill_what_an_earlier_one_leaves(void **state)
     off_io_close(io);
 }
 
+/* Though its own rank has room again. */
+static void early_stands_behind_soon(void **state)
+{
+    (void)state;
+    static struct fake f;
+    int early = most_of(OFF_EARLY), soon = most_of(OFF_SOON);
+    struct off_io *io = open_fake(&f, MAX_HELD, 0);
+    f.in_order = true;
+    struct off_job *a = post_jobs(io, early + 1, TRANSFER, OFF_EARLY);
+    settle(&f);
+    assert_int_equal(f.n_push, early);
+    struct off_job *b = post_jobs(io, soon + 1, TRANSFER, OFF_SOON);
+    settle(&f);
+    assert_int_equal(f.n_push, early + soon);
+    fake_free(&f, early, false);
+    settle(&f);
+    assert_int_equal(f.n_push, early + soon);
+    fake_free(&f, -1, false);
+    end_jobs(io, a, early + 1);
+    end_jobs(io, b, soon + 1);
+    off_io_close(io);
+}
+
 /* What is left of one that was begun goes at once when it is raised, though its rank has no room. */
 static void a_job_half_begun_is_raised(void **state)
 {
@@ -800,6 +823,7 @@ int main(void)
         cmocka_unit_test(a_disk_that_stalls_is_said_and_waited_for),
         cmocka_unit_test(what_is_needed_now_goes_first),
         cmocka_unit_test(later_ranks_do_not_fill_what_an_earlier_one_leaves),
+        cmocka_unit_test(early_stands_behind_soon),
         cmocka_unit_test(a_job_half_begun_is_raised),
         cmocka_unit_test(later_ranks_wait_for_earlier_ones),
         cmocka_unit_test(a_nudge_is_an_event),

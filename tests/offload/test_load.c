@@ -42,6 +42,27 @@ static void *take(size_t bytes)
     return p;
 }
 
+/* An even number that n_out is a multiple of, or 0. */
+static int turn_of(int n_out)
+{
+    int turn = 2 * (1 + random_below(64));
+    for (; turn > 1 && n_out % turn; turn -= 2)
+        ;
+    return turn;
+}
+
+/* The rows as they are meant: of `turn` the even ones lie first. */
+static uint8_t *in_order(const uint8_t *rows, int n_row, size_t row, int turn)
+{
+    uint8_t *out = malloc((size_t)n_row * row + 1);
+    for (int i = 0; i < n_row; i++) {
+        int in = turn ? i % turn : 0;
+        int from = !turn ? i : in % 2 ? i - in + turn / 2 + in / 2 : i - in + in / 2;
+        memcpy(out + (size_t)i * row, rows + (size_t)from * row, row);
+    }
+    return out;
+}
+
 /* A matrix at the next place of a file, off every page, and memory for it. */
 static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
 {
@@ -55,9 +76,11 @@ static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
     to->n[file] = offset + bytes;
     s->bytes[i] = kn_mat_bytes(f, n_out, n_in);
     s->want[i] = take(s->bytes[i]);
-    kn_ops(KN_ISA_SCALAR)->repack(f, to->data[file] + offset, n_out, n_in, s->want[i], 0,
-                                  kn_ceil_div(n_out, KN_PANEL));
-    s->load[i].source = (struct off_source){ file, offset, f, n_out, n_in };
+    int turn = random_below(3) ? 0 : turn_of(n_out);
+    uint8_t *rows = in_order(to->data[file] + offset, n_out, kn_row_bytes(f, n_in), turn);
+    kn_ops(KN_ISA_SCALAR)->repack(f, rows, n_out, n_in, s->want[i], 0, kn_ceil_div(n_out, KN_PANEL));
+    free(rows);
+    s->load[i].source = (struct off_source){ file, offset, f, n_out, n_in, turn };
     s->load[i].place = take(off_place_bytes(&s->load[i].source) + GUARD);
 }
 
@@ -201,6 +224,23 @@ static void many_small_matrices_arrive_in_any_order(void **state)
     free_set(s);
 }
 
+/* Who watches wants no more of it: nothing is interleaved, and nothing said. */
+static void a_load_that_is_stopped_ends(void **state)
+{
+    (void)state;
+    struct set *s = make_tiny(20);
+    struct kn_team *team = open_team(2);
+    struct off_progress progress = { 0 };
+    atomic_store(&progress.stop, true);
+    assert_int_equal(load(s, team, &progress), KN_ECANCELLED);
+    assert_int_equal(progress.done_bytes, 0);
+    atomic_store(&progress.stop, false);
+    assert_int_equal(load(s, team, &progress), 0);
+    assert_true(is_right(s));
+    kn_team_close(team);
+    free_set(s);
+}
+
 static void large_matrices_are_cut_and_joined(void **state)
 {
     (void)state;
@@ -324,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_small_matrices_arrive_in_any_order),
+        cmocka_unit_test(a_load_that_is_stopped_ends),
         cmocka_unit_test(large_matrices_are_cut_and_joined),
         cmocka_unit_test(nothing_to_load_is_no_error),
         cmocka_unit_test(a_short_file_is_said_once),

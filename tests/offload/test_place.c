@@ -56,7 +56,7 @@ static void small_matrices_at_every_offset(void **state)
             for (uint64_t offset = 0; offset < OFF_PAGE; offset += offset < 128 ? 1 : 8) {
                 int n_block = 1 + (int)(offset / 8 % 3);
                 struct off_source s = { 0, 7 * OFF_PAGE + offset, (enum kn_format)f, n_out[i],
-                                        n_block * kn_format_info((enum kn_format)f)->block_values };
+                                        n_block * kn_format_info((enum kn_format)f)->block_values, 0 };
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), NULL);
                 if (offset < 128)
                     check_place(&s, kn_ops(KN_ISA_SCALAR), NULL);
@@ -67,19 +67,19 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160, 96, 160, 32, 224, 768, 512, 1024, 96, 768 };
     for (int n_thread = 1; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);
         for (int f = 0; f < KN_FORMAT_COUNT; f++)
             for (int i = 0; i < 12; i++) {
                 static const uint64_t offset[] = { 0, 8, 16, 24, 32, 40, 48, 56, 63, 1, 4088, 4032 };
-                struct off_source s = { 0, offset[i], (enum kn_format)f, 1, n_in[f] };
+                struct off_source s = { 0, offset[i], (enum kn_format)f, 1, n_in[f], 0 };
                 s.n_out = (int)((1 << 20) / kn_row_bytes(s.format, s.n_in)) + i;
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), team);
             }
         /* panels shorter than a line are not shared: what lies on a seam would be several of them */
-        check_place(&(struct off_source){ 0, 56, KN_F16, 500000, 1 }, kn_ops(KN_ISA_COUNT - 1), team);
+        check_place(&(struct off_source){ .offset = 56, .format = KN_F16, .n_out = 500000, .n_in = 1 }, kn_ops(KN_ISA_COUNT - 1), team);
         kn_team_close(team);
     }
 }

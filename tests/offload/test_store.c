@@ -114,6 +114,57 @@ static void a_budget_is_kept(void **state)
     close_model(m);
 }
 
+static void ask_all_layers(struct asker *a, int n_round)
+{
+    for (int round = 0; round < n_round; round++) {
+        choose_some(a, round % 6, 1 + round % 5);
+        ask(a, 0);
+    }
+    assert_int_equal(a->n_wrong + a->n_failed, 0);
+}
+
+/* Memory that comes later is used as if it had been there; before, it is not touched. */
+static void a_store_grows(void **state)
+{
+    (void)state;
+    struct model *m = open_model(6, 7, 30);
+    size_t room = all(m) - least(m);
+    for (int nodes_n = 1; nodes_n <= 2; nodes_n++) {
+        struct off_store *s, *large;
+        struct off_stats stats, as_large;
+        nodes_set(nodes_n);
+        m->later = 0;
+        assert_int_equal(open_store(&large, m, least(m) + room / 2), 0);
+        off_stats_get(large, &as_large);
+        off_store_close(large);
+        m->later = room;
+        assert_int_equal(open_store(&s, m, least(m) + room / 4), 0);
+        struct asker *a = open_asker(s, m);
+        off_stats_get(s, &stats);
+        uint64_t before = stats.n_slot;
+        assert_true(before < as_large.n_slot);
+        ask_all_layers(a, 60);
+        wait_until_filled(s);
+        off_store_grow(s, room / 4);
+        off_stats_get(s, &stats);
+        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot);    /* the halves of an odd number */
+        assert_true(stats.n_empty >= stats.n_slot - before);
+        ask_all_layers(a, 120);
+        assert_false(off_store_is_whole(s));
+        off_store_grow(s, room);
+        ask_all_layers(a, 600);
+        off_stats_get(s, &stats);
+        assert_int_equal(stats.n_slot, 42);
+        assert_int_equal(stats.n_empty, 0);
+        assert_true(off_store_is_whole(s));
+        close_asker(a);
+        off_store_close(s);
+    }
+    nodes_set(1);
+    m->later = 0;
+    close_model(m);
+}
+
 /* What is read ahead is there when it is asked for; what was not is counted as wasted when it goes. */
 static void what_is_read_ahead_is_counted(void **state)
 {
@@ -146,6 +197,64 @@ static void what_is_read_ahead_is_counted(void **state)
     assert_true(stats.soon_hits < stats.soon_reads);
     close_asker(a);
     off_store_close(s);
+    close_model(m);
+}
+
+/* Until nothing is on its way. */
+static void wait_until_quiet(struct off_store *s, int n_expert)
+{
+    struct off_spot spot[MAX_EXPERT];
+    bool quiet = false;
+    while (!quiet) {
+        off_store_look(s, spot);
+        quiet = true;
+        for (int e = 0; e < n_expert; e++)
+            quiet &= !spot[e].coming;
+        usleep(50);
+    }
+}
+
+/* What is expected early and comes is hidden; what never comes is asked for no more, long before it is much. */
+static void what_is_read_early_is_of_use_or_ends(void **state)
+{
+    (void)state;
+    struct model *m = open_model(8, 6, 20);
+    for (int right = 0; right < 2; right++) {
+        struct off_store *s;
+        struct off_stats stats;
+        struct off_ticket t;
+        uint8_t mark[2];
+        int32_t early[2], absent[2];
+        uint64_t n_early = 0, n_absent = 0;
+        assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) / 2), 0);
+        struct asker *a = open_asker(s, m);
+        wait_until_filled(s);
+        for (int round = 0; round < 400; round++) {
+            int layer = round % 8, next = (layer + 2) % 8;
+            for (int i = 0; i < 2; i++)                 /* of which a layer's turns use one, or the others */
+                early[i] = next * 6 + (right ? round / 8 + i : 4 + i) % 6;
+            off_fetch(s, early, mark, 2, OFF_EARLY, &t);
+            wait_until_quiet(s, 48);
+            n_absent += (uint64_t)off_store_absent(s, early, 2, absent);
+            a->n = 2;
+            for (int i = 0; i < 2; i++)
+                a->expert[i] = layer * 6 + (right ? (round - 2) / 8 + i : (int)(kn_mix((uint64_t)round) % 2) * 2 + i) % 6;
+            ask(a, 0);
+            off_release(s, &t);
+            n_early += 2;
+        }
+        off_stats_get(s, &stats);
+        uint64_t each = stats.read_bytes / stats.reads;
+        assert_int_equal(a->n_wrong + a->n_failed, 0);
+        assert_true(stats.early_bytes > 0 && n_absent < n_early);
+        assert_true(stats.early_used_bytes + stats.early_wasted_bytes <= stats.early_bytes);
+        if (right)
+            assert_true(stats.early_used_bytes * 2 > stats.early_bytes && stats.early_used_bytes > 40 * each);
+        else
+            assert_true(stats.early_bytes <= 2 * stats.early_used_bytes + stats.read_bytes / 16 + 36 * each);
+        close_asker(a);
+        off_store_close(s);
+    }
     close_model(m);
 }
 
@@ -303,7 +412,9 @@ int main(void)
         cmocka_unit_test(nodes_share_the_budget),
         cmocka_unit_test(a_thousand_small_experts),
         cmocka_unit_test(a_budget_is_kept),
+        cmocka_unit_test(a_store_grows),
         cmocka_unit_test(what_is_read_ahead_is_counted),
+        cmocka_unit_test(what_is_read_early_is_of_use_or_ends),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
         cmocka_unit_test(whatever_fails_nothing_is_left),
         cmocka_unit_test(what_others_read_ahead_is_taken_over),

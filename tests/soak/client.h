@@ -63,7 +63,7 @@ static inline int connect_to(void)
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons((uint16_t)server.port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {120, 0}; /* without a byte: an answer is lost */
+    struct timeval limit = {600, 0}; /* without a byte: an answer is lost */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         give_up("socket", strerror(errno));

@@ -27,6 +27,7 @@ struct machine {
     double expert_bytes, missing, Bps;              /* share of experts on disk; 0 Bps: none */
     double alike;                                   /* rows of one text count as so many texts' rows; 0: 1 */
     double noise;                                   /* of a pass, uniform up to twice that: its deviation is this */
+    double crowded;                                 /* share more that is missed when all experts are met */
 };
 
 /* What changes over time: step i of the run. */
@@ -52,7 +53,8 @@ static double machine_pass_ns(const struct machine *m, int n_due, int n_beside, 
     double wide = n_due + n_beside + n_drafted * (m->alike > 0 ? m->alike : 1);
     double distinct = m->cost.n_expert > 0 ? spec_cost_distinct(m->cost.n_expert, m->cost.n_used, wide) : 0;
     double compute = spec_cost_pass_ns(&m->cost, rows, distinct, 0) + spec_cost_choose_ns(&m->cost, rows);
-    double disk = m->Bps > 0 ? distinct * m->missing * m->expert_bytes / m->Bps * 1e9 : 0;
+    double missing = m->crowded > 0 ? m->missing + m->crowded * distinct / m->cost.n_expert : m->missing;
+    double disk = m->Bps > 0 ? distinct * missing * m->expert_bytes / m->Bps * 1e9 : 0;
     return fmax(compute, disk);
 }
 
@@ -79,7 +81,7 @@ static int machine_draft(const struct machine_drafter *d, int n_node, int depth,
     return kept;
 }
 
-static struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
+static inline struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
                                      int n_due, int n_step, machine_change *change, void *arg)
 {
     static struct spec_tree tree[MACHINE_SESSIONS];
@@ -144,7 +146,7 @@ static double machine_fixed(const struct machine *m, const struct machine_drafte
     return (1 + kept * sure) * off / on;
 }
 
-static double machine_best(const struct machine *m, const struct machine_drafter *d, int n_due, int *depth)
+static inline double machine_best(const struct machine *m, const struct machine_drafter *d, int n_due, int *depth)
 {
     double best = 1;
     *depth = 0;
@@ -162,19 +164,19 @@ static double machine_best(const struct machine *m, const struct machine_drafter
 static const struct machine machines[] = {
     /* all in memory: 48 layers' weights are read once, experts as they are met */
     { "memory", { .fixed_ns = 8e6, .load_ns = 0.5e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
-                  .growth = 1.01, .choose_row_ns = 0.1e6, .n_expert = 128, .n_used = 8 }, 0, 0, 0, 0.6, 0.05 },
+                  .growth = 1.01, .choose_row_ns = 0.1e6, .n_expert = 128, .n_used = 8 }, 0, 0, 0, 0.6, 0.05, 0 },
     /* a processor that is slow at sums: every row costs nearly what the first does */
     { "sums", { .fixed_ns = 2e6, .load_ns = 0.05e6, .dense_ns = 100e6, .expert_ns = 40e6, .ridge = 2, .growth = 1.04,
-                .choose_row_ns = 0.1e6, .n_expert = 32, .n_used = 4 }, 0, 0, 0, 1, 0.05 },
+                .choose_row_ns = 0.1e6, .n_expert = 32, .n_used = 4 }, 0, 0, 0, 1, 0.05, 0 },
     /* experts on disk: what is missed is all that counts */
     { "disk", { .fixed_ns = 8e6, .load_ns = 0.3e6, .dense_ns = 2e6, .expert_ns = 0.05e6, .ridge = 64,
-                .growth = 1.01, .n_expert = 128, .n_used = 8 }, 48 * 2.6e6, 0.5, 2e9, 0.7, 0.05 },
+                .growth = 1.01, .n_expert = 128, .n_used = 8 }, 48 * 2.6e6, 0.5, 2e9, 0.7, 0.05, 0 },
     /* an accelerator in MoESD's moderate regime: all experts are met early */
     { "moesd", { .fixed_ns = 6e6, .load_ns = 0.25e6, .dense_ns = 1e6, .expert_ns = 0.02e6, .ridge = 150,
-                 .growth = 1.006, .choose_row_ns = 0.01e6, .n_expert = 64, .n_used = 8 }, 0, 0, 0, 0.9, 0.05 },
+                 .growth = 1.006, .choose_row_ns = 0.01e6, .n_expert = 64, .n_used = 8 }, 0, 0, 0, 0.9, 0.05, 0 },
     /* dense: weights are read whatever happens */
     { "dense", { .fixed_ns = 40e6, .dense_ns = 4e6, .ridge = 32, .growth = 1.02, .choose_row_ns = 0.1e6 },
-      0, 0, 0, 1, 0.05 },
+      0, 0, 0, 1, 0.05, 0 },
 };
 #define N_MACHINES ((int)(sizeof machines / sizeof *machines))
 

@@ -28,6 +28,7 @@ static void phi_bends_once(void **state)
     near_to(left / right, 1, 1e-4);
     near_to(spec_cost_phi(5, 40, 1), 0, 0);
     near_to(spec_cost_phi(3, 1000, 1 + 1e-9), 3 * (1 + 1e-9 - 1), 1e-16);
+    near_to(spec_cost_phi(3, 1e-9, M_E), 3, 1e-8);
 }
 
 /* N(t) / N(1) and the rows from which 95 % of experts are met, of models that are served. */
@@ -69,6 +70,11 @@ static void pass_adds_up(void **state)
     near_to(spec_cost_choose_ns(&c, 6), 4, 1e-12);
     near_to(spec_cost_miss_ns(3e9, 2e9, 0.5e9), 1e9, 1e-3);
     near_to(spec_cost_miss_ns(1e9, 2e9, 0.6e9), 0, 0);
+    c.disk_ns = 1;                              /* hides behind the rest; or the rest behind it */
+    near_to(spec_cost_pass_ns(&c, 3, 4, 7),
+            100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 7, 1e-9);
+    c.disk_ns = 1000;
+    near_to(spec_cost_pass_ns(&c, 3, 4, 7), 4000, 0);
     c.n_expert = 0;
     near_to(spec_cost_pass_ns(&c, 3, 0, 0), 100 + 10 * (pow(1.1, 3) - 1), 1e-9);
 }

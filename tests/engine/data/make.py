@@ -3,7 +3,7 @@
 
     make.py
 
-texts.bin holds 10 chosen and 190 random texts, each a 32-bit little-endian length and its bytes.
+texts.bin holds 16 chosen and 190 random texts, each a 32-bit little-endian length and its bytes.
 <pre>.ids has one line of ids for each, with the vocabulary of gpt-2.gguf under that pre-tokeniser;
 spm-*.ids has them for the two small SentencePiece vocabularies, which are trained here too."""
 import os, random, struct, sys
@@ -16,7 +16,12 @@ import compare
 TRICKY = ["'There 'Several'several 'Dear 'Mother 'REally 'VEry", "'\u017fab '\u017f",
           "\u180ea \u180e \u180e1", "   1", "a  \u3000 1", "x \r\n\r\n y\n",
           "12345 6789012 \u0661\u0662\u0663\u0664 \u00bd\u00b2", "$+<=>^~|`a $`$ \u00ab$\u00bb",
-          "\u4f60\u597d\u3002\uff01abc\u3000\uff41", "a\u0301\u0301 \u0301b"]
+          "\u4f60\u597d\u3002\uff01abc\u3000\uff41", "a\u0301\u0301 \u0301b",
+          "abc\u4e2d\u6587Def \u4e2d\u3005\u3007 1\u3007\u3021 +\u2e80\u2e80! \u3042\u4e2d\u30ab\u30fc'S\u4e2d's",
+          "HTTPServer XMLa \u01c5aB \u05d0B\u05d0\u05d1C \u0e01\u0e31AB \u05d0\u05d1Ab'LL\u0301'm A\u4e2da",
+          "\u0301a\u0903b .\u0301 a\u20dd! 12\u03013 \U00016ff0\u0301\u4e2d",
+          "#include<a> $x=-1 'quoted' _a__b /usr/bin///\n\n a.b,c ~`|^ \u20acuro \u2192x \u3002abc",
+          " \n \n  a\n \n\nb \r\n\r\n c!\n\n/d!/\n", "12345678 1a2\u0661\u0662\u0663\u0664 \u00bd\u00b2\u00b3\u3007\u3007\u3007\u3007"]
 
 
 def put(name, ids):

@@ -1,0 +1,122 @@
+/* Where the states of texts are kept, of a model whose recurrent layers know a text by a state.
+ *
+ * A state is large (75 MiB of a Qwen3-Next), and a text is worth going on from at few places: at its end,
+ * where a conversation goes on or one that made way for others comes back; near the end of its prompt, since
+ * a template may leave out of the history what the model thought; and where another text has left it, which
+ * is what requests with one system prompt do.  The rest of what is found is computed again, to the same bits.
+ * States within a pass are copied on its way: no prompt takes a pass more for it. */
+#include "engine/internal.h"
+
+bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->model)->state_bytes > 0; }
+
+#define TURN 8                                  /* tokens by which a template asks for an answer, or more */
+
+static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
+
+/* The context's number of a kept state: those at work come first, by seat. */
+static int in_context(const struct eng_engine *e, int state) { return e->opt.n_parallel + state; }
+
+/* ---- what is known -------------------------------------------------------------------------------------- */
+
+/* The beginning of a block is copied: if there is no room for that, nothing is known. */
+static bool copy_tail(struct eng_session *s, const struct eng_known *k)
+{
+    struct eng_engine *e = s->engine;
+    if (eng_kv_reserve(&e->kv, &s->path, k->n_whole + k->n_tail)) {
+        eng_kv_leave(&e->kv, &s->path, s->token, k->n_whole);
+        return false;
+    }
+    moe_context_copy_slots(e->context, k->tail * ENG_KV_BLOCK, s->path.slot[k->n_whole], k->n_tail);
+    return true;
+}
+
+void eng_state_find(struct eng_session *s, int n)
+{
+    struct eng_engine *e = s->engine;
+    struct eng_known k;
+    eng_states_find(&e->kv, &s->path, s->token, n, &k);
+    s->branch = k.n_seen;
+    if (k.state < 0)
+        return;
+    if (k.tail >= 0)
+        eng_kv_pin(&e->kv, k.tail);
+    s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, k.n_whole);
+    kn_assert(s->n_kv == k.n_whole);
+    if (k.tail >= 0) {
+        s->n_kv = copy_tail(s, &k) ? k.n_whole + k.n_tail : 0;
+        eng_kv_unpin(&e->kv, k.tail);
+    }
+    if (s->n_kv)
+        moe_context_copy_state(e->context, in_context(e, k.state), s->seat->number);
+}
+
+/* They go together up to a block that t has not computed: there its state is kept, and s goes on from it. */
+bool eng_state_waits(struct eng_session *s, struct eng_session *t)
+{
+    int n = kn_min(s->n_token - 1, t->n_token), same = 0;
+    if (!s->engine->kv.n_state || t->n_row == 0 || t->path.salt != s->path.salt)
+        return false;
+    while (same < n && s->token[same] == t->token[same])
+        same++;
+    same = whole(same);
+    if (same <= s->n_kv || same <= t->n_kv)
+        return false;
+    eng_state_mark(t, same);
+    return true;
+}
+
+/* ---- what is kept --------------------------------------------------------------------------------------- */
+
+void eng_state_mark(struct eng_session *s, int position)
+{
+    for (int i = 0; i < s->n_mark; i++)
+        if (s->mark[i] == position)
+            return;
+    if (position > s->n_kv && s->n_mark < ENG_MARKS)
+        s->mark[s->n_mark++] = position;
+}
+
+void eng_state_mark_prompt(struct eng_session *s)
+{
+    eng_state_mark(s, s->branch);
+    eng_state_mark(s, whole(s->n_token - TURN));
+}
+
+int eng_state_copy_to(struct eng_session *s, int n_tok)
+{
+    struct eng_engine *e = s->engine;
+    int state = -1;
+    for (int i = 0; i < s->n_mark && state < 0; i++)
+        if (s->mark[i] == n_tok)
+            state = eng_states_take(&e->kv);
+    if (state < 0)
+        return 0;
+    s->saved[s->n_saved++] = (struct eng_saved){ n_tok, state };
+    return in_context(e, state);
+}
+
+void eng_state_saved(struct eng_session *s)
+{
+    struct eng_kv *kv = &s->engine->kv;
+    for (int i = 0; i < s->n_saved; i++)
+        if (s->path.n_kept >= s->saved[i].position)
+            eng_states_put(kv, s->saved[i].state, s->path.slot[s->saved[i].position - 1] / ENG_KV_BLOCK);
+        else
+            eng_states_drop(kv, s->saved[i].state);     /* its rows failed */
+    s->n_saved = 0;
+}
+
+void eng_state_leave(struct eng_session *s)
+{
+    struct eng_engine *e = s->engine;
+    eng_state_saved(s);
+    bool knows = eng_has_states(e) && s->n_kv && moe_context_state(e->context, s->seat->number) == s->n_kv;
+    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);           /* from now on its blocks have their numbers */
+    int32_t last = knows ? s->path.slot[s->n_kv - 1] / ENG_KV_BLOCK : -1;
+    eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
+    int state = knows && e->kv.block[last].state < 0 ? eng_states_take(&e->kv) : -1;
+    if (state < 0)
+        return;
+    moe_context_copy_state(e->context, s->seat->number, in_context(e, state));
+    eng_states_put(&e->kv, state, last);
+}

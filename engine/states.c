@@ -1,0 +1,101 @@
+/* Kept states: what a model with recurrent layers knew at the end of a kept block, by number.
+ *
+ * Such a model can go on from a text only where its state was kept, so of a text that is known a state is
+ * kept at few places (keep_state.c chooses), and its whole blocks count as far as the last of them.  A state
+ * belongs to one block, goes with it, and makes room for others when it was not used for the longest time.
+ * Integers only; the memory is the context's. */
+#include "engine/internal.h"
+
+#include <string.h>
+
+enum { FREE = -1, TAKEN = -2 };
+
+int eng_states_open(struct eng_kv *kv, int n)
+{
+    kv->state = kn_calloc((size_t)n + 1, sizeof *kv->state);
+    if (!kv->state)
+        return kn_fail(KN_ENOMEM, "no memory for %d states", n);
+    kv->n_state = n;
+    for (int i = 0; i < n; i++)
+        kv->state[i].block = FREE;
+    return 0;
+}
+
+/* ---- finding ------------------------------------------------------------------------------------------ */
+
+/* Of the tails after a block, one that has a state and is the text's: the longest. */
+static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int at, int n,
+                      struct eng_known *out)
+{
+    int32_t id = parent >= 0 ? kv->block[parent].child : kv->first_child;
+    for (; id >= 0; id = kv->block[id].next) {
+        const struct eng_block *b = &kv->block[id];
+        if (b->state < 0 || b->n_token == ENG_KV_BLOCK || b->salt != salt || at + b->n_token > n ||
+            at + b->n_token <= out->n_whole + out->n_tail ||
+            memcmp(b->token, token + at, (size_t)b->n_token * sizeof *token))
+            continue;
+        *out = (struct eng_known){ .state = b->state, .n_whole = at, .tail = id, .n_tail = b->n_token };
+    }
+}
+
+/* Tails only from the beginning: who is under way goes on without copies. */
+void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
+                     struct eng_known *out)
+{
+    int at = path->n_slot;
+    int32_t id = at ? path->slot[at - 1] / ENG_KV_BLOCK : -1;
+    kn_assert(at == path->n_kept);
+    *out = (struct eng_known){ .state = -1, .n_whole = at, .tail = -1 };
+    for (;;) {
+        if (path->n_slot == 0)
+            find_tail(kv, id, path->salt, token, at, n, out);
+        id = at + ENG_KV_BLOCK <= n ? eng_prefix_find(kv, id, path->salt, token + at) : -1;
+        if (id < 0)
+            break;
+        at += ENG_KV_BLOCK;
+        if (kv->block[id].state >= 0)
+            *out = (struct eng_known){ .state = kv->block[id].state, .n_whole = at, .tail = -1 };
+    }
+    out->n_seen = at;
+    if (out->state >= 0)
+        kv->state[out->state].used = ++kv->n_state_use;
+}
+
+/* ---- keeping ------------------------------------------------------------------------------------------ */
+
+void eng_states_drop(struct eng_kv *kv, int state)
+{
+    struct eng_kept_state *k = &kv->state[state];
+    if (k->block >= 0)
+        kv->block[k->block].state = -1;
+    k->block = FREE;
+}
+
+int eng_states_take(struct eng_kv *kv)
+{
+    int best = -1;
+    for (int i = 0; i < kv->n_state; i++) {
+        const struct eng_kept_state *k = &kv->state[i];
+        if (k->block == FREE) {
+            best = i;
+            break;
+        }
+        if (k->block != TAKEN && (best < 0 || k->used < kv->state[best].used))
+            best = i;
+    }
+    if (best < 0)
+        return -1;
+    eng_states_drop(kv, best);
+    kv->state[best].block = TAKEN;
+    return best;
+}
+
+void eng_states_put(struct eng_kv *kv, int state, int32_t block)
+{
+    struct eng_kept_state *k = &kv->state[state];
+    kn_assert(k->block == TAKEN && kv->block[block].n_token);
+    if (kv->block[block].state >= 0)            /* another text that is the same was here first */
+        eng_states_drop(kv, kv->block[block].state);
+    *k = (struct eng_kept_state){ .block = block, .used = ++kv->n_state_use };
+    kv->block[block].state = state;
+}

@@ -1,0 +1,307 @@
+/* kernels/cpu/decode.c - the values behind a format's bits.
+ *
+ * Comes in: a file row, or an interleaved matrix.  Goes out: float32 values by each format's usual
+ * dequantisation.  Nothing here is on the path of a matrix product: this is the plain meaning of the
+ * bits, for embedding look-ups, for making files, and for tests to hold kernels against.
+ *
+ * A row inside a panel is read by gathering its bytes back into a file block; so every format is
+ * decoded in one place only. */
+#include "kernels/internal.h"
+
+#include <string.h>
+
+/* ---- packed scales --------------------------------------------------------------------------- */
+
+/* Eight scales and eight minimums of 6 bits.  The first four of each lie in the low bits of bytes
+ * 0..3 and 4..7; of the last four, the low halves share bytes 8..11 and the top two bits fill the
+ * rest of bytes 0..7. */
+void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8])
+{
+    for (int j = 0; j < 4; j++) {
+        uint8_t a = sc[j * stride], b = sc[(j + 4) * stride], c = sc[(j + 8) * stride];
+
+        scale[j]     = a & 63;
+        min[j]       = b & 63;
+        scale[j + 4] = (uint8_t)((c & 15) | a >> 6 << 4);
+        min[j + 4]   = (uint8_t)(c >> 4 | b >> 6 << 4);
+    }
+}
+
+/* The other way round: six bits each, spread over the twelve bytes. */
+void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min)
+{
+    kn_assert(i >= 0 && i < 8);
+    if (i < 4) {
+        sc[i] |= (uint8_t)scale;
+        sc[i + 4] |= (uint8_t)min;
+    } else {
+        sc[i - 4] |= (uint8_t)(scale >> 4 << 6);
+        sc[i] |= (uint8_t)(min >> 4 << 6);
+        sc[i + 4] |= (uint8_t)((scale & 15) | (min & 15) << 4);
+    }
+}
+
+/* Low halves of scales 0..7 and 8..15 share bytes 0..7; byte 8 + i has the top two bits of scales i,
+ * i + 4, i + 8 and i + 12. */
+int kn_q3_k_scale(const uint8_t *sc, int stride, int i)
+{
+    int low = sc[i % 8 * stride] >> i / 8 * 4 & 15, high = sc[(8 + i % 4) * stride] >> i / 4 * 2 & 3;
+
+    return (low | high << 4) - 32;
+}
+
+void kn_q3_k_scale_put(uint8_t sc[12], int i, int scale)
+{
+    int bits = scale + 32;
+
+    kn_assert(i >= 0 && i < 16 && bits >= 0 && bits < 64);
+    sc[i % 8] |= (uint8_t)((bits & 15) << i / 8 * 4);
+    sc[8 + i % 4] |= (uint8_t)(bits >> 4 << i / 4 * 2);
+}
+
+int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i)
+{
+    return ((sl[i / 2] >> i % 2 * 4 & 15) | (sh >> 2 * i & 3) << 4) - 32;
+}
+
+/* ---- values of one block --------------------------------------------------------------------- */
+
+static void decode_q8_0(const struct kn_q8_0 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)w->q[k];
+}
+
+static void decode_q4_k(const struct kn_q4_k *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d), dmin = kn_f16_to_f32(w->dmin);
+    uint8_t scale[8], min[8];
+
+    kn_q4_k_scales(w->sc, 1, scale, min);
+    for (int sub = 0; sub < 8; sub += 2, out += 64) {
+        const uint8_t *q = w->q + 16 * sub;
+
+        for (int k = 0; k < 32; k++) {
+            out[k] = d * scale[sub] * (float)(q[k] & 15) - dmin * min[sub];
+            out[k + 32] = d * scale[sub + 1] * (float)(q[k] >> 4) - dmin * min[sub + 1];
+        }
+    }
+}
+
+static void decode_q6_k(const struct kn_q6_k *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int part = 0; part < 8; part++, out += 32) {
+        int field = part % 4;
+        const uint8_t *low = w->ql + 64 * (part / 4) + 32 * (field & 1);
+        const uint8_t *high = w->qh + 32 * (part / 4);
+        const int8_t *sc = w->sc + 2 * part;
+
+        for (int k = 0; k < 32; k++) {
+            int q = (low[k] >> 4 * (field >> 1) & 15) | (high[k] >> 2 * field & 3) << 4;
+
+            out[k] = d * sc[k / 16] * (float)(q - 32);
+        }
+    }
+}
+
+/* 2^(e - 127) has e for its exponent bits, but for 2^-127, which has no bit of them. */
+float kn_mxfp4_step(uint8_t e)
+{
+    uint32_t bits = e ? (uint32_t)e << 23 : 0x00400000;
+    float twice;
+
+    memcpy(&twice, &bits, sizeof twice);
+    return 0.5f * twice;
+}
+
+static void decode_mxfp4(const struct kn_mxfp4 *w, float *out)
+{
+    static const int8_t value[16] = { KN_E2M1_TWICE };
+    float step = kn_mxfp4_step(w->e);
+
+    for (int k = 0; k < 16; k++) {
+        out[k] = step * (float)value[w->q[k] & 15];
+        out[k + 16] = step * (float)value[w->q[k] >> 4];
+    }
+}
+
+/* Blocks of 32 whose values are nibbles and up to a bit more, times d: k in the low and k + 16 in the
+ * high nibble. */
+static int code_of(const uint8_t q[16], uint32_t high_bits, int k)
+{
+    return (q[k % 16] >> k / 16 * 4 & 15) | (int)(high_bits >> k & 1) << 4;
+}
+
+static uint32_t bits_of(const uint8_t qh[4])
+{
+    return qh[0] | (uint32_t)qh[1] << 8 | (uint32_t)qh[2] << 16 | (uint32_t)qh[3] << 24;
+}
+
+static void decode_q4_0(const struct kn_q4_0 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)(code_of(w->q, 0, k) - 8);
+}
+
+static void decode_iq4_nl(const struct kn_q4_0 *w, float *out)
+{
+    static const int8_t value[16] = { KN_IQ4 };
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)value[code_of(w->q, 0, k)];
+}
+
+static void decode_q4_1(const struct kn_q4_1 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d), m = kn_f16_to_f32(w->m);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)code_of(w->q, 0, k) + m;
+}
+
+static void decode_q5_0(const struct kn_q5_0 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)(code_of(w->q, bits_of(w->qh), k) - 16);
+}
+
+static void decode_q5_1(const struct kn_q5_1 *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d), m = kn_f16_to_f32(w->m);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)code_of(w->q, bits_of(w->qh), k) + m;
+}
+
+static void decode_q5_k(const struct kn_q5_k *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d), dmin = kn_f16_to_f32(w->dmin);
+    uint8_t scale[8], min[8];
+
+    kn_q4_k_scales(w->sc, 1, scale, min);
+    for (int k = 0; k < 256; k++) {
+        int sub = k / 32, low = w->q[k / 64 * 32 + k % 32] >> sub % 2 * 4 & 15;
+        int high = w->qh[k % 32] >> sub & 1;
+
+        out[k] = d * scale[sub] * (float)(low | high << 4) - dmin * min[sub];
+    }
+}
+
+static void decode_q2_k(const struct kn_q2_k *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d), dmin = kn_f16_to_f32(w->dmin);
+
+    for (int k = 0; k < 256; k++) {
+        int sc = w->sc[k / 16], q = w->q[k / 128 * 32 + k % 32] >> k / 32 % 4 * 2 & 3;
+
+        out[k] = d * (float)(sc & 15) * (float)q - dmin * (float)(sc >> 4);
+    }
+}
+
+static void decode_q3_k(const struct kn_q3_k *w, float *out)
+{
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 256; k++) {
+        int low = w->q[k / 128 * 32 + k % 32] >> k / 32 % 4 * 2 & 3;
+        int high = w->qh[k % 32] >> k / 32 & 1;
+
+        out[k] = d * (float)kn_q3_k_scale(w->sc, 1, k / 16) * (float)((low | high << 2) - 4);
+    }
+}
+
+static void decode_iq4_xs(const struct kn_iq4_xs *w, float *out)
+{
+    static const int8_t value[16] = { KN_IQ4 };
+    float d = kn_f16_to_f32(w->d);
+
+    for (int k = 0; k < 256; k++) {
+        int sub = k / 32;
+
+        out[k] = d * (float)kn_iq4_xs_scale(w->sl, w->sh, sub)
+               * (float)value[code_of(w->q + 16 * sub, 0, k % 32)];
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+#define BLOCKS(F, name, values)                                          \
+    case KN_##F:                                                         \
+        for (int i = 0; i < n_block; i++)                                \
+            decode_##name((const void *)(raw + i * info->block_bytes), out + values * i); \
+        break;
+
+static void decode(enum kn_format f, const void *blocks, int n_block, float *out)
+{
+    const struct kn_format_info *info = kn_format_info(f);
+    const uint16_t *half = blocks;
+    const uint8_t *raw = blocks;
+
+    switch (f) {
+    case KN_F32:
+        memcpy(out, blocks, (size_t)n_block * sizeof *out);
+        break;
+    case KN_F16:
+        for (int i = 0; i < n_block; i++)
+            out[i] = kn_f16_to_f32(half[i]);
+        break;
+    case KN_BF16:
+        for (int i = 0; i < n_block; i++)
+            out[i] = kn_bf16_to_f32(half[i]);
+        break;
+    BLOCKS(Q8_0, q8_0, 32)
+    BLOCKS(Q4_0, q4_0, 32)
+    BLOCKS(Q4_1, q4_1, 32)
+    BLOCKS(Q5_0, q5_0, 32)
+    BLOCKS(Q5_1, q5_1, 32)
+    BLOCKS(IQ4_NL, iq4_nl, 32)
+    BLOCKS(MXFP4, mxfp4, 32)
+    BLOCKS(Q4_K, q4_k, 256)
+    BLOCKS(Q5_K, q5_k, 256)
+    BLOCKS(Q6_K, q6_k, 256)
+    BLOCKS(Q2_K, q2_k, 256)
+    BLOCKS(Q3_K, q3_k, 256)
+    BLOCKS(IQ4_XS, iq4_xs, 256)
+    default:
+        kn_assert(!"a format without a decoder");
+    }
+}
+
+void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out)
+{
+    int n = kn_format_info(f)->block_values;
+
+    kn_assert(n_in % n == 0);
+    decode(f, row, n_in / n, out);
+}
+
+/* Row `lane`'s bytes out of a panel's block, whose fields lie in kn_format_fields()' order. */
+static void gather_block(enum kn_format f, const uint8_t *p, int lane, uint8_t *out)
+{
+    for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)
+        for (int i = 0; i < w->n; i++)
+            memcpy(out + w->at + i * w->size, p + (i * KN_PANEL + lane) * w->size, w->size);
+}
+
+void kn_mat_row(const struct kn_mat *w, int r, float *out)
+{
+    const struct kn_format_info *info = kn_format_info(w->format);
+    size_t panel_bytes = KN_PANEL * kn_row_bytes(w->format, w->n_in);
+    const uint8_t *p = (const uint8_t *)w->data + (size_t)(r / KN_PANEL) * panel_bytes;
+    _Alignas(4) uint8_t block[KN_BLOCK_MOST];
+
+    kn_assert(r >= 0 && r < w->n_out && panel_bytes > 0);
+    for (int k = 0; k < w->n_in; k += info->block_values, p += KN_PANEL * info->block_bytes) {
+        gather_block(w->format, p, r % KN_PANEL, block);
+        decode(w->format, block, 1, out + k);
+    }
+}

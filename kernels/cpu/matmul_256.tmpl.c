@@ -1,0 +1,414 @@
+/* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
+ *
+ * A format is one decoder: scales(), which unpacks a block's factors into struct codes, and a line
+ * function, which gives four codes of each of the 16 rows.  A tile that is alone decodes lines on its
+ * way; several tiles share them decoded, and from there on formats differ only in how sums are folded.
+ *
+ * What is folded: a run of lines is summed unsigned, sum times scale goes to isum.  With the sums of
+ * activations per 16 the minimums go to msum, or what codes are above themselves comes off isum. */
+#include "kernels/cpu/simd_matmul.h"
+
+#define FAR_BLOCKS 7                      /* from the next to what the outer caches are asked for */
+
+/* Sixteen rows' block, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
+struct codes {
+    uint8_t q[64][64];
+    vi scale[KN_PARTS][16];               /* of each sub-block, for dot_fold() */
+    vi min[KN_PARTS][8];                  /* two int16: the factors of sums 2 * i and 2 * i + 1 */
+    vf d[KN_PARTS], dmin[KN_PARTS];
+    const void *block;                    /* which these are */
+    const uint8_t *ahead;                 /* the next block, to ask for meanwhile */
+};
+
+/* What min is for: ABOVE, min times sum goes to isum; MINS, dmin times that comes off the row's sum. */
+enum mins { NO_MINS, ABOVE, MINS };
+
+/* Part of line 16 * quarter + i of a block, i 0..15. */
+typedef vi line_fn(const void *block, int quarter, int i, int part);
+typedef void scales_fn(const void *block, struct codes *c);
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+/* Two int16 in each lane. */
+KN_INLINE vi pair(vi even, vi odd) { return vi_or(vi_and(even, vi_set1(0xFFFF)), vi_shl(odd, 16)); }
+
+KN_INLINE vi nibbles(const void *p, int high)
+{
+    vi q = vi_load(p);
+
+    return vi_and(high ? vi_shr(q, 4) : q, vi_bytes(0x0F));
+}
+
+/* Bit b of each byte as bit `to` of it, b known to the running program alone. */
+KN_INLINE vi bit_to(const void *p, int b, int to)
+{
+    return vi_and(vi_shl(vi_shr_by(vi_load(p), b), to), vi_bytes((uint8_t)(1 << to)));
+}
+
+/* The scales and minimums of kn_q4_k_scales(), bytes abreast. */
+KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const uint16_t *dmin,
+                            int largest, struct codes *c)
+{
+    const vi low = vi_bytes(0x0F), high = vi_bytes(0x30), six = vi_bytes(0x3F);
+    uint8_t scale[8][16] __attribute__((aligned(64))), min[8][16] __attribute__((aligned(64)));
+
+    for (int i = 0; i < 64; i += (int)sizeof(vi)) {
+        vi s = vi_load(sc[0] + i), m = vi_load(sc[4] + i), both = vi_load(sc[8] + i);
+
+        vi_store(scale[0] + i, vi_and(s, six));
+        vi_store(min[0] + i, vi_and(m, six));
+        vi_store(scale[4] + i, vi_or(vi_and(both, low), vi_and(vi_shr(s, 2), high)));
+        vi_store(min[4] + i, vi_or(vi_and(vi_shr(both, 4), low), vi_and(vi_shr(m, 2), high)));
+    }
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 8; i++) {
+            vi m = vi_load_u8(min[i] + part * KN_LANES);
+
+            c->scale[part][i] = dot_scale(vi_load_u8(scale[i] + part * KN_LANES), largest);
+            c->min[part][i] = pair(m, m);
+        }
+        c->d[part] = vf_load_f16(d + part * KN_LANES);
+        c->dmin[part] = vf_load_f16(dmin + part * KN_LANES);
+    }
+}
+
+KN_INLINE vi line_q4_k(const void *block, int quarter, int i, int part)
+{
+    const struct kn_q4_k_x16 *w = block;
+
+    return nibbles(w->q[8 * quarter + i % 8][part * KN_LANES], i / 8);
+}
+
+static void scales_q4_k(const void *block, struct codes *c)
+{
+    const struct kn_q4_k_x16 *w = block;
+
+    scales_6_bit(w->sc, w->d, w->dmin, 15, c);
+}
+
+KN_INLINE vi line_q5_k(const void *block, int quarter, int i, int part)
+{
+    const struct kn_q5_k_x16 *w = block;
+
+    return vi_or(nibbles(w->q[8 * quarter + i % 8][part * KN_LANES], i / 8),
+                 bit_to(w->qh[i % 8][part * KN_LANES], 2 * quarter + i / 8, 4));
+}
+
+static void scales_q5_k(const void *block, struct codes *c)
+{
+    const struct kn_q5_k_x16 *w = block;
+
+    scales_6_bit(w->sc, w->d, w->dmin, 31, c);
+}
+
+/* Factors of sixteen sub-blocks whose codes are `above` too large. */
+KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int above, int largest)
+{
+    vi less = vi_set1(-above);
+
+    c->scale[part][i] = dot_scale(even, largest);
+    c->scale[part][i + 1] = dot_scale(odd, largest);
+    c->min[part][i / 2] = pair(vi_mul(even, less), vi_mul(odd, less));
+}
+
+/* Fields 2 * (quarter % 2) and the next, of half quarter / 2.  Codes are left at 0..63. */
+KN_INLINE vi line_q6_k(const void *block, int quarter, int i, int part)
+{
+    const struct kn_q6_k_x16 *w = block;
+    const int half = quarter / 2, shift = quarter % 2 * 4;
+    vi low = vi_shr_by(vi_load(w->ql[16 * half + i][part * KN_LANES]), shift);
+    vi high = vi_shr_by(vi_load(w->qh[8 * half + i % 8][part * KN_LANES]), shift);
+
+    high = i < 8 ? vi_shl(high, 4) : vi_shl(high, 2);
+    return vi_or(vi_and(low, vi_bytes(0x0F)), vi_and(high, vi_bytes(0x30)));
+}
+
+static void scales_q6_k(const void *block, struct codes *c)
+{
+    const struct kn_q6_k_x16 *w = block;
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 16; i += 2)
+            set_scale(c, part, i, vi_load_i8(w->sc[i] + part * KN_LANES),
+                      vi_load_i8(w->sc[i + 1] + part * KN_LANES), 32, 63);
+        c->d[part] = vf_load_f16(w->d + part * KN_LANES);
+    }
+}
+
+KN_INLINE vi line_q2_k(const void *block, int quarter, int i, int part)
+{
+    const struct kn_q2_k_x16 *w = block;
+    vi q = vi_load(w->q[quarter / 2 * 8 + i % 8][part * KN_LANES]);
+
+    return vi_and(vi_shr_by(q, quarter % 2 * 4 + i / 8 * 2), vi_bytes(3));
+}
+
+static void scales_q2_k(const void *block, struct codes *c)
+{
+    const struct kn_q2_k_x16 *w = block;
+    const vi low = vi_set1(15);
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 16; i += 2) {
+            vi even = vi_load_u8(w->sc[i] + part * KN_LANES);
+            vi odd = vi_load_u8(w->sc[i + 1] + part * KN_LANES);
+
+            c->scale[part][i] = dot_scale(vi_and(even, low), 3);
+            c->scale[part][i + 1] = dot_scale(vi_and(odd, low), 3);
+            c->min[part][i / 2] = pair(vi_shr(even, 4), vi_shr(odd, 4));
+        }
+        c->d[part] = vf_load_f16(w->d + part * KN_LANES);
+        c->dmin[part] = vf_load_f16(w->dmin + part * KN_LANES);
+    }
+}
+
+/* Codes are left at 0..7. */
+KN_INLINE vi line_q3_k(const void *block, int quarter, int i, int part)
+{
+    const struct kn_q3_k_x16 *w = block;
+    vi q = vi_load(w->q[quarter / 2 * 8 + i % 8][part * KN_LANES]);
+
+    return vi_or(vi_and(vi_shr_by(q, quarter % 2 * 4 + i / 8 * 2), vi_bytes(3)),
+                 bit_to(w->qh[i % 8][part * KN_LANES], 2 * quarter + i / 8, 2));
+}
+
+KN_INLINE vi scale_q3_k(const struct kn_q3_k_x16 *w, int i, int part)          /* kn_q3_k_scale() */
+{
+    vi low = vi_load_u8(w->sc[i % 8] + part * KN_LANES);
+    vi high = vi_load_u8(w->sc[8 + i % 4] + part * KN_LANES);
+
+    low = vi_and(vi_shr_by(low, i / 8 * 4), vi_set1(15));
+    high = vi_and(vi_shr_by(high, i / 4 * 2), vi_set1(3));
+    return vi_sub(vi_or(low, vi_shl(high, 4)), vi_set1(32));
+}
+
+static void scales_q3_k(const void *block, struct codes *c)
+{
+    const struct kn_q3_k_x16 *w = block;
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        for (int i = 0; i < 16; i += 2)
+            set_scale(c, part, i, scale_q3_k(w, i, part), scale_q3_k(w, i + 1, part), 4, 7);
+        c->d[part] = vf_load_f16(w->d + part * KN_LANES);
+    }
+}
+
+KN_INLINE vi line_iq4_xs(const void *block, int quarter, int i, int part)
+{
+    const struct kn_iq4_xs_x16 *w = block;
+    const __m128i value = _mm_setr_epi8(KN_IQ4);
+
+    return vi_look_up(signed_table(value),
+                      nibbles(w->q[8 * quarter + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
+}
+
+static void scales_iq4_xs(const void *block, struct codes *c)                  /* kn_iq4_xs_scale() */
+{
+    const struct kn_iq4_xs_x16 *w = block;
+
+    for (int part = 0; part < KN_PARTS; part++) {
+        vi low = vi_load(w->sl[part * KN_LANES]), high = vi_load_u16(w->sh + part * KN_LANES);
+
+        for (int i = 0; i < 8; i++) {
+            vi bits = vi_or(vi_and(vi_shr_by(low, 4 * i), vi_set1(15)),
+                            vi_shl(vi_and(vi_shr_by(high, 2 * i), vi_set1(3)), 4));
+            vi scale = vi_sub(bits, vi_set1(32)), min = vi_mul(scale, vi_set1(-KN_SIGNED_BIAS));
+
+            c->scale[part][i] = dot_scale(scale, KN_SIGNED);
+            c->min[part][i] = pair(min, min);
+        }
+        c->d[part] = vf_load_f16(w->d + part * KN_LANES);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* A tile's share of what is next, while it is at `line` of 64. */
+KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int bytes)
+{
+    const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
+    const uint8_t *next = c->ahead + part * (bytes / KN_PARTS) + line / run * n * 64;
+
+    UNROLL for (int i = 0; i < n; i++) {
+        prefetch(next + 64 * i);
+        prefetch_far(next + 64 * i + FAR_BLOCKS * bytes);
+    }
+}
+
+/* isum of rows from..to for the run that begins with line i of a quarter; x: the rows' codes there.
+ * Lines are in `held`, or are decoded by `unpack`, or lie decoded in c. */
+KN_INLINE void run_rows(const struct codes *c, int part, int quarter, int i, int run, const vi *held,
+                        line_fn *unpack, vi scale, int largest, const int8_t *const *x,
+                        int from, int to, vi *isum)
+{
+    vi dot[WIDE_TILE];
+
+    UNROLL for (int r = from; r < to; r++)
+        dot[r] = vi_zero();
+    UNROLL for (int h = 0; h < run; h++) {
+        vi q = held     ? held[h]
+               : unpack ? unpack(c->block, quarter, i + h, part)
+                        : vi_load(c->q[16 * quarter + i + h] + part * (int)sizeof(vi));
+
+        UNROLL for (int r = from; r < to; r++)
+            dot[r] = dot_codes(dot[r], q, vi_spread(x[r] + 4 * (i + h)), largest);
+    }
+    UNROLL for (int r = from; r < to; r++)
+        isum[r] = dot_fold(isum[r], dot[r], scale, largest);
+}
+
+/* msum of rows from..to, and what a block adds to their sums. */
+KN_INLINE void finish_rows(const struct tile *t, int part, enum mins mins, int from, int to, vi *isum)
+{
+    const struct codes *c = t->w;
+    const struct kn_x256 *x[WIDE_TILE];
+    vi msum[WIDE_TILE];
+
+    UNROLL for (int r = from; r < to; r++) {
+        x[r] = (const void *)(t->x[r] + t->at);
+        msum[r] = mins == ABOVE ? isum[r] : vi_zero();
+    }
+    if (mins != NO_MINS) {
+        UNROLL for (int i = 0; i < 8; i++) {
+            UNROLL for (int r = from; r < to; r++)
+                msum[r] = vi_dot_i16(msum[r], c->min[part][i], vi_spread(x[r]->sum + 2 * i));
+        }
+    }
+    UNROLL for (int r = from; r < to; r++) {
+        float *at = t->acc[r] + part * KN_LANES;
+        vf dx = vf_set1(x[r]->d), acc = vf_load(at);
+        vi sum = mins == ABOVE ? msum[r] : isum[r];
+
+        acc = vf_fma(vf_mul(c->d[part], dx), vf_from_int(sum), acc);
+        if (mins == MINS)
+            acc = vf_fnma(vf_mul(c->dmin[part], dx), vf_from_int(msum[r]), acc);
+        vf_store(at, acc);
+    }
+}
+
+/* A block's share in up to TILE rows, which decode its lines on their way; all but t are constants where
+ * this is inlined. */
+KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest,
+                        enum mins mins, line_fn *unpack)
+{
+    const struct codes *c = t->w;
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+
+    ROLLED for (int part = 0; part < KN_PARTS; part++) {
+        const int8_t *x[TILE];
+        vi isum[TILE];
+
+        UNROLL for (int r = 0; r < n; r++) {
+            x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
+            isum[r] = vi_zero();
+        }
+        ROLLED for (int quarter = 0; quarter < 4; quarter++) {
+            UNROLL for (int i = 0; i < 16; i += run) {
+                vi scale = c->scale[part][quarter * (16 / n_line) + i / n_line];
+
+                forget_loads();
+                ask_for(c, 16 * quarter + i, run, part, bytes);
+                run_rows(c, part, quarter, i, run, NULL, unpack, scale, largest, x, 0, n, isum);
+            }
+            UNROLL for (int r = 0; r < n; r++)
+                x[r] += 64;
+        }
+        finish_rows(t, part, mins, 0, n, isum);
+    }
+}
+
+/* The same for more rows and decoded lines, some of which stay in registers while rows pass. */
+KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
+                             enum mins mins)
+{
+    const struct codes *c = t->w;
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), side = abreast(n);
+    const bool hold = HOLD(run) == run && largest <= KN_SMALL;
+
+    ROLLED for (int part = 0; part < KN_PARTS; part++) {
+        const int8_t *x[WIDE_TILE];
+        vi isum[WIDE_TILE];
+
+        UNROLL for (int r = 0; r < n; r++) {
+            x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
+            isum[r] = vi_zero();
+        }
+        ROLLED for (int line = 0; line < 64; line += run) {
+            vi held[16], scale = c->scale[part][line / n_line];
+
+            if (line >= t->ask0 && line < t->ask1)
+                ask_for(c, line, run, part, bytes);
+            if (hold) {
+                UNROLL for (int h = 0; h < run; h++)
+                    held[h] = vi_load(c->q[line + h] + part * (int)sizeof(vi));
+            }
+            UNROLL for (int from = 0; from < n; from += side)
+                run_rows(c, part, 0, line, run, hold ? held : NULL, NULL, scale, largest, x, from,
+                         kn_min(from + side, n), isum);
+        }
+        finish_rows(t, part, mins, 0, n, isum);
+    }
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+#define FORMAT(name, n_sub, largest, mins)                                                        \
+    KN_INLINE void rows_##name(const struct tile *t, int n)                                       \
+    {                                                                                             \
+        rows_256(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name);        \
+    }                                                                                             \
+    KN_INLINE void wide_##name(const struct tile *t, int n)                                       \
+    {                                                                                             \
+        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins);                \
+    }                                                                                             \
+    TILES(rows_##name)                                                                            \
+    WIDE_TILES(wide_##name)                                                                       \
+    static void decode_##name(struct codes *c)                                                    \
+    {                                                                                             \
+        ROLLED for (int quarter = 0; quarter < 4; quarter++) {                                    \
+            UNROLL for (int i = 0; i < 16; i++) {                                                 \
+                UNROLL for (int part = 0; part < KN_PARTS; part++)                                \
+                    vi_store(c->q[16 * quarter + i] + part * (int)sizeof(vi),                     \
+                             line_##name(c->block, quarter, i, part));                            \
+            }                                                                                     \
+        }                                                                                         \
+    }
+#define KIND(name) { sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, \
+                     wide_##name##_tiles, decode_##name }
+
+FORMAT(q4_k, 8, 15, MINS)
+FORMAT(q5_k, 8, 31, MINS)
+FORMAT(q6_k, 16, 63, ABOVE)
+FORMAT(q2_k, 16, 3, MINS)
+FORMAT(q3_k, 16, 7, ABOVE)
+FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE : NO_MINS)
+
+void KN_FN(kn_job_256)(const struct job *j)
+{
+    static const struct kind {
+        size_t bytes;
+        scales_fn *scales;
+        tile_fn *const *few, *const *many;
+        void (*decode)(struct codes *c);
+    } kinds[KN_FORMAT_COUNT] = {
+        [KN_Q4_K] = KIND(q4_k), [KN_Q5_K] = KIND(q5_k), [KN_Q6_K] = KIND(q6_k),
+        [KN_Q2_K] = KIND(q2_k), [KN_Q3_K] = KIND(q3_k), [KN_IQ4_XS] = KIND(iq4_xs),
+    };
+    const struct kind *k = &kinds[j->format];
+    const bool many = j->n > TILE;
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    struct codes c;
+    struct tile t = { .job = j, .w = &c };
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    for (int b = 0; b < j->n_block; b++) {
+        c.block = j->w + (size_t)b * k->bytes;
+        c.ahead = (const uint8_t *)c.block + k->bytes;
+        k->scales(c.block, &c);
+        if (many)
+            k->decode(&c);
+        t.at = (size_t)b * sizeof(struct kn_x256);
+        each_tile(t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
+    }
+    store_sums(j, acc);
+}

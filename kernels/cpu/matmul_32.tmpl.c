@@ -1,0 +1,313 @@
+/* kernels/cpu/matmul_32.tmpl.c - products of weights in blocks of 32.
+ *
+ * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and perhaps a
+ * minimum.  Up to TILE rows are one tile, and decode on their way.  More rows go through 16 blocks at a
+ * time, decoded once for all; Q8_0 is its own decoded form.
+ *
+ * Codes of a block stay in registers while rows pass.  A block and row: 8 products, and 4 or 5 more
+ * instructions for start and scale, two a cycle. */
+#include "kernels/cpu/simd_matmul.h"
+
+#define STEP 16                           /* blocks that all tiles go through: 8.5 KiB of Q8_0 */
+#define NEAR 1024                         /* bytes from use to what the inner cache is */
+#define FAR 16384                         /* and the outer ones are asked for */
+
+/* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3 as signed_dot() takes them; and the
+ * factors, or minimums, of its 16 rows. */
+typedef vi line_fn(const void *block, int i, int part);
+typedef vf factor_fn(const void *block, int part);
+
+/* A block decoded. */
+struct plain { uint8_t q[8][64]; float d[16], m[16]; };
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+KN_INLINE vi line_q8_0(const void *block, int i, int part)
+{
+    const struct kn_q8_0_x16 *w = block;
+
+    return signed_codes(vi_load(w->q[i][part * KN_LANES]));
+}
+
+/* What the nibbles of k = 4 * i .. 4 * i + 3 stand for. */
+KN_INLINE vi line_nibbles(const uint8_t q[4][16][4], int i, int part, __m128i value)
+{
+    vi both = vi_load(q[i % 4][part * KN_LANES]);
+
+    return vi_look_up(signed_table(value), vi_and(i < 4 ? both : vi_shr(both, 4), vi_bytes(0x0F)));
+}
+
+KN_INLINE __m128i count_from(int8_t first)      /* first, first + 1 ... */
+{
+    return _mm_add_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                        _mm_set1_epi8(first));
+}
+
+KN_INLINE vi line_q4_0(const void *block, int i, int part)
+{
+    return line_nibbles(((const struct kn_q4_0_x16 *)block)->q, i, part, count_from(-8));
+}
+
+KN_INLINE vi line_q4_1(const void *block, int i, int part)
+{
+    return line_nibbles(((const struct kn_q4_1_x16 *)block)->q, i, part, count_from(0));
+}
+
+KN_INLINE vi line_q5_0(const void *block, int i, int part)
+{
+    const struct kn_q5_0_x16 *w = block;
+    vi low = line_nibbles(w->q, i, part, count_from(-16));
+
+    return vi_add_at_bits(low, vi_load(w->qh[part * KN_LANES]), i, 16);
+}
+
+KN_INLINE vi line_q5_1(const void *block, int i, int part)
+{
+    const struct kn_q5_1_x16 *w = block;
+    vi low = line_nibbles(w->q, i, part, count_from(0));
+
+    return vi_add_at_bits(low, vi_load(w->qh[part * KN_LANES]), i, 16);
+}
+
+KN_INLINE vi line_iq4_nl(const void *block, int i, int part)
+{
+    return line_nibbles(((const struct kn_q4_0_x16 *)block)->q, i, part, _mm_setr_epi8(KN_IQ4));
+}
+
+KN_INLINE vi line_mxfp4(const void *block, int i, int part)
+{
+    return line_nibbles(((const struct kn_mxfp4_x16 *)block)->q, i, part,
+                        _mm_setr_epi8(KN_E2M1_TWICE));
+}
+
+KN_INLINE vi line_plain(const void *block, int i, int part)
+{
+    return vi_load(((const struct plain *)block)->q[i] + part * (int)sizeof(vi));
+}
+
+/* Halves that begin a block: d, and behind its 16 m. */
+KN_INLINE vf factor_half(const void *block, int part)
+{
+    return vf_load_f16((const uint16_t *)block + part * KN_LANES);
+}
+
+KN_INLINE vf least_half(const void *block, int part)
+{
+    return vf_load_f16((const uint16_t *)block + KN_PANEL + part * KN_LANES);
+}
+
+KN_INLINE vf factor_mxfp4(const void *block, int part)                    /* kn_mxfp4_step() */
+{
+    const struct kn_mxfp4_x16 *w = block;
+    vi e = vi_shl(vi_load_u8(w->e + part * KN_LANES), 23);
+
+    return vf_mul(vf_set1(0.5f), vf_bits(vi_max(e, vi_set1(0x00400000))));
+}
+
+KN_INLINE vf factor_plain(const void *block, int part)
+{
+    return vf_load(((const struct plain *)block)->d + part * KN_LANES);
+}
+
+KN_INLINE vf least_plain(const void *block, int part)
+{
+    return vf_load(((const struct plain *)block)->m + part * KN_LANES);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Sums of a row of codes times the sum of its block's. */
+KN_INLINE vf sum_of(const struct kn_x32 *x)
+{
+    return vf_from_int(vi_dot_i16(vi_zero(), vi_set1(0x00010001), vi_spread(x->sum)));
+}
+
+/* A part of a block for rows from..to of a tile, whose codes are in q, or line by line are loaded. */
+KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part,
+                          const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
+{
+    vf d = factor(w, part);
+    vi dot[WIDE_TILE];
+
+    UNROLL for (int r = from; r < to; r++)
+        dot[r] = signed_start(vi_spread(x[r]->sum));
+    UNROLL for (int i = 0; i < 8; i++) {
+        vi codes = q ? q[i] : line(w, i, part);
+
+        UNROLL for (int r = from; r < to; r++)
+            dot[r] = signed_dot(dot[r], codes, vi_spread(x[r]->q + 4 * i));
+    }
+    UNROLL for (int r = from; r < to; r++)
+        acc[r] = vf_fma(vf_mul(d, vf_set1(x[r]->d)), vf_from_int(dot[r]), acc[r]);
+    if (least) {
+        vf m = least(w, part);
+
+        UNROLL for (int r = from; r < to; r++)
+            acc[r] = vf_fma(vf_mul(m, vf_set1(x[r]->d)), sum_of(x[r]), acc[r]);
+    }
+}
+
+KN_INLINE void ask_for(const uint8_t *w, int bytes)
+{
+    UNROLL for (int i = 0; i <= bytes / 64; i++) {
+        prefetch(w + NEAR + 64 * i);
+        prefetch_far(w + FAR + 64 * i);
+    }
+}
+
+/* Up to TILE rows: sums stay in registers. */
+KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor,
+                       factor_fn *least)
+{
+    const uint8_t *w = t->w;
+    vf acc[KN_PARTS][TILE];
+    const struct kn_x32 *x[TILE];
+
+    UNROLL for (int r = 0; r < n; r++) {
+        x[r] = (const void *)(t->x[r] + t->at);
+        UNROLL for (int part = 0; part < KN_PARTS; part++)
+            acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
+    }
+    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
+        ask_for(w, bytes);
+        UNROLL for (int part = 0; part < KN_PARTS; part++)
+            block_rows(x, 0, n, w, part, NULL, line, factor, least, acc[part]);
+        UNROLL for (int r = 0; r < n; r++)
+            x[r]++;
+    }
+    UNROLL for (int r = 0; r < n; r++) {
+        UNROLL for (int part = 0; part < KN_PARTS; part++)
+            vf_store(t->acc[r] + part * KN_LANES, acc[part][r]);
+    }
+}
+
+/* More rows: a block's codes stay in registers instead, while rows and their sums pass, as many abreast
+ * as there are registers for. */
+KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor,
+                            factor_fn *least, bool ask)
+{
+    const uint8_t *w = t->w;
+    const int side = abreast(n);
+
+    ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
+        size_t at = t->at + (size_t)b * sizeof(struct kn_x32);
+
+        if (ask && t->i == 0)
+            ask_for(w, bytes);
+        UNROLL for (int part = 0; part < KN_PARTS; part++) {
+            vi q[8];
+
+            if (HOLD(8) == 8) {
+                UNROLL for (int i = 0; i < 8; i++)
+                    q[i] = line(w, i, part);
+            }
+            UNROLL for (int from = 0; from < n; from += side) {
+                const int to = kn_min(from + side, n);
+                const struct kn_x32 *x[WIDE_TILE];
+                vf acc[WIDE_TILE];
+
+                UNROLL for (int r = from; r < to; r++) {
+                    x[r] = (const void *)(t->x[r] + at);
+                    acc[r] = vf_load(t->acc[r] + part * KN_LANES);
+                }
+                block_rows(x, from, to, w, part, HOLD(8) == 8 ? q : NULL, line, factor, least, acc);
+                UNROLL for (int r = from; r < to; r++)
+                    vf_store(t->acc[r] + part * KN_LANES, acc[r]);
+            }
+        }
+    }
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+#define FORMAT(name, type, factor, least)                                                         \
+    KN_INLINE void rows_##name(const struct tile *t, int n)                                       \
+    {                                                                                             \
+        rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least);                \
+    }                                                                                             \
+    TILES(rows_##name)
+#define DECODED(name, type, factor, least)                                                        \
+    FORMAT(name, type, factor, least)                                                             \
+    static void decode_##name(const void *block, struct plain *out)                               \
+    {                                                                                             \
+        ask_for(block, sizeof(struct kn_##type##_x16));                                           \
+        UNROLL for (int part = 0; part < KN_PARTS; part++) {                                      \
+            factor_fn *m = least;                                                                 \
+            UNROLL for (int i = 0; i < 8; i++)                                                    \
+                vi_store(out->q[i] + part * (int)sizeof(vi), line_##name(block, i, part));        \
+            vf_store(out->d + part * KN_LANES, factor(block, part));                              \
+            if (m)                                                                                \
+                vf_store(out->m + part * KN_LANES, m(block, part));                               \
+        }                                                                                         \
+    }
+
+FORMAT(q8_0, q8_0, factor_half, NULL)
+DECODED(q4_0, q4_0, factor_half, NULL)
+DECODED(q4_1, q4_1, factor_half, least_half)
+DECODED(q5_0, q5_0, factor_half, NULL)
+DECODED(q5_1, q5_1, factor_half, least_half)
+DECODED(iq4_nl, q4_0, factor_half, NULL)
+DECODED(mxfp4, mxfp4, factor_mxfp4, NULL)
+
+KN_INLINE void wide_q8_0(const struct tile *t, int n)
+{
+    rows_32_wide(t, n, sizeof(struct kn_q8_0_x16), line_q8_0, factor_half, NULL, true);
+}
+
+KN_INLINE void wide_plain(const struct tile *t, int n)
+{
+    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, NULL, false);
+}
+
+KN_INLINE void wide_least(const struct tile *t, int n)
+{
+    rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, least_plain, false);
+}
+
+WIDE_TILES(wide_q8_0)
+WIDE_TILES(wide_plain)
+WIDE_TILES(wide_least)
+
+/* What a format is to a job.  Without a decoder it is used as it lies. */
+static const struct kind {
+    tile_fn *const *few, *const *many;
+    void (*decode)(const void *block, struct plain *out);
+} kinds[KN_FORMAT_COUNT] = {
+    [KN_Q8_0] = { rows_q8_0_tiles, wide_q8_0_tiles, NULL },
+    [KN_Q4_0] = { rows_q4_0_tiles, wide_plain_tiles, decode_q4_0 },
+    [KN_Q4_1] = { rows_q4_1_tiles, wide_least_tiles, decode_q4_1 },
+    [KN_Q5_0] = { rows_q5_0_tiles, wide_plain_tiles, decode_q5_0 },
+    [KN_Q5_1] = { rows_q5_1_tiles, wide_least_tiles, decode_q5_1 },
+    [KN_IQ4_NL] = { rows_iq4_nl_tiles, wide_plain_tiles, decode_iq4_nl },
+    [KN_MXFP4] = { rows_mxfp4_tiles, wide_plain_tiles, decode_mxfp4 },
+};
+
+static void many_rows(const struct job *j, const struct kind *k, size_t bytes, float (*acc)[ACC])
+{
+    struct plain plain[STEP] __attribute__((aligned(64)));
+    struct tile t = { .job = j };
+
+    for (int b = 0; b < j->n_block; b += STEP) {
+        const uint8_t *w = j->w + (size_t)b * bytes;
+
+        t.at = (size_t)b * sizeof(struct kn_x32);
+        t.n_step = kn_min(STEP, j->n_block - b);
+        t.w = k->decode ? (const void *)plain : w;
+        for (int i = 0; k->decode && i < t.n_step; i++)
+            k->decode(w + (size_t)i * bytes, &plain[i]);
+        each_tile(t, acc, k->many, WIDE_TILE);
+    }
+}
+
+void KN_FN(kn_job_32)(const struct job *j)
+{
+    const struct kind *k = &kinds[j->format];
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    if (j->n <= TILE)
+        each_tile((struct tile){ .job = j, .w = j->w, .n_step = j->n_block }, acc, k->few, TILE);
+    else
+        many_rows(j, k, j->panel_bytes / (size_t)j->n_block, acc);
+    store_sums(j, acc);
+}

@@ -1,0 +1,118 @@
+/* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each.
+ *
+ * F32 is used as it lies; half-width floats are widened once for all rows of the job, 64 k or more of
+ * them at a time, into a few KiB that stay in the nearest cache. */
+#include "kernels/cpu/simd_matmul.h"
+
+#define PAIR FLOAT_PANELS
+#define CHUNK 128                         /* most k widened at a time: 16 KiB */
+#define WIDE (KN_PANEL * sizeof(float))
+#define HALF (KN_PANEL * sizeof(uint16_t))
+#define AHEAD 4096                        /* bytes of F32 from use to what is asked for */
+
+/* Panel p of the two.  An odd one at the end is taken twice; its second sums are not stored. */
+KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
+{
+    return j->w + (size_t)kn_min(p, j->n_panel - 1) * j->panel_bytes;
+}
+
+/* Weights as wide as float, and the panels they were widened from. */
+struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
+
+/* F32 is used as it lies, the other formats out of a struct wide.  Eight activation rows leave few
+ * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer,
+ * where each tile has its share of the next chunk. */
+KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
+{
+    const struct wide *wide = t->w;
+    const struct job *j = t->job;
+    const uint8_t *w[PAIR];
+    const int n_k = t->n_step;
+    const size_t share = HALF * (size_t)n_k / (size_t)t->of, stride = PAIR * HALF / (size_t)t->of;
+    const float *x[TILE];
+    vf acc[2][TILE];
+
+    UNROLL for (int p = 0; p < PAIR; p++)
+        w[p] = f32 ? panel_of_pair(j, p) : wide->w[p];
+    UNROLL for (int r = 0; r < n; r++) {
+        x[r] = (const void *)(t->x[r] + t->at);
+        UNROLL for (int i = 0; i < 2; i++)
+            acc[i][r] = vf_load(t->acc[r] + i * KN_LANES);
+    }
+    for (int p = 0; p < PAIR; p++) {
+        const uint8_t *ahead = f32 ? w[p] : wide->from[p] + CHUNK * HALF + (size_t)t->i * share;
+
+        for (int k = p * n_k / PAIR; k < (p + 1) * n_k / PAIR; k++, ahead += stride) {
+            vf v[2];
+
+            UNROLL for (int i = 0; i < 2; i++)
+                v[i] = vf_load((const float *)(const void *)(w[i / KN_PARTS] + (size_t)k * WIDE)
+                               + i % KN_PARTS * KN_LANES);
+            if (f32) {
+                UNROLL for (int i = 0; i < PAIR; i++)
+                    prefetch(w[i] + (size_t)k * WIDE + AHEAD);
+            } else {
+                prefetch(ahead);
+            }
+            UNROLL for (int r = 0; r < n; r++) {
+                vf a = vf_set1(x[r][k]);
+
+                UNROLL for (int i = 0; i < 2; i++)
+                    acc[i][r] = vf_fma(v[i], a, acc[i][r]);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < n; r++) {
+        UNROLL for (int i = 0; i < 2; i++)
+            vf_store(t->acc[r] + i * KN_LANES, acc[i][r]);
+    }
+}
+
+KN_INLINE void rows_f32(const struct tile *t, int n)    { rows_floats(t, n, true); }
+KN_INLINE void rows_halves(const struct tile *t, int n) { rows_floats(t, n, false); }
+
+TILES(rows_f32)
+TILES(rows_halves)
+
+static void run_f32(const struct job *j)
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles, TILE);
+    store_sums(j, acc);
+}
+
+KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    struct wide wide __attribute__((aligned(64)));
+    struct tile t = { .job = j, .w = &wide };
+    const int step = j->n > TILE ? CHUNK : CHUNK / 2;
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    for (int k0 = 0; k0 < j->n_block; k0 += step) {
+        t.at = (size_t)k0 * sizeof(float);
+        t.n_step = kn_min(step, j->n_block - k0);
+        for (int p = 0; p < PAIR; p++) {
+            const uint16_t *from = (const void *)(panel_of_pair(j, p) + (size_t)k0 * HALF);
+            float *to = (void *)wide.w[p];
+
+            for (int i = 0; i < t.n_step * KN_PANEL; i += KN_LANES)
+                vf_store(to + i, widen(from + i));
+            wide.from[p] = (const void *)from;
+        }
+        each_tile(t, acc, rows_halves_tiles, TILE);
+    }
+    store_sums(j, acc);
+}
+
+void KN_FN(kn_job_floats)(const struct job *j)
+{
+    if (j->format == KN_F32)
+        run_f32(j);
+    else if (j->format == KN_F16)
+        run_halves(j, vf_load_f16);
+    else
+        run_halves(j, vf_load_bf16);
+}

@@ -1,0 +1,508 @@
+/* kernels/cpu/simd_search.h - what encoders share: for sixteen groups of values the step, the low and
+ * the codes with the least squared error that a short search finds.
+ *
+ * A lane is a group: the values that share one scale (a sub-block of a k-quant, a whole block of 32).
+ * Lanes never meet, so every instruction set gives the same bits.  All groups are written
+ *
+ *     value = step * code - low               low is 0 where the format has no minimums
+ *
+ * and a code is a whole number, or in the IQ4 formats one of sixteen.
+ *
+ * For given codes the best step and low are a linear least-squares problem; for a given step and
+ * low the best codes are the nearest ones.  From there:
+ *
+ *   1. fit     each group alone, as if steps and lows were real numbers: codes for several ranges
+ *              around that of the values, step and low by least squares, the best range wins; with
+ *              few codes the two are then repeated some times, each for the other's result;
+ *   2. unit    a block writes its groups' steps and lows as small integers times one unit each
+ *              (d, dmin; half precision): of sixteen units the one that distorts them least;
+ *   3. choose  each group takes those integers near its fit whose true error, every value coded
+ *              anew, is least;
+ *   4. refine  the units are solved for again with all codes fixed, and 3 repeated; a block keeps
+ *              the better of what it had and what this gives.
+ *
+ * A block of 32 has a step and a low of its own, in half precision: 1, then 4 (once()).
+ *
+ * Every value's error counts the same: what the activations will be is not known here. */
+#ifndef KERNELS_CPU_SIMD_SEARCH_H
+#define KERNELS_CPU_SIMD_SEARCH_H
+
+#ifdef KN_ONE_LANE
+#include "kernels/cpu/one_lane.h"
+#else
+#include "kernels/cpu/simd.h"
+#endif
+#include "kernels/internal.h"
+
+#define GROUPS    16                        /* worked on together, KN_LANES at a time */
+#define LARGEST   0x1p28f                   /* beyond half-precision units; its squares can be summed */
+#define HALF_MOST 65504.0f
+#define WORST     3e38f                     /* above every error */
+
+enum low { NO_LOW, LOW, ANY_LOW };          /* LOW is never below 0, ANY_LOW may be */
+
+/* What a format allows: its low and kind of codes are constants to the compiler wherever a grid is used. */
+struct grid {
+    enum low low;
+    bool iq4;                               /* codes are the sixteen of KN_IQ4, kept as their values */
+    int n, per_block;                       /* values of a group, groups of a block */
+    float least, most;                      /* codes */
+    float sc_most, m_most;                  /* integers: 0..sc_most, with no low of either sign; 0..m_most */
+    int near;                               /* how far from the fit they are looked for */
+    int n_range;                            /* ranges tried: over the values' own there are .. */
+    float first, by;                        /* .. first + i * by codes */
+    int n_again;                            /* times that codes and step are found anew */
+};
+
+/* How each group is written: step is d * sc, low is dmin * m. */
+struct written { float d[GROUPS], dmin[GROUPS], sc[GROUPS], m[GROUPS], error[GROUPS]; };
+
+struct groups {
+    _Alignas(64) float x[32][GROUPS];       /* value i of each group */
+    float sum_x[GROUPS];
+    float q[GROUPS], qq[GROUPS], xq[GROUPS];    /* sums over the codes: of q, q * q, x * q */
+    float step[GROUPS], low[GROUPS];        /* the best for these codes */
+    struct written w;
+};
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+/* To the nearest integer, ties to even, for |x| < 2^22. */
+KN_INLINE vf nearest(vf x)
+{
+    const vf magic = vf_set1(0x1.8p23f);
+    return vf_sub(vf_add(x, magic), magic);
+}
+
+KN_INLINE vf clamp(vf x, float least, float most)
+{
+    return vf_min(vf_max(x, vf_set1(least)), vf_set1(most));
+}
+
+/* a / b, and 0 where b is. */
+KN_INLINE vf ratio(vf a, vf b)
+{
+    vf r = vf_div(a, b), none = vf_zero();
+    return vf_select(vf_less(b, none), r, vf_select(vf_less(none, b), r, none));
+}
+
+/* The code nearest to x, of the IQ4 formats what it stands for: above each middle between two, the larger. */
+KN_INLINE vf code_for(const struct grid *f, vf x)
+{
+    static const float value[16] = { KN_IQ4 };
+    if (!f->iq4)
+        return nearest(clamp(x, f->least, f->most));
+    vf code = vf_set1(value[0]);
+    for (int i = 1; i < 16; i++)
+        code = vf_select(vf_less(vf_set1((value[i - 1] + value[i]) / 2), x), vf_set1(value[i]), code);
+    return code;
+}
+
+struct sums { vf q, qq, xq; };
+
+/* Over the codes nearest to (x + low) * inverse. */
+KN_INLINE struct sums sums_of(const struct grid *f, const float *x, vf inverse, vf low)
+{
+    struct sums s = { vf_zero(), vf_zero(), vf_zero() };
+    for (int i = 0; i < f->n; i++) {
+        vf v = vf_load(x + i * GROUPS);
+        vf code = code_for(f, vf_mul(vf_add(v, low), inverse));
+        s.q = vf_add(s.q, code);
+        s.qq = vf_fma(code, code, s.qq);
+        s.xq = vf_fma(v, code, s.xq);
+    }
+    return s;
+}
+
+/* Squared error of the group when every value has the code nearest to it. */
+KN_INLINE vf error_of(const struct grid *f, const float *x, vf step, vf low)
+{
+    vf inverse = ratio(vf_set1(1), step), error = vf_zero();
+    for (int i = 0; i < f->n; i++) {
+        vf y = vf_add(vf_load(x + i * GROUPS), low);
+        vf code = code_for(f, vf_mul(y, inverse));
+        vf e = vf_fnma(step, code, y);
+        error = vf_fma(e, e, error);
+    }
+    return error;
+}
+
+/* The best low for codes that sum to q, and a step. */
+KN_INLINE vf low_for(const struct grid *f, vf step, vf q, vf sum_x)
+{
+    vf low = vf_div(vf_sub(vf_mul(step, q), sum_x), vf_set1((float)f->n));
+    return f->low == ANY_LOW ? low : f->low == LOW ? vf_max(low, vf_zero()) : vf_zero();
+}
+
+/* The best step and low for codes with these sums. */
+KN_INLINE void solve(const struct grid *f, struct sums s, vf sum_x, vf *step, vf *low)
+{
+    vf n = vf_set1((float)f->n);
+    *step = ratio(s.xq, s.qq);
+    *low = vf_zero();
+    if (f->low) {
+        vf both = ratio(vf_fnma(sum_x, s.q, vf_mul(n, s.xq)), vf_fnma(s.q, s.q, vf_mul(n, s.qq)));
+        *low = low_for(f, both, s.q, sum_x);
+        *step = f->low == ANY_LOW ? both : vf_select(vf_less(vf_zero(), *low), both, *step);
+    }
+}
+
+KN_INLINE void keep_sums(struct groups *p, int g, struct sums s, vf step, vf low)
+{
+    vf_store(p->q + g, s.q);
+    vf_store(p->qq + g, s.qq);
+    vf_store(p->xq + g, s.xq);
+    vf_store(p->step + g, step);
+    vf_store(p->low + g, low);
+}
+
+/* ---- 1. fit ---------------------------------------------------------------------------------- */
+
+/* The values' range: with a low that is not below 0 that of the values and 0; without one the largest
+ * value becomes the least code, which is the largest. */
+KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
+{
+    const float *x = &p->x[0][g];
+    vf most = vf_load(x), least = f->low == ANY_LOW ? most : vf_zero(), sum = vf_zero();
+    for (int i = 0; i < f->n; i++) {
+        vf v = vf_load(x + i * GROUPS);
+        least = vf_min(least, v);
+        most = vf_max(most, v);
+        sum = vf_add(sum, v);
+    }
+    vf_store(p->sum_x + g, sum);
+    vf negated = vf_sub(vf_zero(), least);
+    *low = f->low ? negated : vf_zero();
+    if (f->low)
+        return vf_add(most, negated);
+    return vf_select(vf_less(negated, most), vf_sub(vf_zero(), most), negated);
+}
+
+/* What codes leave is sum(x^2) less what they explain; the most explained is the best. */
+struct fitted { struct sums s; vf step, low, explained; };
+
+KN_INLINE struct fitted fit_codes(const struct grid *f, const float *x, vf sum_x, vf inverse, vf low)
+{
+    struct fitted r = { .s = sums_of(f, x, inverse, low) };
+    solve(f, r.s, sum_x, &r.step, &r.low);
+    r.explained = vf_fnma(r.low, sum_x, vf_mul(r.step, r.s.xq));
+    return r;
+}
+
+KN_INLINE struct fitted better_fit(struct fitted a, struct fitted b)
+{
+    vm other = vf_less(a.explained, b.explained);
+    return (struct fitted){
+        { vf_select(other, b.s.q, a.s.q), vf_select(other, b.s.qq, a.s.qq), vf_select(other, b.s.xq, a.s.xq) },
+        vf_select(other, b.step, a.step), vf_select(other, b.low, a.low),
+        vf_select(other, b.explained, a.explained)
+    };
+}
+
+KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
+{
+    vf low0, unit = ratio(vf_set1(1), range_of(f, p, g, &low0)), sum_x = vf_load(p->sum_x + g);
+    struct fitted best = { { vf_zero(), vf_zero(), vf_zero() }, vf_zero(), vf_zero(), vf_set1(-1) };
+    for (int c = 0; c < f->n_range; c++) {
+        vf inverse = vf_mul(unit, vf_set1(f->first + (float)c * f->by));
+        best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, low0));
+        if (f->iq4)                             /* which are denser below 0 than above */
+            best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, vf_sub(vf_zero(), inverse), low0));
+    }
+    for (int i = 0; i < f->n_again; i++) {
+        vf inverse = ratio(vf_set1(1), best.step);
+        best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, best.low));
+    }
+    keep_sums(p, g, best.s, best.step, best.low);
+}
+
+/* ---- 2. unit --------------------------------------------------------------------------------- */
+
+static float half(float x)
+{
+    return kn_f16_to_f32(kn_f32_to_f16(x < HALF_MOST ? x : HALF_MOST));
+}
+
+/* The unit in which n numbers are best written as integers up to most: here a lane is a unit. */
+static float best_unit(const float *value, const float *weight, int n, float most)
+{
+    float top = 0, unit[16], loss[16];
+    uint16_t bits[16];
+    for (int i = 0; i < n; i++) {
+        float size = value[i] < 0 ? -value[i] : value[i];
+        top = size > top ? size : top;
+    }
+    for (int c = 0; c < 16; c++) {
+        float x = top / (most + 0.5f - (float)c * ((most + 1) / 128));
+        unit[c] = x < HALF_MOST ? x : HALF_MOST;
+    }
+    for (int c = 0; c < 16; c += KN_LANES)
+        vf_store_f16(bits + c, vf_load(unit + c));
+    for (int c = 0; c < 16; c += KN_LANES) {
+        vf u = vf_load_f16(bits + c), inverse = ratio(vf_set1(1), u), sum = vf_zero();
+        for (int i = 0; i < n; i++) {
+            vf v = vf_set1(value[i]);
+            vf e = vf_fnma(u, nearest(clamp(vf_mul(v, inverse), -most, most)), v);
+            sum = vf_fma(vf_mul(e, vf_set1(weight[i])), e, sum);
+        }
+        vf_store(loss + c, sum);
+    }
+    int best = 0;
+    for (int c = 1; c < 16; c++)
+        best = loss[c] < loss[best] ? c : best;
+    return kn_f16_to_f32(bits[best]);
+}
+
+/* Units of the block whose groups begin at g.  A step's error costs what its codes spread, since
+ * the low makes up for their mean; a low's costs the same for every value. */
+KN_INLINE void units(const struct grid *f, struct groups *p, int g)
+{
+    float weight[GROUPS], low[GROUPS], n = (float)f->n;
+    for (int i = 0; i < f->per_block; i++)
+        weight[i] = f->low ? p->qq[g + i] - p->q[g + i] * p->q[g + i] / n : p->qq[g + i];
+    float d = best_unit(p->step + g, weight, f->per_block, f->sc_most), dmin = 0;
+    if (f->low) {
+        for (int i = 0; i < f->per_block; i++) {
+            float sc = d > 0 ? (float)(int)(p->step[g + i] / d + 0.5f) : 0;
+            sc = sc < f->sc_most ? sc : f->sc_most;
+            low[i] = (d * sc * p->q[g + i] - p->sum_x[g + i]) / n;
+            low[i] = low[i] > 0 ? low[i] : 0;
+            weight[i] = n;
+        }
+        dmin = best_unit(low, weight, f->per_block, f->m_most);
+    }
+    for (int i = 0; i < f->per_block; i++) {
+        p->w.d[g + i] = d;
+        p->w.dmin[g + i] = dmin;
+    }
+}
+
+/* ---- 3. choose ------------------------------------------------------------------------------- */
+
+struct choice { vf sc, m, error; };
+
+KN_INLINE struct choice better_of(struct choice a, struct choice b)
+{
+    vm other = vf_less(b.error, a.error);
+    return (struct choice){ vf_select(other, b.sc, a.sc), vf_select(other, b.m, a.m),
+                            vf_select(other, b.error, a.error) };
+}
+
+KN_INLINE void choose(const struct grid *f, struct groups *p, int g)
+{
+    const float *x = &p->x[0][g];
+    vf d = vf_load(p->w.d + g), dmin = vf_load(p->w.dmin + g), q = vf_load(p->q + g);
+    vf sum_x = vf_load(p->sum_x + g), inverse = ratio(vf_set1(1), dmin);
+    vf sc0 = nearest(vf_mul(vf_load(p->step + g), ratio(vf_set1(1), d)));
+    struct choice best = { vf_zero(), vf_zero(), vf_set1(WORST) };
+    for (int i = -f->near; i <= f->near; i++) {
+        struct choice c;
+        c.sc = clamp(vf_add(sc0, vf_set1((float)i)), f->low ? 0 : -f->sc_most, f->sc_most);
+        vf step = vf_mul(d, c.sc), m0 = vf_mul(low_for(f, step, q, sum_x), inverse);
+        m0 = nearest(clamp(m0, 0, f->m_most));
+        for (int k = f->low ? -1 : 0; k <= (f->low ? 1 : 0); k++) {
+            c.m = clamp(vf_add(m0, vf_set1((float)k)), 0, f->m_most);
+            c.error = error_of(f, x, step, vf_mul(dmin, c.m));
+            best = better_of(best, c);
+        }
+    }
+    vf_store(p->w.sc + g, best.sc);
+    vf_store(p->w.m + g, best.m);
+    vf_store(p->w.error + g, best.error);
+}
+
+/* ---- 4. refine ------------------------------------------------------------------------------- */
+
+/* Sums of the codes as chosen, and the step and low that would be best for them. */
+KN_INLINE void sum_up(const struct grid *f, struct groups *p, int g)
+{
+    vf step = vf_mul(vf_load(p->w.d + g), vf_load(p->w.sc + g)), low;
+    vf chosen = vf_mul(vf_load(p->w.dmin + g), vf_load(p->w.m + g));
+    struct sums s = sums_of(f, &p->x[0][g], ratio(vf_set1(1), step), chosen);
+    solve(f, s, vf_load(p->sum_x + g), &step, &low);
+    keep_sums(p, g, s, step, low);
+}
+
+/* The block's units for its codes and integers as they are: least squares in two unknowns. */
+KN_INLINE void solve_units(const struct grid *f, struct groups *p, int g)
+{
+    float aa = 0, ab = 0, bb = 0, ax = 0, bx = 0, d = 0, dmin = 0;
+    for (int i = g; i < g + f->per_block; i++) {
+        float sc = p->w.sc[i], m = p->w.m[i];
+        aa += sc * sc * p->qq[i];
+        ab -= sc * m * p->q[i];
+        bb += m * m * (float)f->n;
+        ax += sc * p->xq[i];
+        bx -= m * p->sum_x[i];
+    }
+    float det = aa * bb - ab * ab;
+    if (det > 0) {
+        d = (ax * bb - bx * ab) / det;
+        dmin = (bx * aa - ax * ab) / det;
+    }
+    if (!(det > 0) || dmin < 0) {
+        d = aa > 0 ? ax / aa : 0;
+        dmin = 0;
+    }
+    for (int i = g; i < g + f->per_block; i++) {
+        p->w.d[i] = half(d > 0 ? d : 0);
+        p->w.dmin[i] = half(dmin);
+    }
+}
+
+static float block_error(const float *error, int n)
+{
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += error[i];
+    return sum;
+}
+
+/* The block at g goes back to what it was where that was no worse. */
+KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was,
+                           int g)
+{
+    size_t bytes = (size_t)f->per_block * sizeof(float);
+    if (block_error(now->error + g, f->per_block) < block_error(was->error + g, f->per_block))
+        return;
+    memcpy(now->d + g, was->d + g, bytes);
+    memcpy(now->dmin + g, was->dmin + g, bytes);
+    memcpy(now->sc + g, was->sc + g, bytes);
+    memcpy(now->m + g, was->m + g, bytes);
+}
+
+/* All of it, for the sixteen groups in p.  A second refinement would take off 0.1 % more. */
+KN_INLINE void search_all(const struct grid *f, struct groups *p)
+{
+    for (int g = 0; g < GROUPS; g += KN_LANES)
+        fit(f, p, g);
+    for (int g = 0; g < GROUPS; g += f->per_block)
+        units(f, p, g);
+    for (int g = 0; g < GROUPS; g += KN_LANES) {
+        choose(f, p, g);
+        sum_up(f, p, g);
+    }
+    struct written was = p->w;
+    for (int g = 0; g < GROUPS; g += f->per_block)
+        solve_units(f, p, g);
+    for (int g = 0; g < GROUPS; g += KN_LANES)
+        choose(f, p, g);
+    for (int g = 0; g < GROUPS; g += f->per_block)
+        keep_better(f, &p->w, &was, g);
+}
+
+/* Three times, so that the compiler knows which kind of grid it is. */
+static __attribute__((noinline, unused)) void search(const struct grid *f, struct groups *p)
+{
+    struct grid g = *f;
+    if (g.iq4) {
+        g.low = NO_LOW;
+        search_all(&g, p);
+    } else if (g.low) {
+        g.low = LOW;
+        search_all(&g, p);
+    } else {
+        g.low = NO_LOW;
+        search_all(&g, p);
+    }
+}
+
+/* ---- blocks of their own --------------------------------------------------------------------- */
+
+struct pair { vf step, low, error; };
+
+KN_INLINE vf to_half(vf x)
+{
+    uint16_t bits[KN_LANES];
+    vf_store_f16(bits, clamp(x, -HALF_MOST, HALF_MOST));
+    return vf_load_f16(bits);
+}
+
+/* Of best and a step rounded to half precision, up or down by about its last place or neither, and the
+ * low for codes that sum to q, the better one. */
+KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q,
+                                  vf sum_x)
+{
+    for (int i = -1; i <= 1; i++) {
+        struct pair c = { .step = to_half(vf_fma(step, vf_set1((float)i * 0x1p-11f), step)) };
+        c.low = to_half(low_for(f, c.step, q, sum_x));
+        c.error = error_of(f, x, c.step, c.low);
+        vm other = vf_less(c.error, best.error);
+        best.step = vf_select(other, c.step, best.step);
+        best.low = vf_select(other, c.low, best.low);
+        best.error = vf_select(other, c.error, best.error);
+    }
+    return best;
+}
+
+/* Sixteen blocks of one group: p->w becomes step times 1 less low times 1, both in half precision. */
+KN_INLINE void once_of(const struct grid *f, struct groups *p)
+{
+    for (int g = 0; g < GROUPS; g += KN_LANES) {
+        const float *x = &p->x[0][g];
+        fit(f, p, g);
+        vf step = vf_load(p->step + g), q = vf_load(p->q + g), sum_x = vf_load(p->sum_x + g), low;
+        struct pair best = { vf_zero(), vf_zero(), vf_set1(WORST) };
+        best = better_half(f, x, best, step, q, sum_x);
+        struct sums s = sums_of(f, x, ratio(vf_set1(1), best.step), best.low);
+        solve(f, s, sum_x, &step, &low);
+        best = better_half(f, x, best, step, s.q, sum_x);
+        vf_store(p->w.d + g, best.step);
+        vf_store(p->w.dmin + g, best.low);
+        vf_store(p->w.sc + g, vf_set1(1));
+        vf_store(p->w.m + g, vf_set1(1));
+    }
+}
+
+static __attribute__((noinline, unused)) void once(const struct grid *f, struct groups *p)
+{
+    struct grid g = *f;
+    if (g.iq4) {
+        g.low = NO_LOW;
+        once_of(&g, p);
+    } else if (g.low) {
+        g.low = ANY_LOW;
+        once_of(&g, p);
+    } else {
+        g.low = NO_LOW;
+        once_of(&g, p);
+    }
+}
+
+/* ---- groups in and out ----------------------------------------------------------------------- */
+
+/* Sixteen groups of n values; what is missing of them is zero. */
+static void load_groups(struct groups *p, const float *x, int n, size_t n_value)
+{
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < n; i++) {
+            size_t at = (size_t)(g * n + i);
+            float v = at < n_value ? x[at] : 0;
+            p->x[i][g] = v > LARGEST ? LARGEST : v < -LARGEST ? -LARGEST : v;
+        }
+}
+
+/* Values become codes, counted from the least one: those that the group's error was taken with.  Of the
+ * IQ4 formats how many are smaller, which is the nibble. */
+static void to_codes(const struct grid *f, struct groups *p)
+{
+    static const float value[16] = { KN_IQ4 };
+    for (int g = 0; g < GROUPS; g += KN_LANES) {
+        vf inverse = ratio(vf_set1(1), vf_mul(vf_load(p->w.d + g), vf_load(p->w.sc + g)));
+        vf low = vf_mul(vf_load(p->w.dmin + g), vf_load(p->w.m + g));
+        for (int i = 0; i < f->n; i++) {
+            vf x = vf_mul(vf_add(vf_load(&p->x[i][g]), low), inverse), code = vf_zero();
+            if (!f->iq4)
+                code = vf_sub(code_for(f, x), vf_set1(f->least));
+            for (int c = 1; f->iq4 && c < 16; c++) {
+                vf above = vf_set1((value[c - 1] + value[c]) / 2);
+                code = vf_add(code, vf_select(vf_less(above, x), vf_set1(1), vf_zero()));
+            }
+            vf_store(&p->x[i][g], code);
+        }
+    }
+}
+
+static inline uint8_t code_of(const struct groups *p, int g, int i) { return (uint8_t)(int)p->x[i][g]; }
+
+#endif

@@ -1,0 +1,314 @@
+/* One gated delta net: norm, project, convolve, let each value head's state go on, gate, project back, add.
+ *
+ * The order of arithmetic is that of one token at a time (kernels.h), whatever the batch: steps of a state
+ * follow each other, and heads and states are what threads share.  Drafts run on a copy of a head, which is
+ * made again wherever a branch leaves what the copy has come to.
+ *
+ * Bytes of a decode row at 32 heads of 128 by 128: 2 MiB of state read and written in each layer, where the
+ * projections of that layer read 19 MiB (Q4_K, d_model 2048); a chunk of a prompt reads it once. */
+#include "moe/internal.h"
+
+#include <string.h>
+
+#define L2_EPS 1e-6f                            /* of the length of queries and keys, as they were trained */
+#define LIST   32                               /* steps that go through a head at once */
+
+/* The pass through one layer. */
+struct delta_job {
+    struct moe_context *c;
+    struct moe_states *s;
+    const struct moe_desc *d;
+    const struct moe_layer *l;
+};
+
+/* ---- what goes in ---------------------------------------------------------------------------------------- */
+
+/* Files of the first days have queries, keys, values and gates of one key head after the other's. */
+static void part_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct delta_job *j = arg;
+    const struct moe_desc *d = j->d;
+    int n_key = d->n_key_head, d_group = d->n_value_head / n_key * d->d_state_value, d_value = d_group * n_key;
+    const float *from = j->s->mixed + (size_t)row * (size_t)(moe_d_mix(d) + d_value);
+    float *q = j->s->in + (size_t)row * (size_t)j->s->d_in, *k = q + n_key * d->d_state_key;
+    float *v = k + n_key * d->d_state_key, *z = j->s->z + (size_t)row * (size_t)d_value;
+    for (int h = 0; h < n_key; h++, from += 2 * d->d_state_key + 2 * d_group) {
+        memcpy(q + h * d->d_state_key, from, (size_t)d->d_state_key * sizeof *q);
+        memcpy(k + h * d->d_state_key, from + d->d_state_key, (size_t)d->d_state_key * sizeof *k);
+        memcpy(v + h * d_group, from + 2 * d->d_state_key, (size_t)d_group * sizeof *v);
+        memcpy(z + h * d_group, from + 2 * d->d_state_key + d_group, (size_t)d_group * sizeof *z);
+    }
+}
+
+static struct moe_product product(const struct moe_context *c, const struct kn_mat *w, int at)
+{
+    struct moe_product p = moe_product(&c->norm, w, c->states.in + at, c->n_row);
+    p.mul.y_stride = (size_t)c->states.d_in;
+    return p;
+}
+
+static void project(struct delta_job *j)
+{
+    struct moe_context *c = j->c;
+    const struct moe_layer *l = j->l;
+    int n = 0, d_mix = moe_d_mix(j->d);
+    if (l->mixed.n_out) {
+        c->product[n++] = moe_product(&c->norm, &l->mixed, j->s->mixed, c->n_row);
+    } else {
+        c->product[n++] = product(c, &l->mix, 0);
+        c->product[n++] = moe_product(&c->norm, &l->z, j->s->z, c->n_row);
+    }
+    if (l->ba.n_out) {
+        c->product[n++] = product(c, &l->ba, d_mix);
+    } else {
+        c->product[n++] = product(c, &l->beta, d_mix);
+        c->product[n++] = product(c, &l->alpha, d_mix + j->d->n_value_head);
+    }
+    moe_products(c, n);
+    if (l->mixed.n_out)
+        kn_parallel_for(c->team, c->n_row, part_row, j);
+}
+
+/* ---- convolution ------------------------------------------------------------------------------------------- */
+
+static bool is_dead(const struct moe_context *c, const struct moe_step *t)
+{
+    return t->row >= 0 && c->status[t->row];
+}
+
+static const struct moe_flow *flow_of_step(const struct moe_states *s, int step)
+{
+    const struct moe_flow *f = s->flow;
+    while (step >= f->first + f->n_text + f->n_draft)
+        f++;
+    return f;
+}
+
+/* The inputs of the last n_tap steps, its own last; before the text's beginning they are zeros. */
+static void find_taps(const struct delta_job *j, int step, const float **x)
+{
+    const struct moe_states *s = j->s;
+    int nth = j->l->nth, d_mix = moe_d_mix(j->d), at = step, n = j->d->n_tap - 1;
+    const float *past = moe_state_layer(s, flow_of_step(s, step)->state, nth);
+    int left = n;
+    for (; left >= 0 && at >= 0; at = s->step[at].before)
+        x[left--] = moe_step_in(s, nth, &s->step[at]);
+    for (int i = n - 1; left >= 0; i--)
+        x[left--] = past + (size_t)i * (size_t)d_mix;
+}
+
+static float softplus(float x)
+{
+    return x > 20 ? x : (float)kn_log(1 + kn_exp((double)x));
+}
+
+/* beta and the decay of each value head, from what was projected. */
+static void find_rates(const struct delta_job *j, const float *in, float *out)
+{
+    const struct moe_desc *d = j->d;
+    int n = d->n_value_head, ratio = n / d->n_key_head;
+    for (int h = 0; h < n; h++) {
+        int at = d->delta_ba ? h / ratio * 2 * ratio + h % ratio : h, alpha = at + (d->delta_ba ? ratio : n);
+        out[h] = moe_sigmoid(in[at]);
+        out[n + h] = kn_expf(j->l->decay[h] * softplus(in[alpha] + j->l->decay_bias[h]));
+    }
+}
+
+static void convolve_step(void *arg, int step, int thread)
+{
+    (void)thread;
+    const struct delta_job *j = arg;
+    const struct moe_desc *d = j->d;
+    const struct kn_ops *ops = j->c->model->ops;
+    const struct moe_step *t = &j->s->step[step];
+    const float *x[MOE_MAX_TAP];
+    int d_mix = moe_d_mix(d);
+    if (is_dead(j->c, t))
+        return;
+    float *q = j->s->out + (size_t)step * (size_t)j->s->d_in, *k = q + d->n_key_head * d->d_state_key;
+    find_taps(j, step, x);
+    ops->conv(x, j->l->taps, d->n_tap, d_mix, q);
+    for (int h = 0; h < d->n_key_head; h++) {
+        ops->rms_norm(q + h * d->d_state_key, j->s->unit_q, L2_EPS / (float)d->d_state_key, d->d_state_key, q + h * d->d_state_key);
+        ops->rms_norm(k + h * d->d_state_key, j->s->unit_k, L2_EPS / (float)d->d_state_key, d->d_state_key, k + h * d->d_state_key);
+    }
+    find_rates(j, x[d->n_tap - 1] + d_mix, q + d_mix);
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------- */
+
+/* Steps on their way through one head. */
+struct head {
+    const struct delta_job *j;
+    int head, n;
+    float *state;
+    struct kn_delta_row row[LIST];
+    int32_t z_row[LIST];                        /* whose gate is waited for; -1: nothing comes out */
+};
+
+/* What comes out of a row is normalised, and gated by silu(z). */
+static void run_list(struct head *h)
+{
+    const struct delta_job *j = h->j;
+    const struct moe_desc *d = j->d;
+    const struct kn_ops *ops = j->c->model->ops;
+    ops->delta(&(struct kn_delta){ h->state, h->row, h->n, d->d_state_key, d->d_state_value });
+    for (int i = 0; i < h->n; i++) {
+        const struct kn_delta_row *r = &h->row[i];
+        if (!r->out)
+            continue;
+        size_t z = ((size_t)h->z_row[i] * (size_t)d->n_value_head + (size_t)h->head) * (size_t)d->d_state_value;
+        ops->rms_norm(r->out, j->l->out_norm, d->eps, d->d_state_value, r->out);
+        ops->swiglu(j->s->z + z, r->out, d->d_state_value, r->out);
+    }
+    h->n = 0;
+}
+
+/* out: the batch wants what comes out, the first time that it goes through this head. */
+static void add_step(struct head *h, int step, bool out)
+{
+    const struct delta_job *j = h->j;
+    const struct moe_desc *d = j->d;
+    const struct moe_step *t = &j->s->step[step];
+    if (is_dead(j->c, t))
+        return;
+    if (h->n == LIST)
+        run_list(h);
+    int ratio = d->n_value_head / d->n_key_head, d_mix = moe_d_mix(d);
+    int key = d->delta_tiled ? h->head % d->n_key_head : h->head / ratio;
+    const float *q = j->s->out + (size_t)step * (size_t)j->s->d_in, *k = q + d->n_key_head * d->d_state_key;
+    const float *v = k + d->n_key_head * d->d_state_key, *beta = q + d_mix, *decay = beta + d->n_value_head;
+    out &= t->row >= 0;
+    float *to = out ? j->c->att.x + (size_t)t->row * j->c->att.stride + (size_t)(h->head * d->d_state_value) : NULL;
+    h->z_row[h->n] = t->row;
+    h->row[h->n++] = (struct kn_delta_row){
+        .q = q + key * d->d_state_key, .k = k + key * d->d_state_key, .v = v + h->head * d->d_state_value,
+        .decay = decay[h->head], .beta = beta[h->head], .out = to };
+}
+
+/* The drafts on the way from the text's end to a step, itself the last; without what comes out. */
+static void add_path(struct head *h, const struct moe_flow *f, int step)
+{
+    const struct moe_step *all = h->j->s->step;
+    int first = f->first + f->n_text, depth = 0;
+    for (int at = step; at >= first; at = all[at].before)
+        depth++;
+    for (; depth > 0; depth--) {
+        int at = step;
+        for (int i = 1; i < depth; i++)
+            at = all[at].before;
+        add_step(h, at, false);
+    }
+}
+
+/* A draft goes on from the copy as it is, or from the text's end by the way to the draft before it. */
+static void run_drafts(struct head *h, const struct moe_flow *f, float *work)
+{
+    const struct moe_states *s = h->j->s;
+    const float *text = h->state;
+    int at = -1, end = f->first + f->n_text + f->n_draft;
+    h->state = work;
+    for (int i = end - f->n_draft; i < end; i++) {
+        int before = s->step[i].before;
+        if (at < 0 || before != at) {
+            run_list(h);
+            memcpy(work, text, kn_delta_floats(h->j->d->d_state_key, h->j->d->d_state_value) * sizeof *work);
+            add_path(h, f, before);
+        }
+        add_step(h, i, true);
+        at = i;
+    }
+    run_list(h);
+}
+
+/* Where what is known after a step goes as well; 0: nowhere. */
+static int copy_of(const struct delta_job *j, int step)
+{
+    int row = j->s->step[step].row;
+    return row >= 0 ? j->c->batch->row[row].copy_to : 0;
+}
+
+static void run_head(const struct delta_job *j, const struct moe_flow *f, int head, int thread)
+{
+    struct head h = { .j = j, .head = head, .state = moe_state_head(j->c, f->state, j->l->nth, head) };
+    size_t floats = kn_delta_floats(j->d->d_state_key, j->d->d_state_value);
+    for (int i = f->first; i < f->first + f->n_text; i++) {
+        int copy = copy_of(j, i);
+        add_step(&h, i, true);
+        if (copy) {
+            run_list(&h);
+            memcpy(moe_state_head(j->c, copy, j->l->nth, head), h.state, floats * sizeof *h.state);
+        }
+    }
+    run_list(&h);
+    if (f->n_draft)
+        run_drafts(&h, f, j->s->work + (size_t)thread * floats);
+}
+
+static void put_past(const struct delta_job *j, int step, int state)
+{
+    size_t d_mix = (size_t)moe_d_mix(j->d);
+    float *past = moe_state_layer(j->s, state, j->l->nth);
+    const float *x[MOE_MAX_TAP];
+    find_taps(j, step, x);
+    for (int i = 0; i < j->d->n_tap - 1; i++)               /* each lies behind, or somewhere else */
+        memmove(past + (size_t)i * d_mix, x[i + 1], d_mix * sizeof *past);
+}
+
+/* The last inputs of the text are the past of what comes; its own goes last, while others still need it. */
+static void keep_past(const struct delta_job *j, const struct moe_flow *f)
+{
+    for (int i = f->first; i < f->first + f->n_text; i++)
+        if (copy_of(j, i))
+            put_past(j, i, copy_of(j, i));
+    if (f->n_text)
+        put_past(j, f->first + f->n_text - 1, f->state);
+}
+
+/* Heads of one flow after the other's, then the pasts. */
+static void flow_item(void *arg, int item, int thread)
+{
+    const struct delta_job *j = arg;
+    int n_head = j->d->n_value_head, n_flow = j->s->n_flow;
+    if (item < n_flow * n_head)
+        run_head(j, &j->s->flow[item / n_head], item % n_head, thread);
+    else
+        keep_past(j, &j->s->flow[item - n_flow * n_head]);
+}
+
+/* ---- the layer ------------------------------------------------------------------------------------------------ */
+
+void moe_delta_steps(struct moe_context *c, int layer)
+{
+    struct delta_job job = { c, &c->states, &c->model->desc, &c->model->layer[layer] };
+    kn_parallel_for(c->team, c->states.n_step, convolve_step, &job);
+    kn_parallel_for(c->team, c->states.n_flow * (job.d->n_value_head + 1), flow_item, &job);
+}
+
+/* Whoever was pending has been taken in, and so there is room. */
+static void keep_draft(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct delta_job *j = arg;
+    struct moe_states *s = j->s;
+    struct moe_step t = { .row = -1, .kept = s->kept_of[row] };
+    if (t.kept >= 0)
+        memcpy(moe_step_in(s, j->l->nth, &t), s->in + (size_t)row * (size_t)s->d_in,
+               (size_t)s->d_in * sizeof(float));
+}
+
+void moe_delta(struct moe_context *c, int layer)
+{
+    const struct moe_layer *l = &c->model->layer[layer];
+    struct delta_job job = { c, &c->states, &c->model->desc, l };
+    moe_rows_norm(c, l->attn_norm, moe_delta_acts(l), NULL, c->n_row);
+    project(&job);
+    moe_delta_steps(c, layer);
+    if (c->states.n_draft)
+        kn_parallel_for(c->team, c->n_row, keep_draft, &job);
+    moe_rows_code(c, &c->att, moe_act_bit(&l->o), job.d->n_value_head * job.d->d_state_value, NULL, c->n_row);
+    c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
+    moe_products(c, 1);
+    moe_rows_add(c, c->y, NULL);
+}

@@ -1,0 +1,82 @@
+/* moe/folder.h - a model's folder as the transformers package writes it.  For the files behind
+ * moe_folder_open() only:
+ *
+ *     folder.c       what lies in the folder, and the order of things
+ *     safetensors.c  where the tensors of one file lie, by the names it has for them
+ *     hf_config.c    config.json to the metadata of a GGUF file
+ *     hf_tensors.c   those tensors by the names, and in the shapes, of a GGUF file
+ *     hf_vocab.c     tokenizer.json and what stands beside it to tokenizer.*; hf_pre.c: how text is cut
+ *
+ * So a folder becomes the same tables that a GGUF file of the same model has, and nobody behind
+ * moe_file_open() can tell them apart. */
+#ifndef MOE_FOLDER_H
+#define MOE_FOLDER_H
+
+#include <jansson.h>
+
+#include "moe/internal.h"
+
+/* A tensor as a file has it, outermost dimension first. */
+struct moe_stored {
+    struct moe_string name;
+    const char *dtype;
+    int gguf_type;                              /* -1: GGUF has none */
+    int n_dim;
+    uint64_t dim[4];                            /* beyond n_dim 1 */
+    int file;
+    uint64_t offset, bytes;
+};
+
+struct moe_folder {
+    struct moe_file *f;
+    json_t *config;                             /* config.json */
+    struct moe_stored *stored;                  /* [n_stored] */
+    size_t n_stored, room;
+    struct moe_index by_name;
+    const struct moe_hf_family *family;
+    int n_layer, n_expert;                      /* 0: no experts */
+    int d_head;
+    bool tied;
+    int err;                                    /* the first failure of those who get and put */
+};
+
+/* What a model_type stands for. */
+struct moe_hf_family {
+    const char *model_type, *arch;
+    bool experts;
+    bool turned;                                /* heads' rows lie in halves, GGUF has pairs */
+    bool post_norm;                             /* GGUF's name of the norm before the FFN */
+    bool norm_topk_false;                       /* where config.json does not say */
+    bool expert_is_ffn;                         /* experts are intermediate_size wide */
+    bool sigmoid;                               /* gates */
+    bool transposed;                            /* experts that are not packed lie with their inputs first */
+};
+
+/* folder.c */
+int moe_refuse(int code, const char *path, const char *field, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int moe_folder_path(const struct moe_folder *d, const char *name, char *out, size_t bytes);
+
+/* A JSON object of at most so many bytes; *out is NULL when there is no such file. */
+int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, json_t **out);
+int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n);
+
+/* Metadata; after a failure nothing happens. */
+void moe_put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar);
+void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t n);
+void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n);
+void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x);
+void moe_put_bool(struct moe_folder *d, const char *key, bool x);
+void moe_put_f32(struct moe_folder *d, const char *key, double x);
+
+int moe_safetensors_read(struct moe_folder *d, int file);
+const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n);    /* or NULL */
+
+int moe_hf_config(struct moe_folder *d);
+int moe_hf_tensors(struct moe_folder *d);
+int moe_hf_vocab(struct moe_folder *d);
+
+/* The name that GGUF files give to this way of cutting text, or NULL, said. */
+const char *moe_hf_pre(const json_t *pre_tokenizer, const char *path);
+
+#endif

@@ -1,0 +1,267 @@
+/* Attention whose keys and values are made of a latent (DeepSeek's MLA), and the weights that it wants.
+ *
+ * A row leaves one vector for all heads: d_latent values c, normalised, and n_rot values r, rotated.  Head
+ * h's key is [K_h c, r] and its value V_h c; its query is [q, s], s rotated.  None of these is ever made:
+ *
+ *     q . K_h c + s . r  =  [K_h^T q, s] . [c, r]        the query is absorbed, once for each row
+ *     sum p (V_h c)      =  V_h (sum p c)                latents are summed, and V_h follows
+ *
+ * so that attention is that of n_head queries over one KV head whose value is the first part of its key.
+ * All rows go this way, those of a prompt too: it is one arithmetic.
+ *
+ * Cost of a position, V3's shape (128 heads, 512 + 64 values, f16): 1,152 bytes of KV against 40,960 of
+ * keys and values kept whole, and 128 * (576 + 512) = 139,264 multiply-adds, 3.4 times those of whole keys
+ * and values.  That is 121 for a byte: arithmetic is the bound, and heads of a row may go apart, each part
+ * reading the latents again.  Absorbing takes d_latent * (d_head - n_rot + d_value) more for each head.
+ *
+ * Older files have K_h and V_h in one matrix, attn_kv_b, whose rows are keys' and values' elements: V_h is
+ * there as it is used, K_h has to be turned over. */
+#include "moe/internal.h"
+
+#include <string.h>
+
+#define HEADS_AT_ONCE 16                        /* of one item: what the operation works on together */
+#define HEADS_LEAST   4
+#define HEAD_ROWS     2048                      /* rows times heads whose absorbed queries there is room for */
+
+/* 5 to 6 KiB each at 512 latents: 10 to 12 MiB.  With 128 heads k_b and v_b, 18 MB in Q8_0, are read once
+ * for 16 rows, which costs a twentieth of these rows' attention over 1,000 positions. */
+int moe_latent_rows(const struct moe_desc *d, int max_row)
+{
+    return kn_min(max_row, kn_max(1, HEAD_ROWS / d->n_head));
+}
+
+/* ---- attention ----------------------------------------------------------------------------------------- */
+
+struct latent_job {
+    struct moe_context *c;
+    const struct moe_layer *l;
+    int layer, n_q;                             /* n_q: heads of an item */
+};
+
+static const float (*turn_of(const struct moe_context *c, int row))[2]
+{
+    return (const float (*)[2])c->turn + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
+}
+
+/* One row's latent to its slot, and what its queries are made of made ready. */
+static void keep_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct latent_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    const struct kn_ops *ops = c->model->ops;
+    float *k = c->k + (size_t)row * (size_t)d->d_key;
+    if (c->status[row])
+        return;
+    ops->rms_norm(k, j->l->kv_a_norm, d->eps, d->d_latent, k);
+    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, turn_of(c, row), d->rope);
+    size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_key;
+    ops->kv_store(c->opt.kv, k, d->d_key, moe_kv_keys(c, j->layer, 0) + at * moe_kv_value_bytes(c->opt.kv));
+    if (d->d_query_latent) {
+        float *low = c->latent.low.x + (size_t)row * c->latent.low.stride;
+        ops->rms_norm(low, j->l->q_a_norm, d->eps, d->d_query_latent, low);
+        moe_code_row(c, &c->latent.low, moe_act_bit(&j->l->q), d->d_query_latent, row);
+    }
+}
+
+/* One head's query: what is rotated to its place beside what will be absorbed. */
+static void place_query(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct latent_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_latent *m = &c->latent;
+    int row = m->first + item / d->n_head, d_plain = d->d_head - d->n_rot;
+    if (c->status[row])
+        return;
+    const float *q = c->q + ((size_t)m->first * (size_t)d->n_head + (size_t)item) * (size_t)d->d_head;
+    float *rotated = m->absorbed + (size_t)item * (size_t)d->d_key + d->d_latent;
+    memcpy(m->query.x + (size_t)item * m->query.stride, q, (size_t)d_plain * sizeof *q);
+    memcpy(rotated, q + d_plain, (size_t)d->n_rot * sizeof *q);
+    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, turn_of(c, row), d->rope);
+    moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
+}
+
+/* Some heads of one row; the last rows of a chunk see the most, so they go first. */
+static void attend_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct latent_job *j = arg;
+    struct moe_context *c = j->c;
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_latent *m = &c->latent;
+    int n_part = kn_ceil_div(d->n_head, j->n_q), n_row = kn_min(m->max_row, c->n_row - m->first);
+    int own = n_row - 1 - item / n_part, head = item % n_part * j->n_q;
+    const struct moe_row *r = &c->batch->row[m->first + own];
+    if (c->status[m->first + own])
+        return;
+    int first = own * d->n_head + head, n_q = kn_min(j->n_q, d->n_head - head);
+    const uint8_t *kept = moe_kv_keys(c, j->layer, 0);
+    c->model->ops->attend(&(struct kn_attend){
+        .q = m->absorbed + (size_t)first * (size_t)d->d_key, .out = m->mixed.x + (size_t)first * m->mixed.stride,
+        .k = kept, .v = kept, .k_step = d->d_key, .v_step = d->d_key,
+        .base = r->base, .tail = r->tail, .n_base = r->n_base, .last = r->position,
+        .n_q = n_q, .d_key = d->d_key, .d_value = d->d_kept, .kv = c->opt.kv, .scale = d->attend_scale,
+    });
+    for (int i = first; i < first + n_q; i++)
+        moe_code_row(c, &m->mixed, moe_act_bit(&j->l->v_b), d->d_latent, i);
+}
+
+/* A stack of one matrix a head: each reads its head's row of in and writes its part of a row of y. */
+static struct moe_product per_head(const struct moe_context *c, const struct moe_acts *in, const struct kn_mat *w,
+                                   float *y, size_t y_part, size_t y_stride, int n_row)
+{
+    struct moe_product p = moe_product(in, w, y, n_row);
+    p.n_stack = c->model->desc.n_head;
+    p.x_part = p.mul.x_stride;
+    p.mul.x_stride *= (size_t)p.n_stack;
+    p.y_part = y_part;
+    p.mul.y_stride = y_stride;
+    return p;
+}
+
+/* Fewer heads to an item where there would be too few items for all threads. */
+static int heads_per_item(const struct moe_context *c, int n_row)
+{
+    int n = HEADS_AT_ONCE, n_head = c->model->desc.n_head;
+    while (n > HEADS_LEAST && n_row * kn_ceil_div(n_head, n) < 2 * kn_team_size(c->team))
+        n /= 2;
+    return n;
+}
+
+/* Rows m->first .. as many as there is room for; all rows' latents lie in their slots. */
+static void attend_rows(struct moe_context *c, struct latent_job *j)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_latent *m = &c->latent;
+    int n_row = kn_min(m->max_row, c->n_row - m->first);
+    size_t n_head = (size_t)d->n_head, d_key = (size_t)d->d_key;
+    j->n_q = heads_per_item(c, n_row);
+    kn_parallel_for(c->team, n_row * d->n_head, place_query, j);
+    c->product[0] = per_head(c, &m->query, &j->l->k_b, m->absorbed, d_key, n_head * d_key, n_row);
+    moe_products(c, 1);
+    kn_parallel_for(c->team, n_row * kn_ceil_div(d->n_head, j->n_q), attend_item, j);
+    c->product[0] = per_head(c, &m->mixed, &j->l->v_b, c->att.x + (size_t)m->first * c->att.stride,
+                             (size_t)d->d_value, c->att.stride, n_row);
+    moe_products(c, 1);
+}
+
+void moe_latent_attention(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *l = &c->model->layer[layer];
+    struct latent_job job = { c, l, layer, 0 };
+    bool low = d->d_query_latent > 0;
+    const struct kn_mat *first = low ? &l->q_a : &l->q;
+    moe_rows_norm(c, l->attn_norm, moe_act_bit(first) | moe_act_bit(&l->kv_a), NULL, c->n_row);
+    c->product[0] = moe_product(&c->norm, first, low ? c->latent.low.x : c->q, c->n_row);
+    c->product[1] = moe_product(&c->norm, &l->kv_a, c->k, c->n_row);
+    if (low)
+        c->product[0].mul.y_stride = c->latent.low.stride;
+    moe_products(c, 2);
+    kn_parallel_for(c->team, c->n_row, keep_row, &job);
+    if (low) {
+        c->product[0] = moe_product(&c->latent.low, &l->q, c->q, c->n_row);
+        moe_products(c, 1);
+    }
+    for (c->latent.first = 0; c->latent.first < c->n_row; c->latent.first += c->latent.max_row)
+        attend_rows(c, &job);
+    moe_rows_code(c, &c->att, moe_act_bit(&l->o), d->n_head * d->d_value, NULL, c->n_row);
+    c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
+    moe_products(c, 1);
+    moe_rows_add(c, c->y, NULL);
+}
+
+/* ---- weights: both halves in one matrix ---------------------------------------------------------------- */
+
+/* The format that holds a turned matrix's values as they are: blocks run along rows, so quantised values
+ * (two scales' product, 18 bits and more) are float32. */
+enum kn_format moe_latent_key_format(enum kn_format whole)
+{
+    return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;
+}
+
+struct split_job {
+    const struct moe_model *m;
+    const struct moe_dense *dense;
+    struct kn_mat whole;                        /* [n_head * (d_plain + d_value), d_latent] */
+    uint8_t *scratch;                           /* [team size][scratch_bytes] */
+    size_t scratch_bytes;
+};
+
+static size_t panel_bytes(const struct kn_mat *w) { return KN_PANEL * kn_row_bytes(w->format, w->n_in); }
+
+/* Values first, first + step, ... of rows in the file's layout. */
+static void put_column(enum kn_format f, const float *x, int n, void *rows, size_t first, size_t step)
+{
+    for (size_t i = 0, at = first; i < (size_t)n; i++, at += step)
+        if (f == KN_F32)
+            ((float *)rows)[at] = x[i];
+        else
+            ((uint16_t *)rows)[at] = f == KN_F16 ? kn_f32_to_f16(x[i]) : kn_f32_to_bf16(x[i]);
+}
+
+/* Whole panels are a head's: of values they are taken as they lie, keys are turned over. */
+static void split_head(void *arg, int head, int thread)
+{
+    const struct split_job *j = arg;
+    const struct moe_desc *d = &j->m->desc;
+    const struct kn_mat *k = &j->dense->halves->k_b, *v = &j->dense->halves->v_b;
+    int d_plain = d->d_head - d->n_rot, row = head * (d_plain + d->d_value);
+    size_t n_value = (size_t)(d->d_value / KN_PANEL), n_key = (size_t)(d->d_latent / KN_PANEL);
+    float *column = (float *)(void *)(j->scratch + (size_t)thread * j->scratch_bytes);
+    void *rows = column + d->d_latent;
+    memcpy(j->dense->v + (size_t)head * n_value * panel_bytes(v),
+           (const uint8_t *)j->whole.data + (size_t)((row + d_plain) / KN_PANEL) * panel_bytes(v),
+           n_value * panel_bytes(v));
+    for (int i = 0; i < d_plain; i++) {
+        kn_mat_row(&j->whole, row + i, column);
+        put_column(k->format, column, d->d_latent, rows, (size_t)i, (size_t)d_plain);
+    }
+    j->m->ops->repack(k->format, rows, d->d_latent, d_plain,
+                      j->dense->k + (size_t)head * n_key * panel_bytes(k), 0, (int)n_key);
+}
+
+static void bind_panels(const struct kn_team *team, void *panels, const struct kn_mat *w)
+{
+    kn_team_bind(team, panels, kn_ceil_div(w->n_out, KN_PANEL), panel_bytes(w));
+}
+
+static int load_halves(struct moe_model *m, const struct moe_dense *p, const struct moe_load_options *opt)
+{
+    const struct moe_desc *d = &m->desc;
+    int d_plain = d->d_head - d->n_rot, n_out = d->n_head * (d_plain + d->d_value);
+    struct off_load load = { .source = moe_source_of(p->tensor, 0, n_out, d->d_latent) };
+    struct split_job job = { .m = m, .dense = p };
+    job.scratch_bytes = kn_align_up((size_t)d->d_latent * (size_t)(d_plain + 1) * sizeof(float), 64);
+    size_t place_bytes = off_place_bytes(&load.source);
+    size_t scratch_bytes = (size_t)kn_team_size(opt->team) * job.scratch_bytes;
+    load.place = kn_map(place_bytes, -1);
+    job.scratch = kn_map(scratch_bytes, -1);
+    int error = load.place && job.scratch ? moe_read_matrices(m, &load, 1, opt)
+                                          : kn_fail(KN_ENOMEM, "no memory to take keys and values apart with");
+    if (!error) {
+        job.whole = (struct kn_mat){ load.source.format, n_out, d->d_latent,
+                                     off_place_panels(&load.source, load.place) };
+        bind_panels(opt->team, p->k, &p->halves->k_b);
+        bind_panels(opt->team, p->v, &p->halves->v_b);
+        kn_parallel_for(opt->team, d->n_head, split_head, &job);
+    }
+    if (load.place)
+        kn_unmap(load.place, place_bytes);
+    if (job.scratch)
+        kn_unmap(job.scratch, scratch_bytes);
+    return error;
+}
+
+int moe_latent_load(struct moe_model *m, const struct moe_load_options *opt)
+{
+    int error = 0;
+    for (int i = 0; !error && i < m->n_dense; i++)
+        if (m->dense[i].halves)
+            error = load_halves(m, &m->dense[i], opt);
+    return error;
+}

@@ -1,0 +1,206 @@
+/* Which experts a token used when it last came by, and reading them before it comes again.
+ *
+ * The first layers choose by the token more than by what stands before it, so the last time tells much there
+ * and less further up; how much, for each layer and place among the chosen, is learnt from every row whose
+ * token was remembered.  Tokens of the next pass are known before it begins, those of drafts as soon as they
+ * are drafted, and the disk is idle meanwhile: an expert that is likely to be needed by one of them is asked for
+ * EARLY.  What is likely is mostly there already, and what is not there comes less often than its chance says; so
+ * that is watched too, asked for or not, and those that come mostly are asked for.  Nothing is waited for, and a
+ * wrong guess never changes a bit.
+ *
+ * A token has one entry, by its number modulo their count; who comes later takes it over.  An entry is n_used
+ * numbers a layer: 2 * 48 * 8 bytes of a large model, 8,192 of them 6 MB. */
+#include "moe/internal.h"
+
+#include <string.h>
+
+#define EVEN   0.5f                             /* the chance from which on an expert is looked at; */
+#define MOSTLY 0.65f                            /* it is asked for if such ones come so often */
+#define GUESS  0.5f                             /* of a place nothing is known of, as if seen so often: */
+#define BELIEF 16
+#define FIRST  4                                /* likewise of what was likely and not there */
+#define MEMORY 8192                             /* rows, after which half is forgotten */
+
+static int entry_of(const struct moe_recall *r, int32_t token) { return (int)(token % r->n_entry); }
+
+static uint16_t *ids_of(const struct moe_context *c, int entry, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    return c->recall.id + ((size_t)entry * (size_t)d->n_layer + (size_t)layer) * (size_t)d->n_used;
+}
+
+static struct moe_came *came_of(const struct moe_context *c, int layer)
+{
+    return c->recall.came + (size_t)layer * (size_t)c->model->desc.n_used;
+}
+
+void moe_recall_init(struct moe_context *c)
+{
+    struct moe_recall *r = &c->recall;
+    for (int i = 0; i < r->n_entry; i++)
+        r->token[i] = -1;
+    for (int i = 0; r->n_entry && i < c->model->desc.n_layer * c->model->desc.n_used; i++)
+        r->came[i] = (struct moe_came){ .asked = BELIEF, .right = GUESS * BELIEF };
+    for (int i = 0; r->n_entry && i < c->model->desc.n_layer * MOE_CHANCES; i++)
+        r->proved[i] = (struct moe_came){ .asked = FIRST, .right = MOSTLY * FIRST };
+}
+
+/* ---- what a pass teaches ------------------------------------------------------------------------------ */
+
+void moe_recall_begin(struct moe_context *c)
+{
+    struct moe_recall *r = &c->recall;
+    r->learns = r->n_entry && (c->guess.sight || !off_store_is_whole(c->model->store));
+    for (int row = 0; r->learns && row < c->n_row; row++) {
+        int32_t token = c->batch->row[row].token, *whose = &r->token[entry_of(r, token)];
+        r->known[row] = *whose == token;
+        *whose = token;
+    }
+}
+
+static bool is_among(int32_t id, const int32_t *of, int n)
+{
+    while (n-- > 0)
+        if (of[n] == id)
+            return true;
+    return false;
+}
+
+static void forget(struct moe_came *came, int n)
+{
+    for (; n-- > 0; came++)
+        if (came->asked > MEMORY) {
+            came->asked /= 2;
+            came->right /= 2;
+        }
+}
+
+/* What was likely and not there: whether it has come. */
+static void learn_absent(struct moe_context *c, int layer)
+{
+    int n = c->model->desc.n_expert;
+    struct moe_came *proved = c->recall.proved + (size_t)layer * MOE_CHANCES;
+    uint8_t *asked = c->recall.asked + (size_t)layer * (size_t)n;
+    for (int e = 0; e < n; e++)
+        if (asked[e])
+            proved[asked[e] - 1].asked++;
+    for (int i = 0; i < c->plan.n_expert; i++) {
+        int e = c->plan.expert[i] - c->model->layer[layer].expert0;
+        if (asked[e])
+            proved[asked[e] - 1].right++;
+    }
+    memset(asked, 0, (size_t)n * sizeof *asked);
+    forget(proved, MOE_CHANCES);
+}
+
+void moe_recall_learn(struct moe_context *c, int layer)
+{
+    const struct moe_recall *r = &c->recall;
+    if (!r->learns)
+        return;
+    struct moe_came *came = came_of(c, layer);
+    int n_used = c->model->desc.n_used;
+    learn_absent(c, layer);
+    for (int row = 0; row < c->n_row; row++) {
+        uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
+        const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
+        if (c->status[row])
+            continue;
+        for (int k = 0; k < n_used; k++) {
+            came[k].asked += r->known[row];
+            came[k].right += r->known[row] && is_among(id[k], now, n_used);
+        }
+        for (int k = 0; k < n_used; k++)
+            id[k] = (uint16_t)now[k];
+    }
+    forget(came, n_used);
+}
+
+void moe_recall_see(const struct moe_context *c, int layer, bool *seen)
+{
+    const struct moe_recall *r = &c->recall;
+    const struct moe_desc *d = &c->model->desc;
+    memset(seen, 0, (size_t)d->n_expert * sizeof *seen);
+    for (int row = 0; r->learns && row < c->n_row; row++)
+        for (int k = 0; r->known[row] && k < d->n_used; k++)
+            seen[ids_of(c, entry_of(r, c->batch->row[row].token), layer)[k]] = true;
+}
+
+/* ---- what will come ------------------------------------------------------------------------------------ */
+
+void moe_recall_end(struct moe_context *c, int layer)
+{
+    if (c->recall.n_entry && c->recall.ticket[layer].n)
+        off_release(c->model->store, &c->recall.ticket[layer]);
+}
+
+/* Experts of a layer that one of the tokens is as likely as not to use. */
+static int list_likely(struct moe_context *c, int layer, const int32_t *token, int n_token, int32_t *expert)
+{
+    const struct moe_recall *r = &c->recall;
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_came *came = came_of(c, layer);
+    int n = 0;
+    for (int e = 0; e < d->n_expert; e++)
+        r->unused[e] = 1;
+    for (int i = 0; i < n_token; i++) {
+        int entry = entry_of(r, token[i]);
+        for (int k = 0; k < d->n_used && r->token[entry] == token[i]; k++)
+            r->unused[ids_of(c, entry, layer)[k]] *= 1 - came[k].right / came[k].asked;
+    }
+    for (int e = 0; e < d->n_expert; e++)
+        if (r->unused[e] <= 1 - EVEN)
+            expert[n++] = c->model->layer[layer].expert0 + e;
+    return n;
+}
+
+/* Of these, what is there, which is to stay; and of what is not, those that come mostly. */
+static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
+{
+    struct moe_recall *r = &c->recall;
+    const struct moe_came *proved = r->proved + (size_t)layer * MOE_CHANCES;
+    uint8_t *asked = r->asked + (size_t)layer * (size_t)c->model->desc.n_expert;
+    int n_absent = off_store_absent(c->model->store, expert, n, r->absent), n_worth = 0;
+    for (int i = 0, next = 0; i < n; i++) {
+        int e = expert[i] - c->model->layer[layer].expert0;
+        bool absent = next < n_absent && r->absent[next] == expert[i];
+        int likely = kn_min(MOE_CHANCES - 1, (int)((1 - r->unused[e] - EVEN) / (1 - EVEN) * MOE_CHANCES));
+        next += absent;
+        if (absent)
+            asked[e] = (uint8_t)(1 + likely);
+        if (!absent || proved[likely].right >= MOSTLY * proved[likely].asked)
+            expert[n_worth++] = expert[i];
+    }
+    return n_worth;
+}
+
+void moe_context_expect(struct moe_context *c, const int32_t *token, int n)
+{
+    const struct moe_desc *d = &c->model->desc;
+    struct moe_recall *r = &c->recall;
+    if (!r->n_entry)
+        return;
+    for (int layer = 0; layer < d->n_layer; layer++)
+        moe_recall_end(c, layer);
+    if (off_store_is_whole(c->model->store) || n >= moe_guess_rows(d, INT32_MAX))
+        return;                                 /* all is here, or all will be needed */
+    for (int layer = d->n_lead; layer < d->n_layer; layer++) {
+        size_t at = (size_t)layer * (size_t)d->n_expert;
+        int n_worth = list_worth(c, layer, r->expert + at, list_likely(c, layer, token, n, r->expert + at));
+        if (n_worth)
+            off_fetch(c->model->store, r->expert + at, r->mark + at, n_worth, OFF_EARLY, &r->ticket[layer]);
+    }
+}
+
+int moe_context_missing(struct moe_context *c, int32_t token, int32_t *expert)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_recall *r = &c->recall;
+    int n = 0, entry = r->n_entry ? entry_of(r, token) : 0;
+    if (!r->n_entry || r->token[entry] != token)
+        return -1;
+    for (int layer = d->n_lead; layer < d->n_layer; layer++)
+        for (int k = 0; k < d->n_used; k++)
+            expert[n++] = c->model->layer[layer].expert0 + ids_of(c, entry, layer)[k];
+    return off_store_absent(c->model->store, expert, n, expert);
+}

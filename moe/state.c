@@ -1,0 +1,274 @@
+/* What delta nets know of a text, and how the rows of a batch go through it.
+ *
+ * A state is, for each delta net, the last inputs of the convolution and a matrix for each value head.  It
+ * lies at one position.  A pass takes in the rows of the text and computes drafts on copies, head by head,
+ * so that a draft that is not kept costs nothing.  The inputs of draft rows outlive the pass (32 KiB a row
+ * and layer against 2 MiB of a state, where there are 32 heads of 128 by 128); those that are kept are taken
+ * in when the state is at hand anyway: at the beginning of the next pass that it has a row in.
+ *
+ * A flow is one state in a pass, its steps first what was kept of the last pass, then the text's rows, then
+ * drafts; each step knows the one before it, so a chain and a tree are the same. */
+#include "moe/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------- */
+
+static int n_state(const struct moe_context_options *opt) { return kn_max(1, opt->n_state); }
+
+static size_t layer_bytes(const struct moe_desc *d)
+{
+    size_t inputs = (size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d);
+    return kn_align_up(inputs, 16) * sizeof(float) +
+           (size_t)d->n_value_head * kn_delta_floats(d->d_state_key, d->d_state_value) * sizeof(float);
+}
+
+static int d_in(const struct moe_desc *d)
+{
+    return (int)kn_align_up((size_t)(moe_d_mix(d) + 2 * d->n_value_head), 16);
+}
+
+size_t moe_state_bytes(const struct moe_desc *d)
+{
+    return d->delta_period ? (size_t)moe_n_delta(d) * layer_bytes(d) : 0;
+}
+
+size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    const struct moe_desc *d = &m->desc;
+    size_t kept = (size_t)moe_n_delta(d) * (size_t)opt->n_draft * (size_t)d_in(d) * sizeof(float);
+    return d->delta_period ? (size_t)n_state(opt) * moe_state_bytes(d) + kept : 0;
+}
+
+void moe_states_place(struct moe_context *c, void *base)
+{
+    struct moe_states *s = &c->states;
+    const struct moe_desc *d = &c->model->desc;
+    float unit = 1.0f / sqrtf((float)d->d_state_key);
+    s->n = n_state(&c->opt);
+    s->base = base;
+    s->bytes = moe_state_bytes(d);
+    s->layer_bytes = layer_bytes(d);
+    s->kept = (float *)(s->base + (size_t)s->n * s->bytes);
+    for (int i = 0; i < d->d_state_key; i++) {
+        s->unit_k[i] = unit;
+        s->unit_q[i] = unit * unit;             /* queries are divided by the root of their width, too */
+    }
+}
+
+/* What a pass writes, and the lists. */
+void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
+{
+    struct moe_states *s = &c->states;
+    const struct moe_desc *d = &c->model->desc;
+    size_t n = (size_t)n_state(&c->opt), n_row = (size_t)c->opt.max_row, n_kept = (size_t)c->opt.n_draft;
+    size_t value = (size_t)(d->n_value_head * d->d_state_value);
+    s->n_kept = c->opt.n_draft;
+    s->d_in = d_in(d);
+    s->n_tok = kn_arena_take(a, n, sizeof *s->n_tok);
+    s->n_pending = kn_arena_take(a, n, sizeof *s->n_pending);
+    s->pending = kn_arena_take(a, n * n_kept, sizeof *s->pending);
+    s->flow_of = kn_arena_take(a, n, sizeof *s->flow_of);
+    s->used = kn_arena_take(a, n, sizeof *s->used);
+    s->step = kn_arena_take(a, n_row + n_kept, sizeof *s->step);
+    s->flow = kn_arena_take(a, n_row, sizeof *s->flow);
+    s->step_of = kn_arena_take(a, n_row, sizeof *s->step_of);
+    s->kept_of = kn_arena_take(a, n_row, sizeof *s->kept_of);
+    s->in = kn_arena_take(a, n_row * (size_t)s->d_in, sizeof(float));
+    s->out = kn_arena_take(a, (n_row + n_kept) * (size_t)s->d_in, sizeof(float));
+    s->z = kn_arena_take(a, n_row * value, sizeof(float));
+    s->mixed = kn_arena_take(a, d->delta_mixed ? n_row * ((size_t)moe_d_mix(d) + value) : 0, sizeof(float));
+    s->unit_q = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
+    s->unit_k = kn_arena_take(a, (size_t)d->d_state_key, sizeof(float));
+    s->work = kn_arena_take(a, (size_t)kn_team_size(c->opt.team) * kn_delta_floats(d->d_state_key, d->d_state_value),
+                            sizeof(float));
+}
+
+/* ---- the steps of a pass ------------------------------------------------------------------------------- */
+
+/* The flow of a state, begun with what is pending if it is the state's first. */
+static struct moe_flow *flow_of(struct moe_states *s, int state)
+{
+    if (s->flow_of[state] < 0) {
+        s->flow_of[state] = s->n_flow;
+        s->flow[s->n_flow++] = (struct moe_flow){ .state = state, .n_text = s->n_pending[state] };
+    }
+    return &s->flow[s->flow_of[state]];
+}
+
+struct copy_job { struct moe_states *s; int from, to; };
+
+static void copy_layer(void *arg, int nth, int thread)
+{
+    (void)thread;
+    const struct copy_job *j = arg;
+    float *to = moe_state_layer(j->s, j->to, nth);
+    if (j->from < 0)
+        memset(to, 0, j->s->layer_bytes);
+    else
+        memcpy(to, moe_state_layer(j->s, j->from, nth), j->s->layer_bytes);
+}
+
+/* from -1: nothing is known.  What was pending was another text's. */
+static void set_state(struct moe_context *c, int from, int to)
+{
+    struct moe_states *s = &c->states;
+    struct copy_job job = { s, from, to };
+    kn_parallel_for(c->team, moe_n_delta(&c->model->desc), copy_layer, &job);
+    s->n_tok[to] = from < 0 ? 0 : s->n_tok[from];
+    s->n_pending[to] = 0;
+}
+
+static void count_rows(struct moe_context *c)
+{
+    struct moe_states *s = &c->states;
+    for (int i = 0; i < c->n_row; i++) {
+        const struct moe_row *r = &c->batch->row[i];
+        kn_assert(r->state >= 0 && r->state < s->n);
+        if (r->position == 0 && !r->draft)
+            set_state(c, -1, r->state);
+        struct moe_flow *f = flow_of(s, r->state);
+        *(r->draft ? &f->n_draft : &f->n_text) += 1;
+    }
+    int n = 0;
+    for (int i = 0; i < s->n_flow; i++) {
+        s->flow[i].first = n;
+        n += s->flow[i].n_text + s->flow[i].n_draft;
+    }
+    s->n_step = n;
+}
+
+static void add_pending(struct moe_states *s, struct moe_flow *f)
+{
+    const int32_t *pending = s->pending + (size_t)f->state * (size_t)s->n_kept;
+    for (int i = 0; i < s->n_pending[f->state]; i++)
+        s->step[f->first + i] = (struct moe_step){ .row = -1, .kept = pending[i],
+                                                   .before = i ? f->first + i - 1 : -1 };
+    f->n_text = s->n_pending[f->state];         /* rows are counted again as they come */
+    f->n_draft = 0;
+}
+
+/* Rows come in the text's order, and a draft after what it goes on from. */
+static void add_row(struct moe_context *c, int row)
+{
+    struct moe_states *s = &c->states;
+    const struct moe_row *r = &c->batch->row[row];
+    struct moe_flow *f = &s->flow[s->flow_of[r->state]];
+    int at = f->first + f->n_text + f->n_draft, before = at > f->first ? at - 1 : -1;
+    s->kept_of[row] = -1;
+    if (r->draft) {
+        const struct moe_row *after = &c->batch->row[r->after];
+        kn_assert(r->after >= 0 && r->after < row && after->state == r->state && s->n_draft < s->n_kept);
+        kn_assert(r->position == after->position + 1 &&
+                  (after->draft || s->step_of[r->after] == f->first + f->n_text - 1));
+        before = s->step_of[r->after];
+        s->kept_of[row] = s->n_draft++;
+        f->n_draft++;
+    } else {
+        kn_assert(!f->n_draft && r->position == s->n_tok[r->state]);
+        kn_assert(r->copy_to >= 0 && r->copy_to < s->n && (!r->copy_to || !s->used[r->copy_to]));
+        if (r->copy_to)
+            s->n_pending[r->copy_to] = 0;
+        s->n_tok[r->state]++;
+        f->n_text++;
+    }
+    s->step_of[row] = at;
+    s->step[at] = (struct moe_step){ .row = row, .before = before };
+}
+
+static void forget_flows(struct moe_states *s)
+{
+    s->n_flow = s->n_step = 0;
+    for (int i = 0; i < s->n; i++)
+        s->flow_of[i] = -1;
+}
+
+/* Takes in what is pending of one state, now. */
+static void take_in(struct moe_context *c, int state)
+{
+    struct moe_states *s = &c->states;
+    if (!s->n_pending[state])
+        return;
+    forget_flows(s);
+    struct moe_flow *f = flow_of(s, state);
+    s->n_step = f->n_text;
+    add_pending(s, f);
+    for (int i = 0; i < c->model->desc.n_layer; i++)
+        if (moe_is_delta(&c->model->desc, i))
+            moe_delta_steps(c, i);
+    s->n_pending[state] = 0;
+}
+
+/* New drafts take the room of kept rows: what is pending of states that this batch does not use goes first. */
+static void make_room(struct moe_context *c)
+{
+    struct moe_states *s = &c->states;
+    bool drafts = false;
+    memset(s->used, 0, (size_t)s->n);
+    for (int i = 0; i < c->n_row; i++) {
+        drafts |= c->batch->row[i].draft;
+        s->used[c->batch->row[i].state] = 1;
+    }
+    for (int i = 0; i < s->n && drafts; i++)
+        if (!s->used[i])
+            take_in(c, i);
+    forget_flows(s);
+}
+
+void moe_states_begin(struct moe_context *c)
+{
+    struct moe_states *s = &c->states;
+    s->n_draft = 0;
+    make_room(c);
+    count_rows(c);
+    for (int i = 0; i < s->n_flow; i++)
+        add_pending(s, &s->flow[i]);
+    for (int i = 0; i < c->n_row; i++)
+        add_row(c, i);
+}
+
+void moe_states_end(struct moe_context *c)
+{
+    struct moe_states *s = &c->states;
+    for (int i = 0; i < s->n_flow; i++)
+        s->n_pending[s->flow[i].state] = 0;
+    for (int i = 0; i < c->n_row; i++)
+        if (c->status[i] && !c->batch->row[i].draft)
+            s->n_tok[c->batch->row[i].state] = -1;
+    for (int i = 0; i < c->n_row; i++) {
+        const struct moe_row *r = &c->batch->row[i];
+        if (r->copy_to)
+            s->n_tok[r->copy_to] = s->n_tok[r->state] < 0 ? -1 : r->position + 1;
+    }
+}
+
+/* ---- between passes ------------------------------------------------------------------------------------ */
+
+void moe_context_keep(struct moe_context *c, int state, const int32_t *row, int n)
+{
+    struct moe_states *s = &c->states;
+    if (!s->n)
+        return;
+    kn_assert(state >= 0 && state < s->n && n >= 0 && n <= s->n_kept && !s->n_pending[state]);
+    for (int i = 0; i < n; i++) {
+        kn_assert(row[i] >= 0 && row[i] < c->n_row && s->kept_of[row[i]] >= 0);
+        s->pending[(size_t)state * (size_t)s->n_kept + (size_t)i] = s->kept_of[row[i]];
+    }
+    s->n_pending[state] = n;
+    s->n_tok[state] += n;
+}
+
+void moe_context_copy_state(struct moe_context *c, int from, int to)
+{
+    struct moe_states *s = &c->states;
+    kn_assert(from >= 0 && from < s->n && to >= 0 && to < s->n && from != to);
+    take_in(c, from);
+    set_state(c, from, to);
+}
+
+int moe_context_state(const struct moe_context *c, int state)
+{
+    kn_assert(state >= 0 && state < c->states.n);
+    return c->states.n_tok[state];
+}

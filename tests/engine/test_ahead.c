@@ -1,0 +1,132 @@
+/* Looking ahead: experts of what will be computed are read before it is, at every budget, and nobody says another
+ * byte for it; what nodes are said to need is not there, and no row of the text brings it in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/engine/asked.h"
+
+#define BUDGETS 5
+
+static uint64_t n_early, n_used;
+
+/* budget 0: the least that works; BUDGETS - 1: room for all. */
+static struct eng_engine *open_budget(const char *draft, int gamma, int budget)
+{
+    struct eng_engine *e;
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 1 + budget % 2, .gamma = gamma, .n_draft = 1,
+                             .io = budget % 2 ? OFF_IO_PREAD : OFF_IO_AUTO };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    o.model = path;
+    o.isa = KN_ISA_COUNT - 1;
+    o.n_ctx = N_CTX;
+    o.n_session = N_SESSION;
+    o.grammar_bytes = 1 << 20;
+    assert_int_equal(eng_describe(&e, &o), 0);
+    size_t experts = moe_model_shape(e->model)->expert_bytes, least = eng_memory(e)->least;
+    o.host_mem = budget == BUDGETS - 1 ? 0 : least + ((size_t)1 << 20) + experts * (size_t)budget / BUDGETS;
+    eng_close(e);
+    return open_engine_with(o, 0);
+}
+
+static void no_budget_changes_a_byte(void **state)
+{
+    (void)state;
+    char itself[128];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    for (int budget = 0; budget < BUDGETS; budget++)
+        for (int way = 0; way < 3; way++) {
+            struct off_stats stats;
+            struct eng_engine *e = open_budget(way ? itself : "oracle:0.7", way == 2 ? ENG_GAMMA_AUTO : 5, budget);
+            run_crowd(e, SHARE(4));
+            off_stats_get(moe_model_store(e->model), &stats);
+            assert_true(stats.early_used_bytes + stats.early_wasted_bytes <= stats.early_bytes);
+            n_early += stats.early_bytes;
+            n_used += stats.early_used_bytes;
+            close_engine(e);
+        }
+    assert_true(!WHOLE || (n_early > 0 && n_used > 0));
+}
+
+/* The store's experts that the last rows' tokens used and that are not there. */
+static bool is_missing(struct eng_engine *e, int32_t expert)
+{
+    return off_store_absent(moe_model_store(e->model), &expert, 1, &expert) == 1;
+}
+
+static void nodes_need_what_is_not_there(void **state)
+{
+    (void)state;
+    const struct moe_shape *shape;
+    struct eng_engine *e = open_budget("oracle:0.7", 5, 1);
+    struct eng_session *s[4];
+    int n_need = 0, n_unknown = 0;
+    shape = moe_model_shape(e->model);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(eng_session_open(&s[i], e), 0);
+        assert_int_equal(eng_session_start(s[i], &asked[0].request), 0);
+        eng_session_tell(s[i], asked[0].said, asked[0].n_said);
+    }
+    for (int step = 0; step < 16; step++) {
+        int32_t text[64];
+        assert_true(eng_step(e, event) >= 0);
+        moe_context_expect(e->context, NULL, 0);
+        if (e->n_due < 4)
+            continue;                                   /* prompts, of which so many rows need everything */
+        struct spec_need first[SPEC_NODES];
+        for (int again = 0; again < 2; again++) {       /* the second time says the same */
+            for (int i = 0; i < e->n_due; i++)
+                e->cut[i] = (struct spec_cut){ .tree = &e->due[i]->seat->tree };
+            assert_true(eng_ahead_needs(e));
+            for (int i = 0, at = 0; i < e->n_due; i++)
+                for (int j = 0; j < e->cut[i].tree->n; j++, at++) {
+                    struct spec_need *need = &e->ahead.need[at];
+                    assert_true(e->cut[i].need + j == need && need->n >= 0);
+                    assert_true(need->n <= shape->n_layer * shape->n_used);
+                    if (again)
+                        assert_int_equal(first[at].n, need->n);
+                    first[at] = *need;
+                    n_unknown += need->expert == NULL;
+                    for (int k = 0; k < need->n && need->expert; k++, n_need++)
+                        assert_true(is_missing(e, need->expert[k]));
+                }
+        }
+        for (int i = 0; i < e->ahead.n_text; i++) {     /* nor what the text needs itself */
+            int n = moe_context_missing(e->context, e->ahead.token[i], text);
+            for (int at = 0; at < e->ahead.n - e->ahead.n_text; at++)
+                for (int k = 0; k < e->ahead.need[at].n && e->ahead.need[at].expert; k++)
+                    for (int m = 0; m < n; m++)
+                        assert_int_not_equal(e->ahead.need[at].expert[k], text[m]);
+        }
+    }
+    assert_true(n_need > 0);
+    for (int i = 0; i < 4; i++)
+        eng_session_close(s[i]);
+    close_engine(e);
+}
+
+static int setup_all(void **state)
+{
+    int error = setup(state);
+    random_state = 31;
+    if (!error)
+        make_requests();
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    forget_requests();
+    return teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_budget_changes_a_byte),
+        cmocka_unit_test(nodes_need_what_is_not_there),
+    };
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}

@@ -1,0 +1,271 @@
+/* Drafting ahead: whoever guesses whatever beside a pass, early, late or not at all, every session says what it
+ * says without, to the bit of its logprobs; and what was guessed right is verified in the next pass. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/engine/asked.h"
+
+#define ROUNDS SHARE(6)
+
+static struct eng_engine *open_ahead(const char *draft, struct eng_options o, int n_block)
+{
+    o.gamma = ENG_GAMMA_AUTO;
+    o.dsi = o.dsi ? o.dsi : ENG_DSI_ON;
+    o.n_draft = o.n_draft ? o.n_draft : 1;
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    return open_engine_with(o, n_block);
+}
+
+static const char *itself(void)
+{
+    static char wish[96];
+    snprintf(wish, sizeof wish, "model:%s", path);
+    return wish;
+}
+
+/* ---- a drafter that does its worst ------------------------------------------------------------------ */
+
+static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: it is not stopped */
+
+static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
+{
+    (void)d;
+    assert_true(n_new >= 1 && n_kept <= n_new && s->seat->chain.n >= 0);
+}
+
+/* It may be as slow as it likes, and writes where it may: behind the text. */
+static int guess(struct eng_drafter *d, struct eng_session **s, const int *n_more, int n, const atomic_bool *stop,
+                 int *n_pass)
+{
+    (void)d;
+    *n_pass = 0;
+    for (int k = 0; k < 64 && (worst.stays || !(k && atomic_load(stop))); k++, ++*n_pass) {
+        if (worst.most_us)
+            usleep((useconds_t)below(worst.most_us));
+        if (worst.fails)
+            return KN_EIO;
+        for (int i = 0; i < n; i++) {
+            struct eng_chain *c = &s[i]->seat->chain;
+            int said = s[i]->n_token - s[i]->n_prompt + c->n;
+            if (k >= n_more[i])
+                continue;
+            int32_t token = below(100) < worst.right && said < s[i]->n_told ? s[i]->told[said] : below(n_vocab);
+            s[i]->token[s[i]->n_token + c->n] = token;
+            eng_chain_add(c, token, 0.5f);
+            worst.n_guess++;
+        }
+    }
+    return 0;
+}
+
+/* In the model drafter's place, so that its memory is there. */
+static struct eng_engine *open_worst(struct eng_options o, int n_block, int right, int most_us)
+{
+    static struct eng_drafter_kind kind;
+    struct eng_engine *e = open_ahead(itself(), o, n_block);
+    kind = *e->drafter[0]->kind;
+    kind.overlap = guess;
+    kind.commit = ignore_commit;
+    e->drafter[0]->kind = &kind;
+    worst.right = right;
+    worst.most_us = most_us;
+    worst.fails = worst.stays = false;
+    worst.n_guess = 0;
+    return e;
+}
+
+static void guesses_change_nothing(void **state)
+{
+    (void)state;
+    static const int chunks[] = { 7, 64, 512 }, rights[] = { 0, 50, 90, 100 }, most_us[] = { 0, 0, 300 };
+    uint64_t n_kept = 0, n_preempted = 0, n_guess = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1 + below(5), .n_chunk = chunks[round % 3],
+            .n_thread = 1 + below(2), .lookahead = 1 + below(12) }, round % 3 ? 5 + below(8) : 0, rights[round % 4],
+            most_us[round % 3]);
+        run_crowd(e, SHARE(16));
+        n_guess += worst.n_guess > 0;
+        assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
+        if (WHOLE && rights[round % 4] == 0)
+            assert_true(e->stats.n_draft_kept * 20 <= e->stats.n_draft);
+        n_kept += e->stats.n_draft_kept;
+        n_preempted += e->stats.n_preempted;
+        close_engine(e);
+    }
+    if (WHOLE && (!n_guess || !n_kept || !n_preempted))         /* how many is the machine's affair */
+        fail_msg("%d rounds with guesses, %d kept, %d preempted", (int)n_guess, (int)n_kept, (int)n_preempted);
+}
+
+/* Of so many guesses beside each pass the first is the pass's own token: so many tokens a pass. */
+static void what_is_right_saves_passes(void **state)
+{
+    (void)state;
+    for (int lookahead = 2; lookahead <= 8; lookahead += 3) {
+        struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1, .n_chunk = 512, .lookahead = lookahead },
+                                          0, 100, 0);
+        struct eng_session *s;
+        int n = 0;
+        worst.stays = true;
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &asked[0].request), 0);
+        eng_session_tell(s, asked[0].said, asked[0].n_said);
+        while (eng_session_runs(s))
+            n += eng_step(e, event);
+        assert_int_equal(n, asked[0].n_said);
+        if (e->stats.n_pass != (uint64_t)(1 + kn_ceil_div(n - 1, lookahead)))
+            fail_msg("%d ahead: %d passes for %d tokens", lookahead, (int)e->stats.n_pass, n);
+        close_engine(e);
+    }
+}
+
+static void a_drafter_that_fails_is_left_alone(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 3, .n_chunk = 64, .lookahead = 3 }, 0, 50, 0);
+    worst.fails = true;
+    run_crowd(e, SHARE(10));
+    assert_true(e->drafter[0]->broken);
+    assert_int_equal(e->stats.n_draft, 0);
+    close_engine(e);
+}
+
+/* ---- drafters that are real --------------------------------------------------------------------------- */
+
+/* How much is guessed in time is the machine's affair. */
+static void run_real(const char *draft, int lookahead, int n_block)
+{
+    struct eng_engine *e = open_ahead(draft, (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .n_thread = 2,
+                                                                   .lookahead = lookahead }, n_block);
+    run_crowd(e, SHARE(16));
+    assert_true(e->stats.n_draft_kept <= e->stats.n_draft && e->stats.overlap_ns > 0);
+    close_engine(e);
+}
+
+static void models_draft_ahead(void **state)
+{
+    (void)state;
+    run_real(itself(), 4, 0);
+    run_real(itself(), 0, 9);
+    run_real(itself(), 12, 9);
+}
+
+/* As it is, but that no pass ends too early for it. */
+static const struct eng_drafter_kind *hurried;
+static int patient(struct eng_drafter *d, struct eng_session **s, const int *n_more, int n, const atomic_bool *stop,
+                   int *n_pass)
+{
+    static const atomic_bool never;
+    (void)stop;
+    return hurried->overlap(d, s, n_more, n, &never, n_pass);
+}
+
+/* The model itself is always right, so whatever is ready is kept: its keys and values are those of the text. */
+static void what_it_knows_is_true(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 2, .n_chunk = 100, .lookahead = 5 }, 0);
+    struct eng_session *s;
+    hurried = e->drafter[0]->kind;
+    struct eng_drafter_kind kind = *hurried;
+    kind.overlap = patient;
+    e->drafter[0]->kind = &kind;
+    for (int i = 0; i < N_REQUEST; i++) {
+        if (asked[i].request.grammar)
+            continue;
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &asked[i].request), 0);
+        while (eng_session_runs(s))
+            assert_true(eng_step(e, event) >= 0);
+        eng_session_close(s);
+    }
+    assert_true(!WHOLE || e->stats.n_draft > 100);
+    assert_int_equal(e->stats.n_draft_kept, e->stats.n_draft);
+    close_engine(e);
+}
+
+/* Who has nothing ready gets what costs nothing. */
+static void others_fill_in(void **state)
+{
+    (void)state;
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .lookahead = 4, .n_draft = 2 };
+    assert_int_equal(eng_draft_parse(&o.draft[1], "oracle:1"), 0);
+    struct eng_engine *e = open_ahead(itself(), o, 12);
+    e->drafter[0]->broken = true;
+    run_crowd(e, SHARE(16));
+    assert_true(!WHOLE || e->stats.n_draft_kept > 200);
+    close_engine(e);
+}
+
+/* Turned on and off, and mixed with drafts in turn, at any step. */
+static void it_may_change_at_any_step(void **state)
+{
+    (void)state;
+    static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
+    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4, .n_chunk = 100,
+                                                                      .dsi = ENG_DSI_AUTO }, 12);
+    for (int i = 0; i < SHARE(12); i++) {
+        eng_set_gamma(e, below(3) ? below(5) : ENG_GAMMA_AUTO);
+        eng_set_dsi(e, mode[below(3)], below(6));
+        run_crowd(e, 2);
+    }
+    eng_set_gamma(e, ENG_GAMMA_AUTO);
+    eng_set_dsi(e, ENG_DSI_AUTO, 0);
+    run_crowd(e, SHARE(16));
+    close_engine(e);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------- */
+
+static void who_cannot_is_told(void **state)
+{
+    (void)state;
+    static const char *const tries[] = { "ngram", "suffix", "oracle:0.5" };
+    struct eng_engine *e;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
+        for (int on = 0; on < 2; on++) {
+            struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
+                                     .n_thread = 1, .gamma = ENG_GAMMA_AUTO, .n_draft = 1,
+                                     .dsi = on ? ENG_DSI_ON : ENG_DSI_AUTO };
+            assert_int_equal(eng_draft_parse(&o.draft[0], tries[i]), 0);
+            faults_listen();
+            int got = eng_open(&e, &o);
+            if (got != (on ? KN_EUNSUPPORTED : 0) || faults.n_line != 1 || !strstr(faults.line, "model:FILE"))
+                fail_msg("%s: %d, %d lines, '%s'", tries[i], got, faults.n_line, faults.line);
+            faults_listen_off();
+            if (!got)
+                eng_close(e);
+        }
+}
+
+static int setup_all(void **state)
+{
+    int error = setup(state);
+    random_state = 41;
+    if (!error)
+        make_requests();
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    forget_requests();
+    return teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_change_nothing),
+        cmocka_unit_test(what_is_right_saves_passes),
+        cmocka_unit_test(a_drafter_that_fails_is_left_alone),
+        cmocka_unit_test(models_draft_ahead),
+        cmocka_unit_test(what_it_knows_is_true),
+        cmocka_unit_test(others_fill_in),
+        cmocka_unit_test(it_may_change_at_any_step),
+        cmocka_unit_test(who_cannot_is_told),
+    };
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}

@@ -1,0 +1,289 @@
+/* Folders that are wrong: headers of .safetensors files, indexes, configurations and vocabularies, each
+ * wrong in one way, are refused in one line that names the file and the reason; whatever call fails while
+ * one is opened, nothing is left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "tests/moe/hf_folder.h"
+#include "tests/moe/seam.h"
+#include "tests/moe/folder.h"
+
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static char model[80];
+static struct hf_folder source;
+
+static int setup(void **state)
+{
+    int error = folder_make(state);
+    snprintf(model, sizeof model, "%s/model", folder);
+    return error ? error : hf_folder_read(&source, "qwen3moe_odd");
+}
+
+static int teardown(void **state)
+{
+    hf_folder_free(&source);
+    return folder_remove(state);
+}
+
+static void assert_refused(const char *what, int code, const char *name, const char *says)
+{
+    struct moe_file *f = (void *)0x1;
+    seam_set(SEAM_NONE, 0);
+    int got = moe_file_open(&f, model);
+    if (got != code || seam.n_line != 1 || f != (void *)0x1)
+        fail_msg("%s: got %d in %d lines (%s), want %d", what, got, seam.n_line, seam.line, code);
+    if (!strstr(seam.line, model) || !strstr(seam.line, name) || !strstr(seam.line, says))
+        fail_msg("%s: '%s' lacks '%s' or '%s'", what, seam.line, name, says);
+    assert_true(seam_is_clean());
+}
+
+static void assert_fine(const char *what)
+{
+    struct moe_file *f = NULL;
+    seam_set(SEAM_NONE, 0);
+    if (moe_file_open(&f, model))
+        fail_msg("%s: %s", what, seam.line);
+    moe_file_close(f);
+    assert_true(seam_is_clean());
+}
+
+/* ---- headers ----------------------------------------------------------------------------------- */
+
+/* A length, the header's text, and so many bytes of data. */
+static void save_header(uint64_t n, const char *text, size_t n_data)
+{
+    static uint8_t file[4096];
+    size_t len = strlen(text);
+    memcpy(file, &n, sizeof n);
+    memcpy(file + sizeof n, text, len);
+    memset(file + sizeof n + len, 1, n_data);
+    hf_save(model, "model.safetensors", file, sizeof n + len + n_data);
+}
+
+#define GOOD "\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
+#define ENTRY(type, shape, offsets) \
+    "{" GOOD ",\"b\":{\"dtype\":" type ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+
+static void headers_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct { const char *what, *text; int code; const char *says; } kind[] = {
+        { "no JSON", "{\"a\":", KN_ECORRUPT, "header" },
+        { "a list", "[]", KN_ECORRUPT, "no JSON object" },
+        { "twice", "{" GOOD "," GOOD "}", KN_ECORRUPT, "duplicate" },
+        { "a number", "{" GOOD ",\"b\":1}", KN_ECORRUPT, "'b': is no object" },
+        { "no name", "{\"\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", KN_ECORRUPT, "a name of 0" },
+        { "escapes", "{\"\\u001b[2J\":1}", KN_ECORRUPT, "'\\x1b[2J'" },
+        { "no type", ENTRY("1", "[2]", "[16,24]"), KN_ECORRUPT, "'b': dtype" },
+        { "another type", ENTRY("\"F6\"", "[2]", "[16,24]"), KN_EUNSUPPORTED, "dtype F6" },
+        { "no shape", ENTRY("\"F32\"", "2", "[16,24]"), KN_ECORRUPT, "its shape" },
+        { "5 dimensions", ENTRY("\"F32\"", "[1,1,1,1,2]", "[16,24]"), KN_ECORRUPT, "its shape" },
+        { "none of something", ENTRY("\"F32\"", "[0]", "[16,16]"), KN_ECORRUPT, "dimension 0" },
+        { "less than nothing", ENTRY("\"F32\"", "[-2]", "[16,24]"), KN_ECORRUPT, "dimension 0" },
+        { "a half", ENTRY("\"F32\"", "[2.5]", "[16,24]"), KN_ECORRUPT, "dimension 0" },
+        { "2^63 values", ENTRY("\"U8\"", "[4294967296,2147483648]", "[16,24]"), KN_ECORRUPT, "overflows" },
+        { "2^66 values", ENTRY("\"F32\"", "[4294967296,4294967296,4]", "[16,24]"), KN_ECORRUPT, "overflows" },
+        { "no place", ENTRY("\"F32\"", "[2]", "[16]"), KN_ECORRUPT, "data_offsets" },
+        { "backwards", ENTRY("\"F32\"", "[2]", "[24,16]"), KN_ECORRUPT, "data_offsets" },
+        { "before it", ENTRY("\"F32\"", "[2]", "[-8,0]"), KN_ECORRUPT, "data_offsets" },
+        { "beyond it", ENTRY("\"F32\"", "[2]", "[28,36]"), KN_ESHORT, "'b': ends at byte" },
+        { "far beyond it", ENTRY("\"F32\"", "[2]", "[9223372036854775800,9223372036854775807]"), KN_ESHORT, "'b'" },
+        { "another size", ENTRY("\"F32\"", "[2]", "[16,28]"), KN_ECORRUPT, "12 bytes" },
+        { "overlap", ENTRY("\"F32\"", "[2]", "[12,20]"), KN_ECORRUPT, "'b': overlaps tensor 'a'" },
+        { "the same place", ENTRY("\"F32\"", "[4]", "[0,16]"), KN_ECORRUPT, "overlaps" },
+    };
+    hf_folder_write(&source, model, false, 1);
+    for (int i = 0; i < LEN(kind); i++) {
+        save_header(strlen(kind[i].text), kind[i].text, 32);
+        assert_refused(kind[i].what, kind[i].code, "model.safetensors", kind[i].says);
+    }
+    save_header(UINT64_C(1) << 40, "{}", 32);
+    assert_refused("a header of 2^40", KN_ECORRUPT, "model.safetensors", "makes no sense");
+    save_header(UINT64_MAX, "{}", 32);
+    assert_refused("a header of 2^64 - 1", KN_ECORRUPT, "model.safetensors", "makes no sense");
+    save_header(35, "{}", 32);
+    assert_refused("a longer header", KN_ESHORT, "model.safetensors", "34 left");
+    hf_save(model, "model.safetensors", "1234567", 7);
+    assert_refused("7 bytes", KN_ESHORT, "model.safetensors", "7 bytes");
+    hf_save(model, "model.safetensors", "", 0);
+    assert_refused("empty", KN_ESHORT, "model.safetensors", "0 bytes");
+}
+
+/* ---- what is in one file or the other ---------------------------------------------------------- */
+
+static void save_json(const char *name, json_t *root)
+{
+    char *text = json_dumps(root, JSON_ENCODE_ANY);
+    hf_save(model, name, text, strlen(text));
+    free(text);
+}
+
+static json_t *load_json(const char *name)
+{
+    char full[200];
+    json_error_t e;
+    snprintf(full, sizeof full, "%s/%s", model, name);
+    json_t *root = json_load_file(full, 0, &e);
+    assert_non_null(root);
+    return root;
+}
+
+static void remove_file(const char *name)
+{
+    char full[200];
+    snprintf(full, sizeof full, "%s/%s", model, name);
+    assert_int_equal(remove(full), 0);
+}
+
+static void indexes_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct { const char *what, *tensor, *file; int code; const char *says; } kind[] = {
+        { "elsewhere", "lm_head.weight", "model-00002-of-00002.safetensors", KN_ECORRUPT, "'lm_head.weight' is not in" },
+        { "nowhere", "x", "model-00001-of-00002.safetensors", KN_ECORRUPT, "tensor 'x'" },
+        { "no file", "x", "model-00003-of-00002.safetensors", KN_ENOENT, "model-00003" },
+        { "above", "x", "../model.safetensors", KN_ECORRUPT, "no plain name" },
+        { "nameless", "x", "", KN_ECORRUPT, "no plain name" },
+        { "a number", "x", NULL, KN_ECORRUPT, "no plain name" },
+    };
+    const char *name = "model.safetensors.index.json";
+    for (int i = 0; i < LEN(kind); i++) {
+        hf_folder_write(&source, model, false, 2);
+        json_t *root = load_json(name), *map = json_object_get(root, "weight_map");
+        assert_string_equal(json_string_value(json_object_get(map, "lm_head.weight")), "model-00001-of-00002.safetensors");
+        json_object_set_new(map, kind[i].tensor, kind[i].file ? json_string(kind[i].file) : json_integer(1));
+        save_json(name, root);
+        assert_refused(kind[i].what, kind[i].code, "", kind[i].says);
+        json_decref(root);
+    }
+    hf_save(model, name, "{}", 2);
+    assert_refused("empty", KN_ECORRUPT, name, "weight_map");
+    hf_save(model, name, "[]", 2);
+    assert_refused("a list", KN_ECORRUPT, name, "no JSON object");
+    remove_file(name);
+    assert_refused("neither", KN_ENOENT, "model.safetensors", "No such file");
+}
+
+/* One value of config.json is another, or (NULL) is not there. */
+static void configurations_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct { const char *key, *value; int code; const char *says; } kind[] = {
+        { "model_type", "\"bert\"", KN_EUNSUPPORTED, "model_type \"bert\"" },
+        { "model_type", NULL, KN_EUNSUPPORTED, "model_type \"\"" },
+        { "model_type", "7", KN_ECORRUPT, "'model_type' is no string" },
+        { "hidden_size", "\"72\"", KN_ECORRUPT, "'hidden_size'" },
+        { "hidden_size", "-1", KN_ECORRUPT, "'hidden_size'" },
+        { "hidden_size", "4294967296", KN_ECORRUPT, "'hidden_size'" },
+        { "num_hidden_layers", "1.5", KN_ECORRUPT, "'num_hidden_layers'" },
+        { "rms_norm_eps", "true", KN_ECORRUPT, "'rms_norm_eps'" },
+        { "tie_word_embeddings", "0", KN_ECORRUPT, "'tie_word_embeddings'" },
+        { "norm_topk_prob", "1", KN_ECORRUPT, "'norm_topk_prob'" },
+        { "hidden_act", "\"gelu\"", KN_EUNSUPPORTED, "'hidden_act'" },
+        { "decoder_sparse_step", "2", KN_EUNSUPPORTED, "'decoder_sparse_step'" },
+        { "mlp_only_layers", "[0]", KN_EUNSUPPORTED, "'mlp_only_layers'" },
+        { "scoring_func", "\"sigmoid\"", KN_EUNSUPPORTED, "'scoring_func'" },
+        { "rope_parameters", "{\"rope_type\":\"longrope\",\"factor\":2}", KN_EUNSUPPORTED, "'rope_type'" },
+        { "rope_parameters", "{\"rope_type\":\"yarn\"}", KN_ECORRUPT, "'factor'" },
+        { "rope_parameters", "{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", KN_EUNSUPPORTED, "'truncate'" },
+        { "rope_parameters", "{\"rope_type\":\"llama3\",\"factor\":2}", KN_ECORRUPT, "llama3" },
+        { "quantization_config", "{\"quant_method\":\"gptq\"}", KN_EUNSUPPORTED, "packed as 'gptq'" },
+        { "quantization_config", "{\"quant_method\":\"awq\"}", KN_EUNSUPPORTED, "packed as 'awq'" },
+        { "num_experts", "6", KN_ECORRUPT, "one of the experts" },
+        { "num_experts", "8", KN_ECORRUPT, "1 of 8 experts are missing" },
+        { "num_experts", "60000", KN_ECORRUPT, "as many others" },
+        { "num_experts", "70000", KN_ECORRUPT, "'num_experts'" },
+    };
+    hf_folder_write(&source, model, false, 1);
+    json_t *root = load_json("config.json");
+    for (int i = 0; i < LEN(kind); i++) {
+        json_t *copy = json_deep_copy(root);
+        if (kind[i].value)
+            json_object_set_new(copy, kind[i].key, json_loads(kind[i].value, JSON_DECODE_ANY, NULL));
+        else
+            json_object_del(copy, kind[i].key);
+        save_json("config.json", copy);
+        assert_refused(kind[i].key, kind[i].code, "", kind[i].says);
+        json_decref(copy);
+    }
+    save_json("config.json", root);
+    assert_fine("as it was");
+    json_decref(root);
+    hf_save(model, "config.json", "{\"a\":}", 6);
+    assert_refused("no JSON", KN_ECORRUPT, "config.json", "line 1");
+}
+
+/* A window over all layers is a context; what an embedding is tied to needs no matrix of its own. */
+static void configurations_that_say_more(void **state)
+{
+    (void)state;
+    struct moe_file *f;
+    int64_t n = 0;
+    hf_folder_write(&source, model, false, 1);
+    json_t *root = load_json("config.json");
+    json_object_set_new(root, "tie_word_embeddings", json_true());
+    json_object_set_new(root, "use_sliding_window", json_true());
+    json_object_set_new(root, "sliding_window", json_integer(100));
+    save_json("config.json", root);
+    seam_set(SEAM_NONE, 0);
+    assert_int_equal(moe_file_open(&f, model), 0);
+    assert_null(moe_file_find_tensor(f, "output.weight"));
+    assert_int_equal(moe_file_int(f, "qwen3moe.context_length", 0, 5000, &n), 1);
+    assert_int_equal(n, 100);
+    moe_file_close(f);
+    json_object_set_new(root, "use_sliding_window", json_false());
+    json_object_set_new(root, "tie_word_embeddings", json_false());
+    save_json("config.json", root);
+    assert_int_equal(moe_file_open(&f, model), 0);
+    assert_non_null(moe_file_find_tensor(f, "output.weight"));
+    assert_int_equal(moe_file_int(f, "qwen3moe.context_length", 0, 5000, &n), 1);
+    assert_int_equal(n, 1024);
+    moe_file_close(f);
+    json_decref(root);
+    save_header(strlen("{" GOOD "}"), "{" GOOD "}", 16);
+    assert_refused("no head", KN_ECORRUPT, "", "lm_head.weight is missing");
+}
+
+/* ---- a machine that fails ---------------------------------------------------------------------- */
+
+static void whatever_fails_nothing_is_left(void **state)
+{
+    (void)state;
+    static const struct { enum seam_kind kind; int code; } kinds[] = {
+        { SEAM_ALLOC, KN_ENOMEM }, { SEAM_OPEN, KN_EIO }, { SEAM_SIZE, KN_EIO }, { SEAM_READ, KN_EIO },
+        { SEAM_SHORT, KN_ESHORT },
+    };
+    hf_folder_write(&source, model, false, 2);
+    for (int k = 0; k < LEN(kinds); k++) {
+        long n = 0;
+        int err;
+        do {
+            struct moe_file *f = NULL;
+            seam_set(kinds[k].kind, ++n);
+            err = moe_file_open(&f, model);
+            if (err) {
+                assert_int_equal(err, kinds[k].code);
+                assert_int_equal(seam.n_line, 1);
+                assert_null(f);
+            }
+            moe_file_close(f);
+            assert_true(seam_is_clean());
+        } while (err);
+        assert_in_range(n, 6, 300);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(headers_that_are_wrong),
+        cmocka_unit_test(indexes_that_are_wrong),
+        cmocka_unit_test(configurations_that_are_wrong),
+        cmocka_unit_test(configurations_that_say_more),
+        cmocka_unit_test(whatever_fails_nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
