@@ -18,16 +18,18 @@ static int in_context(const struct eng_engine *e, int state) { return e->opt.n_p
 
 /* ---- what is known -------------------------------------------------------------------------------------- */
 
-/* The beginning of a block is copied: if there is no room for that, nothing is known. */
-static bool copy_tail(struct eng_session *s, const struct eng_known *k)
+/* The beginning of a block is copied: if there is no room for that, nothing is known.  Of the blocks that are given
+ * back then the tail is the first: one must not get older than those that lead on from it. */
+static int copy_tail(struct eng_session *s, const struct eng_known *k)
 {
     struct eng_engine *e = s->engine;
-    if (eng_kv_reserve(&e->kv, &s->path, k->n_whole + k->n_tail)) {
+    bool fits = eng_kv_reserve(&e->kv, &s->path, k->n_whole + k->n_tail) == 0;
+    if (fits)
+        moe_context_copy_slots(e->context, k->tail * ENG_KV_BLOCK, s->path.slot[k->n_whole], k->n_tail);
+    eng_kv_unpin(&e->kv, k->tail);
+    if (!fits)
         eng_kv_leave(&e->kv, &s->path, s->token, k->n_whole);
-        return false;
-    }
-    moe_context_copy_slots(e->context, k->tail * ENG_KV_BLOCK, s->path.slot[k->n_whole], k->n_tail);
-    return true;
+    return fits ? k->n_whole + k->n_tail : 0;
 }
 
 void eng_state_find(struct eng_session *s, int n)
@@ -42,10 +44,8 @@ void eng_state_find(struct eng_session *s, int n)
         eng_kv_pin(&e->kv, k.tail);
     s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, k.n_whole);
     kn_assert(s->n_kv == k.n_whole);
-    if (k.tail >= 0) {
-        s->n_kv = copy_tail(s, &k) ? k.n_whole + k.n_tail : 0;
-        eng_kv_unpin(&e->kv, k.tail);
-    }
+    if (k.tail >= 0)
+        s->n_kv = copy_tail(s, &k);
     if (s->n_kv)
         moe_context_copy_state(e->context, in_context(e, k.state), s->seat->number);
 }
