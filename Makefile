@@ -93,17 +93,17 @@ else
 OBJ_cuda      = $(if $(CU_kernels),$(out)/kernels/cuda/absent.o)
 endif
 
-all: build-packages $(out)/spillway
+all: $(out)/spillway
 	@echo "built $(out)/spillway$(if $(NVCC), with CUDA ($(NVCC)), without CUDA: no nvcc found)"
 
 define isa_rule
-$(out)/%.$(1).o: %.tmpl.c
+$(out)/%.$(1).o: %.tmpl.c | build-packages
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(if $(filter release,$(MODE)),-O3,-O2) $(ISA_$(1)) -DKN_ISA=$(1) -DKN_ISA_$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 
-$(out)/%.o: %.c
+$(out)/%.o: %.c | build-packages
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
@@ -152,7 +152,7 @@ check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
 EVALS = $(patsubst %.c,$(out)/%,$(wildcard evals/*.c evals/*/*.c))
 $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
-evals: build-packages $(EVALS) $(out)/spillway
+evals: $(EVALS) $(out)/spillway
 
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
