@@ -8,7 +8,7 @@ if [ "$1" = --one ]; then
     bad=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log")
     if [ $status != 0 ]; then
         echo "$t $ok ${bad:-1}" >"$t.count"
-        printf 'FAIL %s\n%s\n' "$t" "$(tail -n 60 "$log")"
+        printf 'FAIL %s\n%s\n' "$t" "$(grep -v '^\[ RUN  \|^\[       OK \]\|^spillway: warning' "$log" | tail -n 40)"
     else
         echo "$t $ok 0" >"$t.count"
         note=$(grep '^skipped: ' "$log" | sort -u | sed 's/^/\n     /')
