@@ -1,6 +1,7 @@
 /* offload/internal.h - what the files of offload/ share; nobody else includes it.
  *
- *     store.c     which expert is where, and who waits for it
+ *     store.h     the expert store: which expert is where, and who waits for it; store.c, share.c, slots.c,
+ *                 tickets.c, fill.c
  *     policy.c    which one goes when room is needed
  *     heat.c      what was learnt for that, from one run to the next
  *     trace.c     what was asked for, and how little of it had to be read
