@@ -29,6 +29,7 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
     const struct off_extent *x = &s->extent[slot->expert];
     uint8_t *place = slot->place;
     slot->state = SLOT_READING;
+    slot->joined = false;
     slot->packed = is_packed(s, slot->expert);
     memset(slot->job, 0, sizeof slot->job);
     if (slot->packed)
@@ -60,7 +61,20 @@ void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* A slot that has been read is raw, or ready if nothing is left to do, or bad. */
+static void empty_slot(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->ahead)
+        s->stats.wasted_bytes += off_slot_bytes_read(s, slot->expert);
+    if (slot->ahead && slot->urgency == OFF_EARLY)
+        s->stats.early_wasted_bytes += off_slot_bytes_read(s, slot->expert);
+    s->slot_of[slot->expert] = -1;
+    slot->expert = -1;
+    slot->state = SLOT_EMPTY;
+    slot->ahead = false;
+    s->n_empty++;
+}
+
+/* A slot that has been read is raw, or ready if nothing is left to do; or bad, if somebody has to be told. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state != SLOT_READING)
@@ -74,12 +88,17 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
         if (slot->job[i].status)
             status = slot->job[i].status;
     }
-    if (status && slot->packed) {
-        off_slot_read_unpacked(s, slot);
-        return;
-    }
-    slot->state = status ? SLOT_BAD : slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
     slot->status = status;
+    if (!status)
+        slot->state = slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
+    else if (slot->packed)
+        off_slot_read_unpacked(s, slot);
+    else if (slot->joined)
+        post_reads(s, slot, OFF_NOW);
+    else if (slot->n_hold)
+        slot->state = SLOT_BAD;
+    else
+        empty_slot(s, slot);
 }
 
 bool off_slot_late(const struct off_slot *slot)
@@ -88,19 +107,6 @@ bool off_slot_late(const struct off_slot *slot)
     for (int i = 0; i < OFF_MATRICES; i++)
         late |= slot->state == SLOT_READING && slot->job[i].bytes && atomic_load(&slot->job[i].late);
     return late;
-}
-
-static void empty_slot(struct off_store *s, struct off_slot *slot)
-{
-    if (slot->ahead)
-        s->stats.wasted_bytes += off_slot_bytes_read(s, slot->expert);
-    if (slot->ahead && slot->urgency == OFF_EARLY)
-        s->stats.early_wasted_bytes += off_slot_bytes_read(s, slot->expert);
-    s->slot_of[slot->expert] = -1;
-    slot->expert = -1;
-    slot->state = SLOT_EMPTY;
-    slot->ahead = false;
-    s->n_empty++;
 }
 
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency)
@@ -175,6 +181,15 @@ void off_slot_hold(struct off_store *s, struct off_slot *slot)
     slot->n_hold++;
 }
 
+void off_slot_join(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->state == SLOT_BAD)
+        post_reads(s, slot, OFF_NOW);
+    else
+        slot->joined = slot->state == SLOT_READING;
+    off_slot_hold(s, slot);
+}
+
 /* ---- making room --------------------------------------------------------------------------------- */
 
 static void sift(struct off_victim *heap, int n, int at)
@@ -200,7 +215,7 @@ int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float
         off_slot_settle(s, slot);
         if (slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED)
             continue;
-        if (slot->state == SLOT_EMPTY || slot->state == SLOT_BAD)
+        if (slot->state == SLOT_EMPTY)
             wait = 1e30f;
         else if (s->spared[slot->expert])
             wait = 0;

@@ -8,7 +8,8 @@
  *
  * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
  * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
- * makes its slot bad until all who hold it have been told.  An expert that a pack file has is one read and
+ * makes its slot bad until all who hold it have been told; who asked only after that read was begun has it read
+ * once more, for all of them, for now it may succeed.  An expert that a pack file has is one read and
  * comes interleaved; who waits for it the first time verifies it, and if it is damaged, or could not be
  * read, its slot is read once more from the model's own file, as it is from then on.  Slots of one size on
  * one node form a pool, so that layers in larger formats do not make all slots large; every pool gets the
@@ -47,6 +48,7 @@ struct off_slot {
     enum off_urgency urgency;                   /* that it was read with */
     bool ahead;                                 /* read SOON or EARLY, and not asked for since */
     bool packed;                                /* comes from the pack file */
+    bool joined;                                /* held by somebody who came while it was being read */
     uint64_t check[OFF_MATRICES];               /* of one that is being verified */
     struct off_job job[OFF_MATRICES];
 };
@@ -109,6 +111,7 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot);       /* sees 
 bool off_slot_begun(const struct off_slot *slot);                       /* one that is being read */
 bool off_slot_late(const struct off_slot *slot);                        /* the same */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
+void off_slot_join(struct off_store *s, struct off_slot *slot);         /* the same, of one that others asked for */
 void off_slot_drop(struct off_store *s, struct off_slot *slot);         /* what was held */
 
 /* Up to n slots of a pool that may be taken, those that will be needed last, to s->victim; none that is

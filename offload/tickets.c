@@ -68,14 +68,15 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
         int32_t slot = s->slot_of[expert[i]];
         if (urgency != OFF_NOW)
             s->spared[expert[i]]++;
-        if (slot < 0) {
+        if (slot >= 0)
+            off_slot_settle(s, &s->slot[slot]);
+        if (s->slot_of[expert[i]] < 0) {        /* nor is it there any more if its read has failed */
             mark[i] = MARK_MISSING;
             out->n_missing++;
             s->stats.misses += urgency == OFF_NOW;
         } else if (urgency == OFF_NOW) {
-            off_slot_settle(s, &s->slot[slot]);
+            off_slot_join(s, &s->slot[slot]);
             *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += 1;
-            off_slot_hold(s, &s->slot[slot]);
             mark[i] = MARK_HELD;
         } else {
             mark[i] = MARK_BACK;
