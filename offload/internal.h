@@ -62,7 +62,12 @@ struct off_mover_ops {
     struct off_transfer *(*pull)(struct off_mover *m, uint64_t wait_ns);
     void (*wake)(struct off_mover *m);          /* any thread: the pull under way or the next returns */
 };
-struct off_mover { const struct off_mover_ops *ops; int depth; };       /* what every mover begins with */
+struct off_mover {                              /* what every mover begins with */
+    const struct off_mover_ops *ops;
+    int depth;
+    int error;                                  /* -errno once it has died, which was said: nothing is under way any
+                                                 * more, and what was pushed and not pulled is the reader's again */
+};
 
 /* The ring says nothing when it cannot be had: it returns -errno, and what that may come from in *why.
  * It can read fd[] and nothing else. */
@@ -117,7 +122,7 @@ uint64_t off_io_events(struct off_io *io);
 uint64_t off_io_wait(struct off_io *io, uint64_t seen);
 void     off_io_nudge(struct off_io *io);
 
-const char *off_io_name(const struct off_io *io);       /* "io_uring", "pread" */
+const char *off_io_name(struct off_io *io);             /* "io_uring", "pread"; the one may become the other */
 
 /* ---- reading: reader.c, for io.c ----------------------------------------------------------------------
  *
@@ -132,6 +137,7 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* for o
 extern const size_t off_reader_most[OFF_URGENCIES];     /* bytes under way of each rank, and one transfer */
 bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: all of it is handed out */
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; jobs that ended, linked */
+struct off_job *off_reader_mend(struct off_reader *r);  /* if its mover has died; the same; with the queue locked */
 void off_reader_wake(struct off_reader *r);     /* any thread */
 size_t off_reader_span(const struct off_job *job);      /* bytes of the aligned range */
 const char *off_reader_name(const struct off_reader *r);

@@ -10,6 +10,7 @@
  *   EINTR, EAGAIN         again, AGAIN times at most
  *   EINVAL, O_DIRECT      the file system does not want it: this file through the page cache from here on
  *   any other error       again, RETRIES times; then this job fails, and nothing else does
+ *   the ring dies         threads with pread from here on, beginning with what was under way
  *   no answer             after STALL_NS without a sign of life the job is marked late and it is said;
  *                         its memory stays the transfer's until there is an answer
  *
@@ -20,7 +21,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define TRANSFER_BYTES ((size_t)1 << 20)
 #define DEPTH          20
@@ -181,14 +181,22 @@ static bool judge(struct off_reader *r, struct transfer *t)
     return true;
 }
 
-static void release(struct off_reader *r, struct transfer *t)
+/* Its part of the job is done: the job if that was the last, NULL otherwise. */
+static struct off_job *release(struct off_reader *r, struct transfer *t)
 {
+    struct off_job *job = t->job;
     r->under_way[t->urgency] -= t->bytes;
     r->n_under_way--;
-    t->job->n_under_way--;
     t->job = NULL;
     t->mover.next = (struct off_transfer *)r->free;
     r->free = t;
+    job->deadline_ns = kn_now_ns() + STALL_NS;
+    if (--job->n_under_way > 0 || (!job->status && job->begun < off_reader_span(job)))
+        return NULL;
+    if (job->plain)
+        (void)kn_io()->forget(r->files.fd[job->file], (int64_t)span_start(job), (int64_t)off_reader_span(job));
+    job->next = NULL;
+    return job;
 }
 
 /* Marks those late that are; returns how long the next one still has. */
@@ -211,13 +219,6 @@ static uint64_t time_left(struct off_reader *r, int *n_late)
     return left;
 }
 
-static void end_job(struct off_reader *r, struct off_job *job)
-{
-    if (job->plain)
-        (void)posix_fadvise(r->files.fd[job->file], (off_t)span_start(job), (off_t)off_reader_span(job),
-                            POSIX_FADV_DONTNEED);
-}
-
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
 {
     struct off_job *ended = NULL, **last = &ended;
@@ -225,17 +226,35 @@ struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
     struct off_transfer *next, *t = *n_late ? NULL : r->mover->ops->pull(r->mover, wait_ns);
     for (; t; t = next) {
         struct transfer *own = (struct transfer *)t;
-        struct off_job *job = own->job;
         next = t->next;
-        if (judge(r, own))
+        if (!judge(r, own) && (*last = release(r, own)) != NULL)
+            last = &(*last)->next;
+    }
+    return ended;
+}
+
+/* Threads take over what is under way; without threads it fails, and so does what comes, until there are some. */
+struct off_job *off_reader_mend(struct off_reader *r)
+{
+    struct off_job *ended = NULL, **last = &ended;
+    struct off_mover *pool;
+    if (!r->mover->error)
+        return NULL;
+    int error = off_pool_open(&pool, r->depth);
+    if (!error) {
+        r->mover->ops->close(r->mover);
+        r->mover = pool;
+    }
+    for (int i = 0; i < r->depth; i++) {
+        struct transfer *t = &r->transfer[i];
+        if (!t->job)
             continue;
-        release(r, own);
-        job->deadline_ns = kn_now_ns() + STALL_NS;
-        if (job->n_under_way == 0 && (job->status || job->begun == off_reader_span(job))) {
-            end_job(r, job);
-            job->next = NULL;
-            *last = job;
-            last = &job->next;
+        if (!error)
+            push(r, t);
+        else {
+            t->job->status = error;
+            if ((*last = release(r, t)) != NULL)
+                last = &(*last)->next;
         }
     }
     return ended;
@@ -257,19 +276,12 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-static bool is_same_file(int a, int b)
-{
-    struct stat x, y;
-    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* What the file system asks for beyond a page cannot be given; and the path may lead elsewhere by now. */
 static bool is_usable(int direct, int fd)
 {
-    struct statx x;
-    return is_same_file(direct, fd) &&
-           (statx(direct, "", AT_EMPTY_PATH, STATX_DIOALIGN, &x) != 0 || !(x.stx_mask & STATX_DIOALIGN) ||
-            (x.stx_dio_mem_align <= OFF_PAGE && x.stx_dio_offset_align <= OFF_PAGE));
+    struct kn_stat x, y;
+    return kn_io()->stat(direct, &x) == 0 && kn_io()->stat(fd, &y) == 0 && x.device == y.device &&
+           x.inode == y.inode && x.direct_align <= OFF_PAGE;
 }
 
 static void open_files(struct off_reader *r)
