@@ -8,8 +8,9 @@
  *     pack.c      experts in a file of their own, as slots hold them; packer.c writes it
  *     load.c      dense weights: everything, once
  *     place.c     how a matrix lies in memory while it lands and after
+ *     mirror.c    a second copy of the files: whether it is one
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
- *     reader.c    a job as transfers: alignment, short reads, retries, deadlines
+ *     reader.c    a job as transfers: from which drive, alignment, short reads, retries, deadlines
  *     ring.c, pool.c   transfers by io_uring, or by threads with pread where there is none */
 #ifndef OFFLOAD_INTERNAL_H
 #define OFFLOAD_INTERNAL_H
@@ -74,6 +75,16 @@ struct off_mover {                              /* what every mover begins with 
 int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why);
 int off_pool_open(struct off_mover **out, int depth);
 
+/* ---- a second copy: mirror.c ------------------------------------------------------------------------- */
+
+int         off_mirror_fd(const struct off_mirror *m, int file);        /* -1: there is none */
+const char *off_mirror_path(const struct off_mirror *m, int file);
+uint64_t    off_mirror_bytes(const struct off_mirror *m, int file);     /* so many of the file's first bytes */
+bool        off_mirror_lives(const struct off_mirror *m);               /* any thread, from here on */
+void        off_mirror_drop(struct off_mirror *m, int file, const char *why);
+void        off_mirror_count(struct off_mirror *m, size_t bytes);       /* that were read from it */
+uint64_t    off_mirror_read(const struct off_mirror *m);                /* all of them; NULL: none */
+
 /* ---- jobs: io.c -------------------------------------------------------------------------------------
  *
  * A job is a range of a file on its way to memory.  Those that are needed now go before those that will
@@ -98,6 +109,7 @@ struct off_job {                                /* caller's memory, left alone u
     size_t begun;                               /* bytes of the aligned range that were handed out */
     int n_under_way;                            /* transfers */
     bool plain;                                 /* some went through the page cache */
+    bool mirrored;                              /* some came from the second copy */
     uint64_t deadline_ns;                       /* for the next sign of life */
 };
 
@@ -221,6 +233,9 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
                    const struct off_pack_entry *table /* [n_expert] */, uint64_t *next);
 
 struct off_extent { uint64_t offset; size_t bytes; uint64_t check; };   /* bytes 0: not to be used */
+
+/* Says nothing: whatever cannot be read is said as one thing, by the caller. */
+bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset);
 
 /* Opens a model's pack file.  *fd -1: there is none, or it is not fit for use, which was said.  Fails only
  * for want of memory. */

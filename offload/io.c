@@ -209,7 +209,7 @@ void off_io_post(struct off_io *io, struct off_job *job)
     kn_assert(job->bytes > 0 && (uintptr_t)job->to % OFF_PAGE == 0);
     job->status = job->n_under_way = 0;
     job->begun = 0;
-    job->plain = false;
+    job->plain = job->mirrored = false;
     atomic_store_explicit(&job->late, false, memory_order_relaxed);
     pthread_mutex_lock(&io->lock);
     atomic_store_explicit(&job->state, OFF_JOB_QUEUED, memory_order_relaxed);

@@ -61,6 +61,13 @@ void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
+/* What the second copy has of it is damaged. */
+void off_slot_read_first(struct off_store *s, struct off_slot *slot)
+{
+    off_mirror_drop(s->mirror, s->n_file, "an expert in it is damaged");
+    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+}
+
 static void empty_slot(struct off_store *s, struct off_slot *slot)
 {
     if (slot->ahead)

@@ -66,6 +66,7 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
     s->fd[n] = s->pack_fd;
     s->path[n] = s->pack_path;
     s->n_file = (int)n;
+    s->mirror = opt->files.mirror;
     s->stats.n_packed = s->pack_fd < 0 ? 0 : (uint64_t)s->n_expert;
     return error;
 }
@@ -117,7 +118,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     off_share_slots(s, bytes, opt->later_bytes);
     if ((error = open_pools(s)) || (error = off_policy_open(&s->policy, s->expert, s->n_expert)) ||
         (error = recall(s, opt)) || (error = off_fill_order(s)) ||
-        (error = off_io_open(&s->io, &(struct off_files){ s->n_file + (s->pack_fd >= 0), s->fd, s->path },
+        (error = off_io_open(&s->io, &(struct off_files){ s->n_file + (s->pack_fd >= 0), s->fd, s->path, s->mirror },
                              &(struct off_io_options){ .kind = opt->io })))
         goto fail;
     if (pthread_create(&s->filler, NULL, off_fill_main, s) != 0) {
@@ -196,6 +197,7 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
 {
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
+    out->mirror_bytes = off_mirror_read(s->mirror);
     out->n_slot = (uint64_t)s->n_slot;
     out->n_expert = (uint64_t)s->n_expert;
     out->n_empty = (uint64_t)s->n_empty;

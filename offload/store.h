@@ -77,6 +77,7 @@ struct off_store {
     struct off_policy *policy;
     int n_file, *fd;                            /* [n_file + 1] the model's, and last the pack file's */
     const char **path;
+    struct off_mirror *mirror;                  /* of these, the caller's, or NULL */
     char *pack_path, *heat_path;                /* or NULL */
     int pack_fd;                                /* -1: there is none */
     struct off_extent *extent;                  /* [n_expert] where the pack file has it; bytes 0: nowhere */
@@ -106,6 +107,7 @@ size_t off_slot_bytes_read(const struct off_store *s, int32_t expert);  /* of fi
 void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view);
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency);
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot);
+void off_slot_read_first(struct off_store *s, struct off_slot *slot);   /* again, without the second copy */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot);       /* as far as it was not begun */
 void off_slot_settle(struct off_store *s, struct off_slot *slot);       /* sees whether its reads have ended */
 bool off_slot_begun(const struct off_slot *slot);                       /* one that is being read */

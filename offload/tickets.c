@@ -174,6 +174,8 @@ static void end_claim(struct off_store *s, struct off_slot *slot)
     s->verified[slot->expert] |= good && slot->packed;
     if (good)
         slot->state = SLOT_READY;
+    else if (slot->job[0].mirrored)
+        off_slot_read_first(s, slot);
     else
         off_slot_read_unpacked(s, slot);
 }

@@ -56,7 +56,7 @@ static int make_disk(void **state)
         write_file(i);
         disk.fd[i] = open(disk.path[i], O_RDONLY);
     }
-    disk.files = (struct off_files){ 2, disk.fd, disk.name };
+    disk.files = (struct off_files){ 2, disk.fd, disk.name, NULL };
     return disk.fd[0] < 0 || disk.fd[1] < 0;
 }
 
@@ -712,7 +712,7 @@ static void files_without_names_and_directories(void **state)
         const char *name[3] = { gone, "/", disk.path[0] };      /* the third is another file by now */
         struct off_io *io;
         unlink(gone);
-        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name },
+        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name, NULL },
                                      &(struct off_io_options){ .kind = kind }), 0);
         faults.n_line = 0;
         assert_int_equal(read_one(io, 0, 99, 99999), 0);
