@@ -71,6 +71,7 @@ struct eng_config {
     float target_ms, draft_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat;                      /* n_tok, n_repeat 0: as fits the preset */
     enum off_io_kind io;
+    const char *mirror;                                 /* folder with a second copy; NULL: none */
     enum kn_isa isa;
     enum kn_kv kv;
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];

@@ -171,16 +171,16 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
            "\"bound_by\":\"%s\",\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
-           "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"compulsory_bytes\":%.0f,"
-           "\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"early_bytes\":%llu,"
+           "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"mirror_bytes\":%llu,"
+           "\"compulsory_bytes\":%.0f,\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"early_bytes\":%llu,"
            "\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
            "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
            "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,\"tokens_per_pass\":%.2f,"
            "\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
            f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
            b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
-           usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, f->least_read,
-           (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
+           usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes,
+           f->least_read, (unsigned long long)s->wasted_bytes, (unsigned long long)s->soon_reads,
            (unsigned long long)s->soon_hits, (unsigned long long)s->early_bytes,
            (unsigned long long)s->early_used_bytes, (unsigned long long)s->early_wasted_bytes,
            asked ? (double)s->hits / asked : 1,
@@ -206,6 +206,8 @@ static void print_row(const struct bench *b, const struct figure *f, double boun
     if (s->early_bytes)
         printf(", read early %.1f MB, of use %.1f, gone %.1f", (double)s->early_bytes / 1e6,
                (double)s->early_used_bytes / 1e6, (double)s->early_wasted_bytes / 1e6);
+    if (s->mirror_bytes)
+        printf(", %.1f MB from the second copy", (double)s->mirror_bytes / 1e6);
     printf("\n");
 }
 
@@ -235,7 +237,7 @@ static int start_clock(struct bench *b, struct start *s, int n_pass, int n_row)
     struct off_store *store = moe_model_store(eng_model(b->engine));
     *s = (struct start){ 0 };
     if (b->streams) {
-        int error = eng_disk_measure_model(moe_file_files(eng_file(b->engine)), &s->disk_Bps);
+        int error = eng_disk_measure_model(moe_file_files(eng_file(b->engine)), b->config->mirror, &s->disk_Bps);
         if (error && error != KN_EUNSUPPORTED)
             return error;
         int most = kn_min(shape->n_expert, n_row * shape->n_used) + 1;
@@ -256,6 +258,7 @@ static struct off_stats since(const struct off_stats *now, const struct off_stat
     return (struct off_stats){
         .hits = now->hits - then->hits, .misses = now->misses - then->misses,
         .read_bytes = now->read_bytes - then->read_bytes, .reads = now->reads - then->reads,
+        .mirror_bytes = now->mirror_bytes - then->mirror_bytes,
         .soon_reads = now->soon_reads - then->soon_reads, .soon_hits = now->soon_hits - then->soon_hits,
         .wasted_bytes = now->wasted_bytes - then->wasted_bytes, .stall_ns = now->stall_ns - then->stall_ns,
         .early_bytes = now->early_bytes - then->early_bytes,
@@ -282,7 +285,8 @@ static int stop_clock(struct bench *b, struct start *s, struct figure *f, double
         off_store_record(store, NULL);
         kn_assert(!s->trace.full);
         error = off_store_least_read(store, &s->trace, &least);
-        if (!error && eng_disk_measure_model(moe_file_files(eng_file(b->engine)), &f->disk_Bps) == 0 && s->disk_Bps > f->disk_Bps)
+        if (!error && eng_disk_measure_model(moe_file_files(eng_file(b->engine)), b->config->mirror, &f->disk_Bps) == 0 &&
+            s->disk_Bps > f->disk_Bps)
             f->disk_Bps = s->disk_Bps;
     }
     kn_free(s->trace.item);

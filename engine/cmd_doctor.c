@@ -2,9 +2,10 @@
  *
  * Each finding is one line (or with --json one object): what was looked at, what was found, and, when it is
  * not as it should be, the command that changes it.  It only looks; it changes nothing.  The disk is
- * measured with the file of -m, else with a nameless file in the current folder. */
+ * measured with the file of -m, else with a nameless file in the current folder; and so is that of --mirror. */
 #include "engine/cli.h"
 #include "engine/disk.h"
+#include "engine/engine.h"
 #include "engine/measure.h"
 
 #include <errno.h>
@@ -267,7 +268,7 @@ static void check_io_uring(struct report *r)
 static const char no_direct[] = "this file system has no O_DIRECT";
 static const char move_models[] = "put models on ext4 or xfs, on a local disk";
 
-static void measure_depths(struct report *r, const char *path, int fd)
+static void measure_depths(struct report *r, const char *what, const char *path, int fd)
 {
     static const int depth[] = { 1, 4, 16 };
     char text[256] = "";
@@ -275,41 +276,51 @@ static void measure_depths(struct report *r, const char *path, int fd)
     for (int i = 0; i < 3; i++) {
         int e = eng_disk_rate(path, fd, depth[i], &rate);
         if (e == KN_EUNSUPPORTED)
-            say(r, (struct finding){ "disk", BAD, no_direct, .fix = move_models });
+            say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
         if (e < 0)
             return;
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once",
                  i ? ", " : "", rate * 1e-9, depth[i], i ? "s" : "");
     }
     bool slow = rate < SLOW_DISK;
-    say(r, (struct finding){ "disk", slow ? NOTE : GOOD, text, "Bps", rate,
+    say(r, (struct finding){ what, slow ? NOTE : GOOD, text, "Bps", rate,
         slow ? "slower than 1 GB/s: models load slowly; experts that do not fit memory want a local NVMe disk"
              : NULL });
 }
 
-/* The model's file, or a new one here.  KN_EUNSUPPORTED: it cannot be read through O_DIRECT. */
-static int open_disk(const char *model, int *fd)
+/* The model's file, or a new one in the folder.  KN_EUNSUPPORTED: it cannot be read through O_DIRECT. */
+static int open_disk(const char *folder, const char *model, int *fd)
 {
     if (!model)
-        return eng_disk_trial(".", TRIAL_BYTES, fd);
+        return eng_disk_trial(folder, TRIAL_BYTES, fd);
     *fd = kn_io()->open(model, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
     if (*fd >= 0)
         return 0;
     return errno == EINVAL ? KN_EUNSUPPORTED : kn_fail(KN_ENOENT, "%s: %s", model, strerror(errno));
 }
 
-static void check_disk(struct report *r, const char *model)
+static void check_disk(struct report *r, const char *what, const char *folder, const char *model)
 {
-    int fd = -1, e = open_disk(model, &fd);
+    int fd = -1, e = open_disk(folder, model, &fd);
     if (e == KN_EUNSUPPORTED && model)
-        say(r, (struct finding){ "disk", BAD, no_direct, .fix = move_models });
+        say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
     else if (e == KN_EUNSUPPORTED)
-        say(r, (struct finding){ "disk", NOTE, "not measured: no file can be made here",
+        say(r, (struct finding){ what, NOTE, "not measured: no file can be made here",
             .fix = "give -m MODEL" });
     if (e < 0)
         return;
-    measure_depths(r, model ? model : ".", fd);
+    measure_depths(r, what, model ? model : folder, fd);
     kn_file_close(fd);
+}
+
+static void check_mirror(struct report *r, const struct eng_config *config)
+{
+    char copy[ENG_PATH_BYTES];
+    if (config->model && !eng_disk_copy(copy, config->mirror, config->model))
+        say(r, (struct finding){ "mirror", NOTE, "no copy of the model there",
+            .fix = "copy the model's file, or its .experts file, to the folder of --mirror" });
+    else
+        check_disk(r, "mirror", config->mirror, config->model ? copy : NULL);
 }
 
 /* ---- device ------------------------------------------------------------------------------------ */
@@ -353,6 +364,8 @@ int eng_cmd_doctor(const struct eng_config *config)
     check_devices(&r);
     check_rates(&r, config);
     check_node_rates(&r);
-    check_disk(&r, config->model);
+    check_disk(&r, "disk", ".", config->model);
+    if (config->mirror)
+        check_mirror(&r, config);
     return r.n_bad > 0 ? 1 : 0;
 }

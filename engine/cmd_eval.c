@@ -38,7 +38,8 @@ static int load_weights(struct eval *ev, const struct eng_split *split)
         return error;
     error = moe_model_load(ev->model, &(struct moe_load_options){
         .team = ev->team, .expert_bytes = split->expert, .io = ev->config->io,
-        .pack_path = ev->config->no_pack ? NULL : pack, .progress = eng_progress_counter(bar) });
+        .pack_path = ev->config->no_pack ? NULL : pack, .mirror = ev->config->mirror,
+        .progress = eng_progress_counter(bar) });
     eng_progress_close(bar);
     return error;
 }

@@ -137,7 +137,7 @@ static int measure(struct fit *f)
     static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
     int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
-        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), &f->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror, &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
         kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
         error = 0;

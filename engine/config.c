@@ -320,7 +320,7 @@ struct eng_options eng_config_options(const struct eng_config *c)
         .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
         .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
         .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
-        .no_pack = c->no_pack, .lookahead = c->n_ahead,
+        .no_pack = c->no_pack, .mirror = c->mirror, .lookahead = c->n_ahead,
         .dsi = c->n_dsi == 1 ? ENG_DSI_ON : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO : ENG_DSI_OFF };
     for (int i = 0; i < c->n_draft; i++)        /* none is nobody, and costs nothing */
         if (c->draft[i].kind != ENG_DRAFT_NONE)

@@ -8,11 +8,13 @@
  * whose bytes go through a processor on their way (a virtual one's do) seems faster than it will ever be:
  * 3.1 against 2.2 GB/s where this was seen, with the knee just below 64 MiB. */
 #include "engine/disk.h"
+#include "engine/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -86,23 +88,52 @@ int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
     return e;
 }
 
-int eng_disk_measure(const char *path, double *bytes_per_s)
+static int measure_one(const char *path, double *bytes_per_s, int64_t *bytes)
 {
     int fd = kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
     if (fd < 0 && errno != EINVAL)
         return kn_fail(KN_EIO, "%s: %s", path, strerror(errno));
     int e = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, USUAL_DEPTH, bytes_per_s);
+    *bytes = fd < 0 ? 0 : kn_io()->size(fd);
     kn_file_close(fd);
     return e;
 }
 
-int eng_disk_measure_model(const struct off_files *files, double *bytes_per_s)
+bool eng_disk_copy(char *out, const char *folder, const char *path)
+{
+    char pack[ENG_PATH_BYTES] = "";
+    const char *of[] = { path, pack };
+    (void)eng_pack_path(pack, path);
+    for (int i = 0; i < 2; i++) {
+        const char *slash = strrchr(of[i], '/');
+        int n = snprintf(out, ENG_PATH_BYTES, "%s/%s", folder, slash ? slash + 1 : of[i]);
+        if (of[i][0] && n < ENG_PATH_BYTES && access(out, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Both copies are read at once, so that they have done at the same time; of what is cut short, no more than there is. */
+int eng_disk_measure(const char *path, const char *mirror, double *bytes_per_s)
+{
+    char copy[ENG_PATH_BYTES];
+    double rate;
+    int64_t whole, part;
+    int e = measure_one(path, bytes_per_s, &whole);
+    if (e || !mirror || !eng_disk_copy(copy, mirror, path) || measure_one(copy, &rate, &part))
+        return e;
+    double share = rate / (rate + *bytes_per_s), there = (double)part / (double)whole;
+    *bytes_per_s /= 1 - (share < there ? share : there);
+    return 0;
+}
+
+int eng_disk_measure_model(const struct off_files *files, const char *mirror, double *bytes_per_s)
 {
     int largest = 0;
     for (int i = 1; i < files->n_file; i++)
         if (kn_io()->size(files->fd[i]) > kn_io()->size(files->fd[largest]))
             largest = i;
-    return eng_disk_measure(files->path[largest], bytes_per_s);
+    return eng_disk_measure(files->path[largest], mirror, bytes_per_s);
 }
 
 /* Bytes that no disk can compress or find a copy of. */

@@ -11,11 +11,15 @@
  * O_DIRECT.  KN_EUNSUPPORTED, nothing said: this file cannot be read so. */
 int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s);
 
-/* The same of a file by name, at the depth where disks are fast. */
-int eng_disk_measure(const char *path, double *bytes_per_s);
+/* The same of a file by name, at the depth where disks are fast; together with its copy in the folder `mirror`, if
+ * there is one (NULL: none is looked for). */
+int eng_disk_measure(const char *path, const char *mirror, double *bytes_per_s);
+
+/* A file's copy in a folder, or that of its pack file, which is read in its place.  False: there is none. */
+bool eng_disk_copy(char *out /* [ENG_PATH_BYTES] */, const char *folder, const char *path);
 
 /* The same of the largest of a model's files. */
-int eng_disk_measure_model(const struct off_files *files, double *bytes_per_s);
+int eng_disk_measure_model(const struct off_files *files, const char *mirror, double *bytes_per_s);
 
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is
  * slow.  KN_EUNSUPPORTED, nothing said: none can be made there, or none with O_DIRECT. */

@@ -40,7 +40,7 @@ static int measure(struct eng_machine *out, const struct eng_engine *e, bool fit
     *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
     if (error || split->n_resident == split->n_expert || bytes < ENG_DISK_BYTES)
         return error;
-    error = eng_disk_measure_model(moe_file_files(e->file), &out->disk_Bps);
+    error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, &out->disk_Bps);
     return error == KN_ENOMEM ? error : 0;      /* a forecast that knows nothing of the disk is one, too */
 }
 

@@ -67,6 +67,7 @@ struct eng_options {
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */
+    const char *mirror;                         /* folder on another drive with a copy of the model's files; or NULL */
     struct off_progress *progress;              /* of opening, which its stop ends; may be NULL */
 };
 

@@ -192,7 +192,8 @@ static int load_model(struct eng_engine *e)
                 snprintf(heat, sizeof heat, "%s" HEAT_SUFFIX, e->opt.model) < (int)sizeof heat;
     return moe_model_load(e->model, &(struct moe_load_options){
         .team = e->team, .expert_bytes = e->split.expert, .later_bytes = eng_draft_loan(e), .io = e->opt.io,
-        .heat_path = keep ? heat : NULL, .pack_path = e->opt.no_pack ? NULL : pack, .progress = e->opt.progress });
+        .heat_path = keep ? heat : NULL, .pack_path = e->opt.no_pack ? NULL : pack, .mirror = e->opt.mirror,
+        .progress = e->opt.progress });
 }
 
 /* Between what takes its time; what reads looks for itself. */

@@ -177,6 +177,9 @@ static const struct eng_option options[] = {
       "SIZE", "of it for keys and values; 0: for every request's context, as far as is sound" },
     { "no-pack", "", LOAD, ENG_FLAG, AT(no_pack), 0, 0,
       NULL, "leave the pack file beside the model alone" },
+    { "mirror", "", MODEL | DOCTOR, ENG_TEXT, AT(mirror), 0, 0,
+      "DIR", "folder on another drive with a copy of the model file or of its .experts file, whole or its beginning: "
+      "both are read at once" },
     { "io", "", LOAD | PACK, ENG_IO, AT(io), 0, 0,
       "NAME", "how files are read: auto, uring, pread" },
     { "disk-rate", "", PLAN, ENG_SIZE, AT(disk_rate), 0, 0,

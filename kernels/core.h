@@ -81,6 +81,9 @@ static inline uint64_t kn_mix(uint64_t z)
 
 /* ---- the seam ---------------------------------------------------------------------------------- */
 
+/* Which file a descriptor is of; direct_align: what O_DIRECT asks of memory and offsets, 0 where nobody says. */
+struct kn_stat { uint64_t device, inode; uint32_t direct_align; };
+
 /* Everything that can fail for reasons outside the program.  Results follow the system calls' habit:
  * -1 (or NULL) with errno set. */
 struct kn_io {
@@ -93,9 +96,11 @@ struct kn_io {
     int     (*open)(const char *path, int flags, int mode);
     int     (*close)(int fd);
     int64_t (*size)(int fd);                                /* regular files and block devices */
+    int     (*stat)(int fd, struct kn_stat *out);
     int64_t (*room)(int fd);                                /* bytes that may still be written where it is */
     ssize_t (*pread)(int fd, void *buf, size_t bytes, int64_t offset);
     ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, int64_t offset);
+    int     (*forget)(int fd, int64_t offset, int64_t bytes);   /* what the page cache has of it: a wish */
     int     (*sync)(int fd);
     int     (*resize)(int fd, int64_t bytes);               /* cuts a file, or adds zeros */
     int     (*rename)(const char *from, const char *to);

@@ -65,7 +65,7 @@ static int make_room(struct moe_file *f, int n)
     kn_free(f->path);
     f->fd = fd;
     f->path = names;
-    f->files = (struct off_files){ n, fd, (const char *const *)names };
+    f->files = (struct off_files){ n, fd, (const char *const *)names, NULL };
     return 0;
 }
 

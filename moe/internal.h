@@ -223,6 +223,7 @@ struct moe_model {
     struct off_expert *expert;                  /* [n_expert_total] likewise */
     struct kn_arena arena;                      /* dense weights and vectors; empty until then */
     struct off_store *store;                    /* NULL without experts */
+    struct off_mirror *mirror;                  /* or NULL */
 };
 
 /* ---- running one: context.c owns the memory, the others fill it ----------------------------------- */

@@ -554,6 +554,13 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
+static struct off_files files_of(const struct moe_model *m)
+{
+    struct off_files files = *moe_file_files(m->file);
+    files.mirror = m->mirror;
+    return files;
+}
+
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt)
 {
     struct off_hands hands = { .ops = m->ops, .team = opt->team };
@@ -566,7 +573,8 @@ int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const s
     if (!hands.scratch)
         return kn_fail(KN_ENOMEM, "no memory to interleave matrices with");
     qsort(load, (size_t)n, sizeof *load, by_offset);
-    int error = off_load(moe_file_files(m->file), opt->io, load, n, &hands, opt->progress);
+    struct off_files files = files_of(m);
+    int error = off_load(&files, opt->io, load, n, &hands, opt->progress);
     kn_unmap(hands.scratch, bytes);
     return error;
 }
@@ -722,7 +730,7 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
     if (error)
         return error;
     return off_store_open(&m->store, &(struct off_store_options){
-        .files = *moe_file_files(m->file), .expert = m->expert, .n_expert = m->shape.n_expert_total,
+        .files = files_of(m), .expert = m->expert, .n_expert = m->shape.n_expert_total,
         .slot_bytes = opt->expert_bytes, .later_bytes = opt->later_bytes, .io = opt->io, .heat_path = opt->heat_path,
         .pack_path = opt->pack_path, .model_id = id });
 }
@@ -730,8 +738,8 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->arena.base);
-    int error = load_dense(m, opt);
-    if (error || (error = turn_taps(m)) || (error = set_rotation(m)))
+    int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
+    if (error || (error = load_dense(m, opt)) || (error = turn_taps(m)) || (error = set_rotation(m)))
         return error;
     if (m->expert && (error = open_store(m, opt)))
         return error;
@@ -762,6 +770,7 @@ void moe_model_close(struct moe_model *m)
     if (!m)
         return;
     off_store_close(m->store);
+    off_mirror_close(m->mirror);
     kn_arena_close(&m->arena);
     kn_free(m->expert);
     kn_free(m->dense);

@@ -179,6 +179,7 @@ struct moe_load_options {
     enum off_io_kind io;
     const char *heat_path;                              /* keeps what is learnt of experts; NULL: nothing */
     const char *pack_path;                              /* read experts from there if it is theirs; or NULL */
+    const char *mirror;                                 /* folder with a second copy of the files; or NULL */
     struct off_progress *progress;                      /* of dense weights; may be NULL */
 };
 

@@ -1,14 +1,16 @@
 /* offload/internal.h - what the files of offload/ share; nobody else includes it.
  *
- *     store.c     which expert is where, and who waits for it
+ *     store.h     the expert store: which expert is where, and who waits for it; store.c, share.c, slots.c,
+ *                 tickets.c, fill.c
  *     policy.c    which one goes when room is needed
  *     heat.c      what was learnt for that, from one run to the next
  *     trace.c     what was asked for, and how little of it had to be read
  *     pack.c      experts in a file of their own, as slots hold them; packer.c writes it
  *     load.c      dense weights: everything, once
  *     place.c     how a matrix lies in memory while it lands and after
+ *     mirror.c    a second copy of the files: whether it is one
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
- *     reader.c    a job as transfers: alignment, short reads, retries, deadlines
+ *     reader.c    a job as transfers: from which drive, alignment, short reads, retries, deadlines
  *     ring.c, pool.c   transfers by io_uring, or by threads with pread where there is none */
 #ifndef OFFLOAD_INTERNAL_H
 #define OFFLOAD_INTERNAL_H
@@ -61,12 +63,27 @@ struct off_mover_ops {
     struct off_transfer *(*pull)(struct off_mover *m, uint64_t wait_ns);
     void (*wake)(struct off_mover *m);          /* any thread: the pull under way or the next returns */
 };
-struct off_mover { const struct off_mover_ops *ops; int depth; };       /* what every mover begins with */
+struct off_mover {                              /* what every mover begins with */
+    const struct off_mover_ops *ops;
+    int depth;
+    int error;                                  /* -errno once it has died, which was said: nothing is under way any
+                                                 * more, and what was pushed and not pulled is the reader's again */
+};
 
 /* The ring says nothing when it cannot be had: it returns -errno, and what that may come from in *why.
  * It can read fd[] and nothing else. */
 int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why);
 int off_pool_open(struct off_mover **out, int depth);
+
+/* ---- a second copy: mirror.c ------------------------------------------------------------------------- */
+
+int         off_mirror_fd(const struct off_mirror *m, int file);        /* -1: there is none */
+const char *off_mirror_path(const struct off_mirror *m, int file);
+uint64_t    off_mirror_bytes(const struct off_mirror *m, int file);     /* so many of the file's first bytes */
+bool        off_mirror_lives(const struct off_mirror *m);               /* any thread, from here on */
+void        off_mirror_drop(struct off_mirror *m, int file, const char *why);
+void        off_mirror_count(struct off_mirror *m, size_t bytes);       /* that were read from it */
+uint64_t    off_mirror_read(const struct off_mirror *m);                /* all of them; NULL: none */
 
 /* ---- jobs: io.c -------------------------------------------------------------------------------------
  *
@@ -92,6 +109,7 @@ struct off_job {                                /* caller's memory, left alone u
     size_t begun;                               /* bytes of the aligned range that were handed out */
     int n_under_way;                            /* transfers */
     bool plain;                                 /* some went through the page cache */
+    bool mirrored;                              /* some came from the second copy */
     uint64_t deadline_ns;                       /* for the next sign of life */
 };
 
@@ -116,7 +134,7 @@ uint64_t off_io_events(struct off_io *io);
 uint64_t off_io_wait(struct off_io *io, uint64_t seen);
 void     off_io_nudge(struct off_io *io);
 
-const char *off_io_name(const struct off_io *io);       /* "io_uring", "pread" */
+const char *off_io_name(struct off_io *io);             /* "io_uring", "pread"; the one may become the other */
 
 /* ---- reading: reader.c, for io.c ----------------------------------------------------------------------
  *
@@ -131,6 +149,7 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u);   /* for o
 extern const size_t off_reader_most[OFF_URGENCIES];     /* bytes under way of each rank, and one transfer */
 bool off_reader_push(struct off_reader *r, struct off_job *job);        /* true: all of it is handed out */
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late);     /* waits; jobs that ended, linked */
+struct off_job *off_reader_mend(struct off_reader *r);  /* if its mover has died; the same; with the queue locked */
 void off_reader_wake(struct off_reader *r);     /* any thread */
 size_t off_reader_span(const struct off_job *job);      /* bytes of the aligned range */
 const char *off_reader_name(const struct off_reader *r);
@@ -214,6 +233,9 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
                    const struct off_pack_entry *table /* [n_expert] */, uint64_t *next);
 
 struct off_extent { uint64_t offset; size_t bytes; uint64_t check; };   /* bytes 0: not to be used */
+
+/* Says nothing: whatever cannot be read is said as one thing, by the caller. */
+bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset);
 
 /* Opens a model's pack file.  *fd -1: there is none, or it is not fit for use, which was said.  Fails only
  * for want of memory. */

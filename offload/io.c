@@ -4,7 +4,7 @@
  * alone from then on.  What is needed now goes first; a later rank moves only while no earlier one waits,
  * and the reader keeps what is under way of it small.
  *
- *   lock     guards the queues, events, closing, asleep, and of a job in a queue: next, urgency, begun
+ *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a job in a queue: next, urgency, begun
  *   changed  events went up                                       whoever waits for jobs waits
  *   state    DONE is stored (release) after status and bytes; pairs with the acquire of who waits
  *   asleep   the thread is in the reader's pull and has room: who posts wakes it, once */
@@ -55,6 +55,16 @@ static void finish(struct off_io *io, struct off_job *job)
 {
     io->events++;
     atomic_store_explicit(&job->state, OFF_JOB_DONE, memory_order_release);
+}
+
+static void finish_all(struct off_io *io, struct off_job *job)
+{
+    for (struct off_job *next; job; job = next) {
+        next = job->next;
+        if (job->begun < off_reader_span(job))          /* failed before all was handed out */
+            unlink_job(io, job);
+        finish(io, job);
+    }
 }
 
 static void wake(struct off_io *io)
@@ -109,12 +119,9 @@ static void serve(struct off_io *io)
         pthread_mutex_lock(&io->lock);
         io->asleep = false;
         io->events += (uint64_t)n_late;
-        for (struct off_job *next; ended; ended = next) {
-            next = ended->next;
-            if (ended->begun < off_reader_span(ended))          /* failed before all was handed out */
-                unlink_job(io, ended);
-            finish(io, ended);
-        }
+        finish_all(io, ended);
+        finish_all(io, off_reader_mend(io->reader));
+        io->name = off_reader_name(io->reader);
         pthread_cond_broadcast(&io->changed);
     }
 }
@@ -187,7 +194,13 @@ void off_io_close(struct off_io *io)
     kn_free(io);
 }
 
-const char *off_io_name(const struct off_io *io) { return io->name; }
+const char *off_io_name(struct off_io *io)
+{
+    pthread_mutex_lock(&io->lock);
+    const char *name = io->name;
+    pthread_mutex_unlock(&io->lock);
+    return name;
+}
 
 /* ---- jobs ---------------------------------------------------------------------------------------- */
 
@@ -196,7 +209,7 @@ void off_io_post(struct off_io *io, struct off_job *job)
     kn_assert(job->bytes > 0 && (uintptr_t)job->to % OFF_PAGE == 0);
     job->status = job->n_under_way = 0;
     job->begun = 0;
-    job->plain = false;
+    job->plain = job->mirrored = false;
     atomic_store_explicit(&job->late, false, memory_order_relaxed);
     pthread_mutex_lock(&io->lock);
     atomic_store_explicit(&job->state, OFF_JOB_QUEUED, memory_order_relaxed);

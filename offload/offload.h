@@ -37,7 +37,15 @@ struct off_files {                              /* opened by the caller, who out
     int n_file;
     const int *fd;
     const char *const *path;
+    struct off_mirror *mirror;                  /* of these, or NULL */
 };
+
+/* A second copy of the files on another drive, in dir, by the same names: all of them or some, whole or cut short.
+ * What both have is read from both, as much from each as it gives; nothing depends on it, and what is wrong with it is
+ * said once.  pack_path: as the store's.  Fails only for want of memory. */
+struct off_mirror;
+int  off_mirror_open(struct off_mirror **out, const char *dir, const struct off_files *files, const char *pack_path);
+void off_mirror_close(struct off_mirror *m);    /* after all who read; NULL is fine */
 
 /* Bytes brought so far, for who watches in another thread, and may say that it is enough: what is under way
  * then ends with KN_ECANCELLED, and nothing is said. */
@@ -112,6 +120,7 @@ struct off_stats {
     uint64_t early_bytes, early_used_bytes, early_wasted_bytes;     /* what of all this was EARLY: read, used, gone */
     uint64_t stall_ns, repack_ns;               /* waiting with nothing to compute; interleaving, verifying */
     uint64_t n_slot, n_empty, n_expert;
+    uint64_t mirror_bytes;                      /* of all that was read, from the second copy */
     uint64_t n_packed;                          /* experts that are read from the pack file */
     bool filling;                               /* empty slots are being filled */
 };

@@ -117,8 +117,7 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
 
 /* ---- opening one ----------------------------------------------------------------------------------- */
 
-/* Says nothing: whatever cannot be read is said as one thing, by the caller. */
-static bool read_all(int fd, void *to, size_t bytes, uint64_t offset)
+bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset)
 {
     for (size_t done = 0; done < bytes; ) {
         ssize_t n = kn_io()->pread(fd, (uint8_t *)to + done, bytes - done, (int64_t)(offset + done));
@@ -134,7 +133,7 @@ static const char *judge_head(int fd, const struct off_pack_head *want)
 {
     struct off_pack_head head;
     int64_t bytes = kn_io()->size(fd);
-    if (!read_all(fd, &head, sizeof head, 0))
+    if (!off_read_all(fd, &head, sizeof head, 0))
         return "it cannot be read, or is cut short";
     if (memcmp(head.magic, magic, sizeof magic))
         return "it is no pack file";
@@ -155,7 +154,7 @@ static const char *judge(int fd, const struct off_pack_head *head, const struct 
     uint64_t end;
     if (why)
         return why;
-    if (!read_all(fd, table, (size_t)n * sizeof *table, sizeof *head))
+    if (!off_read_all(fd, table, (size_t)n * sizeof *table, sizeof *head))
         return "its table cannot be read";
     if (off_pack_count(head, expert, table, &end) < n)
         return "its table is damaged, or was not finished";

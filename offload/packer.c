@@ -183,7 +183,7 @@ static int write_group(struct packer *p, const struct half *h)
     }
     if (kn_io()->sync(p->fd) < 0)
         return kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part, strerror(errno));
-    (void)posix_fadvise(p->fd, (off_t)p->at, (off_t)(at - p->at), POSIX_FADV_DONTNEED);
+    (void)kn_io()->forget(p->fd, (int64_t)p->at, (int64_t)(at - p->at));
     int error = kn_file_write(p->fd, p->part, &p->table[h->first], (size_t)h->n * sizeof *p->table,
                               sizeof p->head + (uint64_t)h->first * sizeof *p->table);
     if (error)

@@ -10,8 +10,14 @@
  *   EINTR, EAGAIN         again, AGAIN times at most
  *   EINVAL, O_DIRECT      the file system does not want it: this file through the page cache from here on
  *   any other error       again, RETRIES times; then this job fails, and nothing else does
+ *   the ring dies         threads with pread from here on, beginning with what was under way
  *   no answer             after STALL_NS without a sign of life the job is marked late and it is said;
  *                         its memory stays the transfer's until there is an answer
+ *   all that, of the second copy   the same, but at the end no job fails: nothing more is read from there
+ *
+ * Where there are two copies each transfer goes to the drive that will have done with it first, by what is under way
+ * there and by what it was seen to give while it had something to do.  So each gives its part, and one that is a
+ * dozen times slower gives nothing.
  *
  * What goes through the page cache is dropped from there afterwards: what the engine keeps, it keeps
  * itself. */
@@ -20,7 +26,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define TRANSFER_BYTES ((size_t)1 << 20)
 #define DEPTH          20
@@ -28,26 +33,43 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
+#define LATELY         (64e6)                  /* bytes: half of what was before counts half */
 #define REPEAT_NS      60000000000u             /* the same trouble with the same file is said again after */
 
 struct transfer {
     struct off_transfer mover;                  /* first: what the mover knows of it */
     struct off_job *job;                        /* NULL: free */
+    int drive;                                  /* which copy it is of */
     enum off_urgency urgency;                   /* as which it is counted, with so many */
     size_t bytes;
     int n_again, n_retry;
 };
 
-struct file {
-    int direct;                                 /* O_DIRECT; -1: none */
+enum { FIRST, SECOND, N_COPY };
+
+struct copy {
+    int fd, direct;                             /* direct: with O_DIRECT; -1: none */
+    const char *path;
     bool plain;                                 /* from here on without */
+    uint64_t bytes;                             /* that may be read of it */
+};
+
+struct file {
+    struct copy copy[N_COPY];
     int64_t bytes;                              /* when it was opened; -1: not known */
     int said;                                   /* the last trouble, and when it was said */
     uint64_t said_ns;
 };
 
+struct drive {
+    size_t under_way;
+    double bytes, ns;                           /* read lately, and the time that it had something to do */
+    uint64_t since_ns;                          /* the last end, or the beginning after a rest */
+};
+
 struct off_reader {
     struct off_files files;
+    struct drive drive[N_COPY];
     struct file *file;                          /* [n_file] */
     struct off_mover *mover;
     struct transfer *transfer, *free;           /* [depth] */
@@ -92,11 +114,11 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
                    (unsigned long long)(job->offset + job->bytes - end));
 }
 
-static void say_plain(struct off_reader *r, int file)
+static void say_plain(struct off_reader *r, const char *path)
 {
     if (!r->said_plain)
         kn_say(KN_LOG_INFO, "%s: no O_DIRECT here (a file system without it?): read through the page cache, "
-               "which is slower", r->files.path[file]);
+               "which is slower", path);
     r->said_plain = true;
 }
 
@@ -109,15 +131,64 @@ size_t off_reader_span(const struct off_job *job)
     return kn_align_up((size_t)(job->offset - span_start(job)) + job->bytes, OFF_PAGE);
 }
 
+/* ---- drives: which of two copies -------------------------------------------------------------------- */
+
+static void begin_on(struct off_reader *r, struct transfer *t, int drive)
+{
+    struct drive *d = &r->drive[drive];
+    if (d->under_way == 0)
+        d->since_ns = kn_now_ns();
+    d->under_way += t->bytes;
+    t->drive = drive;
+    t->job->mirrored |= drive == SECOND;
+}
+
+static void leave(struct off_reader *r, struct transfer *t) { r->drive[t->drive].under_way -= t->bytes; }
+
+static void end_on(struct off_reader *r, struct transfer *t)
+{
+    struct drive *d = &r->drive[t->drive];
+    uint64_t now = kn_now_ns();
+    d->bytes += (double)t->bytes;
+    d->ns += (double)(now - d->since_ns);
+    d->since_ns = now;
+    if (d->bytes > LATELY) {
+        d->bytes /= 2;
+        d->ns /= 2;
+    }
+    if (t->drive == SECOND)
+        off_mirror_count(r->files.mirror, t->bytes);
+    leave(r, t);
+}
+
+/* How long it would take, with what is before it. */
+static double time_on(const struct drive *d, size_t bytes) { return (double)(d->under_way + bytes) * d->ns / d->bytes; }
+
+static int choose_drive(const struct off_reader *r, const struct transfer *t)
+{
+    if (t->mover.offset + t->bytes > r->file[t->job->file].copy[SECOND].bytes || !off_mirror_lives(r->files.mirror))
+        return FIRST;
+    return time_on(&r->drive[SECOND], t->bytes) < time_on(&r->drive[FIRST], t->bytes) ? SECOND : FIRST;
+}
+
 static void push(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
-    const struct file *f = &r->file[job->file];
-    bool plain = job->plain || f->plain;
+    const struct copy *c = &r->file[job->file].copy[t->drive];
+    bool plain = job->plain || c->plain;
     job->plain = plain;
-    t->mover.file = job->file + (plain ? r->files.n_file : 0);
-    t->mover.fd = plain ? r->files.fd[job->file] : f->direct;
+    t->mover.file = job->file + r->files.n_file * (t->drive * 2 + plain);
+    t->mover.fd = plain ? c->fd : c->direct;
     r->mover->ops->push(r->mover, &t->mover);
+}
+
+/* The first copy has it too. */
+static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
+{
+    off_mirror_drop(r->files.mirror, t->job->file, why);
+    leave(r, t);
+    begin_on(r, t, FIRST);
+    t->n_again = t->n_retry = 0;
 }
 
 bool off_reader_push(struct off_reader *r, struct off_job *job)
@@ -133,6 +204,7 @@ bool off_reader_push(struct off_reader *r, struct off_job *job)
     *t = (struct transfer){
         .mover = { .to = job->to + job->begun, .bytes = bytes, .offset = span_start(job) + job->begun },
         .job = job, .urgency = job->urgency, .bytes = bytes };
+    begin_on(r, t, choose_drive(r, t));
     job->begun += bytes;
     if (job->n_under_way++ == 0)
         job->deadline_ns = kn_now_ns() + STALL_NS;
@@ -157,38 +229,49 @@ static bool advance(struct transfer *t, bool direct, size_t n)
 static bool judge(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
-    bool direct = t->mover.file < r->files.n_file;
+    struct copy *c = &r->file[job->file].copy[t->drive];
+    bool direct = t->mover.fd != c->fd;
     int64_t n = t->mover.result;
     uint64_t end = job->offset + job->bytes;
     if (n == (int64_t)t->mover.bytes || (n > 0 && t->mover.offset + (uint64_t)n >= end))
         return false;
     if (job->status)                            /* lost already */
         return false;
-    if (n == 0) {
-        job->status = fail_short(r, job, t->mover.offset);
-        return false;
-    }
     if (n > 0)
         job->plain |= !advance(t, direct, (size_t)n);
     else if (n == -EINVAL && direct) {
-        r->file[job->file].plain = true;
-        say_plain(r, job->file);
-    } else if ((n == -EINTR || n == -EAGAIN) ? t->n_again++ >= AGAIN : t->n_retry++ >= RETRIES) {
-        job->status = fail_read(r, job, (int)-n);
-        return false;
+        c->plain = true;
+        say_plain(r, c->path);
+    } else if (n == 0 || ((n == -EINTR || n == -EAGAIN) ? t->n_again++ >= AGAIN : t->n_retry++ >= RETRIES)) {
+        if (t->drive == FIRST) {
+            job->status = n ? fail_read(r, job, (int)-n) : fail_short(r, job, t->mover.offset);
+            return false;
+        }
+        fall_back(r, t, n ? strerror((int)-n) : "it has become shorter");
     }
     push(r, t);
     return true;
 }
 
-static void release(struct off_reader *r, struct transfer *t)
+/* Its part of the job is done: the job if that was the last, NULL otherwise. */
+static struct off_job *release(struct off_reader *r, struct transfer *t)
 {
+    struct off_job *job = t->job;
+    end_on(r, t);
     r->under_way[t->urgency] -= t->bytes;
     r->n_under_way--;
-    t->job->n_under_way--;
     t->job = NULL;
     t->mover.next = (struct off_transfer *)r->free;
     r->free = t;
+    job->deadline_ns = kn_now_ns() + STALL_NS;
+    if (--job->n_under_way > 0 || (!job->status && job->begun < off_reader_span(job)))
+        return NULL;
+    for (int i = 0; i < N_COPY && job->plain; i++)
+        if (i == FIRST || job->mirrored)
+            (void)kn_io()->forget(r->file[job->file].copy[i].fd, (int64_t)span_start(job),
+                                  (int64_t)off_reader_span(job));
+    job->next = NULL;
+    return job;
 }
 
 /* Marks those late that are; returns how long the next one still has. */
@@ -202,20 +285,15 @@ static uint64_t time_left(struct off_reader *r, int *n_late)
         if (now >= job->deadline_ns) {
             atomic_store_explicit(&job->late, true, memory_order_release);
             (*n_late)++;
-            if (is_news(r, job->file, ETIMEDOUT))
+            if (r->transfer[i].drive == SECOND)
+                off_mirror_drop(r->files.mirror, job->file, "the disk has not answered for half a minute");
+            else if (is_news(r, job->file, ETIMEDOUT))
                 kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting",
                        r->files.path[job->file], (unsigned)(STALL_NS / 1000000000u));
         } else if (job->deadline_ns - now < left)
             left = job->deadline_ns - now;
     }
     return left;
-}
-
-static void end_job(struct off_reader *r, struct off_job *job)
-{
-    if (job->plain)
-        (void)posix_fadvise(r->files.fd[job->file], (off_t)span_start(job), (off_t)off_reader_span(job),
-                            POSIX_FADV_DONTNEED);
 }
 
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
@@ -225,17 +303,35 @@ struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
     struct off_transfer *next, *t = *n_late ? NULL : r->mover->ops->pull(r->mover, wait_ns);
     for (; t; t = next) {
         struct transfer *own = (struct transfer *)t;
-        struct off_job *job = own->job;
         next = t->next;
-        if (judge(r, own))
+        if (!judge(r, own) && (*last = release(r, own)) != NULL)
+            last = &(*last)->next;
+    }
+    return ended;
+}
+
+/* Threads take over what is under way; without threads it fails, and so does what comes, until there are some. */
+struct off_job *off_reader_mend(struct off_reader *r)
+{
+    struct off_job *ended = NULL, **last = &ended;
+    struct off_mover *pool;
+    if (!r->mover->error)
+        return NULL;
+    int error = off_pool_open(&pool, r->depth);
+    if (!error) {
+        r->mover->ops->close(r->mover);
+        r->mover = pool;
+    }
+    for (int i = 0; i < r->depth; i++) {
+        struct transfer *t = &r->transfer[i];
+        if (!t->job)
             continue;
-        release(r, own);
-        job->deadline_ns = kn_now_ns() + STALL_NS;
-        if (job->n_under_way == 0 && (job->status || job->begun == off_reader_span(job))) {
-            end_job(r, job);
-            job->next = NULL;
-            *last = job;
-            last = &job->next;
+        if (!error)
+            push(r, t);
+        else {
+            t->job->status = error;
+            if ((*last = release(r, t)) != NULL)
+                last = &(*last)->next;
         }
     }
     return ended;
@@ -247,59 +343,64 @@ const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->
 
 /* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it, and
  * a little more bridges the time until the I/O thread runs again.  All under way come in at about the same
- * time, so much more only keeps the first one waiting. */
+ * time, so much more only keeps the first one waiting.  Of two drives each. */
 const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20, (size_t)4 << 20 };
 
 bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 {
-    return r->free && r->under_way[u] < off_reader_most[u];
+    return r->free && r->under_way[u] < off_reader_most[u] * (off_mirror_lives(r->files.mirror) ? N_COPY : 1);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-static bool is_same_file(int a, int b)
-{
-    struct stat x, y;
-    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* What the file system asks for beyond a page cannot be given; and the path may lead elsewhere by now. */
 static bool is_usable(int direct, int fd)
 {
-    struct statx x;
-    return is_same_file(direct, fd) &&
-           (statx(direct, "", AT_EMPTY_PATH, STATX_DIOALIGN, &x) != 0 || !(x.stx_mask & STATX_DIOALIGN) ||
-            (x.stx_dio_mem_align <= OFF_PAGE && x.stx_dio_offset_align <= OFF_PAGE));
+    struct kn_stat x, y;
+    return kn_io()->stat(direct, &x) == 0 && kn_io()->stat(fd, &y) == 0 && x.device == y.device &&
+           x.inode == y.inode && x.direct_align <= OFF_PAGE;
+}
+
+static void open_copy(struct off_reader *r, struct copy *c, int fd, const char *path, uint64_t bytes)
+{
+    *c = (struct copy){ fd, kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0), path, false, bytes };
+    if (c->direct >= 0 && !is_usable(c->direct, fd)) {
+        kn_file_close(c->direct);
+        c->direct = -1;
+    }
+    c->plain = c->direct < 0;
+    if (c->plain)
+        say_plain(r, path);
 }
 
 static void open_files(struct off_reader *r)
 {
+    const struct off_mirror *m = r->files.mirror;
     for (int i = 0; i < r->files.n_file; i++) {
         struct file *f = &r->file[i];
         f->bytes = kn_io()->size(r->files.fd[i]);
-        f->direct = kn_io()->open(r->files.path[i], O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
-        if (f->direct >= 0 && !is_usable(f->direct, r->files.fd[i])) {
-            kn_file_close(f->direct);
-            f->direct = -1;
-        }
-        f->plain = f->direct < 0;
-        if (f->plain)
-            say_plain(r, i);
+        open_copy(r, &f->copy[FIRST], r->files.fd[i], r->files.path[i], UINT64_MAX);
+        f->copy[SECOND] = (struct copy){ .fd = -1, .direct = -1 };
+        if (off_mirror_fd(m, i) >= 0)
+            open_copy(r, &f->copy[SECOND], off_mirror_fd(m, i), off_mirror_path(m, i), off_mirror_bytes(m, i));
     }
+    for (int i = 0; i < N_COPY; i++)            /* 1 GB/s each, until more is known */
+        r->drive[i] = (struct drive){ .bytes = 1e6, .ns = 1e6 };
 }
 
-/* Which files the mover may read: the direct descriptors, then the others. */
+/* Which files the mover may read: of each copy the direct descriptors, then the others. */
 static int open_ring(struct off_reader *r, int depth, const char **why)
 {
     int n = r->files.n_file;
-    int *fd = kn_calloc((size_t)n * 2, sizeof *fd);
+    int *fd = kn_calloc((size_t)n * 2 * N_COPY, sizeof *fd);
     if (!fd)
         return -ENOMEM;
-    for (int i = 0; i < n; i++) {
-        fd[i] = r->file[i].direct;
-        fd[n + i] = r->files.fd[i];
+    for (int i = 0; i < n * N_COPY; i++) {
+        const struct copy *c = &r->file[i % n].copy[i / n];
+        fd[i / n * 2 * n + i % n] = c->direct;
+        fd[i / n * 2 * n + n + i % n] = c->fd;
     }
-    int error = off_ring_open(&r->mover, depth, fd, 2 * n, why);
+    int error = off_ring_open(&r->mover, depth, fd, 2 * N_COPY * n, why);
     kn_free(fd);
     return error;
 }
@@ -325,7 +426,7 @@ int off_reader_open(struct off_reader **out, const struct off_files *files,
                     const struct off_io_options *opt)
 {
     struct off_reader *r = kn_calloc(1, sizeof *r);
-    int depth = opt->depth ? kn_min(opt->depth, MAX_DEPTH) : DEPTH, error = KN_ENOMEM;
+    int depth = opt->depth ? kn_min(opt->depth, MAX_DEPTH) : DEPTH * (files->mirror ? N_COPY : 1), error = KN_ENOMEM;
     if (!r) {
         if (opt->mover)
             opt->mover->ops->close(opt->mover);
@@ -365,8 +466,8 @@ void off_reader_close(struct off_reader *r)
         return;
     if (r->mover)
         r->mover->ops->close(r->mover);
-    for (int i = 0; i < r->files.n_file; i++)
-        kn_file_close(r->file[i].direct);
+    for (int i = 0; i < r->files.n_file * N_COPY; i++)
+        kn_file_close(r->file[i / N_COPY].copy[i % N_COPY].direct);
     kn_free(r->transfer);
     kn_free(r->file);
     kn_free(r);

@@ -7,11 +7,15 @@
  *
  *   pushed     in the submission ring, which has room for depth of them; submitted when the thread pulls
  *   inside     the kernel's; each gives one completion, for which there is always room
+ *   dead       the kernel refuses to be asked, and it will not pass: the ring is closed, and once the kernel has
+ *              let go of all that was inside, whoever pushed it has it back.  It lets go of the ring's files last,
+ *              and the end of a pipe is one of them: so its other end tells when.
  *
  * Cost: one system call for all transfers that were pushed and a wait for the first that ends. */
 #include "offload/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <string.h>
@@ -20,18 +24,28 @@
 #include <unistd.h>
 
 #define RETRY_NS 1000000                /* when the kernel takes nothing */
-#define TRIES    10
+#define TRIES    10                     /* while it opens */
+#define PATIENCE 1000                   /* later: a second of that, and it will not pass */
 
 struct ring {
     struct off_mover mover;
     struct io_uring uring;
     int wake_fd, wake_file;             /* the eventfd, and its index */
     bool armed;                         /* its poll is pushed or inside */
+    int end_fd;                         /* the pipe's end that is ours */
+    int n_refused;                      /* in a row */
+    int error;                          /* that it dies of */
+    bool lost;                          /* something was pushed since it is dead */
 };
 
 static void ring_push(struct off_mover *m, struct off_transfer *t)
 {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&((struct ring *)m)->uring);
+    struct ring *r = (struct ring *)m;
+    if (r->error) {
+        r->lost = true;
+        return;
+    }
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
     kn_assert(sqe);
     io_uring_prep_read(sqe, t->file, t->to, (unsigned)t->bytes, t->offset);
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
@@ -48,6 +62,12 @@ static void arm(struct ring *r)
     r->armed = true;
 }
 
+static void clear_wake(struct ring *r)
+{
+    uint64_t count;
+    (void)!read(r->wake_fd, &count, sizeof count);
+}
+
 static struct off_transfer *collect(struct ring *r)
 {
     struct off_transfer *ended = NULL;
@@ -57,8 +77,7 @@ static struct off_transfer *collect(struct ring *r)
         struct off_transfer *t = io_uring_cqe_get_data(cqe);
         n++;
         if (!t) {
-            uint64_t count;
-            (void)!read(r->wake_fd, &count, sizeof count);
+            clear_wake(r);
             r->armed = false;
             continue;
         }
@@ -70,19 +89,50 @@ static struct off_transfer *collect(struct ring *r)
     return ended;
 }
 
-/* EINTR, EAGAIN, EBUSY: what was not taken stays pushed, the kernel has not waited, and the next pull tries
- * again; soon, but not at once. */
+/* What is inside is the kernel's until the pipe has no other end. */
+static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
+{
+    struct pollfd fd[] = { { r->wake_fd, POLLIN, 0 }, { r->end_fd, 0, 0 } };
+    bool dead = r->mover.error, at_once = dead && r->lost;
+    struct timespec wait = { (time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u) };
+    if (!at_once)
+        ppoll(fd, dead ? 1 : 2, wait_ns == UINT64_MAX ? NULL : &wait, NULL);
+    if (fd[0].revents)
+        clear_wake(r);
+    if (fd[1].revents & POLLHUP)
+        r->mover.error = r->error;
+    r->lost = false;
+    return NULL;
+}
+
+static void give_up(struct ring *r, int error)
+{
+    kn_say(KN_LOG_WARN, "io_uring has failed: %s; reading with %d pread threads from here on, which costs more "
+           "processor time", strerror(-error), r->mover.depth);
+    io_uring_queue_exit(&r->uring);
+    r->error = error;
+}
+
+/* A refusal: what was not taken stays pushed, and the kernel has not waited.  Some pass (EINTR, EAGAIN, EBUSY,
+ * ENOMEM), and the next pull tries again; soon, but not at once. */
 static struct off_transfer *ring_pull(struct off_mover *m, uint64_t wait_ns)
 {
     struct ring *r = (struct ring *)m;
     struct io_uring_cqe *first;
+    if (r->error)
+        return wait_for_end(r, wait_ns);
     struct __kernel_timespec wait = { (long long)(wait_ns / 1000000000u), (long long)(wait_ns % 1000000000u) };
     if (!r->armed)
         arm(r);
     int n = io_uring_submit_and_wait_timeout(&r->uring, &first, 1, wait_ns == UINT64_MAX ? NULL : &wait, NULL);
     struct off_transfer *ended = collect(r);
-    if (n < 0 && n != -ETIME && n != -EINTR && !ended)
+    bool passes = n == -EINTR || n == -EAGAIN || n == -EBUSY || n == -ENOMEM;
+    if (n >= 0 || n == -ETIME || ended)
+        r->n_refused = 0;
+    else if (passes && ++r->n_refused < PATIENCE)
         nanosleep(&(struct timespec){ 0, RETRY_NS }, NULL);
+    else
+        give_up(r, n);
     return ended;
 }
 
@@ -94,7 +144,9 @@ static void ring_wake(struct off_mover *m)
 static void ring_close(struct off_mover *m)
 {
     struct ring *r = (struct ring *)m;
-    io_uring_queue_exit(&r->uring);
+    if (!r->error)
+        io_uring_queue_exit(&r->uring);
+    close(r->end_fd);
     close(r->wake_fd);
     kn_free(r);
 }
@@ -169,30 +221,35 @@ static int try_ring(struct ring *r)
 int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why)
 {
     struct ring *r = kn_calloc(1, sizeof *r);
-    int *all = kn_calloc((size_t)n_fd + 1, sizeof *all), error = -ENOMEM;
+    int *all = kn_calloc((size_t)n_fd + 2, sizeof *all), end[2] = { -1, -1 }, error = -ENOMEM;
     *why = "";
     if (!r || !all)
-        goto no_wake;
-    r->mover = (struct off_mover){ &ring_ops, depth };
-    if ((r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+        goto no_memory;
+    r->mover = (struct off_mover){ &ring_ops, depth, 0 };
+    if ((r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || pipe2(end, O_CLOEXEC) < 0) {
         error = -errno;
-        goto no_wake;
+        goto no_ring;
     }
     memcpy(all, fd, (size_t)n_fd * sizeof *all);
     all[r->wake_file = n_fd] = r->wake_fd;
+    all[n_fd + 1] = end[1];
     if ((error = init_ring(&r->uring, depth)) != 0)
         goto no_ring;
     (void)io_uring_ring_dontfork(&r->uring);
-    if ((error = restrict_ring(&r->uring, all, n_fd + 1)) != 0 || (error = try_ring(r)) != 0)
+    if ((error = restrict_ring(&r->uring, all, n_fd + 2)) != 0 || (error = try_ring(r)) != 0)
         goto no_use;
+    close(end[1]);                              /* the ring has it */
+    r->end_fd = end[0];
     kn_free(all);
     *out = &r->mover;
     return 0;
 no_use:
     io_uring_queue_exit(&r->uring);
 no_ring:
+    close(end[0]);
+    close(end[1]);
     close(r->wake_fd);
-no_wake:
+no_memory:
     kn_free(all);
     kn_free(r);
     *why = reason(error);

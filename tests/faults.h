@@ -24,8 +24,8 @@
 #include "kernels/core.h"
 
 enum fault_kind {
-    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_RESIZE,
-    FAULT_RENAME,
+    FAULT_ALLOC, FAULT_MAP, FAULT_OPEN, FAULT_SIZE, FAULT_STAT, FAULT_READ, FAULT_WRITE, FAULT_FORGET,
+    FAULT_SYNC, FAULT_RESIZE, FAULT_RENAME,
     FAULT_ANY, FAULT_KINDS
 };
 
@@ -129,6 +129,16 @@ static inline int64_t faults_size(int fd)
     return faults_count(FAULT_SIZE) ? -1 : kn_io_system.size(fd);
 }
 
+static inline int faults_stat(int fd, struct kn_stat *out)
+{
+    return faults_count(FAULT_STAT) ? -1 : kn_io_system.stat(fd, out);
+}
+
+static inline int faults_forget(int fd, int64_t at, int64_t bytes)
+{
+    return faults_count(FAULT_FORGET) ? -1 : kn_io_system.forget(fd, at, bytes);
+}
+
 static inline ssize_t faults_pread_direct(int fd, void *buf, size_t bytes, int64_t at)
 {
     if (faults.direct == DIRECT_NO_READ || (uintptr_t)buf % FAULTS_ALIGN || bytes % FAULTS_ALIGN ||
@@ -203,6 +213,8 @@ static inline void faults_reset(void)
     io.open = faults_open;
     io.close = faults_close;
     io.size = faults_size;
+    io.stat = faults_stat;
+    io.forget = faults_forget;
     io.pread = faults_pread;
     io.pwrite = faults_pwrite;
     io.sync = faults_sync;

@@ -89,6 +89,18 @@ static int64_t system_size(int fd)
     return -1;
 }
 
+static int system_stat(int fd, struct kn_stat *out)
+{
+    struct statx x;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_DIOALIGN, &x) < 0)
+        return -1;
+    bool known = x.stx_mask & STATX_DIOALIGN;
+    *out = (struct kn_stat){ (uint64_t)x.stx_dev_major << 32 | x.stx_dev_minor, x.stx_ino,
+                             !known ? 0 : x.stx_dio_mem_align > x.stx_dio_offset_align ? x.stx_dio_mem_align
+                                                                                       : x.stx_dio_offset_align };
+    return 0;
+}
+
 static int64_t system_room(int fd)
 {
     struct statvfs st;
@@ -98,6 +110,7 @@ static int64_t system_room(int fd)
 static ssize_t system_pread(int fd, void *buf, size_t n, int64_t at) { return pread(fd, buf, n, at); }
 static ssize_t system_pwrite(int fd, const void *buf, size_t n, int64_t at) { return pwrite(fd, buf, n, at); }
 
+static int system_forget(int fd, int64_t at, int64_t n) { return posix_fadvise(fd, at, n, POSIX_FADV_DONTNEED); }
 static int system_resize(int fd, int64_t bytes) { return ftruncate(fd, bytes); }
 
 static uint64_t system_now_ns(void)
@@ -110,9 +123,9 @@ static uint64_t system_now_ns(void)
 const struct kn_io kn_io_system = {
     .alloc = malloc, .free = free, .map = system_map, .unmap = system_unmap,
     .bind = system_bind, .cpu_nodes = system_cpu_nodes,
-    .open = system_open, .close = close, .size = system_size,
+    .open = system_open, .close = close, .size = system_size, .stat = system_stat,
     .room = system_room,
-    .pread = system_pread, .pwrite = system_pwrite, .sync = fsync, .resize = system_resize,
+    .pread = system_pread, .pwrite = system_pwrite, .forget = system_forget, .sync = fsync, .resize = system_resize,
     .rename = rename, .unlink = unlink, .now_ns = system_now_ns,
 };
 

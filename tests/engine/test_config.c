@@ -170,6 +170,8 @@ static void flags_and_aliases(void **state)
     accepts(ENG_doctor, "");
     accepts(ENG_pack, "file.gguf -o there --io pread --json");
     assert_true(!strcmp(config.model, "file.gguf") && !strcmp(config.output, "there") && config.json);
+    accepts(ENG_serve, "-m m --mirror /mnt/b");
+    assert_string_equal(config.mirror, "/mnt/b");
     accepts(ENG_run, "-m m --no-pack");
     assert_true(config.no_pack);
     accepts(ENG_tokenize, "-m m --decode --special");

@@ -78,6 +78,62 @@ static void rates(void **state)
     assert_true(rate > 104857599 && rate < 104857601);                  /* the clock is theirs together */
 }
 
+/* The second drive is twice as fast. */
+static int open_of_two(const char *p, int flags, int mode)
+{
+    (void)flags;
+    (void)mode;
+    return strstr(p, "second") ? 99 : 98;
+}
+
+static int close_of_two(int fd) { return fd < 0; }
+static int64_t size_of_two(int fd) { return fd == 99 ? file_bytes : 40 * MIB; }
+
+static ssize_t read_of_two(int fd, void *buffer, size_t bytes, int64_t offset)
+{
+    (void)buffer;
+    (void)offset;
+    __atomic_fetch_add(&clock_ns, fd == 99 ? 5000000 : 10000000, __ATOMIC_RELAXED);
+    return (ssize_t)bytes;
+}
+
+static double rate_of_two(const char *mirror, int64_t bytes)
+{
+    struct kn_io io = kn_io_system;
+    double rate = 0;
+    io.open = open_of_two;
+    io.close = close_of_two;
+    io.size = size_of_two;
+    io.pread = read_of_two;
+    io.now_ns = fake_now;
+    file_bytes = bytes;
+    kn_io_set(&io);
+    assert_int_equal(eng_disk_measure("first/model.gguf", mirror, &rate), 0);
+    kn_io_set(NULL);
+    return rate / 104857600;
+}
+
+/* Together they give the sum; of a part, no more than both have done at the same time. */
+static void two_copies(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/spillway-second-XXXXXX", file[64];
+    assert_non_null(mkdtemp(folder));
+    assert_true(rate_of_two(NULL, 40 * MIB) < 1.001);
+    assert_true(rate_of_two(folder, 40 * MIB) < 1.001);         /* nothing there */
+    snprintf(file, sizeof file, "%s/model.experts", folder);
+    for (int i = 0; i < 2; i++) {
+        close(open(file, O_CREAT | O_WRONLY, 0600));
+        double whole = rate_of_two(folder, 40 * MIB), half = rate_of_two(folder, 20 * MIB);
+        double tenth = rate_of_two(folder, 4 * MIB);
+        assert_true(whole > 2.999 && whole < 3.001 && half > 1.999 && half < 2.001);
+        assert_true(tenth > 1.11 && tenth < 1.12);
+        unlink(file);
+        snprintf(file, sizeof file, "%s/model.gguf", folder);
+    }
+    rmdir(folder);
+}
+
 static void failures(void **state)
 {
     (void)state;
@@ -122,13 +178,19 @@ static void report_is_json(void **state)
 {
     (void)state;
     static const char *const looked_at[] = { "isa", "cpus", "numa", "memory", "huge pages", "memlock",
-                                             "io_uring", "gpu", "dram", "arithmetic", "disk" };
+                                             "io_uring", "gpu", "dram", "arithmetic", "disk", "mirror" };
     char line[1024], name[64], path[] = "/tmp/spillway-doctor-XXXXXX";
     int found = 0, model = mkstemp(path), kept = dup(STDOUT_FILENO);
     FILE *f = tmpfile();
     assert_int_equal(ftruncate(model, 4 * MIB), 0);
     close(model);
-    struct eng_config config = { .json = true, .model = path };
+    char folder[] = "/tmp/spillway-doctor-copy-XXXXXX", copy[96];
+    assert_non_null(mkdtemp(folder));
+    snprintf(copy, sizeof copy, "%s/%s", folder, strrchr(path, '/') + 1);
+    int second = open(copy, O_CREAT | O_WRONLY, 0600);
+    assert_int_equal(ftruncate(second, 4 * MIB), 0);
+    close(second);
+    struct eng_config config = { .json = true, .model = path, .mirror = folder };
     fflush(stdout);
     dup2(fileno(f), STDOUT_FILENO);
     int status = eng_cmd_doctor(&config);
@@ -136,6 +198,8 @@ static void report_is_json(void **state)
     dup2(kept, STDOUT_FILENO);
     close(kept);
     unlink(path);
+    unlink(copy);
+    rmdir(folder);
 
     assert_in_range(status, 0, 1);
     rewind(f);
@@ -163,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates),
+        cmocka_unit_test(two_copies),
         cmocka_unit_test(failures),
         cmocka_unit_test(report_is_json),
         cmocka_unit_test(missing_file),

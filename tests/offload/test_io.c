@@ -3,6 +3,8 @@
  *
  * The rules are tested over a mover of our own, which reads real files and answers as it is told: short, late,
  * out of order, with any errno.  Clocks are the test's. */
+#include <dlfcn.h>
+#include <liburing.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -54,7 +56,7 @@ static int make_disk(void **state)
         write_file(i);
         disk.fd[i] = open(disk.path[i], O_RDONLY);
     }
-    disk.files = (struct off_files){ 2, disk.fd, disk.name };
+    disk.files = (struct off_files){ 2, disk.fd, disk.name, NULL };
     return disk.fd[0] < 0 || disk.fd[1] < 0;
 }
 
@@ -710,7 +712,7 @@ static void files_without_names_and_directories(void **state)
         const char *name[3] = { gone, "/", disk.path[0] };      /* the third is another file by now */
         struct off_io *io;
         unlink(gone);
-        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name },
+        assert_int_equal(off_io_open(&io, &(struct off_files){ 3, fd, name, NULL },
                                      &(struct off_io_options){ .kind = kind }), 0);
         faults.n_line = 0;
         assert_int_equal(read_one(io, 0, 99, 99999), 0);
@@ -737,7 +739,7 @@ static void opening_fails_cleanly(void **state)
     (void)state;
     static const struct { enum fault_kind kind; int error; bool harmless; } ways[] = {
         { FAULT_ALLOC, ENOMEM, false }, { FAULT_OPEN, EMFILE, true }, { FAULT_OPEN, EINVAL, true },
-        { FAULT_SIZE, EIO, true },
+        { FAULT_SIZE, EIO, true },      { FAULT_STAT, EIO, true },     { FAULT_FORGET, EIO, true },
     };
     for (enum off_io_kind kind = OFF_IO_AUTO; kind <= OFF_IO_PREAD; kind += 2)
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
@@ -747,6 +749,7 @@ static void opening_fails_cleanly(void **state)
                 faults_at(ways[w].kind, n, FAULT_ERROR, ways[w].error);
                 int got = off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = kind });
                 struck = faults.struck;
+                faults.direct = ways[w].kind == FAULT_FORGET ? DIRECT_NO_READ : DIRECT_WORKS;
                 if (!got) {
                     assert_int_equal(read_one(io, 0, 8, 99999), 0);
                     off_io_close(io);
@@ -756,6 +759,150 @@ static void opening_fails_cleanly(void **state)
                 assert_true(faults_clean() && n < 100);
             }
         }
+    faults_off();
+}
+
+/* A file that cannot be looked at is not read around the page cache; and what went through that is dropped. */
+static void what_the_page_cache_has_is_dropped(void **state)
+{
+    (void)state;
+    for (int n = 0; n <= 2; n++) {
+        struct off_io *io;
+        faults_at(FAULT_STAT, n, FAULT_ERROR, ENOSYS);          /* of the first file */
+        assert_int_equal(off_io_open(&io, &disk.files, &(struct off_io_options){ .kind = OFF_IO_PREAD }), 0);
+        assert_int_equal(read_one(io, 0, 8, 99999), 0);
+        assert_int_equal(faults.n_direct > 0, n == 0);
+        assert_int_equal(faults.calls[FAULT_FORGET], n > 0);
+        assert_int_equal(read_one(io, 1, 8, 99999), 0);
+        assert_int_equal(faults.calls[FAULT_FORGET], n > 0);
+        off_io_close(io);
+        assert_true(faults_clean());
+    }
+    faults_off();
+}
+
+/* How the kernel is asked, in place of the library's: from a call on it refuses. */
+static struct {
+    pthread_mutex_t lock;
+    long left;                                  /* calls until it refuses; 0: it does not */
+    int error;
+    bool lasts, struck;
+} refusal = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool is_refused(void)
+{
+    pthread_mutex_lock(&refusal.lock);
+    bool refused = refusal.left == 1;
+    refusal.struck |= refused;
+    if (refusal.left > 1 || (refused && !refusal.lasts))
+        refusal.left--;
+    pthread_mutex_unlock(&refusal.lock);
+    return refused;
+}
+
+static void refuse(long at, int error, bool lasts)
+{
+    pthread_mutex_lock(&refusal.lock);
+    refusal.left = at;
+    refusal.error = error;
+    refusal.lasts = lasts;
+    refusal.struck = false;
+    pthread_mutex_unlock(&refusal.lock);
+}
+
+static bool refuse_no_more(void)
+{
+    pthread_mutex_lock(&refusal.lock);
+    refusal.left = 0;
+    bool struck = refusal.struck;
+    pthread_mutex_unlock(&refusal.lock);
+    return struck;
+}
+
+
+int io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+                                     struct __kernel_timespec *wait, sigset_t *mask)
+{
+    static int (*ask)(struct io_uring *, struct io_uring_cqe **, unsigned, struct __kernel_timespec *, sigset_t *);
+    if (is_refused())
+        return refusal.error;
+    if (!ask)
+        *(void **)&ask = dlsym(RTLD_NEXT, "io_uring_submit_and_wait_timeout");
+    return ask(ring, cqe, n, wait, mask);
+}
+
+/* Reads a few files' parts over a ring that is refused from a call on; true: it was. */
+static bool read_refused(long at, int error, bool lasts, bool close_at_once)
+{
+    struct off_job job[12];
+    faults_reset();
+    random_state = 5;
+    struct off_io *io = open_kind(OFF_IO_URING);
+    if (!io)
+        skip();
+    refuse(at, error, lasts);
+    for (int i = 0; i < 12; i++) {
+        job[i] = random_job();
+        off_io_post(io, &job[i]);
+    }
+    for (int i = 0; i < 12 && !close_at_once; i++)
+        await(io, &job[i]);
+    bool struck = !close_at_once && refuse_no_more();
+    if (!close_at_once) {
+        assert_int_equal(read_one(io, 1, 8, 99999), 0);
+        assert_string_equal(off_io_name(io), struck && lasts ? "pread" : "io_uring");
+        assert_int_equal(faults.n_line, struck && lasts);
+    }
+    off_io_close(io);
+    refuse_no_more();
+    for (int i = 0; i < 12; i++) {
+        assert_true(is_right(&job[i]) || (close_at_once && job[i].status == KN_ECANCELLED));
+        free(job[i].to);
+    }
+    assert_true(faults.n_line <= 1 && (!faults.n_line || strstr(faults.line, strerror(-error))));
+    assert_true(faults_clean());
+    faults_off();
+    return struck;
+}
+
+/* Whatever was inside when it died, and though it dies while it is closed. */
+static void a_ring_that_dies_is_said_and_done_without(void **state)
+{
+    (void)state;
+    static const int errors[] = { -EBADF, -EPERM, -EINVAL, -EFAULT, -EIO };
+    static const int passing[] = { -EINTR, -EAGAIN, -EBUSY, -ENOMEM };
+    int n_struck = 0;
+    for (long at = 1; read_refused(at, errors[at % 5], true, false); at += 1 + at / 3)
+        n_struck++;
+    assert_true(n_struck >= 2);
+    for (long at = 1; at < 9; at++)
+        read_refused(at, errors[at % 5], true, true);
+    for (long at = 1; at < 9; at++)
+        read_refused(at, passing[at % 4], false, false);
+    assert_true(read_refused(2, -EAGAIN, true, false));         /* what does not pass after all */
+}
+
+/* Nor are there threads to be had, for a while. */
+static void a_ring_that_dies_without_memory_fails_what_it_reads(void **state)
+{
+    (void)state;
+    faults_reset();
+    struct off_io *io = open_kind(OFF_IO_URING);
+    if (!io)
+        skip();
+    assert_int_equal(read_one(io, 0, 8, 99999), 0);
+    faults.kind = FAULT_ALLOC;
+    faults.way = FAULT_LASTS;
+    faults.at = 1;
+    refuse(1, -EBADF, true);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read_one(io, 0, 8, 99999), KN_ENOMEM);
+    faults.way = FAULT_NONE;
+    assert_int_equal(read_one(io, 0, 8, 99999), 0);
+    assert_string_equal(off_io_name(io), "pread");
+    refuse_no_more();
+    off_io_close(io);
+    assert_true(faults_clean());
     faults_off();
 }
 
@@ -832,6 +979,9 @@ int main(void)
         cmocka_unit_test(a_file_cut_short_fails_what_it_lacks),
         cmocka_unit_test(files_without_names_and_directories),
         cmocka_unit_test(opening_fails_cleanly),
+        cmocka_unit_test(a_ring_that_dies_is_said_and_done_without),
+        cmocka_unit_test(a_ring_that_dies_without_memory_fails_what_it_reads),
+        cmocka_unit_test(what_the_page_cache_has_is_dropped),
     };
     return cmocka_run_group_tests(tests, make_disk, remove_disk);
 }

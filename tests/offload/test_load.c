@@ -149,7 +149,7 @@ static void free_set(struct set *s)
 
 static int load_by(struct set *s, struct kn_team *team, enum off_io_kind kind, struct off_progress *progress)
 {
-    struct off_files files = { 2, s->files.fd, s->files.name };
+    struct off_files files = { 2, s->files.fd, s->files.name, NULL };
     struct off_hands hands = { .ops = kn_ops(KN_ISA_COUNT - 1), .team = team };
     for (int i = 0; i < s->n; i++) {
         size_t bytes = off_scratch_bytes(&s->load[i].source);

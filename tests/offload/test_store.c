@@ -283,6 +283,100 @@ static void one_that_cannot_be_read_fails_alone(void **state)
     close_model(m);
 }
 
+/* The machine, but for one page of the file: whoever reads it waits for leave, and the first few fail then. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t page;
+    bool closed;
+    int n_fail, n_waiting;
+} gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static ssize_t gate_pread(int fd, void *buf, size_t bytes, int64_t at)
+{
+    bool fails = false;
+    pthread_mutex_lock(&gate.lock);
+    if (at == gate.page) {
+        gate.n_waiting++;
+        pthread_cond_broadcast(&gate.changed);
+        while (gate.closed)
+            pthread_cond_wait(&gate.changed, &gate.lock);
+        gate.n_waiting--;
+        fails = gate.n_fail > 0 && gate.n_fail--;
+    }
+    pthread_mutex_unlock(&gate.lock);
+    errno = EIO;
+    return fails ? -1 : kn_io_system.pread(fd, buf, bytes, at);
+}
+
+static void gate_open(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.closed = false;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static int wait_for_one(struct off_store *s, struct off_ticket *t, struct asker *a)
+{
+    assert_int_equal(off_wait(s, t, &a->hands, a->index, a->view, a->status), 1);
+    assert_true(a->status[0] || is_expert(a->m, t->expert[0], &a->view[0]));
+    return a->status[0];
+}
+
+/* A read that fails fails those who asked before it was begun: who asks while it is under way, or when it has
+ * failed and the others have not been told, has it read again, and the others with it; and what was read ahead
+ * and failed is as if it had not been. */
+static void who_asks_later_has_it_read_again(void **state)
+{
+    (void)state;
+    enum { ALONE, UNDER_WAY, FAILED, AHEAD };
+    struct model *m = open_model(1, 5, 30);
+    struct kn_io io = kn_io_system;
+    io.pread = gate_pread;
+    for (int when = ALONE; when <= AHEAD; when++) {
+        struct off_store *s;
+        struct off_ticket first, second;
+        int32_t two[] = { 2 };
+        uint8_t mark[2];
+        faults_listen();
+        kn_io_set(&io);
+        gate.page = -1;
+        assert_int_equal(open_store(&s, m, least(m)), 0);
+        struct asker *a = open_asker(s, m);
+        wait_until_filled(s);                   /* with 0 and 1 */
+        pthread_mutex_lock(&gate.lock);
+        gate.page = (int64_t)(m->expert[2].matrix[0].offset & ~(uint64_t)4095);
+        gate.closed = true;
+        gate.n_fail = 3;                        /* as often as one read tries */
+        pthread_mutex_unlock(&gate.lock);
+        off_fetch(s, two, mark, 1, when == AHEAD ? OFF_SOON : OFF_NOW, &first);
+        pthread_mutex_lock(&gate.lock);
+        while (gate.n_waiting == 0)
+            pthread_cond_wait(&gate.changed, &gate.lock);
+        pthread_mutex_unlock(&gate.lock);
+        if (when == UNDER_WAY)
+            off_fetch(s, two, mark + 1, 1, OFF_NOW, &second);
+        gate_open();
+        wait_until_quiet(s, m->n_expert);
+        assert_true(faults.n_line == 1 && strstr(faults.line, m->name));
+        if (when == FAILED || when == AHEAD)
+            off_fetch(s, two, mark + 1, 1, OFF_NOW, &second);
+        if (when != AHEAD)
+            assert_int_equal(wait_for_one(s, &first, a), when == ALONE ? KN_EIO : 0);
+        if (when != ALONE) {
+            assert_int_equal(wait_for_one(s, &second, a), 0);
+            off_release(s, &second);
+        }
+        off_release(s, &first);
+        close_asker(a);
+        off_store_close(s);
+    }
+    kn_io_set(NULL);
+    faults_listen_off();
+    close_model(m);
+}
+
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;
@@ -416,6 +510,7 @@ int main(void)
         cmocka_unit_test(what_is_read_ahead_is_counted),
         cmocka_unit_test(what_is_read_early_is_of_use_or_ends),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
+        cmocka_unit_test(who_asks_later_has_it_read_again),
         cmocka_unit_test(whatever_fails_nothing_is_left),
         cmocka_unit_test(what_others_read_ahead_is_taken_over),
         cmocka_unit_test(threads_ask_at_once),

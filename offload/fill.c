@@ -1,0 +1,82 @@
+/* Filling: while slots are empty a thread of its own asks for the likeliest experts, behind all else. */
+#include "offload/store.h"
+
+#include <stdlib.h>
+
+#define N_FILL 4                                /* experts that the filler asks for at a time */
+
+struct rank { float share; int in_group; int32_t expert; };
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct rank *x = a, *y = b;
+    if (x->share != y->share)
+        return x->share > y->share ? -1 : 1;
+    if (x->in_group != y->in_group)
+        return x->in_group < y->in_group ? -1 : 1;
+    return (x->expert > y->expert) - (x->expert < y->expert);
+}
+
+/* The likeliest first; among equals the groups take turns, so that all get their part of few slots. */
+int off_fill_order(struct off_store *s)
+{
+    struct rank *rank = kn_calloc((size_t)s->n_expert, sizeof *rank);
+    if (!rank)
+        return kn_fail(KN_ENOMEM, "no memory to rank %d experts", s->n_expert);
+    for (int32_t e = 0, first = 0; e < s->n_expert; e++) {
+        if (s->expert[e].group != s->expert[first].group)
+            first = e;
+        rank[e] = (struct rank){ off_policy_share(s->policy, e), e - first, e };
+    }
+    qsort(rank, (size_t)s->n_expert, sizeof *rank, by_rank);
+    for (int i = 0; i < s->n_expert; i++)
+        s->fill[i] = rank[i].expert;
+    kn_free(rank);
+    return 0;
+}
+
+static struct off_slot *find_empty(struct off_store *s, int pool)
+{
+    const struct off_pool *p = &s->pool[pool];
+    for (int i = p->slot0; i < p->slot0 + p->n_slot; i++)
+        if (s->slot[i].state == SLOT_EMPTY)
+            return &s->slot[i];
+    return NULL;
+}
+
+/* Keeps a few experts on their way into empty slots.  Returns how many; 0: there is nothing left to do. */
+static int fill_slots(struct off_store *s, int *next)
+{
+    int n_under_way = 0;
+    for (int i = 0; i < s->n_listed; i++) {
+        off_slot_settle(s, &s->slot[i]);
+        n_under_way += s->slot[i].state == SLOT_READING && s->slot[i].urgency == OFF_IDLE;
+    }
+    for (; s->n_empty > 0 && n_under_way < N_FILL && *next < s->n_expert; ++*next) {
+        int32_t e = s->fill[*next];
+        struct off_slot *slot = s->slot_of[e] < 0 ? find_empty(s, s->pool_of[e]) : NULL;
+        if (slot) {
+            off_slot_read(s, slot, e, OFF_IDLE);
+            n_under_way++;
+        }
+    }
+    return n_under_way;
+}
+
+void *off_fill_main(void *arg)
+{
+    struct off_store *s = arg;
+    int next = 0;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        uint64_t seen = off_io_events(s->io);
+        if (fill_slots(s, &next) == 0)
+            break;
+        pthread_mutex_unlock(&s->lock);
+        off_io_wait(s->io, seen);
+        pthread_mutex_lock(&s->lock);
+    }
+    s->filled = true;
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}

@@ -1,0 +1,120 @@
+/* Sizes: how many slots there are for how many bytes.
+ *
+ * Every pool gets two, and of what is left a share of its experts that is the same for all. */
+#include "offload/store.h"
+
+#include <string.h>
+
+#define LEAST_SLOT 2
+
+/* Sizes of slots, ascending; past OFF_SLOT_SIZES of them the largest grows. */
+static void add_size(size_t *size, int *n, size_t bytes)
+{
+    int at = 0;
+    while (at < *n && size[at] < bytes)
+        at++;
+    if (at < *n && size[at] == bytes)
+        return;
+    if (*n == OFF_SLOT_SIZES) {
+        if (at == OFF_SLOT_SIZES)
+            size[OFF_SLOT_SIZES - 1] = bytes;
+        return;
+    }
+    memmove(&size[at + 1], &size[at], (size_t)(*n - at) * sizeof *size);
+    size[at] = bytes;
+    ++*n;
+}
+
+int off_share_pools(const struct off_expert *expert, int n_expert, int n_node, struct off_pool *pool,
+                    uint8_t *pool_of)
+{
+    size_t size[OFF_SLOT_SIZES];
+    int n = 0;
+    for (int e = 0; e < n_expert; e++)
+        add_size(size, &n, off_slot_bytes(&expert[e]));
+    for (int i = 0; i < n * n_node; i++)
+        pool[i] = (struct off_pool){ .slot_bytes = size[i / n_node], .node = i % n_node };
+    for (int e = 0, first = 0; e < n_expert; e++) {
+        int at = 0;
+        while (size[at] < off_slot_bytes(&expert[e]))
+            at++;
+        if (expert[e].group != expert[first].group)
+            first = e;
+        at = at * n_node + (e - first) % n_node;
+        pool[at].n_expert++;
+        pool[at].experts_bytes += pool[at].slot_bytes;
+        if (pool_of)
+            pool_of[e] = (uint8_t)at;
+    }
+    return n * n_node;
+}
+
+static size_t least_bytes(const struct off_pool *pool, int n)
+{
+    size_t bytes = 0;
+    while (n-- > 0)
+        bytes += (size_t)kn_min(LEAST_SLOT, pool[n].n_expert) * pool[n].slot_bytes;
+    return bytes;
+}
+
+size_t off_store_bytes(const struct off_expert *expert, int n_expert)
+{
+    struct off_pool pool[OFF_SLOT_SIZES];       /* however many nodes there are */
+    size_t bytes = 0;
+    for (int i = off_share_pools(expert, n_expert, 1, pool, NULL); i-- > 0; )
+        bytes += pool[i].experts_bytes;
+    return bytes;
+}
+
+size_t off_store_least(const struct off_expert *expert, int n_expert)
+{
+    struct off_pool pool[OFF_MAX_POOL];
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    return least_bytes(pool, off_share_pools(expert, n_expert, machine.n_node, pool, NULL));
+}
+
+/* Two slots for every pool, and of what is left a share that is the same for all. */
+static double share_of(const struct off_store *s, size_t bytes)
+{
+    size_t least = least_bytes(s->pool, s->n_pool), all = off_store_bytes(s->expert, s->n_expert);
+    return bytes >= all ? 1 : (double)(bytes - least) / (double)(all - least);
+}
+
+static int slots_of(const struct off_pool *p, double share)
+{
+    int first = kn_min(LEAST_SLOT, p->n_expert);
+    return first + (int)(share * (p->n_expert - first));
+}
+
+void off_share_slots(struct off_store *s, size_t bytes, size_t later)
+{
+    double now = share_of(s, bytes), most = share_of(s, later > SIZE_MAX - bytes ? SIZE_MAX : bytes + later);
+    for (int i = 0; i < s->n_pool; i++) {
+        struct off_pool *p = &s->pool[i];
+        p->slot0 = s->n_listed;
+        p->n_slot = slots_of(p, now);
+        p->n_listed = slots_of(p, most);
+        s->n_slot += p->n_slot;
+        s->n_listed += p->n_listed;
+    }
+    s->n_empty = s->n_slot;
+    s->bytes = bytes;
+}
+
+/* Slots behind a pool's last become empty ones; who misses an expert takes those first. */
+void off_store_grow(struct off_store *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    s->bytes = bytes > SIZE_MAX - s->bytes ? SIZE_MAX : s->bytes + bytes;
+    double share = share_of(s, s->bytes);
+    for (int i = 0; i < s->n_pool; i++) {
+        struct off_pool *p = &s->pool[i];
+        int more = kn_min(p->n_listed, slots_of(p, share)) - p->n_slot;
+        p->n_slot += more;
+        s->n_slot += more;
+        s->n_empty += more;
+    }
+    pthread_mutex_unlock(&s->lock);
+    off_io_nudge(s->io);
+}

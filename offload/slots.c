@@ -1,0 +1,244 @@
+/* Slots: what is in one, how it gets there, and which one makes room. */
+#include "offload/store.h"
+
+#include <string.h>
+
+static bool is_packed(const struct off_store *s, int32_t e) { return s->extent[e].bytes > 0; }
+
+size_t off_slot_bytes_read(const struct off_store *s, int32_t e)
+{
+    return is_packed(s, e) ? s->extent[e].bytes : off_expert_bytes(&s->expert[e]);
+}
+
+void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view)
+{
+    uint8_t *place = slot->place;
+    *view = (struct off_view){ .tier = OFF_HOST, .node = s->pool[s->pool_of[slot->expert]].node };
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        const struct off_source *m = &s->expert[slot->expert].matrix[i];
+        if (!m->n_out)
+            continue;
+        view->matrix[i] = (struct kn_mat){ m->format, m->n_out, m->n_in,
+                                           slot->packed ? place : off_place_panels(m, place) };
+        place += slot->packed ? off_panel_bytes(m) : off_place_bytes(m);
+    }
+}
+
+static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urgency urgency)
+{
+    const struct off_extent *x = &s->extent[slot->expert];
+    uint8_t *place = slot->place;
+    slot->state = SLOT_READING;
+    slot->joined = false;
+    slot->packed = is_packed(s, slot->expert);
+    memset(slot->job, 0, sizeof slot->job);
+    if (slot->packed)
+        slot->job[0] = (struct off_job){ .file = s->n_file, .offset = x->offset, .bytes = x->bytes, .to = place };
+    for (int i = 0; i < OFF_MATRICES && !slot->packed; i++) {
+        const struct off_source *m = &s->expert[slot->expert].matrix[i];
+        slot->job[i] = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
+                                         .to = place };
+        place += off_place_bytes(m);
+    }
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        slot->job[i].urgency = urgency;
+        if (slot->job[i].bytes)
+            off_io_post(s->io, &slot->job[i]);
+    }
+    s->stats.reads++;
+    s->stats.read_bytes += off_slot_bytes_read(s, slot->expert);
+}
+
+/* What the pack file has of this one is of no use: the model's own file has it too. */
+void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
+{
+    if (!s->said_damaged)
+        kn_say(KN_LOG_WARN, "%s is damaged, at expert %d for one: what is damaged is read from the model's own "
+               "file; spillway pack writes it anew", s->pack_path, (int)slot->expert);
+    s->said_damaged = true;
+    s->extent[slot->expert].bytes = 0;
+    s->stats.n_packed--;
+    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+}
+
+/* What the second copy has of it is damaged. */
+void off_slot_read_first(struct off_store *s, struct off_slot *slot)
+{
+    off_mirror_drop(s->mirror, s->n_file, "an expert in it is damaged");
+    post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
+}
+
+static void empty_slot(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->ahead)
+        s->stats.wasted_bytes += off_slot_bytes_read(s, slot->expert);
+    if (slot->ahead && slot->urgency == OFF_EARLY)
+        s->stats.early_wasted_bytes += off_slot_bytes_read(s, slot->expert);
+    s->slot_of[slot->expert] = -1;
+    slot->expert = -1;
+    slot->state = SLOT_EMPTY;
+    slot->ahead = false;
+    s->n_empty++;
+}
+
+/* A slot that has been read is raw, or ready if nothing is left to do; or bad, if somebody has to be told. */
+void off_slot_settle(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->state != SLOT_READING)
+        return;
+    int status = 0;
+    for (int i = 0; i < OFF_MATRICES; i++) {
+        if (!slot->job[i].bytes)
+            continue;
+        if (atomic_load_explicit(&slot->job[i].state, memory_order_acquire) != OFF_JOB_DONE)
+            return;
+        if (slot->job[i].status)
+            status = slot->job[i].status;
+    }
+    slot->status = status;
+    if (!status)
+        slot->state = slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
+    else if (slot->packed)
+        off_slot_read_unpacked(s, slot);
+    else if (slot->joined)
+        post_reads(s, slot, OFF_NOW);
+    else if (slot->n_hold)
+        slot->state = SLOT_BAD;
+    else
+        empty_slot(s, slot);
+}
+
+bool off_slot_late(const struct off_slot *slot)
+{
+    bool late = false;
+    for (int i = 0; i < OFF_MATRICES; i++)
+        late |= slot->state == SLOT_READING && slot->job[i].bytes && atomic_load(&slot->job[i].late);
+    return late;
+}
+
+void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency)
+{
+    if (slot->expert >= 0)
+        empty_slot(s, slot);
+    slot->expert = expert;
+    slot->urgency = urgency;
+    slot->ahead = urgency == OFF_SOON || urgency == OFF_EARLY;
+    s->slot_of[expert] = (int32_t)(slot - s->slot);
+    s->n_empty--;
+    post_reads(s, slot, urgency);
+    s->stats.soon_reads += slot->ahead;
+    s->stats.early_bytes += urgency == OFF_EARLY ? off_slot_bytes_read(s, expert) : 0;
+}
+
+void off_slot_drop(struct off_store *s, struct off_slot *slot)
+{
+    kn_assert(slot->n_hold > 0);
+    if (--slot->n_hold == 0 && slot->state == SLOT_BAD)
+        empty_slot(s, slot);
+}
+
+/* Takes back what has not been begun.  The last matrix first: jobs of one rank begin in order, so when
+ * the last has begun they all have. */
+void off_slot_cancel(struct off_store *s, struct off_slot *slot)
+{
+    int i = OFF_MATRICES;
+    while (i-- > 0)
+        if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
+            break;
+    if (i < 0) {
+        kn_assert(slot->n_hold == 0);
+        s->stats.reads--;
+        s->stats.read_bytes -= off_slot_bytes_read(s, slot->expert);
+        s->stats.soon_reads--;
+        s->stats.early_bytes -= slot->urgency == OFF_EARLY ? off_slot_bytes_read(s, slot->expert) : 0;
+        slot->ahead = false;
+        empty_slot(s, slot);
+        return;
+    }
+    while (++i < OFF_MATRICES)
+        if (slot->job[i].bytes)
+            off_io_post(s->io, &slot->job[i]);
+}
+
+/* Its matrices are begun in order, the first first. */
+bool off_slot_begun(const struct off_slot *slot)
+{
+    return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;
+}
+
+/* What was read EARLY is asked for.  If it was not even begun it was not early. */
+static void count_early(struct off_store *s, const struct off_slot *slot)
+{
+    if (slot->state == SLOT_READING && !off_slot_begun(slot))
+        s->stats.early_bytes -= off_slot_bytes_read(s, slot->expert);
+    else
+        s->stats.early_used_bytes += off_slot_bytes_read(s, slot->expert);
+}
+
+/* Somebody needs it now: what was being read ahead of need is so no longer, and nobody else may drop it. */
+void off_slot_hold(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->ahead && slot->urgency == OFF_EARLY)
+        count_early(s, slot);
+    for (int i = 0; slot->state == SLOT_READING && i < OFF_MATRICES; i++)
+        if (slot->job[i].bytes)
+            off_io_raise(s->io, &slot->job[i]);
+    s->stats.soon_hits += slot->ahead;
+    slot->ahead = false;
+    slot->n_hold++;
+}
+
+void off_slot_join(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->state == SLOT_BAD)
+        post_reads(s, slot, OFF_NOW);
+    else
+        slot->joined = slot->state == SLOT_READING;
+    off_slot_hold(s, slot);
+}
+
+/* ---- making room --------------------------------------------------------------------------------- */
+
+static void sift(struct off_victim *heap, int n, int at)
+{
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1].wait < heap[child].wait)
+            child++;
+        if (heap[at].wait <= heap[child].wait)
+            return;
+        struct off_victim t = heap[at];
+        heap[at] = heap[child];
+        heap[child] = t;
+    }
+}
+
+int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least)
+{
+    struct off_victim *heap = s->victim;        /* the least of those found so far on top */
+    int found = 0;
+    for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
+        struct off_slot *slot = &s->slot[i];
+        float wait;
+        off_slot_settle(s, slot);
+        if (slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED)
+            continue;
+        if (slot->state == SLOT_EMPTY)
+            wait = 1e30f;
+        else if (s->spared[slot->expert])
+            wait = 0;
+        else
+            wait = off_policy_wait(s->policy, slot->expert);
+        if (wait < least || (found == n && wait <= heap[0].wait))
+            continue;
+        if (found < n) {
+            int at = found++;
+            for (; at > 0 && heap[(at - 1) / 2].wait > wait; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+            heap[at] = (struct off_victim){ wait, i };
+        } else {
+            heap[0] = (struct off_victim){ wait, i };
+            sift(heap, found, 0);
+        }
+    }
+    return found;
+}

@@ -1,0 +1,235 @@
+/* Tickets: who asks for what, who waits for it, and what is handed out. */
+#include "offload/store.h"
+
+#include <math.h>
+
+#define EVEN       2                            /* what is expected comes once in so many times, or more often */
+#define EARLY_FREE 16                           /* experts read EARLY that need not have been of use, */
+#define EARLY_PART 16                           /* and one part in so many of all that is read */
+
+enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
+
+static void place(struct off_store *s, struct off_ticket *t, int i)
+{
+    t->n_missing--;
+    t->mark[i] = MARK_BACK;
+    if (t->urgency == OFF_NOW) {
+        off_slot_hold(s, &s->slot[s->slot_of[t->expert[i]]]);
+        t->mark[i] = MARK_HELD;
+    }
+}
+
+/* Slots for the ticket's missing experts, as far as there are any. */
+static void place_missing(struct off_store *s, struct off_ticket *t, float least)
+{
+    for (int i = 0; t->n_missing && i < t->n; i++)      /* another ticket may have brought one meanwhile */
+        if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
+            place(s, t, i);
+    for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
+        int want = 0;
+        for (int i = 0; i < t->n; i++)
+            want += t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool;
+        int n = want ? off_slot_victims(s, &s->pool[pool], want, least) : 0;
+        for (int i = 0; i < t->n && n > 0; i++)
+            if (t->mark[i] == MARK_MISSING && s->pool_of[t->expert[i]] == pool) {
+                off_slot_read(s, &s->slot[s->victim[--n].slot], t->expert[i], t->urgency);
+                place(s, t, i);
+            }
+    }
+}
+
+/* ---- fetch, wait, release --------------------------------------------------------------------------- */
+
+/* For how many turns a slot must be of no use to anybody else.  What is only expected must not displace what is
+ * needed before it, nor what is as likely; and what was read EARLY and has been of no use is never more than what
+ * has, and a small part of all that is read. */
+static float least_wait(const struct off_store *s, int32_t expert, enum off_urgency urgency)
+{
+    const struct off_stats *t = &s->stats;
+    uint64_t free = t->read_bytes / EARLY_PART + EARLY_FREE * off_slot_bytes_read(s, expert);
+    if (urgency == OFF_NOW)
+        return -1;
+    if (urgency == OFF_EARLY && t->early_bytes > 2 * t->early_used_bytes + free)
+        return HUGE_VALF;
+    return EVEN * (float)off_policy_ahead(s->policy, expert);
+}
+
+void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
+               struct off_ticket *out)
+{
+    *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
+    pthread_mutex_lock(&s->lock);
+    if (urgency == OFF_NOW)
+        off_policy_use(s->policy, expert, n);
+    if (urgency == OFF_NOW && s->trace)
+        off_trace_add(s->trace, expert, n);
+    for (int i = 0; i < n; i++) {
+        kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
+        int32_t slot = s->slot_of[expert[i]];
+        if (urgency != OFF_NOW)
+            s->spared[expert[i]]++;
+        if (slot >= 0)
+            off_slot_settle(s, &s->slot[slot]);
+        if (s->slot_of[expert[i]] < 0) {        /* nor is it there any more if its read has failed */
+            mark[i] = MARK_MISSING;
+            out->n_missing++;
+            s->stats.misses += urgency == OFF_NOW;
+        } else if (urgency == OFF_NOW) {
+            off_slot_join(s, &s->slot[slot]);
+            *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += 1;
+            mark[i] = MARK_HELD;
+        } else {
+            mark[i] = MARK_BACK;
+        }
+    }
+    if (n)
+        place_missing(s, out, least_wait(s, expert[0], urgency));
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void take_back(struct off_store *s, struct off_ticket *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->mark[i] == MARK_GIVEN) {
+            off_slot_drop(s, &s->slot[s->slot_of[t->expert[i]]]);
+            t->mark[i] = MARK_BACK;
+        }
+    if (s->n_starved)
+        off_io_nudge(s->io);
+}
+
+/* Hands out all that is ready or has failed. */
+static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        struct off_slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
+        if (!slot)
+            continue;
+        off_slot_settle(s, slot);
+        bool late = off_slot_late(slot);
+        if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
+            continue;
+        status[n] = late ? KN_EIO : slot->state == SLOT_BAD ? slot->status : 0;
+        if (status[n]) {                        /* nothing to use: it is back at once */
+            view[n] = (struct off_view){ 0 };
+            t->mark[i] = MARK_BACK;
+            off_slot_drop(s, slot);
+        } else {
+            off_slot_view(s, slot, &view[n]);
+            t->mark[i] = MARK_GIVEN;
+        }
+        index[n++] = i;
+        t->n_given++;
+    }
+    return n;
+}
+
+/* What has landed for this ticket is this caller's to interleave or verify, node by node; cut: of their
+ * matrices. */
+static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
+{
+    int n = 0;
+    for (int node = 0; node <= KN_NODES; node++) {
+        cut[node] = n * OFF_MATRICES;
+        for (int i = 0; node < s->machine.n_node && i < t->n; i++) {
+            struct off_slot *slot = t->mark[i] == MARK_HELD ? &s->slot[s->slot_of[t->expert[i]]] : NULL;
+            if (slot && slot->state == SLOT_RAW && s->pool[s->pool_of[t->expert[i]]].node == node) {
+                slot->state = SLOT_CLAIMED;
+                index[n++] = i;
+            }
+        }
+    }
+    return n;
+}
+
+struct claimed {
+    struct off_store *s;
+    const struct off_ticket *ticket;
+    const int32_t *index;
+    const struct off_hands *hands;
+};
+
+static void claimed_item(void *arg, int item, int thread)
+{
+    const struct claimed *j = arg;
+    int32_t e = j->ticket->expert[j->index[item / OFF_MATRICES]];
+    int matrix = item % OFF_MATRICES;
+    struct off_slot *slot = &j->s->slot[j->s->slot_of[e]];
+    const struct off_source *m = &j->s->expert[e].matrix[matrix];
+    struct off_view view;
+    slot->check[matrix] = 0;
+    if (m->n_out && slot->packed) {
+        off_slot_view(j->s, slot, &view);
+        slot->check[matrix] = off_check(view.matrix[matrix].data, kn_mat_bytes(m->format, m->n_out, m->n_in));
+    } else if (m->n_out)
+        off_interleave(j->hands->ops, m, slot->job[matrix].to,
+                       j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
+}
+
+/* It is as it must be, or is read again. */
+static void end_claim(struct off_store *s, struct off_slot *slot)
+{
+    bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;
+    s->verified[slot->expert] |= good && slot->packed;
+    if (good)
+        slot->state = SLOT_READY;
+    else if (slot->job[0].mirrored)
+        off_slot_read_first(s, slot);
+    else
+        off_slot_read_unpacked(s, slot);
+}
+
+int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *hands, int32_t *index,
+             struct off_view *view, int *status)
+{
+    int n = 0, cut[KN_NODES + 1];
+    kn_assert(t->urgency == OFF_NOW && hands->scratch_bytes >= s->scratch_bytes);
+    pthread_mutex_lock(&s->lock);
+    take_back(s, t);
+    while (t->n_given < t->n) {
+        uint64_t seen = off_io_events(s->io);
+        place_missing(s, t, -1);
+        if ((n = give(s, t, index, view, status)) > 0)
+            break;
+        int n_claimed = claim(s, t, index, cut);
+        bool starved = !n_claimed && t->n_missing;
+        s->n_starved += starved;
+        pthread_mutex_unlock(&s->lock);
+        uint64_t began = kn_now_ns();
+        if (n_claimed) {
+            struct claimed job = { s, t, index, hands };
+            kn_parallel_on(hands->team, cut, claimed_item, &job);
+        } else {
+            off_io_wait(s->io, seen);
+        }
+        uint64_t ns = kn_now_ns() - began;
+        pthread_mutex_lock(&s->lock);
+        s->n_starved -= starved;
+        *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
+        for (int i = 0; i < n_claimed; i++)
+            end_claim(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
+        if (n_claimed)                          /* others may be waiting for it */
+            off_io_nudge(s->io);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void off_release(struct off_store *s, struct off_ticket *t)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < t->n; i++) {
+        int32_t e = t->expert[i], at = s->slot_of[e];
+        if (t->mark[i] == MARK_HELD)            /* given up: nobody will ask for it */
+            t->mark[i] = MARK_GIVEN;
+        if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
+            continue;
+        off_slot_settle(s, &s->slot[at]);
+        if (s->slot[at].state == SLOT_READING)
+            off_slot_cancel(s, &s->slot[at]);
+    }
+    take_back(s, t);
+    pthread_mutex_unlock(&s->lock);
+    *t = (struct off_ticket){ 0 };
+}
