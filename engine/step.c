@@ -185,7 +185,8 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
     return event;
 }
 
-/* Tokens of a walk, until one ends the text.  A node counts as kept when its key and value hold. */
+/* Tokens of a walk, until one ends the text.  A node counts as kept when its key and value hold; the last token's, if the
+ * text goes on, come again: where no choice could be made of its row, one is still due. */
 static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event *event)
 {
     const struct spec_verify *v = &s->seat->verify;
@@ -195,7 +196,8 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
         event[n_new] = commit_token(e, s, n_new);
         finish = event[n_new++].finish;
     }
-    while (n_kept < kn_min(n_new, v->n_path) && !e->result.status[s->first_row + s->n_row + v->path[n_kept]])
+    int most = kn_min(n_new - (finish == ENG_RUNNING), v->n_path);
+    while (n_kept < most && !e->result.status[s->first_row + s->n_row + v->path[n_kept]])
         n_kept++;
     keep_path(e, s, n_kept);
     s->n_kv += n_kept;

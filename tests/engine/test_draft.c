@@ -53,6 +53,45 @@ static void what_is_right_saves_passes(void **state)
     assert_true(passes[0] == (uint64_t)asked[0].n_said && passes[1] * 3 < passes[0] * 2);
 }
 
+/* The grammar wants two letters, the bias forbids the second: once the first is said, drafted or not, the text fails. */
+static void a_draft_that_leads_nowhere_ends_its_text(void **state)
+{
+    (void)state;
+    static struct spec_bias bias[ENG_REQUEST_BIAS];
+    struct gr_builder *b;
+    struct gr_grammar *two;
+    assert_int_equal(gr_builder_open(&b), 0);
+    assert_int_equal(gr_compile(&two, b, gr_literal(b, "ab", 2, GR_END)), 0);
+    gr_builder_close(b);
+    for (int gamma = 0; gamma <= 4; gamma += 2) {
+        struct eng_options o = { .n_parallel = 2, .n_chunk = 64, .gamma = gamma, .n_draft = 1 };
+        assert_int_equal(eng_draft_parse(&o.draft[0], "oracle:1"), 0);
+        struct eng_engine *e = open_engine_with(o, 0);
+        struct eng_session *s;
+        struct eng_ids ids = { 0 };
+        assert_int_equal(eng_tokenize(e->vocab, "aaaa", 4, 0, &ids), 0);
+        assert_int_equal(ids.n, 4);
+        struct eng_request r = request(ids.id, 1, 20, 1);
+        r.grammar = two;
+        r.sampling.bias = bias;
+        for (int i = 0; i < n_vocab; i++)
+            if (i != ids.id[0])
+                bias[r.sampling.n_bias++] = (struct spec_bias){ i, -__builtin_inff() };
+        faults_listen();
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &r), 0);
+        eng_session_tell(s, ids.id, (int)ids.n);
+        assert_int_equal(eng_step(e, event), 1);
+        assert_int_equal(event[0].token, ids.id[0]);
+        assert_int_equal(eng_step(e, event), 1);
+        assert_true(event[0].finish == ENG_FAILED && event[0].token == ENG_NO_TOKEN);
+        faults_listen_off();
+        eng_ids_free(&ids);
+        close_engine(e);
+    }
+    gr_close(two);
+}
+
 static void a_drafter_that_fails_is_left_alone(void **state)
 {
     (void)state;
@@ -260,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_change_nothing),
         cmocka_unit_test(what_is_right_saves_passes),
+        cmocka_unit_test(a_draft_that_leads_nowhere_ends_its_text),
         cmocka_unit_test(a_drafter_that_fails_is_left_alone),
         cmocka_unit_test(models_draft),
         cmocka_unit_test(texts_draft),
