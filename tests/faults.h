@@ -10,7 +10,8 @@
  * of them, so counters are atomic and the log has a lock; which call is the n-th may depend on
  * threads, what comes of it may not.  O_DIRECT is taken off a descriptor and its rules are kept
  * here instead (aligned buffer, offset and length, or EINVAL), so that the direct path runs on
- * every file system and can be refused on all. */
+ * every file system and can be refused on all.  What a reset leaves: faults.in_pieces, a machine
+ * that never reads or writes much at once, and faults.most. */
 #ifndef TESTS_FAULTS_H
 #define TESTS_FAULTS_H
 
@@ -52,10 +53,12 @@ static struct {
     atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; direct reads that gave bytes */
     atomic_bool struck;                     /* the fault has happened */
     atomic_bool is_direct[FAULTS_FD];
+    bool in_pieces;
     pthread_mutex_t lock;
-    char line[1024];                        /* the first line said, and how many there were */
+    enum kn_level most;                     /* lines above it are not heard */
+    char line[1024], last[1024];            /* the first line said and the last, and how many there were */
     int n_line;
-} faults = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} faults = { .lock = PTHREAD_MUTEX_INITIALIZER, .most = KN_LOG_WARN };
 
 static inline enum fault_way faults_count(enum fault_kind kind)
 {
@@ -168,12 +171,13 @@ static inline ssize_t faults_pread(int fd, void *buf, size_t bytes, int64_t at)
         return -1;
     }
     return direct ? faults_pread_direct(fd, buf, bytes, at)
-                  : kn_io_system.pread(fd, buf, bytes, at);
+                  : kn_io_system.pread(fd, buf, faults.in_pieces && bytes > 4092 ? bytes - bytes / 3 : bytes, at);
 }
 
 static inline ssize_t faults_pwrite(int fd, const void *buf, size_t bytes, int64_t at)
 {
-    return faults_count(FAULT_WRITE) ? -1 : kn_io_system.pwrite(fd, buf, bytes, at);
+    size_t n = faults.in_pieces && bytes > 1 ? bytes - bytes / 3 : bytes;
+    return faults_count(FAULT_WRITE) ? -1 : kn_io_system.pwrite(fd, buf, n, at);
 }
 
 static inline int faults_sync(int fd)
@@ -193,11 +197,12 @@ static inline int faults_rename(const char *from, const char *to)
 
 static inline void faults_line(enum kn_level level, const char *line)
 {
-    if (level > KN_LOG_WARN)
+    if (level > faults.most)
         return;
     pthread_mutex_lock(&faults.lock);
     if (faults.n_line++ == 0)
         snprintf(faults.line, sizeof faults.line, "%s", line);
+    snprintf(faults.last, sizeof faults.last, "%s", line);
     pthread_mutex_unlock(&faults.lock);
 }
 

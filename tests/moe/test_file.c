@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/moe/gguf_bytes.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -15,7 +15,7 @@
 
 static int setup(void **state)
 {
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     return folder_make(state);
 }
 
@@ -24,14 +24,14 @@ static int setup(void **state)
 static void assert_refused(const char *what, const char *name, int code, const char *says)
 {
     struct moe_file *f = (void *)0x1;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     int got = moe_file_open(&f, name);
-    if (got != code || seam.n_line != 1 || f != (void *)0x1)
-        fail_msg("%s: got %d in %d lines (%s), want %d", what, got, seam.n_line, seam.line, code);
-    bool kind_said = code == KN_EINVAL || strstr(seam.line, kn_error_text(code));
-    if (!strstr(seam.line, name) || !strstr(seam.line, says) || !kind_said)
-        fail_msg("%s: '%s' lacks file, '%s' or '%s'", what, seam.line, says, kn_error_text(code));
-    assert_true(seam_is_clean());
+    if (got != code || faults.n_line != 1 || f != (void *)0x1)
+        fail_msg("%s: got %d in %d lines (%s), want %d", what, got, faults.n_line, faults.line, code);
+    bool kind_said = code == KN_EINVAL || strstr(faults.line, kn_error_text(code));
+    if (!strstr(faults.line, name) || !strstr(faults.line, says) || !kind_said)
+        fail_msg("%s: '%s' lacks file, '%s' or '%s'", what, faults.line, says, kn_error_text(code));
+    assert_true(faults_clean());
 }
 
 /* ---- a file that is right -------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void a_good_file_is_read(void **state)
         assert_null(moe_file_find_tensor(f, "c.weight"));
         moe_file_close(f);
         gguf_free(&g);
-        assert_true(seam_is_clean());
+        assert_true(faults_clean());
     }
 }
 
@@ -125,10 +125,10 @@ static void scalars_are_checked(void **state)
     assert_int_equal(moe_file_float(f, "absent", &x), 0);
     assert_int_equal(moe_file_bool(f, "absent", &yes), 0);
     assert_int_equal(moe_file_string(f, "absent", &s), 0);
-    assert_int_equal(seam.n_line, 0);
+    assert_int_equal(faults.n_line, 0);
 
     assert_int_equal(moe_file_int(f, "i8", 0, 9, &i), KN_ECORRUPT);
-    assert_non_null(strstr(seam.line, "model.gguf: file is corrupt: metadata 'i8': -1 is not"));
+    assert_non_null(strstr(faults.line, "model.gguf: file is corrupt: metadata 'i8': -1 is not"));
     assert_int_equal(moe_file_int(f, "u64", 0, INT64_MAX - 1, &i), KN_ECORRUPT);
     assert_int_equal(moe_file_int(f, "u64", -9, 9, &i), KN_ECORRUPT);   /* 2^64 - 1 is not -1 */
     assert_int_equal(moe_file_int(f, "f", 0, 9, &i), KN_ECORRUPT);
@@ -137,7 +137,7 @@ static void scalars_are_checked(void **state)
     assert_int_equal(moe_file_float(f, "i8", &x), KN_ECORRUPT);
     assert_int_equal(moe_file_bool(f, "i8", &yes), KN_ECORRUPT);
     assert_int_equal(moe_file_string(f, "tokens", &s), KN_ECORRUPT);
-    assert_int_equal(seam.n_line, 9);
+    assert_int_equal(faults.n_line, 9);
     assert_true(i == 77 && x == 77 && !yes && !s.data);
     moe_file_close(f);
     gguf_free(&g);
@@ -162,10 +162,10 @@ static void large_headers_take_few_reads(void **state)
     }
     gguf_data(&g, 5000 * 32);
     gguf_save(&g, path);
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_file_open(&f, path), 0);
     /* The seam cuts each read into about twelve. */
-    assert_in_range(seam.n_read, 1, 12 * (g.n / (1 << 20) + 2));
+    assert_in_range(faults.calls[FAULT_READ], 1, 12 * (g.n / (1 << 20) + 2));
     const struct moe_string *tokens = moe_file_find(f, "tokens")->data;
     for (int i = 0; i < 150000; i += 7) {
         snprintf(text, sizeof text, "token number %d", i);
@@ -262,8 +262,9 @@ static void headers_that_are_no_gguf(void **state)
     assert_refused("empty", path, KN_ESHORT, "header");
 
     struct moe_file *f;
+    faults_reset();
     assert_int_equal(moe_file_open(&f, folder), KN_ENOENT);
-    assert_non_null(strstr(seam.line, "no config.json"));
+    assert_non_null(strstr(faults.line, "no config.json"));
     snprintf(path, sizeof path, "%s/absent.gguf", folder);
     assert_int_equal(moe_file_open(&f, path), KN_ENOENT);
     snprintf(path, sizeof path, "%s/model.gguf", folder);
@@ -451,12 +452,12 @@ static void damaged_bytes_do_no_harm(void **state)
             g.data[i] = with[k];
             gguf_save(&g, path);
             g.data[i] = was;
-            seam_set(SEAM_NONE, 0);
+            faults_reset();
             int err = moe_file_open(&f, path);
-            assert_int_equal(seam.n_line, err ? 1 : 0);
+            assert_int_equal(faults.n_line, err ? 1 : 0);
             refused += err != 0;
             moe_file_close(f);
-            assert_true(seam_is_clean());
+            assert_true(faults_clean());
         }
     assert_in_range(refused, 500, 4 * g.n);
     gguf_free(&g);
@@ -512,7 +513,7 @@ static void splits_are_one_model(void **state)
     assert_int_equal(kn_file_read(moe_file_files(f)->fd[c->file], "", &byte, 1, c->offset + 5), 0);
     assert_int_equal(byte, 5);
     moe_file_close(f);
-    assert_true(seam_is_clean());
+    assert_true(faults_clean());
 }
 
 static void splits_that_do_not_fit_are_refused(void **state)
@@ -525,11 +526,11 @@ static void splits_that_do_not_fit_are_refused(void **state)
 
     save_splits();
     remove(other);
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_file_open(&f, first), KN_ENOENT);
-    assert_int_equal(seam.n_line, 1);
-    assert_non_null(strstr(seam.line, "m-00003-of-00003.gguf"));
-    assert_true(seam_is_clean());
+    assert_int_equal(faults.n_line, 1);
+    assert_non_null(strstr(faults.line, "m-00003-of-00003.gguf"));
+    assert_true(faults_clean());
 
     static const struct { const char *what; struct split third; const char *says; } kind[] = {
         { "number", { 1, 3, 3, "c" }, "says 2 of 3" },
@@ -539,12 +540,12 @@ static void splits_that_do_not_fit_are_refused(void **state)
     for (int i = 0; i < LEN(kind); i++) {
         save_splits();
         save_split("-00003-of-00003.gguf", kind[i].third);
-        seam_set(SEAM_NONE, 0);
+        faults_reset();
         assert_int_equal(moe_file_open(&f, first), KN_ECORRUPT);
-        assert_int_equal(seam.n_line, 1);
-        assert_non_null(strstr(seam.line, "m-00003-of-00003.gguf"));
-        assert_non_null(strstr(seam.line, kind[i].says));
-        assert_true(seam_is_clean());
+        assert_int_equal(faults.n_line, 1);
+        assert_non_null(strstr(faults.line, "m-00003-of-00003.gguf"));
+        assert_non_null(strstr(faults.line, kind[i].says));
+        assert_true(faults_clean());
     }
     save_splits();
     save_split("-00001-of-00003.gguf", (struct split){ 0, 3, 4, "a" });
@@ -563,27 +564,28 @@ static void splits_that_do_not_fit_are_refused(void **state)
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;
-    static const struct { enum seam_kind kind; int code; } kinds[] = {
-        { SEAM_ALLOC, KN_ENOMEM }, { SEAM_OPEN, KN_EIO },      { SEAM_SIZE, KN_EIO },
-        { SEAM_READ, KN_EIO },     { SEAM_SHORT, KN_ESHORT },
+    static const struct { enum fault_kind kind; enum fault_way way; int error, code; } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM, KN_ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EIO, KN_EIO },
+        { FAULT_SIZE, FAULT_ERROR, EIO, KN_EIO },        { FAULT_READ, FAULT_ERROR, EIO, KN_EIO },
+        { FAULT_READ, FAULT_EMPTY, 0, KN_ESHORT },
     };
     char first[160];
     snprintf(first, sizeof first, "%s/m-00001-of-00003.gguf", folder);
     save_splits();
-    for (int k = 0; k < LEN(kinds); k++) {
+    for (int k = 0; k < LEN(ways); k++) {
         long n = 0;
         int err;
         do {
             struct moe_file *f = NULL;
-            seam_set(kinds[k].kind, ++n);
+            faults_at(ways[k].kind, ++n, ways[k].way, ways[k].error);
             err = moe_file_open(&f, first);
             if (err) {
-                assert_int_equal(err, kinds[k].code);
-                assert_int_equal(seam.n_line, 1);
+                assert_int_equal(err, ways[k].code);
+                assert_int_equal(faults.n_line, 1);
                 assert_null(f);
             }
             moe_file_close(f);
-            assert_true(seam_is_clean());
+            assert_true(faults_clean());
         } while (err);
         assert_in_range(n, 4, 200);             /* each of the three files failed at least once */
     }
@@ -614,6 +616,7 @@ static void names_are_fit_to_be_shown(void **state)
 
 int main(void)
 {
+    faults.in_pieces = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_file_is_read),
         cmocka_unit_test(scalars_are_checked),

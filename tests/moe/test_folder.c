@@ -9,7 +9,7 @@
 
 #include "tests/moe/hf_folder.h"
 #include "tests/moe/load.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 #define N_TOK 48
@@ -336,10 +336,10 @@ static void gpt_oss_is_put_together(void **state)
     hf_save(model, "tokenizer.json", TOKENIZER, sizeof TOKENIZER - 1);
     hf_close(&out, model, "model.safetensors");
 
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_file_open(&f, model), 0);
     assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_SCALAR }), KN_EUNSUPPORTED);
-    assert_non_null(strstr(seam.line, "lies apart from its scales"));
+    assert_non_null(strstr(faults.line, "lies apart from its scales"));
     moe_file_close(f);
     kn_io_set(NULL);
 
@@ -360,6 +360,7 @@ static void gpt_oss_is_put_together(void **state)
 
 int main(void)
 {
+    faults.in_pieces = true;
     static char *const name[] = {
         "llama_gqa", "llama_rope3_tied", "llama_linear", "mistral", "mixtral", "qwen2", "qwen3_tied", "qwen3_yarn",
         "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd", "qwen2moe", "olmoe_clamp", "glm4moe", "glm4moe_groups", "minimax_m2",

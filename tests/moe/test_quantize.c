@@ -13,7 +13,7 @@
 #include "moe/moe.h"
 #include "tests/faults.h"
 #include "tests/moe/change.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 #define MOST_TENSOR 64
@@ -510,14 +510,14 @@ static void whatever_fails_nothing_appears(void **state)
 static void a_failing_sync_or_rename_leaves_nothing(void **state)
 {
     (void)state;
-    static const enum seam_kind kinds[] = { SEAM_SYNC, SEAM_RENAME };
+    static const enum fault_kind kinds[] = { FAULT_SYNC, FAULT_RENAME };
     make_source("tiny");
     remove(to);
     for (int i = 0; i < 2; i++) {
-        seam_set(kinds[i], 1);
+        faults_at(kinds[i], 1, FAULT_ERROR, EIO);
         assert_int_equal(quantize_file(from, all_in(KN_Q8_0), 1), KN_EIO);
-        assert_int_equal(seam.n_line, 1);
-        assert_true(seam_is_clean());
+        assert_int_equal(faults.n_line, 1);
+        assert_true(faults_clean());
         kn_io_set(NULL);
         kn_log_set(NULL, KN_LOG_ERROR);
         assert_int_equal(count_in_folder(), 1);
@@ -538,6 +538,7 @@ static void progress_reaches_its_end(void **state)
 
 int main(void)
 {
+    faults.in_pieces = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_is_written),
         cmocka_unit_test(every_part_has_its_own_format),

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/moe/hf_folder.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -31,23 +31,23 @@ static int teardown(void **state)
 static void assert_refused(const char *what, int code, const char *name, const char *says)
 {
     struct moe_file *f = (void *)0x1;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     int got = moe_file_open(&f, model);
-    if (got != code || seam.n_line != 1 || f != (void *)0x1)
-        fail_msg("%s: got %d in %d lines (%s), want %d", what, got, seam.n_line, seam.line, code);
-    if (!strstr(seam.line, model) || !strstr(seam.line, name) || !strstr(seam.line, says))
-        fail_msg("%s: '%s' lacks '%s' or '%s'", what, seam.line, name, says);
-    assert_true(seam_is_clean());
+    if (got != code || faults.n_line != 1 || f != (void *)0x1)
+        fail_msg("%s: got %d in %d lines (%s), want %d", what, got, faults.n_line, faults.line, code);
+    if (!strstr(faults.line, model) || !strstr(faults.line, name) || !strstr(faults.line, says))
+        fail_msg("%s: '%s' lacks '%s' or '%s'", what, faults.line, name, says);
+    assert_true(faults_clean());
 }
 
 static void assert_fine(const char *what)
 {
     struct moe_file *f = NULL;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     if (moe_file_open(&f, model))
-        fail_msg("%s: %s", what, seam.line);
+        fail_msg("%s: %s", what, faults.line);
     moe_file_close(f);
-    assert_true(seam_is_clean());
+    assert_true(faults_clean());
 }
 
 /* ---- headers ----------------------------------------------------------------------------------- */
@@ -228,7 +228,7 @@ static void configurations_that_say_more(void **state)
     json_object_set_new(root, "use_sliding_window", json_true());
     json_object_set_new(root, "sliding_window", json_integer(100));
     save_json("config.json", root);
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_file_open(&f, model), 0);
     assert_null(moe_file_find_tensor(f, "output.weight"));
     assert_int_equal(moe_file_int(f, "qwen3moe.context_length", 0, 5000, &n), 1);
@@ -252,25 +252,26 @@ static void configurations_that_say_more(void **state)
 static void whatever_fails_nothing_is_left(void **state)
 {
     (void)state;
-    static const struct { enum seam_kind kind; int code; } kinds[] = {
-        { SEAM_ALLOC, KN_ENOMEM }, { SEAM_OPEN, KN_EIO }, { SEAM_SIZE, KN_EIO }, { SEAM_READ, KN_EIO },
-        { SEAM_SHORT, KN_ESHORT },
+    static const struct { enum fault_kind kind; enum fault_way way; int error, code; } ways[] = {
+        { FAULT_ALLOC, FAULT_ERROR, ENOMEM, KN_ENOMEM }, { FAULT_OPEN, FAULT_ERROR, EIO, KN_EIO },
+        { FAULT_SIZE, FAULT_ERROR, EIO, KN_EIO },        { FAULT_READ, FAULT_ERROR, EIO, KN_EIO },
+        { FAULT_READ, FAULT_EMPTY, 0, KN_ESHORT },
     };
     hf_folder_write(&source, model, false, 2);
-    for (int k = 0; k < LEN(kinds); k++) {
+    for (int k = 0; k < LEN(ways); k++) {
         long n = 0;
         int err;
         do {
             struct moe_file *f = NULL;
-            seam_set(kinds[k].kind, ++n);
+            faults_at(ways[k].kind, ++n, ways[k].way, ways[k].error);
             err = moe_file_open(&f, model);
             if (err) {
-                assert_int_equal(err, kinds[k].code);
-                assert_int_equal(seam.n_line, 1);
+                assert_int_equal(err, ways[k].code);
+                assert_int_equal(faults.n_line, 1);
                 assert_null(f);
             }
             moe_file_close(f);
-            assert_true(seam_is_clean());
+            assert_true(faults_clean());
         } while (err);
         assert_in_range(n, 6, 300);
     }
@@ -278,6 +279,7 @@ static void whatever_fails_nothing_is_left(void **state)
 
 int main(void)
 {
+    faults.in_pieces = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_that_are_wrong),
         cmocka_unit_test(indexes_that_are_wrong),

@@ -11,14 +11,14 @@
 #include <cmocka.h>
 
 #include "moe/internal.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 static struct moe_file *make(struct moe_synth_options opt, int n_thread)
 {
     struct moe_file *f = NULL;
     struct kn_team *team;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(kn_team_open(&team, n_thread), 0);
     opt.team = team;
     assert_int_equal(moe_synth(path, &opt), 0);
@@ -64,7 +64,7 @@ static void the_same_options_give_the_same_bytes(void **state)
     struct moe_file *f = make(opt, 2);
     assert_true(digest(f) != want);
     moe_file_close(f);
-    assert_true(seam_is_clean());
+    assert_true(faults_clean());
 }
 
 /* Mean and deviation of a tensor's values. */
@@ -138,10 +138,12 @@ static void formats_fall_back_and_say_so(void **state)
 {
     (void)state;
     struct moe_synth_options opt = { .shape = "tiny-odd", .format = KN_Q4_K };
+    faults.most = KN_LOG_INFO;
     struct moe_file *f = make(opt, 1);
-    assert_int_equal(seam.n_line, 2 * 3);
-    assert_non_null(strstr(seam.line, "blk.1.ffn_down_exps: rows of 200 values are no whole"));
-    assert_non_null(strstr(seam.line, "F16"));
+    faults.most = KN_LOG_WARN;
+    assert_int_equal(faults.n_line, 2 * 3);
+    assert_non_null(strstr(faults.last, "blk.1.ffn_down_exps: rows of 200 values are no whole"));
+    assert_non_null(strstr(faults.last, "F16"));
     assert_spread(f, "blk.1.ffn_gate_exps.weight", "Q5_0", 0, 1 / sqrt(192));
     assert_spread(f, "blk.1.ffn_down_exps.weight", "F16", 0, 0.15 / sqrt(0.356 * 0.75) / sqrt(200));
     moe_file_close(f);
@@ -213,11 +215,11 @@ static void impossible_options_are_refused(void **state)
     };
     remove(path);
     for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
-        seam_set(SEAM_NONE, 0);
+        faults_reset();
         assert_int_equal(moe_synth(path, &kind[i].opt), KN_EINVAL);
-        assert_int_equal(seam.n_line, 1);
-        assert_non_null(strstr(seam.line, kind[i].says));
-        assert_true(seam_is_clean());
+        assert_int_equal(faults.n_line, 1);
+        assert_non_null(strstr(faults.line, kind[i].says));
+        assert_true(faults_clean());
         assert_int_equal(access(path, F_OK), -1);
     }
 }
@@ -229,19 +231,20 @@ static void a_stopped_one_leaves_nothing(void **state)
     struct moe_synth_options opt = { .shape = "tiny", .format = KN_Q4_K, .stop = &stop };
     struct kn_team *team;
     remove(path);
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(kn_team_open(&team, 1), 0);
     opt.team = team;
     assert_int_equal(moe_synth(path, &opt), KN_ECANCELLED);
     kn_team_close(team);
-    assert_int_equal(seam.n_line, 1);
-    assert_true(seam_is_clean());
+    assert_int_equal(faults.n_line, 1);
+    assert_true(faults_clean());
     assert_int_equal(rmdir(folder), 0);                     /* there is not even a part of it */
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 
 int main(void)
 {
+    faults.in_pieces = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stopped_one_leaves_nothing),
         cmocka_unit_test(the_same_options_give_the_same_bytes),

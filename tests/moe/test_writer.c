@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "moe/moe.h"
-#include "tests/moe/seam.h"
+#include "tests/faults.h"
 #include "tests/moe/folder.h"
 
 static int count_files(void)
@@ -63,7 +63,7 @@ static void check_one(void)
 {
     struct moe_file *f;
     int64_t n;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_file_open(&f, path), 0);
     assert_int_equal(moe_file_int(f, "n", 0, 99, &n), 1);
     assert_int_equal(n, 42);
@@ -92,13 +92,13 @@ static void what_is_written_is_read_back(void **state)
     for (size_t i = 0; i < sizeof payload; i++)
         payload[i] = (uint8_t)kn_mix(i + 1);
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-        seam_set(SEAM_NONE, 0);
+        faults_reset();
         assert_int_equal(write_one(pieces[i]), 0);
         assert_int_equal(count_files(), 1);
         check_one();
     }
     remove(path);
-    assert_true(seam_is_clean());
+    assert_true(faults_clean());
 }
 
 /* The n-th call fails, for all n: no file where there was none, and the old one where there was
@@ -106,26 +106,26 @@ static void what_is_written_is_read_back(void **state)
 static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
-    static const enum seam_kind kinds[] = {
-        SEAM_ALLOC, SEAM_OPEN, SEAM_WRITE, SEAM_SYNC, SEAM_RENAME,
+    static const struct { enum fault_kind kind; int error; } ways[] = {
+        { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EIO }, { FAULT_WRITE, ENOSPC }, { FAULT_SYNC, EIO }, { FAULT_RENAME, EIO },
     };
     for (int old = 0; old < 2; old++)
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
             long n = 0, calls;
             do {
                 remove(path);
                 FILE *f = old ? fopen(path, "wb") : NULL;
                 assert_true(!old || (fputs("old", f) >= 0 && !fclose(f)));
-                seam_set(kinds[k], ++n);
+                faults_at(ways[k].kind, ++n, FAULT_ERROR, ways[k].error);
                 int err = write_one(100);
-                calls = seam.calls;
+                calls = faults.calls[ways[k].kind];
                 if (err) {
-                    assert_int_equal(err, kinds[k] == SEAM_ALLOC ? KN_ENOMEM : KN_EIO);
-                    assert_int_equal(seam.n_line, 1);
-                    assert_non_null(strstr(seam.line, "model.gguf"));
+                    assert_int_equal(err, ways[k].kind == FAULT_ALLOC ? KN_ENOMEM : KN_EIO);
+                    assert_int_equal(faults.n_line, 1);
+                    assert_non_null(strstr(faults.line, "model.gguf"));
                     assert_int_equal(count_files(), old);
                 }
-                assert_true(seam_is_clean());
+                assert_true(faults_clean());
                 if (!err)
                     check_one();
             } while (calls >= n);                           /* until there was no n-th call */
@@ -143,14 +143,14 @@ static void sizes_that_cannot_be_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct moe_writer *w;
-        seam_set(SEAM_NONE, 0);
+        faults_reset();
         assert_int_equal(moe_writer_open(&w, path), 0);
         assert_int_equal(moe_writer_tensor(w, "t", KN_Q8_0, 2, wrong[i]), KN_EINVAL);
-        assert_int_equal(seam.n_line, 1);
-        assert_non_null(strstr(seam.line, "'t'"));
+        assert_int_equal(faults.n_line, 1);
+        assert_non_null(strstr(faults.line, "'t'"));
         moe_writer_close(w);
         assert_int_equal(count_files(), 0);
-        assert_true(seam_is_clean());
+        assert_true(faults_clean());
     }
 }
 
@@ -158,15 +158,16 @@ static void a_folder_is_no_target(void **state)
 {
     (void)state;
     struct moe_writer *w = NULL;
-    seam_set(SEAM_NONE, 0);
+    faults_reset();
     assert_int_equal(moe_writer_open(&w, folder), KN_EINVAL);
-    assert_int_equal(seam.n_line, 1);
+    assert_int_equal(faults.n_line, 1);
     assert_null(w);
-    assert_true(seam_is_clean());
+    assert_true(faults_clean());
 }
 
 int main(void)
 {
+    faults.in_pieces = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_folder_is_no_target),
         cmocka_unit_test(what_is_written_is_read_back),
