@@ -1,4 +1,5 @@
-/* Filling: while slots are empty a thread of its own asks for the likeliest experts, behind all else. */
+/* Filling: while slots are empty a thread of its own asks for the likeliest experts, behind all else; and others
+ * have the memory of slots made, in the order in which slots are taken. */
 #include "offload/store.h"
 
 #include <stdlib.h>
@@ -78,5 +79,36 @@ void *off_fill_main(void *arg)
     }
     s->filled = true;
     pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- touching ---------------------------------------------------------------------------------------- */
+
+/* All pools side by side, for so they are taken. */
+static bool next_touch(struct off_store *s, void **place, size_t *bytes)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    while (!found && !s->stop && s->touch_slot < s->n_slot) {
+        const struct off_pool *p = &s->pool[s->touch_pool];
+        found = s->touch_slot < p->n_slot;
+        if (found) {
+            *place = s->slot[p->slot0 + s->touch_slot].place;
+            *bytes = p->slot_bytes;
+        }
+        s->touch_pool = (s->touch_pool + 1) % s->n_pool;
+        s->touch_slot += s->touch_pool == 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+void *off_touch_main(void *arg)
+{
+    void *place;
+    size_t bytes;
+    kn_thread_give_way();
+    while (next_touch(arg, &place, &bytes))
+        kn_map_touch(place, bytes);
     return NULL;
 }

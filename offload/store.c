@@ -126,6 +126,9 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
         goto fail;
     }
     s->fills = true;
+    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) &&        /* without any it is only slower */
+           pthread_create(&s->toucher[s->n_toucher], NULL, off_touch_main, s) == 0)
+        s->n_toucher++;
     *out = s;
     return 0;
 fail:
@@ -143,6 +146,8 @@ void off_store_close(struct off_store *s)
         pthread_mutex_unlock(&s->lock);
         off_io_nudge(s->io);
         pthread_join(s->filler, NULL);
+        while (s->n_toucher > 0)
+            pthread_join(s->toucher[--s->n_toucher], NULL);
     }
     remember(s);
     off_io_close(s->io);

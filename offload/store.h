@@ -4,7 +4,7 @@
  *     share.c     how many slots there are, of which size and on which node
  *     slots.c     what is in a slot, how it gets there, and which one makes room
  *     tickets.c   fetch, wait, release: who asks for what, and what is handed out
- *     fill.c      empty slots are filled while nothing else is to be done
+ *     fill.c      empty slots are filled while nothing else is to be done, and their memory is made before
  *
  * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
  * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
@@ -24,6 +24,8 @@
  *   to hold   is to keep an expert from being evicted.  What is read ahead is not held, only spared:
  *             whoever needs room now and finds no other takes it, so that nothing can wait for ever.
  *   filling   while slots are empty, a thread of its own asks for the likeliest experts, behind all else.
+ *   touching  the system clears memory when it is first touched.  Threads of their own do that before a read
+ *             would, which costs the I/O thread as long as the read itself, or longer.
  *
  * One lock guards everything but the bytes: a slot's bytes are the I/O thread's while it is reading, its
  * claimer's while it is interleaved, and constant for those who hold it after. */
@@ -35,6 +37,7 @@
 #include "offload/internal.h"
 
 #define OFF_SLOT_SIZES 8
+#define OFF_TOUCHERS   4
 #define OFF_MAX_POOL   (OFF_SLOT_SIZES * KN_NODES)
 
 enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_RAW, SLOT_CLAIMED, SLOT_READY, SLOT_BAD };
@@ -90,6 +93,9 @@ struct off_store {
     pthread_mutex_t lock;
     pthread_t filler;
     bool fills, filled, stop;                   /* fills: there is such a thread; filled: it is done */
+    pthread_t toucher[OFF_TOUCHERS];
+    int n_toucher;
+    int touch_pool, touch_slot;                 /* whose memory is made next */
 };
 
 /* ---- share.c --------------------------------------------------------------------------------------- */
@@ -124,5 +130,6 @@ int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float
 
 int   off_fill_order(struct off_store *s);
 void *off_fill_main(void *store);               /* the filler's thread */
+void *off_touch_main(void *store);              /* a toucher's */
 
 #endif

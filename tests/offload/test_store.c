@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "offload/store.h"
 #include "tests/offload/experts.h"
 
 /* ---- what must hold -------------------------------------------------------------------------- */
@@ -161,6 +162,52 @@ static void a_store_grows(void **state)
         off_store_close(s);
     }
     nodes_set(1);
+    m->later = 0;
+    close_model(m);
+}
+
+/* Memory is made ahead of the reads, all of it that slots have and none that they have not; and what is not made
+ * changes nothing. */
+static struct { pthread_mutex_t lock; size_t bytes; bool fails; } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void make_memory(void *p, size_t bytes)
+{
+    pthread_mutex_lock(&made.lock);
+    made.bytes += bytes;
+    pthread_mutex_unlock(&made.lock);
+    if (!made.fails)
+        kn_io_system.touch(p, bytes);
+}
+
+static void memory_of_slots_is_made(void **state)
+{
+    (void)state;
+    struct model *m = open_model(6, 7, 30);
+    struct kn_io io = kn_io_system;
+    io.touch = make_memory;
+    kn_io_set(&io);
+    for (int room = 0; room < 3; room++) {
+        struct off_store *s;
+        size_t want = 0, got = 0;
+        made.bytes = 0;
+        made.fails = room == 2;
+        m->later = all(m);
+        assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) * (size_t)room / 2), 0);
+        for (int i = 0; i < s->n_pool; i++)
+            want += (size_t)s->pool[i].n_slot * s->pool[i].slot_bytes;
+        while (got < want) {
+            usleep(100);
+            pthread_mutex_lock(&made.lock);
+            got = made.bytes;
+            pthread_mutex_unlock(&made.lock);
+        }
+        struct asker *a = open_asker(s, m);
+        ask_all_layers(a, 30);
+        close_asker(a);
+        off_store_close(s);
+        assert_int_equal(made.bytes, want);
+    }
+    kn_io_set(NULL);
     m->later = 0;
     close_model(m);
 }
@@ -507,6 +554,7 @@ int main(void)
         cmocka_unit_test(a_thousand_small_experts),
         cmocka_unit_test(a_budget_is_kept),
         cmocka_unit_test(a_store_grows),
+        cmocka_unit_test(memory_of_slots_is_made),
         cmocka_unit_test(what_is_read_ahead_is_counted),
         cmocka_unit_test(what_is_read_early_is_of_use_or_ends),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
