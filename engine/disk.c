@@ -113,7 +113,7 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Both copies are read at once, so that they have done at the same time; of what is cut short, no more than there is. */
+/* Both copies are read at once, so that they have done at the same time; of one cut short no more than there is. */
 int eng_disk_measure(const char *path, const char *mirror, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];

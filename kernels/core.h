@@ -126,7 +126,7 @@ size_t kn_alloc_bytes(void);                                /* the process's sma
 /* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
 void *kn_map(size_t bytes, int node);
 void  kn_unmap(void *p, size_t bytes);
-void  kn_map_touch(void *p, size_t bytes);                  /* whole pages: made now if they were not, none is changed */
+void  kn_map_touch(void *p, size_t bytes);                  /* whole pages: made now, or kept as they are */
 void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin there, if still untouched */
 
 /* An arena is one mapping handed out from the front; it is reset, never freed piecewise.  The size is

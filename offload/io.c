@@ -4,7 +4,8 @@
  * alone from then on.  What is needed now goes first; a later rank moves only while no earlier one waits,
  * and the reader keeps what is under way of it small.
  *
- *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a job in a queue: next, urgency, begun
+ *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a job in a
+ *            queue: next, urgency, begun
  *   changed  events went up                                       whoever waits for jobs waits
  *   state    DONE is stored (release) after status and bytes; pairs with the acquire of who waits
  *   asleep   the thread is in the reader's pull and has room: who posts wakes it, once */

@@ -107,7 +107,8 @@ static void whatever_fails_nothing_appears(void **state)
 {
     (void)state;
     static const struct { enum fault_kind kind; int error; } ways[] = {
-        { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EIO }, { FAULT_WRITE, ENOSPC }, { FAULT_SYNC, EIO }, { FAULT_RENAME, EIO },
+        { FAULT_ALLOC, ENOMEM }, { FAULT_OPEN, EIO }, { FAULT_WRITE, ENOSPC }, { FAULT_SYNC, EIO },
+        { FAULT_RENAME, EIO },
     };
     for (int old = 0; old < 2; old++)
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
