@@ -882,6 +882,47 @@ static void a_ring_that_dies_is_said_and_done_without(void **state)
     assert_true(read_refused(2, -EAGAIN, true, false));         /* what does not pass after all */
 }
 
+/* The ring's end of its pipe, once more: as long as it is open the kernel has not let go. */
+static int kept_end = -1;
+static bool keeps_end;
+
+int pipe2(int end[2], int flags)
+{
+    int error = (int)syscall(SYS_pipe2, end, flags);
+    if (!error && keeps_end)
+        kept_end = dup(end[1]);
+    return error;
+}
+
+/* What is inside may still be written to memory: nobody has that back before. */
+static void a_ring_that_dies_is_waited_for(void **state)
+{
+    (void)state;
+    faults_reset();
+    keeps_end = true;
+    struct off_io *io = open_kind(OFF_IO_URING);
+    keeps_end = false;
+    if (!io)
+        skip();
+    struct off_job j = new_job(0, 8, 99999, OFF_NOW), k = new_job(1, 8, 99999, OFF_NOW);
+    refuse(1, -EBADF, true);
+    off_io_post(io, &j);
+    usleep(20000);                              /* for what must not happen */
+    off_io_post(io, &k);
+    usleep(20000);
+    assert_true(j.state != OFF_JOB_DONE && k.state != OFF_JOB_DONE);
+    close(kept_end);
+    await(io, &j);
+    await(io, &k);
+    assert_true(is_right(&j) && is_right(&k));
+    refuse_no_more();
+    off_io_close(io);
+    free(j.to);
+    free(k.to);
+    assert_true(faults_clean());
+    faults_off();
+}
+
 /* Nor are there threads to be had, for a while. */
 static void a_ring_that_dies_without_memory_fails_what_it_reads(void **state)
 {
@@ -980,6 +1021,7 @@ int main(void)
         cmocka_unit_test(files_without_names_and_directories),
         cmocka_unit_test(opening_fails_cleanly),
         cmocka_unit_test(a_ring_that_dies_is_said_and_done_without),
+        cmocka_unit_test(a_ring_that_dies_is_waited_for),
         cmocka_unit_test(a_ring_that_dies_without_memory_fails_what_it_reads),
         cmocka_unit_test(what_the_page_cache_has_is_dropped),
     };

@@ -383,6 +383,7 @@ static void who_asks_later_has_it_read_again(void **state)
     io.pread = gate_pread;
     for (int when = ALONE; when <= AHEAD; when++) {
         struct off_store *s;
+        struct off_stats stats;
         struct off_ticket first, second;
         int32_t two[] = { 2 };
         uint8_t mark[2];
@@ -407,6 +408,8 @@ static void who_asks_later_has_it_read_again(void **state)
         gate_open();
         wait_until_quiet(s, m->n_expert);
         assert_true(faults.n_line == 1 && strstr(faults.line, m->name));
+        off_stats_get(s, &stats);
+        assert_int_equal(stats.n_empty, when == AHEAD);
         if (when == FAILED || when == AHEAD)
             off_fetch(s, two, mark + 1, 1, OFF_NOW, &second);
         if (when != AHEAD)
