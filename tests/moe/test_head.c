@@ -335,6 +335,9 @@ static void what_a_file_lacks_is_said(void **state)
         { { .drop = "blk.4.nextn.hnorm.weight" }, true, "blk.4.nextn.hnorm.weight is missing" },
         { { .drop = "blk.4.attn_k.weight" }, true, "blk.4.attn_k.weight is missing" },
         { { .drop = "blk.4.ffn_up_exps.weight" }, false, "blk.4.ffn_up_exps.weight is missing" },
+        { { .tensor = "blk.4.nextn.eh_proj.weight", .dim = { 64, 64 } }, true, "nextn.eh_proj.weight has shape" },
+        { { .tensor = "blk.4.nextn.hnorm.weight", .dim = { 32 } }, true, "nextn.hnorm.weight has shape" },
+        { { .tensor = "blk.4.ffn_up_exps.weight", .dim = { 64, 40, 9 } }, false, "ffn_up_exps.weight has shape" },
         { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight has no place" },
         { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's is taken */
     };
