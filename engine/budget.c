@@ -20,15 +20,16 @@ static void ask(struct eng_need *need, const struct eng_use *use)
 {
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
+    int n_expert = s->n_expert_total + s->n_expert_ahead;
     one.n_slot = 1;
     size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
         .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
-                       (size_t)s->n_expert_total * PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
+                       (size_t)n_expert * PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
         .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
         .kv_slot_bytes = slot, .state_bytes = one.n_state ? s->state_bytes : 0, .n_ctx = one.max_pos + use->n_ahead, .n_parallel = use->n_parallel, .kv_mem = use->kv_mem,
-        .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = s->n_expert_total,
+        .expert_bytes = s->expert_bytes, .expert_least = s->expert_least, .n_expert = n_expert,
     };
 }
 

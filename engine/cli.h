@@ -78,7 +78,7 @@ struct eng_config {
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI, ENG_GAMMA_AUTO; their tokens */
     enum spec_rule verify;
-    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, authors,
+    bool json, quiet, decode, special, seed_given, ignore_eos, verbose, requantize, no_pack, explain, ahead, authors,
          retry_failed;
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];

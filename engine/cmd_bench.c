@@ -596,7 +596,7 @@ static void wait_until_filled(const struct bench *b)
 /* An oracle knows what will come, as no real drafter does: its name stands on every line. */
 static void name_drafters(struct bench *b)
 {
-    static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "oracle" };
+    static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
     size_t n = 0;
     for (int i = 0; i < b->config->n_draft && n < sizeof b->drafter; i++) {
         const struct eng_draft_wish *w = &b->config->draft[i];

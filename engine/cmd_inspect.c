@@ -8,6 +8,7 @@
  * member. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cli.h"
@@ -212,6 +213,25 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         put_arch_int(s, f, arch, "vocab_size", "n_vocab", "vocabulary");
 }
 
+/* Layers behind the last that guess tokens ahead, of which converters often leave only the number. */
+static void put_ahead(struct sheet *s, const struct moe_file *f)
+{
+    const struct moe_value *v = moe_file_find(f, "general.architecture");
+    uint64_t n_layer, n_ahead, bytes = 0;
+    if (!v || v->type != MOE_STRING || !arch_int(f, *(const struct moe_string *)v->data, "block_count", &n_layer) ||
+        !arch_int(f, *(const struct moe_string *)v->data, "nextn_predict_layers", &n_ahead) || !n_ahead ||
+        n_ahead > n_layer)
+        return;
+    for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
+        const struct moe_tensor *t = moe_file_tensor(f, i);
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 32 ? t->name.n : 32), t->name.data);
+        bytes += !strncmp(name, "blk.", 4) && strtoull(name + 4, NULL, 10) >= n_layer - n_ahead ? t->bytes : 0;
+    }
+    put_count(s, "n_ahead", "guess ahead", n_ahead);
+    put_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
+}
+
 /* Keys and values of latent attention in one matrix: the keys' part is used the other way. */
 static void put_widened(struct sheet *s, const struct moe_file *f)
 {
@@ -345,6 +365,7 @@ int eng_cmd_inspect(const struct eng_config *config)
     put_shape(&s, f);
     put_text(&s, f, "tokenizer.ggml.model", "tokenizer", "tokenizer");
     put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  splits as");
+    put_ahead(&s, f);
     put_widened(&s, f);
     put_formats(&s, f);
     if (config->verbose) {

@@ -24,7 +24,7 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
 {
     const struct eng_split *s = eng_memory(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
-    char kv[96], states[96], experts[96] = "", widened[96] = "";
+    char kv[96], states[96], experts[96] = "", widened[96] = "", ahead[96];
     int context = (int)kn_align_up((size_t)eng_n_ctx(e), 64);
     snprintf(kv, sizeof kv, "%d positions: %.1f contexts of %d for %d request%s", s->n_kv_slot,
              (double)s->n_kv_slot / context, eng_n_ctx(e), c->n_parallel, c->n_parallel > 1 ? "s" : "");
@@ -32,7 +32,7 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
              (double)shape->state_bytes / 0x1p20);
     if (s->n_expert)
         snprintf(experts, sizeof experts, "%d of %d: %.1f of %d per layer", s->n_resident, s->n_expert,
-                 (double)s->n_resident / shape->n_moe_layer, shape->n_expert);
+                 (double)s->n_resident * shape->n_expert / s->n_expert, shape->n_expert);
     print_part(c->host_mem ? "--host-mem" : "free, less a margin", s->total, "");
     print_part("the program", s->fixed, "code, vocabulary, lists, page tables");
     if (shape->widened_bytes)
@@ -44,6 +44,10 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
     if (shape->state_bytes)
         print_part("kept states", s->state, states);
     print_part("experts", s->expert, experts);
+    snprintf(ahead, sizeof ahead, "%d layer%s, left in the file: --draft mtp drafts with the first", shape->n_ahead,
+             shape->n_ahead > 1 ? "s" : "");
+    if (shape->ahead_bytes && !shape->n_expert_ahead)
+        print_part("to guess ahead", shape->ahead_bytes, ahead);
     print_part("not needed", s->spare, "");
     print_part("smallest that works", s->least, "");
 }
@@ -56,10 +60,11 @@ static void print_split_json(const struct eng_engine *e)
            "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
            "\"least_bytes\":%zu,"
            "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
-           "\"widened_bytes\":%zu}\n",
+           "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d}\n",
            s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least,
            eng_n_ctx(e),
-           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes);
+           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
+           shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead);
 }
 
 /* ---- the speed --------------------------------------------------------------------------------- */

@@ -10,9 +10,11 @@
 
 /* ---- what is wished for -------------------------------------------------------------------------------- */
 
-static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "oracle" };
+static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
+
+static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
@@ -21,7 +23,7 @@ static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
         w->shared = true;
         return 0;
     }
-    for (int i = 0; w->kind == ENG_DRAFT_EAGLE && i < 3; i++)
+    for (int i = 0; is_head(w) && i < 3; i++)
         if (n == strlen(tree[i]) && !memcmp(text, tree[i], n)) {
             w->tree = (enum eng_tree)i;
             return 0;
@@ -60,8 +62,9 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
         kind++;
     if (kind == N_KIND)
         return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
-                       "eagle:FILE or oracle:P are", (int)n, text);
+                       "eagle:FILE, mtp or oracle:P are", (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
+    w.tree = w.kind == ENG_DRAFT_MTP ? ENG_TREE_CHAIN : ENG_TREE_DYNAMIC;       /* each row of it takes experts */
     text += n;
     n = *text == ':' ? strcspn(text + 1, ",") : 0;
     if ((error = parse_argument(&w, text + (*text == ':'), n)))
@@ -382,9 +385,9 @@ int eng_drafters_open(struct eng_engine *e)
         if (w->kind == ENG_DRAFT_NONE)
             continue;
         struct eng_drafter **d = &e->drafter[e->n_drafter];
-        error = w->kind == ENG_DRAFT_MODEL   ? eng_draft_model_open(d, e, w)
-                : w->kind == ENG_DRAFT_EAGLE ? eng_draft_eagle_open(d, e, w)
-                                             : eng_draft_text_open(d, e, w);
+        error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w)
+                : is_head(w)               ? eng_draft_head_open(d, e, w)
+                                           : eng_draft_text_open(d, e, w);
         if (error)
             break;
         (*d)->number = e->n_drafter++;

@@ -61,8 +61,11 @@ int eng_draft_foresee(struct eng_engine *e)
         fitted.disk_ns = cost->disk_ns;
         *cost = fitted;
     }
-    for (int i = 0; i < e->n_drafter; i++) {    /* a pass of a drafter reads what it is made of */
-        draft_ns[i] = cost->fixed_ns * (double)need_of(e->drafter[i]).weights / (double)shape->pass_bytes;
+    for (int i = 0; i < e->n_drafter; i++) {    /* its pass reads what it is made of, and experts of its own */
+        struct eng_extra its = need_of(e->drafter[i]);
+        draft_ns[i] = cost->fixed_ns * (double)its.weights / (double)shape->pass_bytes;
+        if (its.n_moe_layer)
+            draft_ns[i] += (spec_cost_pass_ns(cost, 1, 0, 0) - cost->fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
         all += draft_ns[i];
     }
     draft_ns[e->n_drafter] = all;               /* of several, the arm that is all of them */
@@ -78,6 +81,13 @@ static size_t gives_back(const struct eng_engine *e, const struct eng_drafter *d
 {
     struct eng_extra its = need_of(d);
     return its.weights + its.step + (its.slot - its.kept) * (size_t)e->split.n_kv_slot;
+}
+
+/* And what of the store its own experts have, as far as it holds some of all. */
+static size_t leaves(const struct eng_engine *e, const struct eng_drafter *d)
+{
+    double own = (double)need_of(d).n_moe_layer * moe_model_shape(e->model)->n_expert;
+    return gives_back(e, d) + (size_t)(own > 0 ? own / e->split.n_expert * (double)e->split.expert : 0);
 }
 
 size_t eng_draft_loan(const struct eng_engine *e)
@@ -172,7 +182,7 @@ void eng_draft_judge(struct eng_engine *e)
     if (a.n_all < PATIENCE || a.n_all % JUDGE || e->cost.disk_ns <= 0 || helps_all(e))
         return;
     for (int i = 0; i < e->n_drafter; i++) {
-        double worth = is_network(e->drafter[i]) ? worth_of(e, gives_back(e, e->drafter[i])) : 0;
+        double worth = is_network(e->drafter[i]) ? worth_of(e, leaves(e, e->drafter[i])) : 0;
         if (worth < WORTH)
             continue;
         char why[256];
@@ -182,7 +192,7 @@ void eng_draft_judge(struct eng_engine *e)
             continue;
         spec_account_text(e->control, i, why, sizeof why);
         kn_say(KN_LOG_WARN, "%s; its %.0f MiB are room for experts from now on, which makes steps %.1f %% shorter", why,
-               (double)gives_back(e, e->drafter[i]) / (1 << 20), 100 * worth);
+               (double)leaves(e, e->drafter[i]) / (1 << 20), 100 * worth);
         eng_draft_unload(e, i);
     }
 }

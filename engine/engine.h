@@ -28,10 +28,10 @@ struct eng_session;
 /* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
 struct eng_draft_wish {
     enum eng_draft_kind { ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL,
-                          ENG_DRAFT_EAGLE, ENG_DRAFT_ORACLE } kind;
+                          ENG_DRAFT_EAGLE, ENG_DRAFT_MTP, ENG_DRAFT_ORACLE } kind;
     char file[256];                             /* a draft model; an EAGLE head; a text that suffixes are learnt from */
     double right;                               /* oracle: probability of the right token */
-    enum eng_tree { ENG_TREE_DYNAMIC, ENG_TREE_STATIC, ENG_TREE_CHAIN } tree;   /* eagle: what it drafts */
+    enum eng_tree { ENG_TREE_DYNAMIC, ENG_TREE_STATIC, ENG_TREE_CHAIN } tree;   /* eagle, mtp: what is drafted */
     bool shared;                                /* suffix: what one session says may help another of its salt */
 };
 

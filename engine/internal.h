@@ -376,7 +376,7 @@ int  eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const s
 int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
-int  eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+int  eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 
 /* ahead.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
  * ask, a pass at a time; settle expects what is left.  Needs puts into e->cut what nodes would have to wait for; false:

@@ -126,9 +126,12 @@ static int draft_rows(const struct eng_engine *e, int n_vocab)
 
 static int open_model(struct eng_engine *e)
 {
+    struct moe_model_options mo = { .isa = e->opt.isa };
     int error;
+    for (int i = 0; i < e->opt.n_draft; i++)
+        mo.ahead |= e->opt.draft[i].kind == ENG_DRAFT_MTP;
     if ((error = moe_file_open(&e->file, e->opt.model)) || (error = eng_vocab_open(&e->vocab, e->file)) ||
-        (error = moe_model_open(&e->model, e->file, &(struct moe_model_options){ .isa = e->opt.isa })))
+        (error = moe_model_open(&e->model, e->file, &mo)))
         return error;
     const struct moe_shape *shape = moe_model_shape(e->model);
     if (eng_vocab_size(e->vocab) > shape->n_vocab)

@@ -89,6 +89,8 @@ static const struct eng_option options[] = {
       "NAME", "whose shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
     { "layers", "", SYNTH, ENG_INTEGER, AT(n_layer), 0, 1000,
       "N", "layers; 0: as many as the shape has" },
+    { "ahead", "", SYNTH, ENG_FLAG, AT(ahead), 0, 0,
+      NULL, "and one behind them that guesses ahead, for --draft mtp" },
     { "used", "", SYNTH, ENG_INTEGER, AT(n_used), 0, 1 << 16,
       "N", "experts that a token uses; 0: as many as the shape has" },
     { "vocab", "", SYNTH, ENG_INTEGER, AT(n_vocab), 0, 1 << 24,
@@ -188,7 +190,7 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that memory gives; 0: measured" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], "
-      "bench: oracle:P; several times" },
+      "mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
     { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,

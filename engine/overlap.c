@@ -120,7 +120,7 @@ static int start_thread(struct eng_overlap *a)
 static int none_can(const struct eng_engine *e)
 {
     static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, and an EAGLE head "
-                              "goes on from what the pass is about to think";
+                              "or a layer of the model's own goes on from what the pass is about to think";
     if (e->opt.dsi == ENG_DSI_ON)
         return kn_fail(KN_EUNSUPPORTED, "--dsi needs --draft model:FILE: %s", why);
     kn_say(KN_LOG_WARN, "--dsi auto: nobody drafts ahead, it takes --draft model:FILE: %s", why);

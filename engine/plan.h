@@ -66,8 +66,11 @@ double eng_plan_gain(const struct moe_shape *shape, const struct eng_split *spli
 
 /* ---- budget.c: the split for a model on this machine ------------------------------------------- */
 
-struct eng_extra { size_t weights, step, slot, kept; };     /* bytes; slot: for each position of KV, of which
-                                                               `kept` stays when the drafter goes */
+struct eng_extra {                              /* bytes, of a drafter */
+    size_t weights, step;
+    size_t slot, kept;                          /* for each position of KV, of which `kept` stays when it goes */
+    int n_moe_layer;                            /* its own, whose experts are in the model's store */
+};
 
 struct eng_use {
     const struct moe_file *file;

@@ -13,7 +13,7 @@ struct family {
     const char *arch;
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
-    bool head;                                  /* EAGLE's: no model of its own */
+    enum moe_head head;                         /* EAGLE's: no model of its own */
     bool qkv_bias;
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
     bool by_tensors;                            /* QKV biases and QK norms: what the file has */
@@ -51,7 +51,7 @@ static const struct family families[] = {
       .norm_topk = true, .shared = MOE_SHARED_GATED, .out_gate = true, .delta_period = 4, .delta_tiled = true },
     { .arch = "deepseek2", .rope = KN_ROPE_PAIRS, .latent = true,   /* and R1, Kimi-K2, GLM-4.7-Flash */
       .experts = MAY_HAVE_EXPERTS, .shared = MOE_SHARED_PLAIN },
-    { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = true },
+    { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -455,6 +455,17 @@ void moe_desc_family(struct moe_desc *d, const char *arch)
         i++;
     kn_assert(!strcmp(families[i].arch, arch));
     take_family(d, &families[i]);
+}
+
+void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target)
+{
+    *d = *target;
+    d->head = MOE_HEAD_AHEAD;
+    d->block0 = target->n_layer;
+    d->n_layer = 1;
+    d->n_ahead = d->n_lead = d->window = d->delta_period = 0;
+    if (d->n_expert)
+        d->d_ff = 0;
 }
 
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f)

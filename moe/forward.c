@@ -6,17 +6,27 @@
 
 #include <string.h>
 
+static void join_norm(const struct moe_model *m, const float *weight, float *x)
+{
+    if (weight)
+        m->ops->rms_norm(x, weight, m->desc.eps, m->desc.d_model, x);
+}
+
 /* A head's row begins with what was thought before its token, and the token. */
 static void join_row(struct moe_context *c, const struct moe_row *r, int row)
 {
-    int d_model = c->model->desc.d_model;
+    const struct moe_model *m = c->model;
+    int d_model = m->desc.d_model, token_first = m->desc.head == MOE_HEAD_AHEAD;
     float *join = c->join.x + (size_t)row * c->join.stride;
+    float *feature = join + token_first * d_model, *token = join + !token_first * d_model;
     if (r->feature)
-        memcpy(join, r->feature, (size_t)d_model * sizeof *join);
+        memcpy(feature, r->feature, (size_t)d_model * sizeof *feature);
     else
-        moe_context_feature(c->opt.target, r->feature_slot, join);
-    kn_mat_row(&c->model->embed, r->token, join + d_model);
-    moe_code_row(c, &c->join, moe_act_bit(&c->model->fc), 2 * d_model, row);
+        moe_context_feature(c->opt.target, r->feature_slot, feature);
+    kn_mat_row(&m->embed, r->token, token);
+    join_norm(m, m->feature_norm, feature);
+    join_norm(m, m->embed_norm, token);
+    moe_code_row(c, &c->join, moe_act_bit(&m->fc), 2 * d_model, row);
 }
 
 static void embed_row(void *arg, int row, int thread)

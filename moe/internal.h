@@ -93,6 +93,10 @@ enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN 
 /* Gated: times the sigmoid of a product with the row. */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
 
+/* Its rows begin with a feature and a token, put together by a matrix: of the feature and the embedding, or of the
+ * embedding and the feature, each normalised first. */
+enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_AHEAD };
+
 /* A family as data: everything the one forward pass asks about. */
 struct moe_desc {
     char arch[32];
@@ -103,7 +107,8 @@ struct moe_desc {
     int d_key, d_kept;                          /* a slot's key and value, of each of n_kv; see latent.c */
     float attend_scale;                         /* of scores */
     int n_lead;                                 /* layers before the first that has experts */
-    int n_ahead;                                /* layers after the last, for tokens ahead: not loaded */
+    int block0;                                 /* what the file calls the first layer */
+    int n_ahead;                                /* layers after the last, that guess ahead */
     int d_ff;                                   /* dense layers */
     int n_expert, n_used, d_expert;             /* 0, 0, 0: a dense model */
     enum moe_shared shared;
@@ -116,7 +121,7 @@ struct moe_desc {
     int scaling_ctx;                            /* yarn: the context it was trained on first */
     bool yarn_exact;                            /* its ramp may begin and end between two pairs */
     float beta_fast, beta_slow;
-    bool head;                                  /* rows begin with a feature and a token: fc of both */
+    enum moe_head head;
     bool qkv_bias, o_bias, sinks;
     int window, window_period;                  /* positions seen; each window_period-th layer sees all; 0: all do */
     bool post_norm;                             /* what files call the FFN's norm */
@@ -138,6 +143,9 @@ struct moe_desc {
 };
 
 int moe_desc_read(struct moe_desc *d, const struct moe_file *f);
+
+/* The first of the target's layers that guess ahead: a layer like its last, alone. */
+void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target);
 
 /* What all models of a family have, without a number of theirs; arch is one of those known. */
 void moe_desc_family(struct moe_desc *d, const char *arch);
@@ -214,15 +222,17 @@ struct moe_model {
     const struct moe_file *file;
     struct moe_layer *layer;                    /* [n_layer] */
     const struct moe_model *target;             /* of a head; NULL: it is none */
-    struct kn_mat embed, head;                  /* head is embed when they are tied; both are a target's */
-    struct kn_mat fc;                           /* [d_model, 2 d_model] of a head: feature, then embedding */
+    struct kn_mat embed, head;                  /* head is embed when they are tied; a head may have the target's */
+    struct kn_mat fc;                           /* [d_model, 2 d_model] of a head: of feature and embedding */
     bool tied;
+    bool ahead;                                 /* its store has the experts of the layer that guesses ahead, too */
+    float *feature_norm, *embed_norm;           /* [d_model] of what fc is given; NULL: as it is */
     float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
     size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
     struct moe_dense *dense; int n_dense;       /* until it is loaded */
-    struct off_expert *expert;                  /* [n_expert_total] likewise */
+    struct off_expert *expert;                  /* [n_expert_total + n_expert_ahead] likewise */
     struct kn_arena arena;                      /* dense weights and vectors; empty until then */
-    struct off_store *store;                    /* NULL without experts */
+    struct off_store *store;                    /* NULL without experts; of a head the target's */
     struct off_mirror *mirror;                  /* or NULL */
 };
 

@@ -289,20 +289,21 @@ static int bind_part(struct binder *b, const char *name, const struct part *p, s
 static int bind_layer(struct binder *b, int layer)
 {
     const struct moe_desc *d = &b->m->desc;
+    const struct moe_model *target = b->m->target;
     struct moe_layer *l = &b->m->layer[layer];
     for (int i = 0; i < N_PART; i++) {
         const struct part *p = &parts[i];
         if (!is_needed(d, layer, p->need))
             continue;
         char name[64];
-        snprintf(name, sizeof name, "blk.%d.%s", layer, p->name);
+        snprintf(name, sizeof name, "blk.%d.%s", d->block0 + layer, p->name);
         int error = bind_part(b, name, p, l);
         if (error)
             return error;
     }
     int n_before = moe_n_delta_before(d, layer);
     l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
-    l->expert0 = (layer - d->n_lead) * d->n_expert;
+    l->expert0 = (layer - d->n_lead) * d->n_expert + (target ? target->shape.n_expert_total : 0);
     if (d->window && layer % d->window_period != d->window_period - 1)
         l->window = d->window;
     return 0;
@@ -318,14 +319,43 @@ static int bind_ends(struct binder *b)
     if (d->head) {
         m->embed = m->target->embed;
         m->head = m->target->head;
-        return bind_matrix(b, "fc.weight", d->d_model, 2 * d->d_model, false, &m->fc);
-    }
-    if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
-        (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head)))
+        if ((error = bind_matrix(b, "fc.weight", d->d_model, 2 * d->d_model, false, &m->fc)))
+            return error;
+    } else if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
+               (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head))) {
         return error;
+    }
     m->tied = !m->head.n_out;
     if (m->tied)
         m->head = m->embed;
+    return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
+}
+
+/* The same of a layer that guesses ahead.  By its definition it shares embedding and output with its target; a
+ * file may have them twice, and then in another format, or none of the norm. */
+static int bind_ahead_ends(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    const struct { const char *name; int n_out, n_in; struct kn_mat *matrix; float **vector; bool optional; } ends[] = {
+        { "eh_proj", d->d_model, 2 * d->d_model, &m->fc, NULL, false },
+        { "enorm", 1, d->d_model, NULL, &m->embed_norm, false },
+        { "hnorm", 1, d->d_model, NULL, &m->feature_norm, false },
+        { "shared_head_norm", 1, d->d_model, NULL, &m->out_norm, true },
+        { "embed_tokens", d->n_vocab, d->d_model, &m->embed, NULL, true },
+        { "shared_head_head", d->n_vocab, d->d_model, &m->head, NULL, true },
+    };
+    m->embed = m->target->embed;
+    m->head = m->target->head;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", d->block0, ends[i].name);
+        int error = ends[i].vector
+            ? bind_vector(b, name, 1, ends[i].n_in, ends[i].optional, ends[i].vector)
+            : bind_matrix(b, name, ends[i].n_out, ends[i].n_in, ends[i].optional, ends[i].matrix);
+        if (error)
+            return error;
+    }
     return 0;
 }
 
@@ -334,8 +364,7 @@ static int bind_all(struct binder *b)
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
     int error;
-    if ((error = bind_ends(b)) ||
-        (error = bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm)) ||
+    if ((error = d->head == MOE_HEAD_AHEAD ? bind_ahead_ends(b) : bind_ends(b)) ||
         (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)
@@ -366,7 +395,7 @@ static int check_target(const struct moe_model *m)
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
-/* Matrix i of every expert of a layer, from one stacked tensor or from one tensor each. */
+/* Matrix i of every expert of a layer, the file's number of it, from one stacked tensor or from one tensor each. */
 static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
 {
     const struct moe_desc *d = &b->m->desc;
@@ -395,49 +424,58 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
  * what all experts take in the file; and what a thread needs to interleave one. */
 static void sum_up_experts(struct moe_model *m)
 {
-    for (int e = 0; e < m->shape.n_expert_total; e++) {
+    int n_all = m->shape.n_expert_total + m->shape.n_expert_ahead;
+    for (int e = 0; e < n_all; e++) {
         const struct off_expert *x = &m->expert[e];
+        bool own = e < m->shape.n_expert_total;
+        struct moe_layer *l = own ? &m->layer[x->group - m->desc.block0] : NULL;
         for (int i = 0; i < OFF_MATRICES; i++) {
             size_t scratch = off_scratch_bytes(&x->matrix[i]);
             unsigned bit = 1u << kn_format_info(x->matrix[i].format)->act;
-            if (i < OFF_MATRICES - 1)
-                m->layer[x->group].expert_acts |= bit;
-            else
-                m->layer[x->group].down_acts |= bit;
+            if (own)
+                *(i < OFF_MATRICES - 1 ? &l->expert_acts : &l->down_acts) |= bit;
             m->scratch_bytes = scratch > m->scratch_bytes ? scratch : m->scratch_bytes;
-            m->shape.expert_file_bytes += off_file_bytes(&x->matrix[i]);
+            m->shape.expert_file_bytes += own ? off_file_bytes(&x->matrix[i]) : 0;
         }
     }
-    m->shape.expert_bytes = off_store_bytes(m->expert, m->shape.n_expert_total);
-    m->shape.expert_least = off_store_least(m->expert, m->shape.n_expert_total);
+    m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
+    m->shape.expert_least = off_store_least(m->expert, n_all);
+    if (m->target)                              /* what waits for the store may have to interleave any of its experts */
+        m->scratch_bytes = m->target->scratch_bytes;
 }
 
-static int list_experts(struct binder *b)
+/* Of so many layers, from the first that has some on. */
+static int list_experts(struct binder *b, int n_layer)
 {
     const struct moe_desc *d = &b->m->desc;
-    int n_layer = d->n_layer - d->n_lead;
     b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
     if (!b->m->expert)
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
-    for (int layer = d->n_lead; layer < d->n_layer; layer++)
+    for (int n = 0; n < n_layer; n++)
         for (int i = 0; i < OFF_MATRICES; i++) {
-            int error = bind_experts(b, layer, i, b->m->expert + b->m->layer[layer].expert0);
+            int error = bind_experts(b, d->block0 + d->n_lead + n, i, b->m->expert + (size_t)n * (size_t)d->n_expert);
             if (error)
                 return error;
         }
     return 0;
 }
 
-/* Layers that guess tokens ahead come after the others. */
-static bool is_ahead(const struct moe_desc *d, struct moe_string name)
+static bool is_of_blocks(struct moe_string name, int first, int n_block)
 {
     char prefix[32];
-    for (int i = d->n_layer; i < d->n_layer + d->n_ahead; i++) {
+    for (int i = first; i < first + n_block; i++) {
         size_t n = (size_t)snprintf(prefix, sizeof prefix, "blk.%d.", i);
         if (name.n > n && !memcmp(name.data, prefix, n))
             return true;
     }
     return false;
+}
+
+/* Layers that guess tokens ahead come after the others; a head that is one of them is in no other. */
+static bool is_of_others(const struct moe_desc *d, struct moe_string name)
+{
+    return d->head == MOE_HEAD_AHEAD ? !is_of_blocks(name, d->block0, d->n_layer)
+                                     : is_of_blocks(name, d->n_layer, d->n_ahead);
 }
 
 /* Both halves in one, beside the halves themselves. */
@@ -450,22 +488,16 @@ static bool is_spare(const struct moe_desc *d, struct moe_string name)
 
 static int refuse_unknown(const struct binder *b)
 {
-    int n_ahead = 0;
+    const struct moe_desc *d = &b->m->desc;
     for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
+        const struct moe_tensor *t = moe_file_tensor(b->f, i);
         char name[128];
-        if (b->used[i] || is_spare(&b->m->desc, moe_file_tensor(b->f, i)->name))
+        if (b->used[i] || is_spare(d, t->name) || is_of_others(d, t->name))
             continue;
-        if (is_ahead(&b->m->desc, moe_file_tensor(b->f, i)->name)) {
-            n_ahead++;
-            continue;
-        }
-        moe_string_show(moe_file_tensor(b->f, i)->name, name, sizeof name);
+        moe_string_show(t->name, name, sizeof name);
         return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
                        "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
-    if (n_ahead)
-        kn_say(KN_LOG_INFO, "%s: %d tensors that guess tokens ahead are left in the file",
-               moe_file_path(b->f), n_ahead);
     if (b->m->shape.widened_bytes)
         kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows; its keys are used the other way, and take "
                "%zu MiB as F32: files with attn_k_b take less", moe_file_path(b->f),
@@ -589,6 +621,20 @@ static void spread_matrices(const struct off_load *load, int n, const struct kn_
     }
 }
 
+/* What a head has not of its own. */
+static void borrow(struct moe_model *m)
+{
+    kn_assert(m->target->arena.base);
+    if (!m->embed.data)
+        m->embed = m->target->embed;
+    if (!m->head.data)
+        m->head = m->target->head;
+    if (!m->out_norm)
+        m->out_norm = m->target->out_norm;
+    if (m->desc.n_expert)
+        m->store = m->target->store;
+}
+
 static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
 {
     struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
@@ -600,11 +646,8 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
     spread_matrices(load, n, opt->team);
     if (m->tied)
         m->head = m->embed;
-    if (m->target) {
-        kn_assert(m->target->arena.base);
-        m->embed = m->target->embed;
-        m->head = m->target->head;
-    }
+    if (m->target)
+        borrow(m);
     for (int i = 0; opt->progress && i < m->n_dense; i++)
         atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
     if ((error = read_vectors(m, opt->progress)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
@@ -675,6 +718,7 @@ static void describe(struct moe_model *m)
         .d_head = d->d_head, .n_vocab = d->n_vocab, .n_ctx_train = d->n_ctx_train,
         .n_expert = d->n_expert, .n_used = d->n_used, .d_ff = d->d_ff, .d_expert = d->d_expert,
         .n_moe_layer = n_moe, .n_expert_total = n_moe * d->n_expert, .widened_bytes = m->shape.widened_bytes,
+        .n_ahead = d->n_ahead, .n_expert_ahead = m->ahead ? d->n_expert : 0,
         .row_macs = 3.0 * n_moe * d->n_used * d->d_expert * d->d_model +
                     3.0 * moe_n_delta(d) * moe_d_state_value(d) * d->d_state_key,
         .position_macs = (double)(d->n_layer - moe_n_delta(d)) * d->n_head * (d->d_key + d->d_kept),
@@ -686,36 +730,75 @@ static void describe(struct moe_model *m)
     m->shape.dense_bytes = count.used;
     for (int i = 0; i < m->n_dense; i++)
         add_dense(m, &m->dense[i]);
-    if (d->head)                                /* the output matrix is its target's */
+    bool own_head = false;
+    for (int i = 0; i < m->n_dense; i++)
+        own_head |= m->dense[i].matrix == &m->head;
+    if (!own_head && !m->tied)                  /* the output matrix is its target's */
         m->shape.row_macs += (double)m->head.n_out * m->head.n_in;
+    for (size_t i = 0; i < moe_file_tensor_count(m->file); i++)
+        if (is_of_blocks(moe_file_tensor(m->file, i)->name, d->n_layer, d->n_ahead))
+            m->shape.ahead_bytes += moe_file_tensor(m->file, i)->bytes;
     if (d->n_expert)
         sum_up_experts(m);
+}
+
+/* Older converters left such layers out, and some of them what says that there are any. */
+static int check_ahead(const struct moe_model *m)
+{
+    const struct moe_desc *d = &m->desc;
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", d->n_layer);
+    if (d->n_ahead && moe_file_find_tensor(m->file, name))
+        return 0;
+    return kn_fail(KN_EUNSUPPORTED, "%s has no layer that guesses ahead, which --draft mtp needs: "
+                   "%s.nextn_predict_layers is %d and tensor %s is %s; take a file that was written with it, or "
+                   "another drafter",
+                   moe_file_path(m->file), d->arch, d->n_ahead, name,
+                   moe_file_find_tensor(m->file, name) ? "there" : "missing");
+}
+
+/* What the description asks for, found in the file. */
+static int bind(struct moe_model *m)
+{
+    const struct moe_desc *d = &m->desc;
+    size_t n = moe_file_tensor_count(m->file) + 1;
+    struct binder b = { .m = m, .f = m->file, .used = kn_calloc(n, 1) };
+    m->layer = kn_calloc((size_t)d->n_layer, sizeof *m->layer);
+    m->dense = kn_calloc(n, sizeof *m->dense);
+    int error = b.used && m->layer && m->dense ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    if (!error && (error = bind_all(&b)) == 0 && d->n_expert)
+        error = list_experts(&b, d->n_layer - d->n_lead + m->ahead);
+    if (!error)
+        error = refuse_unknown(&b);
+    kn_free(b.used);
+    if (!error)
+        describe(m);
+    return error;
 }
 
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
 {
     struct moe_model *m = kn_calloc(1, sizeof *m);
-    struct binder b = { .m = m, .f = f, .used = kn_calloc(moe_file_tensor_count(f) + 1, 1) };
-    int error = m && b.used ? 0 : kn_fail(KN_ENOMEM, "no memory to open a model");
-    if (error)
-        goto done;
-    m->file = f;
-    m->target = opt->target;
-    m->ops = kn_ops(opt->isa);
-    if ((error = moe_desc_read(&m->desc, f)) || (error = check_target(m)))
-        goto done;
-    m->layer = kn_calloc((size_t)m->desc.n_layer, sizeof *m->layer);
-    m->dense = kn_calloc(moe_file_tensor_count(f) + 1, sizeof *m->dense);
-    if (!m->layer || !m->dense)
-        error = kn_fail(KN_ENOMEM, "no memory to list the tensors");
-    if (!error && (error = bind_all(&b)) == 0 && m->desc.n_expert)
-        error = list_experts(&b);
-    if (!error)
-        error = refuse_unknown(&b);
-    if (!error)
-        describe(m);
-done:
-    kn_free(b.used);
+    if (!m)
+        return kn_fail(KN_ENOMEM, "no memory to open a model");
+    *m = (struct moe_model){ .file = f, .target = opt->target, .ops = kn_ops(opt->isa), .ahead = opt->ahead };
+    int error = moe_desc_read(&m->desc, f);
+    if (error || (error = check_target(m)) || (m->ahead && (error = check_ahead(m))) || (error = bind(m)))
+        moe_model_close(m);
+    else
+        *out = m;
+    return error;
+}
+
+int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
+{
+    struct moe_model *m = kn_calloc(1, sizeof *m);
+    kn_assert(target->ahead);
+    if (!m)
+        return kn_fail(KN_ENOMEM, "no memory to open a layer that guesses ahead");
+    *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops };
+    moe_desc_ahead(&m->desc, &target->desc);
+    int error = bind(m);
     if (error)
         moe_model_close(m);
     else
@@ -730,7 +813,8 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
     if (error)
         return error;
     return off_store_open(&m->store, &(struct off_store_options){
-        .files = files_of(m), .expert = m->expert, .n_expert = m->shape.n_expert_total,
+        .files = files_of(m), .expert = m->expert,
+        .n_expert = m->shape.n_expert_total + m->shape.n_expert_ahead, .n_beside = m->shape.n_expert_ahead,
         .slot_bytes = opt->expert_bytes, .later_bytes = opt->later_bytes, .io = opt->io, .heat_path = opt->heat_path,
         .pack_path = opt->pack_path, .model_id = id });
 }
@@ -741,7 +825,7 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
     int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
     if (error || (error = load_dense(m, opt)) || (error = turn_taps(m)) || (error = set_rotation(m)))
         return error;
-    if (m->expert && (error = open_store(m, opt)))
+    if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
     kn_free(m->expert);                         /* the store has its own */
     kn_free(m->dense);
@@ -769,7 +853,10 @@ void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
-    off_store_close(m->store);
+    if (!m->target)
+        off_store_close(m->store);
+    else if (m->store)                          /* nobody else asks for these */
+        off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
     kn_arena_close(&m->arena);
     kn_free(m->expert);

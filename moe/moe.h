@@ -7,8 +7,10 @@
  *                  immutable and shared from then on.
  *     moe_context  KV memory, states, step arena and a worker team: what one thread needs to run a model.
  *                  Several contexts may run over one model at once.
- *     a head       a model that guesses what another one, its target, will think (EAGLE): its rows begin
- *                  with a feature of the target's, and embedding and output matrix are the target's own.
+ *     a head       a model that guesses what another one, its target, will think: its rows begin with a
+ *                  feature of the target's.  EAGLE's is a file of its own; a checkpoint may carry one as a
+ *                  layer behind its last (MTP), whose experts lie in the target's store.  Embedding and
+ *                  output matrix are the target's, but where such a layer has its own.
  *
  * A batch is rows: one token each, with its own position, its own path through the KV slots and whether
  * its logits are wanted.  Rows of several sequences, of a prompt's chunk and of a token tree are all the
@@ -127,6 +129,7 @@ int  moe_writer_finish(struct moe_writer *w);
 struct moe_synth_options {
     const char *shape;                                  /* "qwen3-30b-a3b" ... */
     int n_layer, n_vocab, n_used;                       /* 0: the shape's own; n_used: experts of a token */
+    bool ahead;                                         /* with a layer that guesses ahead */
     enum kn_format format;                              /* of experts and FFN; attention and head: Q8_0 */
     uint64_t seed;
     struct kn_team *team;
@@ -169,7 +172,8 @@ struct moe_model;
 
 struct moe_model_options {
     enum kn_isa isa;                                    /* at most; KN_ISA_COUNT - 1 for the best */
-    const struct moe_model *target;                     /* of a head: loaded before it, closed after; else NULL */
+    const struct moe_model *target;                     /* of EAGLE's head: loaded before it, closed after; else NULL */
+    bool ahead;                                         /* its store has the experts of the layer that guesses ahead */
 };
 
 struct moe_load_options {
@@ -189,8 +193,10 @@ struct moe_shape {                                      /* what others need to k
     size_t state_bytes;                                 /* of what layers without attention know of one text; or 0 */
     int n_expert, n_used, d_ff, d_expert;
     int n_moe_layer, n_expert_total;                    /* layers with experts; all their experts */
+    int n_ahead, n_expert_ahead;                        /* layers that guess ahead; their experts in the store */
+    size_t ahead_bytes;                                 /* such layers in the file; 0: they were left out of it */
     size_t dense_bytes;                                 /* memory of what every pass needs */
-    size_t expert_bytes, expert_least;                  /* memory of all experts; the least that works */
+    size_t expert_bytes, expert_least;                  /* memory of all in the store; the least that works */
     size_t expert_file_bytes;                           /* all experts as they lie in the file */
     size_t pass_bytes;                                  /* dense weights that any pass reads */
     size_t widened_bytes;                               /* of these, what is held as F32 but is quantised in the file */
@@ -202,6 +208,10 @@ struct moe_shape {                                      /* what others need to k
  * taken, and the shape and what contexts will take are known.  Load, once, reads the dense weights and
  * opens the store of experts; a model whose load failed can only be closed. */
 int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
+
+/* The first layer of target's file that guesses ahead, as a head: target was opened with `ahead`, is loaded before
+ * it and closed after. */
+int  moe_model_open_ahead(struct moe_model **out, const struct moe_model *target);
 int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_model_close(struct moe_model *m);              /* NULL is fine */
 

@@ -47,7 +47,7 @@ struct plan {
     const struct moe_synth_options *opt;
     struct recipe *recipe;                  /* [n_recipe] in file order */
     int n_recipe, room;
-    int n_layer, n_lead, n_vocab, n_used;
+    int n_layer, n_ahead, n_lead, n_vocab, n_used;
 };
 
 /* ---- which tensors --------------------------------------------------------------------------- */
@@ -214,27 +214,46 @@ static void add_ffn(struct plan *p, int layer)
     if (moe)
         add_beside_experts(p, layer, down);
 }
+
+static void add_layer(struct plan *p, int layer)
+{
+    if (layer < p->n_layer && moe_is_delta(&p->family, layer))
+        add_delta(p, layer);
+    else if (p->shape->d_latent)
+        add_latent_attention(p, layer);
+    else
+        add_attention(p, layer);
+    add_ffn(p, layer);
+}
+
+/* What puts a state and a token together, for a layer behind the last that guesses ahead. */
+static void add_ahead(struct plan *p, int layer)
+{
+    int d_model = p->shape->d_model;
+    char n[48];
+    add_mat(p, IN("nextn.eh_proj"), KN_Q8_0, 2 * d_model, d_model, 0, 1);
+    add_norm(p, IN("nextn.enorm"), d_model, 1);
+    add_norm(p, IN("nextn.hnorm"), d_model, 1);
+    add_norm(p, IN("nextn.shared_head_norm"), d_model, 1);
+}
 #undef IN
 
 static int make_plan(struct plan *p)
 {
     const struct moe_synth_shape *s = p->shape;
-    p->room = 3 + PER_LAYER * p->n_layer;
+    p->room = 3 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
     p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
     if (!p->recipe)
         return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
     add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model));
-    for (int i = 0; i < p->n_layer; i++) {
-        if (moe_is_delta(&p->family, i))
-            add_delta(p, i);
-        else if (s->d_latent)
-            add_latent_attention(p, i);
-        else
-            add_attention(p, i);
-        add_ffn(p, i);
-    }
+    for (int i = 0; i < p->n_layer; i++)
+        add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
     add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
+    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) {        /* last: the others are as without */
+        add_layer(p, i);
+        add_ahead(p, i);
+    }
     return 0;
 }
 
@@ -280,7 +299,9 @@ static int write_metadata(struct moe_writer *w, const struct plan *p)
     moe_writer_string(w, "general.name", name, strlen(name));
     say_u32(w, "general", "file_type", (int)moe_file_type(p->opt->format));
     say_u32(w, "general", "quantization_version", MOE_QUANTIZATION_VERSION);
-    say_u32(w, arch, "block_count", p->n_layer);
+    say_u32(w, arch, "block_count", p->n_layer + p->n_ahead);
+    if (p->n_ahead)
+        say_u32(w, arch, "nextn_predict_layers", p->n_ahead);
     say_u32(w, arch, "context_length", s->n_ctx);
     say_u32(w, arch, "embedding_length", s->d_model);
     say_u32(w, arch, "feed_forward_length", s->d_ff);
@@ -442,6 +463,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
     if (p.shape) {
         moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
+        p.n_ahead = opt->ahead;
         p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* something is left of what it is about */
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
         p.n_used = opt->n_used ? opt->n_used : p.shape->n_used;

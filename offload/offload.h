@@ -88,6 +88,7 @@ struct off_store_options {
     struct off_files files;
     const struct off_expert *expert;            /* [n_expert]; copied */
     int n_expert;
+    int n_beside;                               /* the last so many are not in the two files below */
     size_t slot_bytes;                          /* for slots; at least off_store_least(), 0: for all */
     size_t later_bytes;                         /* that off_store_grow may add */
     enum off_io_kind io;
@@ -135,6 +136,8 @@ size_t off_store_least(const struct off_expert *expert, int n_expert);  /* the l
 bool   off_store_is_whole(struct off_store *s);         /* every expert is there or on its way, to stay */
 /* So much more memory is theirs from now on, in all no more than later_bytes. */
 void   off_store_grow(struct off_store *s, size_t bytes);
+/* Nobody will ask for these experts, of one group, any more: their slots go first. */
+void   off_store_forget(struct off_store *s, int32_t first, int n);
 size_t off_store_scratch(const struct off_store *s);    /* what its callers' hands need */
 const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 

@@ -37,6 +37,7 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
         return kn_fail(KN_ENOMEM, "no memory to list %d experts", opt->n_expert);
     memcpy(s->expert, opt->expert, n * sizeof *s->expert);
     s->n_expert = opt->n_expert;
+    s->n_filed = opt->n_expert - opt->n_beside;
     kn_machine_get(&s->machine);
     s->n_pool = off_share_pools(s->expert, s->n_expert, s->machine.n_node, s->pool, s->pool_of);
     for (int e = 0; e < s->n_expert; e++) {
@@ -62,12 +63,12 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
     memcpy(s->fd, opt->files.fd, n * sizeof *s->fd);
     memcpy(s->path, opt->files.path, n * sizeof *s->path);
     int error = s->pack_path ? off_pack_open(&s->pack_fd, s->pack_path, opt->model_id, s->expert,
-                                             s->n_expert, s->extent) : 0;
+                                             s->n_filed, s->extent) : 0;
     s->fd[n] = s->pack_fd;
     s->path[n] = s->pack_path;
     s->n_file = (int)n;
     s->mirror = opt->files.mirror;
-    s->stats.n_packed = s->pack_fd < 0 ? 0 : (uint64_t)s->n_expert;
+    s->stats.n_packed = s->pack_fd < 0 ? 0 : (uint64_t)s->n_filed;
     return error;
 }
 
@@ -76,13 +77,13 @@ static int recall(struct off_store *s, const struct off_store_options *opt)
 {
     s->model_id = opt->model_id;
     s->heat_path = opt->heat_path ? kn_strdup(opt->heat_path) : NULL;
-    float *share = kn_calloc((size_t)s->n_expert, sizeof *share);
+    float *share = kn_calloc((size_t)s->n_filed, sizeof *share);
     if (!share || (opt->heat_path && !s->heat_path)) {
         kn_free(share);
-        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_expert);
+        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_filed);
     }
-    if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_expert))
-        for (int32_t e = 0; e < s->n_expert; e++)
+    if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_filed))
+        for (int32_t e = 0; e < s->n_filed; e++)
             off_policy_set_share(s->policy, e, share[e]);
     kn_free(share);
     return 0;
@@ -91,12 +92,12 @@ static int recall(struct off_store *s, const struct off_store_options *opt)
 static void remember(struct off_store *s)
 {
     float *share = s->heat_path && s->stats.hits + s->stats.misses
-                 ? kn_calloc((size_t)s->n_expert, sizeof *share) : NULL;
+                 ? kn_calloc((size_t)s->n_filed, sizeof *share) : NULL;
     if (!share)
         return;
-    for (int32_t e = 0; e < s->n_expert; e++)
+    for (int32_t e = 0; e < s->n_filed; e++)
         share[e] = off_policy_share(s->policy, e);
-    off_heat_write(s->heat_path, s->model_id, share, s->n_expert);
+    off_heat_write(s->heat_path, s->model_id, share, s->n_filed);
     kn_free(share);
 }
 
@@ -170,6 +171,14 @@ void off_store_close(struct off_store *s)
     kn_free(s->slot_of);
     kn_free(s->expert);
     kn_free(s);
+}
+
+void off_store_forget(struct off_store *s, int32_t first, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int32_t e = first; e < first + n; e++)
+        off_policy_set_share(s->policy, e, 0);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- questions ---------------------------------------------------------------------------------------- */

@@ -72,6 +72,7 @@ struct off_store {
     uint16_t *spared;                           /* [n_expert] SOON tickets that name it */
     int32_t *fill;                              /* [n_expert] in which order empty slots are filled */
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved;
+    int n_filed;                                /* experts that pack and heat file are of: the first */
     size_t bytes;                               /* for slots, so far */
     struct off_pool pool[OFF_MAX_POOL];
     struct off_slot *slot;                      /* [n_listed] */

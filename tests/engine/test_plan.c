@@ -238,12 +238,13 @@ static void keep_line(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
-static int plan(char *path, char *host_mem)
+/* draft: NULL, or the flag. */
+static int plan(char *path, char *host_mem, char *draft)
 {
     static struct eng_config c;
     char *argv[] = { (char[]){ "-m" }, path, (char[]){ "--threads=1" }, (char[]){ "--disk-rate=1G" },
                      (char[]){ "--dram-rate=8G" }, (char[]){ "--parallel=2" }, (char[]){ "--json" },
-                     (char[]){ "--host-mem" }, host_mem };
+                     (char[]){ "--host-mem" }, host_mem, draft };
     FILE *catch = tmpfile();
     assert_non_null(catch);
     fflush(stdout);
@@ -251,7 +252,7 @@ static int plan(char *path, char *host_mem)
     dup2(fileno(catch), 1);
     kn_log_set(keep_line, KN_LOG_INFO);
     said[0] = 0;
-    int status = eng_config_parse(&c, ENG_plan, 9, argv);
+    int status = eng_config_parse(&c, ENG_plan, draft ? 10 : 9, argv);
     if (!status)
         status = eng_cmd_plan(&c);
     kn_log_set(NULL, KN_LOG_INFO);
@@ -290,14 +291,14 @@ static void the_command_prints_split_and_speed(void **state)
         .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
     kn_team_close(team);
 
-    assert_int_equal(plan(path, (char[]){ "1M" }), 2);
+    assert_int_equal(plan(path, (char[]){ "1M" }, NULL), 2);
     assert_string_equal(output, "");
     assert_non_null(strstr(said, path));
     char *value = strstr(said, says);
     assert_non_null(value);
     snprintf(size, sizeof size, "%s", value + strlen(says));
     size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size), 0);                      /* the size it asked for is enough */
+    assert_int_equal(plan(path, size, NULL), 0);                      /* the size it asked for is enough */
     assert_string_equal(said, "");
     double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
                  number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
@@ -313,8 +314,31 @@ static void the_command_prints_split_and_speed(void **state)
         double disk = number(i + 1, "disk_tokens_per_s") * number(i + 1, "disk_bytes") / batch[i];
         assert_true(disk > 0x1p30 * 0.999 && disk < 0x1p30 * 1.001);
     }
-    assert_int_equal(plan(path, (char[]){ "1G" }), 0);
+    assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
     assert_true(number(0, "n_resident") == number(0, "n_expert") && number(5, "disk_bytes") == 0);
+    assert_true(number(0, "n_ahead") == 0 && number(0, "ahead_bytes") == 0);
+    unlink(path);
+}
+
+/* A layer that guesses ahead takes nothing until it is asked for, and then its experts are counted. */
+static void a_layer_ahead_is_planned_for_who_asks(void **state)
+{
+    (void)state;
+    char path[64];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-glm4moe", .n_layer = 4, .ahead = true,
+        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    kn_team_close(team);
+    assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
+    double dense = number(0, "dense_bytes"), expert = number(0, "expert_bytes");
+    assert_true(number(0, "n_ahead") == 1 && number(0, "ahead_bytes") > 0 && number(0, "n_expert_ahead") == 0);
+    assert_true(number(0, "n_expert") == 3 * 8);
+    assert_int_equal(plan(path, (char[]){ "1G" }, (char[]){ "--draft=mtp" }), 0);
+    assert_true(number(0, "n_expert") == 4 * 8 && number(0, "n_expert_ahead") == 8);
+    assert_true(number(0, "dense_bytes") > dense && number(0, "expert_bytes") > 1.3 * expert);
+    assert_true(number(0, "n_resident") == 4 * 8);
     unlink(path);
 }
 
@@ -331,6 +355,7 @@ int main(void)
         cmocka_unit_test(a_forecast_is_a_cost_model_too),
         cmocka_unit_test(drafts_gain_what_bytes_and_sums_allow),
         cmocka_unit_test(the_command_prints_split_and_speed),
+        cmocka_unit_test(a_layer_ahead_is_planned_for_who_asks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

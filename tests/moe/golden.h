@@ -3,6 +3,7 @@
 #ifndef TESTS_MOE_GOLDEN_H
 #define TESTS_MOE_GOLDEN_H
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,10 +56,8 @@ static inline void golden_parse_tensor(struct golden *g, char *s)
         t->data[i] = strtof(golden_word(&s), NULL);
 }
 
-static inline void golden_parse_row(struct golden *g, char *s)
+static inline void golden_parse_row(struct golden_row *r, char *s)
 {
-    struct golden_row *r = &g->row[g->n_row++];
-    golden_word(&s);
     r->most = strtod(golden_word(&s), NULL);
     r->argmax = atoi(golden_word(&s));
     for (int i = 0; i < GOLDEN_INDEX; i++)
@@ -80,9 +79,10 @@ static inline void golden_parse_line(struct golden *g, char *s)
         g->n_vocab = atoi(s);
     else if (!strcmp(what, "n_tok"))
         g->n_tok = atoi(s);
-    else if (!strcmp(what, "row"))
-        golden_parse_row(g, s);
-    else if (!strcmp(what, "vocab_index"))
+    else if (!strcmp(what, "row")) {
+        golden_word(&s);
+        golden_parse_row(&g->row[g->n_row++], s);
+    } else if (!strcmp(what, "vocab_index"))
         for (int i = 0; i < GOLDEN_INDEX; i++)
             g->index[i] = atoi(golden_word(&s));
     else if (!strcmp(what, "tokens")) {
@@ -124,6 +124,23 @@ static inline void golden_free(struct golden *g)
     free(g->token);
     free(g->row);
     free(g->text);
+}
+
+static inline int golden_sign(int v, int j) { return kn_mix(((uint64_t)j << 32) + (uint64_t)v) & 1 ? -1 : 1; }
+
+/* The largest difference to a row, of the row's largest logit. */
+static inline double golden_apart(const struct golden *g, const struct golden_row *r, const float *logits)
+{
+    double worst = 0;
+    for (int i = 0; i < GOLDEN_INDEX; i++)
+        worst = fmax(worst, fabs(logits[g->index[i]] - r->logit[i]) / r->most);
+    for (int j = 0; j < GOLDEN_PROJ; j++) {
+        double sum = 0;
+        for (int v = 0; v < g->n_vocab; v++)
+            sum += golden_sign(v, j) * (double)logits[v];
+        worst = fmax(worst, fabs(sum / sqrt(g->n_vocab) - r->proj[j]) / r->most);
+    }
+    return worst;
 }
 
 /* ---- the model file ------------------------------------------------------------------------------- */

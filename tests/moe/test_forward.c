@@ -13,22 +13,6 @@
 
 #define TOLERANCE 1e-4
 
-static int sign(int v, int j) { return kn_mix(((uint64_t)j << 32) + (uint64_t)v) & 1 ? -1 : 1; }
-
-static double check_row(const struct golden *g, const struct golden_row *r, const float *logits)
-{
-    double worst = 0;
-    for (int i = 0; i < GOLDEN_INDEX; i++)
-        worst = fmax(worst, fabs(logits[g->index[i]] - r->logit[i]) / r->most);
-    for (int j = 0; j < GOLDEN_PROJ; j++) {
-        double sum = 0;
-        for (int v = 0; v < g->n_vocab; v++)
-            sum += sign(v, j) * (double)logits[v];
-        worst = fmax(worst, fabs(sum / sqrt(g->n_vocab) - r->proj[j]) / r->most);
-    }
-    return worst;
-}
-
 static double run(const struct golden *g, struct moe_context *c, int n_chunk)
 {
     struct moe_row *row = calloc((size_t)n_chunk, sizeof *row);
@@ -44,8 +28,7 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk)
                                        .want_logits = true, .base = slot, .n_base = g->n_tok };
         assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
         for (int i = 0; i < n; i++)
-            worst = fmax(worst, check_row(g, &g->row[done + i],
-                                          result.logits + (size_t)i * (size_t)g->n_vocab));
+            worst = fmax(worst, golden_apart(g, &g->row[done + i], result.logits + (size_t)i * (size_t)g->n_vocab));
     }
     free(row);
     free(slot);

@@ -203,6 +203,40 @@ static void vocabularies_are_made_by_their_merges(void **state)
     }
 }
 
+/* Of whatever family; and what lies before it is as it is without. */
+static void a_layer_ahead_is_added_behind_all(void **state)
+{
+    (void)state;
+    static const char *const shape[] = { "tiny", "tiny-glm4moe", "tiny-deepseek2", "tiny-qwen3next", "tiny-qwen35moe" };
+    for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
+        struct moe_synth_options opt = { .shape = shape[k], .n_layer = 4, .n_vocab = 300, .format = KN_Q4_0 };
+        struct moe_file *without = make(opt, 2), *with;
+        struct moe_model *m, *head;
+        remove(path);
+        opt.ahead = true;
+        with = make(opt, 2);
+        for (size_t i = 0; i < moe_file_tensor_count(without); i++) {
+            const struct moe_tensor *a = moe_file_tensor(without, i), *b = moe_file_tensor(with, i);
+            assert_true(a->name.n == b->name.n && !memcmp(a->name.data, b->name.data, a->name.n));
+            assert_int_equal(a->bytes, b->bytes);
+            uint8_t *x = malloc(a->bytes), *y = malloc(a->bytes);
+            assert_int_equal(moe_file_read(without, a, 0, x, a->bytes), 0);
+            assert_int_equal(moe_file_read(with, b, 0, y, a->bytes), 0);
+            assert_memory_equal(x, y, a->bytes);
+            free(x);
+            free(y);
+        }
+        assert_int_equal(moe_model_open(&m, with, &(struct moe_model_options){ .ahead = true }), 0);
+        assert_int_equal(moe_model_open_ahead(&head, m), 0);
+        assert_int_equal(moe_model_shape(m)->n_layer, 4);
+        assert_int_equal(moe_model_shape(m)->n_expert_ahead, moe_model_shape(m)->n_expert);
+        moe_model_close(head);
+        moe_model_close(m);
+        moe_file_close(with);
+        moe_file_close(without);
+    }
+}
+
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
@@ -251,6 +285,7 @@ int main(void)
         cmocka_unit_test(values_have_the_deviations_of_a_live_model),
         cmocka_unit_test(formats_fall_back_and_say_so),
         cmocka_unit_test(vocabularies_are_made_by_their_merges),
+        cmocka_unit_test(a_layer_ahead_is_added_behind_all),
         cmocka_unit_test(impossible_options_are_refused),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

@@ -1,10 +1,14 @@
-/* An EAGLE head drafts: from what the model itself thought, one guess on the other.
+/* A head drafts: from what the model itself thought, one guess on the other.
  *
- * Row i of the head takes the model's feature of token i and token i + 1, and guesses feature i + 1, of which
- * the model's own output matrix makes token i + 2.  Features of committed tokens lie in the model's context at
- * their slots, true ones always, so a row of committed text is computed once, when it is next drafted from;
- * guesses go on from guesses, in slots of their own that nobody reads later.  A row's key and value lie at the
- * slot of its token i + 1: whatever shares that slot shares all that the row has read.
+ * It is EAGLE's, a file of its own, or the layer behind the last that a checkpoint carries for this (MTP): a block of
+ * the model's family, with experts in the model's store.  Row i takes the model's feature of token i and token
+ * i + 1, and guesses feature i + 1, of which the model's own output matrix makes token i + 2.  Features of committed
+ * tokens lie in the model's context at their slots, true ones always, so a row of committed text is computed once,
+ * when it is next drafted from; guesses go on from guesses, in slots of their own that nobody reads later.  A row's
+ * key and value lie at the slot of its token i + 1: whatever shares that slot shares all that the row has read.
+ *
+ * The layer of a checkpoint was trained to guess one token; it goes on from its own feature as it did from the
+ * model's, which is how its makers run it.
  *
  * A draft grows a level a pass, all sessions' together.  A chain and the static tree are plans: which ranks
  * follow which.  The dynamic tree (EAGLE-2) takes the likeliest successors of the likeliest paths, and of all
@@ -67,11 +71,11 @@ struct item {                                   /* a session in a draft */
     int32_t tail[N_SCRATCH][SPEC_DEPTHS];       /* slots of the branch that ends in each scratch slot */
 };
 
-struct draft_eagle {
+struct draft_head {
     struct eng_drafter base;
     enum eng_tree tree;
     bool told;                                  /* that texts have outgrown it */
-    struct moe_file *file;
+    struct moe_file *file;                      /* NULL: it is in the model's */
     struct moe_model *model;
     struct moe_context *context;
     int n_want;                                 /* at most, in a pass */
@@ -85,14 +89,14 @@ struct draft_eagle {
     struct moe_result result;
 };
 
-static const struct eng_drafter_kind eagle_kind;
+static const struct eng_drafter_kind head_kind;
 
 static bool is_chain(const struct item *it) { return it->shape == &shapes[ENG_TREE_CHAIN]; }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* Slots behind those of texts are its own, for guesses. */
-static struct moe_context_options context_options(const struct draft_eagle *d, int n_slot)
+static struct moe_context_options context_options(const struct draft_head *d, int n_slot)
 {
     const struct eng_engine *e = d->base.engine;
     return (struct moe_context_options){
@@ -100,9 +104,9 @@ static struct moe_context_options context_options(const struct draft_eagle *d, i
         .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .target = e->context, .team = e->team };
 }
 
-static void close_eagle(struct eng_drafter *base)
+static void close_head(struct eng_drafter *base)
 {
-    struct draft_eagle *d = (struct draft_eagle *)base;
+    struct draft_head *d = (struct draft_head *)base;
     moe_context_close(d->context);
     moe_model_close(d->model);
     moe_file_close(d->file);
@@ -115,7 +119,7 @@ static void close_eagle(struct eng_drafter *base)
     kn_free(d);
 }
 
-static int take_room(struct draft_eagle *d, int n_parallel)
+static int take_room(struct draft_head *d, int n_parallel)
 {
     d->n_want = d->tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MOST_WANT, n_parallel);
     size_t n = (size_t)d->n_want;
@@ -129,18 +133,26 @@ static int take_room(struct draft_eagle *d, int n_parallel)
                ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
 }
 
-int eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+static int open_model(struct draft_head *d, const struct eng_draft_wish *w)
 {
-    struct draft_eagle *d = kn_calloc(1, sizeof *d);
+    struct eng_engine *e = d->base.engine;
+    if (w->kind == ENG_DRAFT_MTP)
+        return moe_model_open_ahead(&d->model, e->model);
+    int error = moe_file_open(&d->file, w->file);
+    return error ? error : moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = e->opt.isa,
+                                                                                           .target = e->model });
+}
+
+int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+{
+    struct draft_head *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &eagle_kind, .engine = e, .can_draw = true };
+    d->base = (struct eng_drafter){ .kind = &head_kind, .engine = e, .can_draw = true };
     d->tree = w->tree;
     int error = take_room(d, e->opt.n_parallel);
-    if (error || (error = moe_file_open(&d->file, w->file)) ||
-        (error = moe_model_open(&d->model, d->file,
-                                &(struct moe_model_options){ .isa = e->opt.isa, .target = e->model }))) {
-        close_eagle(&d->base);
+    if (error || (error = open_model(d, w))) {
+        close_head(&d->base);
         return error;
     }
     e->features = true;
@@ -150,17 +162,18 @@ int eng_draft_eagle_open(struct eng_drafter **out, struct eng_engine *e, const s
 
 static struct eng_extra need(const struct eng_drafter *base)
 {
-    const struct draft_eagle *d = (const struct draft_eagle *)base;
+    const struct draft_head *d = (const struct draft_head *)base;
     struct moe_context_options one = context_options(d, 1);
     return (struct eng_extra){
         .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
         .slot = moe_kv_slot_bytes(d->model, one.kv) + moe_feature_bytes(base->engine->model, one.kv),
-        .kept = moe_feature_bytes(base->engine->model, one.kv) };
+        .kept = moe_feature_bytes(base->engine->model, one.kv),
+        .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };
 }
 
 static int load(struct eng_drafter *base)
 {
-    struct draft_eagle *d = (struct draft_eagle *)base;
+    struct draft_head *d = (struct draft_head *)base;
     struct moe_context_options co = context_options(d, base->engine->split.n_kv_slot);
     int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->engine->team,
                                                                      .io = base->engine->opt.io });
@@ -178,7 +191,7 @@ static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, i
 
 /* ---- a level's rows ---------------------------------------------------------------------------------------- */
 
-static void ask(struct draft_eagle *d, struct item *it, int guess, int *n_want)
+static void ask(struct draft_head *d, struct item *it, int guess, int *n_want)
 {
     if (it->n_front == 0)
         it->first_want = *n_want;
@@ -190,7 +203,7 @@ static void ask(struct draft_eagle *d, struct item *it, int guess, int *n_want)
 
 /* Rows for what it does not know yet of a text; the first token has none.  The text's last is continued, if
  * there is room to reach it; else there will be no draft.  n_behind others are to have at least a row each. */
-static void lay_text(struct draft_eagle *d, struct item *it, int n_behind, int *n_row, int *n_want)
+static void lay_text(struct draft_head *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_session *s = it->s;
     int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row;
@@ -216,7 +229,7 @@ static void lay_text(struct draft_eagle *d, struct item *it, int n_behind, int *
 }
 
 /* A row for a guess; the feature it goes on from was of the last pass. */
-static void lay_guess(struct draft_eagle *d, struct item *it, int guess, int *n_row, int *n_want)
+static void lay_guess(struct draft_head *d, struct item *it, int guess, int *n_row, int *n_want)
 {
     struct eng_session *s = it->s;
     const struct eng_engine *e = d->base.engine;
@@ -235,7 +248,7 @@ static void lay_guess(struct draft_eagle *d, struct item *it, int guess, int *n_
     ask(d, it, guess, n_want);
 }
 
-static void lay_level(struct draft_eagle *d, struct item *it, int n_behind, int *n_row, int *n_want)
+static void lay_level(struct draft_head *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     int n = it->n_front, front[TOP];
     memcpy(front, it->front, sizeof front);
@@ -284,7 +297,7 @@ static void weigh(const struct item *it, struct spec_top *top, int n)
 }
 
 /* As many draws as the plan has successors of any guess, each of the whole distribution. */
-static int draw(const struct draft_eagle *d, const struct item *it, int i, struct spec_sampler *sampler,
+static int draw(const struct draft_head *d, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {
     const struct eng_session *s = it->s;
@@ -300,7 +313,7 @@ static int draw(const struct draft_eagle *d, const struct item *it, int i, struc
 
 static void choose_row(void *arg, int i, int thread)
 {
-    struct draft_eagle *d = arg;
+    struct draft_head *d = arg;
     struct item *it = d->asks[i];
     struct spec_sampler *sampler = d->base.engine->chooser[thread].sampler;
     const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
@@ -321,7 +334,7 @@ static void choose_row(void *arg, int i, int thread)
 
 /* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself
  * says it, or not.  What was drawn stays all the same; plans are no larger than there is room. */
-static void add_guess(struct draft_eagle *d, struct item *it, int parent, const struct spec_top *top, int plan,
+static void add_guess(struct draft_head *d, struct item *it, int parent, const struct spec_top *top, int plan,
                       const struct spec_dist *law)
 {
     bool ends = eng_vocab_is_stop(d->base.engine->vocab, top->token);
@@ -341,7 +354,7 @@ static void add_guess(struct draft_eagle *d, struct item *it, int parent, const 
                                                .depth = it->level + 1, .plan = plan, .survival = survival };
 }
 
-static void add_successors(struct draft_eagle *d, struct item *it, int i)
+static void add_successors(struct draft_head *d, struct item *it, int i)
 {
     int parent = it->front[i], want = it->first_want + i;
     int plan = parent == SPEC_ROOT ? SPEC_ROOT : it->guess[parent].plan;
@@ -364,7 +377,7 @@ static bool continues(const struct item *it, const struct guess *g)
     return any && !g->ends && g->depth == it->level;
 }
 
-static void extend(struct draft_eagle *d, struct item *it)
+static void extend(struct draft_head *d, struct item *it)
 {
     int n = it->n_front;
     for (int i = 0; i < n; i++)
@@ -382,7 +395,7 @@ static void extend(struct draft_eagle *d, struct item *it)
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
 /* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
-static void expect(struct draft_eagle *d, int n_item)
+static void expect(struct draft_head *d, int n_item)
 {
     struct eng_engine *e = d->base.engine;
     e->ahead.n = d->n_ahead;
@@ -393,7 +406,7 @@ static void expect(struct draft_eagle *d, int n_item)
 }
 
 /* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
-static int draft_level(struct draft_eagle *d, int n_item)
+static int draft_level(struct draft_head *d, int n_item)
 {
     int n_row = 0, n_want = 0;
     for (int i = 0; i < n_item; i++)
@@ -414,7 +427,7 @@ static int draft_level(struct draft_eagle *d, int n_item)
 
 /* Parents stand before children there.  What was drawn, in the order in which it was drawn: by how likely it is
  * would be no order that chance has chosen. */
-static void plant(struct draft_eagle *d, struct item *it)
+static void plant(struct draft_head *d, struct item *it)
 {
     struct spec_tree *t = &it->s->seat->tree;
     uint8_t source = (uint8_t)(1 << d->base.number);
@@ -431,7 +444,7 @@ static void plant(struct draft_eagle *d, struct item *it)
 }
 
 /* A dynamic tree is what it is because of what was guessed, so nothing of it may be drawn. */
-static const struct shape *shape_of(const struct draft_eagle *d, bool draws)
+static const struct shape *shape_of(const struct draft_head *d, bool draws)
 {
     bool chain = d->base.engine->opt.verify == SPEC_BLOCK;
     if (draws && d->tree == ENG_TREE_DYNAMIC)
@@ -440,19 +453,19 @@ static const struct shape *shape_of(const struct draft_eagle *d, bool draws)
 }
 
 /* How deep a draft of s may be: a head has learnt so many positions, and beyond them guesses badly. */
-static int depth_of(struct draft_eagle *d, const struct eng_session *s, int n_node, int depth)
+static int depth_of(struct draft_head *d, const struct eng_session *s, int n_node, int depth)
 {
     int left = moe_model_shape(d->model)->n_ctx_train - s->n_token;
     if (left < 1 && !d->told)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: texts beyond them go without its drafts",
-               moe_file_path(d->file), moe_model_shape(d->model)->n_ctx_train);
+               moe_file_path(d->file ? d->file : d->base.engine->file), moe_model_shape(d->model)->n_ctx_train);
     d->told |= left < 1;
     return kn_min(kn_min(n_node, left), kn_min(depth, shape_of(d, eng_draws(s))->depth));
 }
 
 static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
 {
-    struct draft_eagle *d = (struct draft_eagle *)base;
+    struct draft_head *d = (struct draft_head *)base;
     int n_item = 0, going = 1;
     for (int i = 0; i < n; i++) {
         int deep = depth_of(d, s[i], n_node[i], depth);
@@ -478,5 +491,5 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     return going;
 }
 
-static const struct eng_drafter_kind eagle_kind = {
-    .name = "eagle", .commit = commit, .draft = draft, .close = close_eagle, .load = load, .need = need };
+static const struct eng_drafter_kind head_kind = {
+    .name = "head", .commit = commit, .draft = draft, .close = close_head, .load = load, .need = need };

@@ -1,0 +1,404 @@
+/* Layers that guess ahead against code that is not ours: their logits, one token ahead and several, from a
+ * transformers model of the same family (tests/fixtures/make_ahead.py); wherever their experts are, the same bytes;
+ * nobody asks for them who did not say so; and what a file lacks is said. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/faults.h"
+#include "tests/moe/change.h"
+#include "tests/moe/golden.h"
+#include "tests/moe/load.h"
+
+#define TOLERANCE 1e-4                          /* of the largest logit, as in test_forward.c */
+#define MOST      300
+#define DEPTH     3
+#define CHUNK     64
+#define N_SLOT    (MOST + DEPTH)                /* guesses have slots of their own, behind the text's */
+
+static char path[96];
+static struct kn_team *team;
+
+/* A model, its head, and what both need to run. */
+struct pair {
+    struct golden g;
+    struct moe_file *file;
+    struct moe_model *model, *head;
+    struct moe_context *context, *guesses;
+    int32_t slot[N_SLOT];
+    struct moe_row row[CHUNK];
+};
+
+static const char *pack_path, *heat_path;       /* of the models to come; or NULL */
+
+static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool little)
+{
+    memset(p, 0, sizeof *p);
+    assert_int_equal(golden_read(&p->g, name), 0);
+    assert_int_equal(golden_write(&p->g, path), 0);
+    assert_int_equal(moe_file_open(&p->file, path), 0);
+    assert_int_equal(moe_model_open(&p->model, p->file, &(struct moe_model_options){ .isa = isa, .ahead = true }), 0);
+    assert_int_equal(moe_model_open_ahead(&p->head, p->model), 0);
+    size_t least = moe_model_shape(p->model)->expert_least;
+    struct moe_load_options lo = { .team = team, .expert_bytes = little ? least : 0, .io = OFF_IO_PREAD,
+                                   .pack_path = pack_path, .heat_path = heat_path };
+    assert_int_equal(moe_model_load(p->model, &lo), 0);
+    assert_int_equal(moe_model_load(p->head, &lo), 0);
+    struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
+                                      .kv = KN_KV_F32, .features = true, .team = team };
+    assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
+    co.features = false;
+    co.target = p->context;
+    assert_int_equal(moe_context_open(&p->guesses, p->head, &co), 0);
+    for (int i = 0; i < N_SLOT; i++)
+        p->slot[i] = i < p->g.n_tok ? (i * 7 + 3) % p->g.n_tok : i;
+}
+
+static void close_pair(struct pair *p)
+{
+    moe_context_close(p->guesses);
+    moe_context_close(p->context);
+    moe_model_close(p->head);
+    moe_model_close(p->model);
+    moe_file_close(p->file);
+    golden_free(&p->g);
+    unlink(path);
+}
+
+static void forward(struct moe_context *c, const struct moe_row *row, int n, struct moe_result *result)
+{
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(moe_rows_status(result, 0, n), 0);
+}
+
+/* The text through the model, and through the head behind it: its logits of rows 0 .. n - 2. */
+static float *read_text(struct pair *p)
+{
+    struct moe_result result;
+    int n = p->g.n_tok;
+    float *out = calloc((size_t)n * (size_t)p->g.n_vocab, sizeof *out);
+    for (int done = 0; done < n; done += CHUNK) {
+        int n_row = kn_min(CHUNK, n - done);
+        for (int i = 0; i < n_row; i++)
+            p->row[i] = (struct moe_row){ .token = p->g.token[done + i], .position = done + i, .base = p->slot,
+                                          .n_base = n };
+        forward(p->context, p->row, n_row, &result);
+    }
+    for (int done = 0; done < n - 1; done += CHUNK) {
+        int n_row = kn_min(CHUNK, n - 1 - done);
+        for (int i = 0; i < n_row; i++)         /* a row's slot is its token's: of the text one further */
+            p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1], .position = done + i, .want_logits = true,
+                                          .base = p->slot + 1, .n_base = n - 1, .feature_slot = p->slot[done + i] };
+        forward(p->guesses, p->row, n_row, &result);
+        memcpy(out + (size_t)done * (size_t)p->g.n_vocab, result.logits,
+               (size_t)n_row * (size_t)p->g.n_vocab * sizeof *out);
+    }
+    return out;
+}
+
+/* The row at pos once more, and on from what it thought: `depth` guesses from the last true state. */
+static const float *guess(struct pair *p, int depth, int pos)
+{
+    struct moe_result result;
+    struct moe_row row = { .token = p->g.token[pos + 1], .position = pos, .want_logits = true, .base = p->slot + 1,
+                           .n_base = pos + 1, .tail = p->slot + p->g.n_tok, .feature_slot = p->slot[pos] };
+    forward(p->guesses, &row, 1, &result);
+    for (int i = 2; i <= depth; i++) {
+        row.token = p->g.token[pos + i];
+        row.position++;
+        row.feature = result.feature;
+        forward(p->guesses, &row, 1, &result);
+    }
+    return result.logits;
+}
+
+/* One line "guess DEPTH POS .."; the row begins behind. */
+static bool next_guess(FILE *f, char *line, size_t bytes, int *depth, int *pos, struct golden_row *r)
+{
+    while (fgets(line, (int)bytes, f)) {
+        char *s = line;
+        if (strcmp(golden_word(&s), "guess") != 0)
+            continue;
+        *depth = atoi(golden_word(&s));
+        *pos = atoi(golden_word(&s));
+        golden_parse_row(r, s);
+        return true;
+    }
+    return false;
+}
+
+static void guesses_are_those_of_transformers(void **state)
+{
+    struct pair p;
+    struct golden_row r;
+    char line[4096], name[128];
+    int depth, pos, n[DEPTH + 1] = { 0 };
+    double worst[DEPTH + 1] = { 0 };
+    open_pair(&p, *state, KN_ISA_COUNT - 1, false);
+    float *logits = read_text(&p);
+    snprintf(name, sizeof name, "tests/fixtures/golden/%s.ahead", (const char *)*state);
+    FILE *f = fopen(name, "r");
+    assert_non_null(f);
+    while (next_guess(f, line, sizeof line, &depth, &pos, &r)) {
+        const float *got = guess(&p, depth, pos);
+        n[depth]++;
+        worst[depth] = fmax(worst[depth], golden_apart(&p.g, &r, got));
+        if (depth == 1)                         /* alone as in a chunk */
+            assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
+    }
+    fclose(f);
+    free(logits);
+    for (int i = 1; i <= DEPTH; i++) {
+        print_message("%s, %d ahead: largest difference / largest logit %.1e of %d\n", (char *)*state, i, worst[i],
+                      n[i]);
+        assert_true(n[i] > 20 && worst[i] < TOLERANCE);
+    }
+    close_pair(&p);
+}
+
+/* Two slots for all experts, its own and the model's, and another instruction set. */
+static void its_experts_are_where_the_others_are(void **state)
+{
+    struct pair all, few;
+    open_pair(&all, *state, KN_ISA_COUNT - 1, false);
+    open_pair(&few, *state, KN_ISA_AVX2, true);
+    const struct moe_shape *s = moe_model_shape(all.model);
+    assert_true(moe_model_store(all.head) == moe_model_store(all.model));
+    assert_int_equal(s->n_expert_ahead, s->n_expert);
+    float *a = read_text(&all), *b = read_text(&few);
+    assert_memory_equal(a, b, (size_t)(all.g.n_tok - 1) * (size_t)all.g.n_vocab * sizeof *a);
+    struct off_stats stats;
+    off_stats_get(moe_model_store(few.model), &stats);
+    assert_int_equal(stats.n_expert, s->n_expert_total + s->n_expert);
+    assert_true(stats.n_slot < stats.n_expert / 2);
+    free(a);
+    free(b);
+    close_pair(&all);
+    close_pair(&few);
+}
+
+/* Without a word they are left in the file, and the shape says that they are there. */
+static void nobody_loads_it_unasked(void **state)
+{
+    struct golden g;
+    struct moe_file *file;
+    struct moe_model *with, *without = NULL;
+    assert_int_equal(golden_read(&g, *state), 0);
+    assert_int_equal(golden_write(&g, path), 0);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    assert_int_equal(moe_model_open(&with, file, &(struct moe_model_options){ .ahead = true }), 0);
+    assert_int_equal(load_model(&without, file, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);
+    const struct moe_shape *a = moe_model_shape(with), *b = moe_model_shape(without);
+    struct off_stats stats;
+    off_stats_get(moe_model_store(without), &stats);
+    assert_int_equal(stats.n_expert, b->n_expert_total);
+    assert_int_equal(b->n_expert_ahead, 0);
+    assert_true(a->n_ahead == 1 && b->n_ahead == 1 && a->ahead_bytes > 0 && a->ahead_bytes == b->ahead_bytes);
+    assert_true(a->expert_bytes > b->expert_bytes && a->dense_bytes == b->dense_bytes);
+    assert_true(a->n_expert_total == b->n_expert_total && a->expert_file_bytes == b->expert_file_bytes &&
+                a->n_layer == b->n_layer && a->row_macs == b->row_macs);
+    moe_model_close(with);
+    moe_model_close(without);
+    moe_file_close(file);
+    unlink(path);
+    golden_free(&g);
+}
+
+static struct moe_model *load_with_files(const struct moe_file *f, bool ahead)
+{
+    struct moe_model *m;
+    assert_int_equal(moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1, .ahead = ahead }), 0);
+    assert_int_equal(moe_model_load(m, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD,
+                                                                   .pack_path = pack_path,
+                                                                   .heat_path = heat_path }), 0);
+    return m;
+}
+
+static int n_warm(const struct moe_model *m)
+{
+    struct off_spot spot[64];
+    struct off_stats stats;
+    int n = 0;
+    off_stats_get(moe_model_store(m), &stats);
+    assert_true(stats.n_expert <= 64);
+    assert_int_equal(stats.n_packed, moe_model_shape(m)->n_expert_total);
+    off_store_look(moe_model_store(m), spot);
+    for (uint64_t i = 0; i < stats.n_expert; i++)
+        n += spot[i].heat > 0;
+    return n;
+}
+
+/* Pack and heat file are of the model's own experts, and serve it with such a layer and without. */
+static void the_files_beside_serve_both(void **state)
+{
+    static char pack[128], heat[128];
+    struct golden g;
+    struct moe_file *file;
+    struct moe_model *m;
+    struct off_packed packed;
+    struct pair p;
+    (void)state;
+    snprintf(pack, sizeof pack, "%s.experts", path);
+    snprintf(heat, sizeof heat, "%s.heat", path);
+    open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
+    float *want = read_text(&p);
+    close_pair(&p);
+
+    assert_int_equal(golden_read(&g, "glm4moe"), 0);
+    assert_int_equal(golden_write(&g, path), 0);
+    golden_free(&g);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    assert_int_equal(moe_model_open(&m, file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
+    struct moe_pack_options po = { .team = team, .io = OFF_IO_PREAD };
+    assert_int_equal(moe_model_pack(m, pack, &po, &packed), 0);
+    moe_model_close(m);
+    pack_path = pack;
+    heat_path = heat;
+    m = load_with_files(file, true);
+    assert_int_equal(n_warm(m), 0);
+    moe_model_close(m);
+    m = load_with_files(file, false);
+    assert_int_equal(n_warm(m), 0);
+    moe_model_close(m);
+    moe_file_close(file);
+
+    open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
+    float *got = read_text(&p);
+    assert_memory_equal(got, want, (size_t)(p.g.n_tok - 1) * (size_t)p.g.n_vocab * sizeof *got);
+    for (int i = 0; i < 20; i++) {              /* turns that use few */
+        struct moe_result result;
+        struct moe_row row = { .token = p.g.token[i], .position = i, .base = p.slot, .n_base = p.g.n_tok };
+        forward(p.context, &row, 1, &result);
+        guess(&p, 1, i);
+    }
+    moe_context_close(p.guesses);
+    moe_context_close(p.context);
+    moe_model_close(p.head);
+    moe_model_close(p.model);
+    p.head = p.model = NULL;
+    p.guesses = p.context = NULL;
+    m = load_with_files(p.file, true);
+    int n = n_warm(m);
+    moe_model_close(m);
+    m = load_with_files(p.file, false);
+    assert_true(n > 10 && n_warm(m) == n);
+    moe_model_close(m);
+    close_pair(&p);
+    pack_path = heat_path = NULL;
+    unlink(pack);
+    unlink(heat);
+    free(want);
+    free(got);
+}
+
+/* A row whose expert cannot be read fails, and only then. */
+static void a_failed_read_is_told(void **state)
+{
+#ifdef __SANITIZE_THREAD__                      /* the seam is changed under a thread that reads by it */
+    print_message("skipped: reads that fail, under ThreadSanitizer\n");
+    skip();
+#endif
+    struct pair p;
+    struct moe_result result;
+    (void)state;
+    open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
+    float *logits = read_text(&p);
+    struct moe_row row = { .token = p.g.token[9], .position = 8, .want_logits = true, .base = p.slot + 1,
+                           .n_base = p.g.n_tok - 1, .feature_slot = p.slot[8] };
+    int n_failed = 0;
+    faults_listen();
+    faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);
+    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may have just what one of them needs */
+        row.token = p.g.token[9 + i];
+        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
+        n_failed += result.status[0] < 0;
+    }
+    faults_off();
+    faults_listen_off();
+    assert_int_equal(n_failed, 1);
+    row.token = p.g.token[9];
+    do                                                  /* who joins a read that has failed already fails */
+        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
+    while (result.status[0]);
+    assert_memory_equal(result.logits, logits + 8 * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *logits);
+    free(logits);
+    close_pair(&p);
+}
+
+/* What was written without it, or with a part of it. */
+static void what_a_file_lacks_is_said(void **state)
+{
+    static const struct { struct change change; bool opens; const char *says; } tries[] = {
+        { { .drop = "blk.4.nextn.eh_proj.weight" }, false, "blk.4.nextn.eh_proj.weight is missing" },
+        { { .drop = "blk.4.nextn.enorm.weight" }, true, "blk.4.nextn.enorm.weight is missing" },
+        { { .drop = "blk.4.nextn.hnorm.weight" }, true, "blk.4.nextn.hnorm.weight is missing" },
+        { { .drop = "blk.4.attn_k.weight" }, true, "blk.4.attn_k.weight is missing" },
+        { { .drop = "blk.4.ffn_up_exps.weight" }, false, "blk.4.ffn_up_exps.weight is missing" },
+        { { .tensor = "blk.4.nextn.eh_proj.weight", .dim = { 64, 64 } }, true, "nextn.eh_proj.weight has shape" },
+        { { .tensor = "blk.4.nextn.hnorm.weight", .dim = { 32 } }, true, "nextn.hnorm.weight has shape" },
+        { { .tensor = "blk.4.ffn_up_exps.weight", .dim = { 64, 40, 9 } }, false, "ffn_up_exps.weight has shape" },
+        { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight has no place" },
+        { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's is taken */
+    };
+    struct golden g;
+    struct moe_file *file, *changed;
+    struct moe_model *m, *head;
+    char other[128];
+    (void)state;
+    snprintf(other, sizeof other, "%s.other", path);
+    assert_int_equal(golden_read(&g, "glm4moe"), 0);
+    assert_int_equal(golden_write(&g, path), 0);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        change_write(file, &tries[i].change, other);
+        assert_int_equal(moe_file_open(&changed, other), 0);
+        assert_int_equal(load_model(&m, changed, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);    /* who does not ask .. */
+        moe_model_close(m);
+        faults_listen();
+        int error = moe_model_open(&m, changed, &(struct moe_model_options){ .ahead = true });
+        if (tries[i].opens != !error)
+            fail_msg("%zu: %d, %s", i, error, faults.line);
+        if (!error && !(error = moe_model_open_ahead(&head, m)))
+            moe_model_close(head);
+        if (tries[i].opens)
+            moe_model_close(m);
+        if (!error != !tries[i].says || (error && !strstr(faults.line, tries[i].says)))
+            fail_msg("%zu: %d, %s", i, error, faults.line);
+        faults_listen_off();
+        moe_file_close(changed);
+        unlink(other);
+    }
+    moe_file_close(file);
+    unlink(path);
+    golden_free(&g);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/spillway-head-%d.gguf", getpid());
+    return kn_team_open(&team, 2);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kn_team_close(team);
+    return 0;
+}
+
+int main(void)
+{
+    static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next" };
+    const struct CMUnitTest tests[] = {
+#define EACH(i) { name[i], guesses_are_those_of_transformers, NULL, NULL, name[i] }, \
+                { name[i], its_experts_are_where_the_others_are, NULL, NULL, name[i] }, \
+                { name[i], nobody_loads_it_unasked, NULL, NULL, name[i] }
+        EACH(0), EACH(1), EACH(2),
+        cmocka_unit_test(the_files_beside_serve_both),
+        cmocka_unit_test(a_failed_read_is_told),
+        cmocka_unit_test(what_a_file_lacks_is_said),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
