@@ -408,7 +408,7 @@ void KN_FN(kn_job_256)(const struct job *j)
         if (many)
             k->decode(&c);
         t.at = (size_t)b * sizeof(struct kn_x256);
-        each_tile(t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
+        each_tile(&t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
     }
     store_sums(j, acc);
 }
