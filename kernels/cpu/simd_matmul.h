@@ -39,7 +39,7 @@
 #define UNROLL
 #define ANY_TILE
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
 /* What was loaded before is loaded again after: keeps the compiler from carrying so much in registers
