@@ -5,14 +5,9 @@
  * whose values are shorter than their keys are latent attention's: the value is a part of the key,
  * and a position one vector. Beside each figure stands its bound, measured in the same run: the
  * rate of independent fmas out of registers, and that of reading memory. Prints CSV. */
-#include "kernels/kernels.h"
+#include "evals/measure.h"
 
-#include <immintrin.h>
 #include <stdio.h>
-#include <string.h>
-
-#define WINDOW_NS   5000000u                             /* a figure is the best of many windows: */
-#define FIGURE_NS 200000000u                                 /* others share the machine */
 
 struct shape { enum kn_kv kv; int n_q, d_key, d_value, positions; };
 
@@ -25,58 +20,12 @@ struct work {
     int n_seq, seq;
 };
 
-typedef double pass_fn(struct work *w);                /* does something once, returns its amount */
-
-static double best_per_ns(pass_fn *pass, struct work *w)
+static double read_memory(void *arg)
 {
-    double best = 0;
-    uint64_t begin = kn_now_ns(), now = begin;
-    while (now - begin < FIGURE_NS) {
-        uint64_t start = now;
-        double amount = 0;
-        do {
-            amount += pass(w);
-            now = kn_now_ns();
-        } while (now - start < WINDOW_NS);
-        double rate = amount / (double)(now - start);
-        if (rate > best) best = rate;
-    }
-    return best;
-}
-
-/* ---- bounds --------------------------------------------------------------------------------- */
-
-__attribute__((target("avx512f"))) static double fma_avx512(struct work *w)
-{
-    __m512 a[10], x = _mm512_set1_ps(0.999f);
-    for (int i = 0; i < 10; i++) a[i] = _mm512_set1_ps((float)w->n_seq);
-    for (int r = 0; r < 10000; r++) {
-#pragma GCC unroll 10
-        for (int i = 0; i < 10; i++) a[i] = _mm512_fmadd_ps(a[i], x, x);
-    }
-    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+v"(a[i]));
-    return 10000.0 * 10 * 32;
-}
-
-__attribute__((target("avx2,fma"))) static double fma_avx2(struct work *w)
-{
-    __m256 a[10], x = _mm256_set1_ps(0.999f);
-    for (int i = 0; i < 10; i++) a[i] = _mm256_set1_ps((float)w->n_seq);
-    for (int r = 0; r < 10000; r++) {
-#pragma GCC unroll 10
-        for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(a[i], x, x);
-    }
-    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+x"(a[i]));
-    return 10000.0 * 10 * 16;
-}
-
-static double read_memory(struct work *w)
-{
+    struct work *w = arg;
     w->ops->probe_read(w->room, w->room_bytes);
     return (double)w->room_bytes;
 }
-
-/* ---- attention ------------------------------------------------------------------------------ */
 
 static bool is_latent(const struct shape *s) { return s->d_value < s->d_key; }
 
@@ -107,10 +56,15 @@ static double rows(struct work *w, int first, int last, int seq)
     return pairs * s->n_q * (s->d_key + s->d_value) * 2;
 }
 
-static double prefill(struct work *w) { return rows(w, 0, w->shape->positions - 1, 0); }
-
-static double decode(struct work *w)
+static double prefill(void *arg)
 {
+    struct work *w = arg;
+    return rows(w, 0, w->shape->positions - 1, 0);
+}
+
+static double decode(void *arg)
+{
+    struct work *w = arg;
     w->seq = (w->seq + 1) % w->n_seq;
     return rows(w, w->shape->positions - 1, w->shape->positions - 1, w->seq);
 }
@@ -151,9 +105,9 @@ int main(void)
     w.slots = slots;
 
     printf("isa,kv,n_q,d_key,d_value,positions,what,gflops,of_fma,GBps,of_dram\n");
-    for (int isa = KN_ISA_AVX2; isa <= (int)kn_isa_best(); isa++) {
-        w.ops = kn_ops((enum kn_isa)isa);
-        double peak = best_per_ns(isa == KN_ISA_AVX512 ? fma_avx512 : fma_avx2, &w);
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        w.ops = kn_ops(isa);
+        double peak = 2 * best_per_ns(fma_pass, &isa);
         double gbps = best_per_ns(read_memory, &w);
         for (size_t i = 0; i < LENGTH(prefills); i++) {
             w.shape = &prefills[i];

@@ -4,14 +4,11 @@
  * decoding (one row through each of many heads, whose states come from memory and go back). Beside each
  * figure its bound, measured in the same run: independent fmas out of registers, and a pass that reads
  * and writes memory in place. Prints CSV. */
-#include "kernels/kernels.h"
+#include "evals/measure.h"
 
-#include <immintrin.h>
 #include <stdio.h>
 
-#define FIGURE_NS 300000000u                    /* a figure is the best of many short windows */
-#define WINDOW_NS 5000000u
-#define N_ROW     32
+#define N_ROW 32
 
 struct work {
     const struct kn_ops *ops;
@@ -21,53 +18,10 @@ struct work {
     struct kn_delta_row row[N_ROW];
 };
 
-typedef double pass_fn(struct work *w);         /* does something once, returns its amount */
-
-static double best_per_ns(pass_fn *pass, struct work *w)
-{
-    double best = 0;
-    uint64_t begin = kn_now_ns(), now = begin;
-    while (now - begin < FIGURE_NS) {
-        uint64_t start = now;
-        double amount = 0;
-        do {
-            amount += pass(w);
-            now = kn_now_ns();
-        } while (now - start < WINDOW_NS);
-        best = amount / (double)(now - start) > best ? amount / (double)(now - start) : best;
-    }
-    return best;
-}
-
-/* ---- bounds ------------------------------------------------------------------------------------- */
-
-__attribute__((target("avx512f"))) static double fma_avx512(struct work *w)
-{
-    __m512 a[10], x = _mm512_set1_ps(0.999f);
-    for (int i = 0; i < 10; i++) a[i] = _mm512_set1_ps((float)w->n_head);
-    for (int r = 0; r < 10000; r++) {
-#pragma GCC unroll 10
-        for (int i = 0; i < 10; i++) a[i] = _mm512_fmadd_ps(a[i], x, x);
-    }
-    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+v"(a[i]));
-    return 10000.0 * 10 * 16;
-}
-
-__attribute__((target("avx2,fma"))) static double fma_avx2(struct work *w)
-{
-    __m256 a[10], x = _mm256_set1_ps(0.999f);
-    for (int i = 0; i < 10; i++) a[i] = _mm256_set1_ps((float)w->n_head);
-    for (int r = 0; r < 10000; r++) {
-#pragma GCC unroll 10
-        for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(a[i], x, x);
-    }
-    for (int i = 0; i < 10; i++) __asm__ volatile("" : "+x"(a[i]));
-    return 10000.0 * 10 * 8;
-}
-
 /* 4 MiB further on each time, so that it ends soon and nothing is cached. */
-static double in_place(struct work *w)
+static double in_place(void *arg)
 {
+    struct work *w = arg;
     size_t n = (size_t)4 << 20, n_piece = w->bytes / n;
     w->head = (w->head + 1) % (int)n_piece;
     float *x = w->state + (size_t)w->head * n / sizeof *x;
@@ -75,19 +29,18 @@ static double in_place(struct work *w)
     return (double)n;
 }
 
-/* ---- the rule ------------------------------------------------------------------------------------- */
-
-static double rows(struct work *w, int head, int n_row)
+static double rows(const struct work *w, int head, int n_row)
 {
     w->ops->delta(&(struct kn_delta){ w->state + (size_t)head * kn_delta_floats(w->d, w->d), w->row, n_row,
                                       w->d, w->d });
     return n_row;
 }
 
-static double chunk(struct work *w) { return rows(w, 0, N_ROW); }
+static double chunk(void *arg) { return rows(arg, 0, N_ROW); }
 
-static double decode(struct work *w)
+static double decode(void *arg)
 {
+    struct work *w = arg;
     w->head = (w->head + 1) % w->n_head;
     return rows(w, w->head, 1);
 }
@@ -103,16 +56,16 @@ int main(void)
     for (int i = 0; i < N_ROW; i++)
         w.row[i] = (struct kn_delta_row){ vector[0], vector[1], vector[2], 0.9f, 0.5f, vector[3] };
     printf("isa,d,what,rows_per_s,of_bound\n");
-    for (int isa = KN_ISA_AVX2; isa <= (int)kn_isa_best(); isa++) {
-        w.ops = kn_ops((enum kn_isa)isa);
-        double peak = best_per_ns(isa == KN_ISA_AVX512 ? fma_avx512 : fma_avx2, &w), moved = best_per_ns(in_place, &w);
+    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
+        w.ops = kn_ops(isa);
+        double peak = best_per_ns(fma_pass, &isa), moved = best_per_ns(in_place, &w);
         for (w.d = 64; w.d <= 256; w.d *= 2) {
             double floats = (double)kn_delta_floats(w.d, w.d);
             w.n_head = (int)((double)w.bytes / (floats * sizeof(float)));
             w.head = 0;
             double c = best_per_ns(chunk, &w), d = best_per_ns(decode, &w);
-            printf("%s,%d,chunk,%.0f,%.2f\n", kn_isa_name((enum kn_isa)isa), w.d, c * 1e9, c * 4 * floats / peak);
-            printf("%s,%d,decode,%.0f,%.2f\n", kn_isa_name((enum kn_isa)isa), w.d, d * 1e9, d * 4 * floats / moved);
+            printf("%s,%d,chunk,%.0f,%.2f\n", kn_isa_name(isa), w.d, c * 1e9, c * 4 * floats / peak);
+            printf("%s,%d,decode,%.0f,%.2f\n", kn_isa_name(isa), w.d, d * 1e9, d * 4 * floats / moved);
         }
     }
     kn_unmap(w.state, w.bytes);

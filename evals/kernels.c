@@ -8,14 +8,13 @@
  * do, whoever else may be using the machine.
  *
  * kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
 
-#include "kernels/kernels.h"
+#include "evals/measure.h"
 
 #define WEIGHT_BYTES ((size_t)1 << 30)
 #define N_IN 2048
@@ -24,9 +23,6 @@
 #define MOST_ROWS 96
 #define REPEAT 3
 #define MOST_ITEMS 4096
-
-#define AVX2   __attribute__((target("avx2,fma"), noinline))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni"), noinline))
 
 static volatile float sink;
 
@@ -82,7 +78,7 @@ static double items_per_s(struct kn_team *team, int n, kn_task *fn, void *arg)
 
 #define READ_ITEM ((size_t)1 << 20)
 
-AVX2 static void read_item(void *arg, int item, int thread)
+__attribute__((target("avx2"))) static void read_item(void *arg, int item, int thread)
 {
     const __m256i *p = (const void *)((const uint8_t *)arg + (size_t)item * READ_ITEM);
     __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
@@ -98,34 +94,24 @@ AVX2 static void read_item(void *arg, int item, int thread)
     sink = (float)_mm256_extract_epi32(a, 3);
 }
 
-/* Independent chains of one instruction, enough of them to hide its latency; used at the end, so
- * that none can be left out. */
+PEAK(dot_avx2, "avx2", __m256i, _mm256_setzero_si256(), _mm256_maddubs_epi16(x, v[i]))
+PEAK(dot_avx512, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(),
+     _mm512_dpbusd_epi32(v[i], x, x))
+
 #define PEAK_STEPS 4000000
-#define CHAINS 12
-#define PEAK(name, target, type, zero, step)                                               \
-    target static void name(void *arg, int item, int thread)                               \
-    {                                                                                      \
-        type v[CHAINS], x = zero;                                                          \
-        (void)arg, (void)item, (void)thread;                                               \
-        for (int i = 0; i < CHAINS; i++)                                                   \
-            v[i] = zero;                                                                   \
-        __asm__ volatile("" : "+v"(x));                                                    \
-        for (int n = 0; n < PEAK_STEPS; n++) {                                             \
-            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                      \
-                v[i] = step;                                                               \
-        }                                                                                  \
-        for (int i = 0; i < CHAINS; i++)                                                   \
-            __asm__ volatile("" : : "v"(v[i]));                                            \
-    }
-PEAK(fma_avx2, AVX2, __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(v[i], x, x))
-PEAK(fma_avx512, AVX512, __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(v[i], x, x))
-PEAK(dot_avx2, AVX2, __m256i, _mm256_setzero_si256(),
-     _mm256_maddubs_epi16(x, v[i]))
-PEAK(dot_avx512, AVX512, __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v[i], x, x))
+struct peak { const char *what; enum kn_isa isa; void (*run)(long n); int mac; };
+
+static void peak_item(void *arg, int item, int thread)
+{
+    const struct peak *p = arg;
+
+    (void)item, (void)thread;
+    p->run(PEAK_STEPS);
+}
 
 static void machine(struct kn_team *team, uint8_t *weights)
 {
-    static const struct { const char *what; enum kn_isa isa; kn_task *fn; int mac; } peaks[] = {
+    static struct peak peaks[] = {
         { "fma_peak", KN_ISA_AVX2, fma_avx2, 8 },
         { "fma_peak", KN_ISA_AVX512, fma_avx512, 16 },
         { "dot_peak", KN_ISA_AVX2, dot_avx2, 32 },
@@ -140,7 +126,7 @@ static void machine(struct kn_team *team, uint8_t *weights)
 
         if (peaks[i].isa <= kn_isa_best())
             line(peaks[i].what, "", kn_isa_name(peaks[i].isa), 0, n, 0,
-                 mac * items_per_s(team, 4 * n, peaks[i].fn, NULL));
+                 mac * items_per_s(team, 4 * n, peak_item, &peaks[i]));
     }
 }
 

@@ -20,11 +20,13 @@ struct codes {
     const uint8_t *ahead;                 /* the next block, to ask for meanwhile */
 };
 
-/* What min is for: ABOVE, min times sum goes to isum; MINS, dmin times that comes off the row's sum. */
-enum mins { NO_MINS, ABOVE, MINS };
+/* What min is for.  With MINS dmin times min times sum comes off the row's sum; with ABOVE(b) codes are 2^b too
+ * large, and so much times min, which is the scale, times sum comes off isum. */
+enum mins { MINS = -1, NO_MINS = 0 };
+#define ABOVE(b) (b)
 
-/* Part of line 16 * quarter + i of a block, i 0..15. */
-typedef vi line_fn(const void *block, int quarter, int i, int part);
+/* Part of line 32 * half + i of a block, i 0..31.  The compiler knows i, so that fields are moved by constants. */
+typedef vi line_fn(const void *block, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 
 /* ---- formats --------------------------------------------------------------------------------- */
@@ -37,6 +39,14 @@ KN_INLINE vi nibbles(const void *p, int high)
     vi q = vi_load(p);
 
     return vi_and(high ? vi_shr(q, 4) : q, vi_bytes(0x0F));
+}
+
+/* Bits 2 * f and 2 * f + 1 of each byte. */
+KN_INLINE vi pairs(const void *p, int f)
+{
+    vi q = vi_load(p);
+
+    return vi_and(f ? vi_shr(q, 2 * f) : q, vi_bytes(3));
 }
 
 /* Bit b of each byte as bit `to` of it, b known to the running program alone. */
@@ -72,11 +82,11 @@ KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const u
     }
 }
 
-KN_INLINE vi line_q4_k(const void *block, int quarter, int i, int part)
+KN_INLINE vi line_q4_k(const void *block, int half, int i, int part)
 {
     const struct kn_q4_k_x16 *w = block;
 
-    return nibbles(w->q[8 * quarter + i % 8][part * KN_LANES], i / 8);
+    return nibbles(w->q[16 * half + i / 16 * 8 + i % 8][part * KN_LANES], i / 8 % 2);
 }
 
 static void scales_q4_k(const void *block, struct codes *c)
@@ -86,12 +96,12 @@ static void scales_q4_k(const void *block, struct codes *c)
     scales_6_bit(w->sc, w->d, w->dmin, 15, c);
 }
 
-KN_INLINE vi line_q5_k(const void *block, int quarter, int i, int part)
+KN_INLINE vi line_q5_k(const void *block, int half, int i, int part)
 {
     const struct kn_q5_k_x16 *w = block;
 
-    return vi_or(nibbles(w->q[8 * quarter + i % 8][part * KN_LANES], i / 8),
-                 bit_to(w->qh[i % 8][part * KN_LANES], 2 * quarter + i / 8, 4));
+    return vi_or(nibbles(w->q[16 * half + i / 16 * 8 + i % 8][part * KN_LANES], i / 8 % 2),
+                 bit_to(w->qh[i % 8][part * KN_LANES], 4 * half + i / 8, 4));
 }
 
 static void scales_q5_k(const void *block, struct codes *c)
@@ -101,26 +111,23 @@ static void scales_q5_k(const void *block, struct codes *c)
     scales_6_bit(w->sc, w->d, w->dmin, 31, c);
 }
 
-/* Factors of sixteen sub-blocks whose codes are `above` too large. */
-KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int above, int largest)
+/* Factors of two sub-blocks whose codes are above themselves. */
+KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int largest)
 {
-    vi less = vi_set1(-above);
-
     c->scale[part][i] = dot_scale(even, largest);
     c->scale[part][i + 1] = dot_scale(odd, largest);
-    c->min[part][i / 2] = pair(vi_mul(even, less), vi_mul(odd, less));
+    c->min[part][i / 2] = pair(even, odd);
 }
 
-/* Fields 2 * (quarter % 2) and the next, of half quarter / 2.  Codes are left at 0..63. */
-KN_INLINE vi line_q6_k(const void *block, int quarter, int i, int part)
+/* Codes are left at 0..63. */
+KN_INLINE vi line_q6_k(const void *block, int half, int i, int part)
 {
     const struct kn_q6_k_x16 *w = block;
-    const int half = quarter / 2, shift = quarter % 2 * 4;
-    vi low = vi_shr_by(vi_load(w->ql[16 * half + i][part * KN_LANES]), shift);
-    vi high = vi_shr_by(vi_load(w->qh[8 * half + i % 8][part * KN_LANES]), shift);
+    vi high = vi_load(w->qh[8 * half + i % 8][part * KN_LANES]);
 
-    high = i < 8 ? vi_shl(high, 4) : vi_shl(high, 2);
-    return vi_or(vi_and(low, vi_bytes(0x0F)), vi_and(high, vi_bytes(0x30)));
+    high = i < 8 ? vi_shl(high, 4) : i < 16 ? vi_shl(high, 2) : i < 24 ? high : vi_shr(high, 2);
+    return vi_or(nibbles(w->ql[16 * half + i % 16][part * KN_LANES], i / 16),
+                 vi_and(high, vi_bytes(0x30)));
 }
 
 static void scales_q6_k(const void *block, struct codes *c)
@@ -130,17 +137,15 @@ static void scales_q6_k(const void *block, struct codes *c)
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 16; i += 2)
             set_scale(c, part, i, vi_load_i8(w->sc[i] + part * KN_LANES),
-                      vi_load_i8(w->sc[i + 1] + part * KN_LANES), 32, 63);
+                      vi_load_i8(w->sc[i + 1] + part * KN_LANES), 63);
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
 }
 
-KN_INLINE vi line_q2_k(const void *block, int quarter, int i, int part)
+KN_INLINE vi line_q2_k(const void *block, int half, int i, int part)
 {
     const struct kn_q2_k_x16 *w = block;
-    vi q = vi_load(w->q[quarter / 2 * 8 + i % 8][part * KN_LANES]);
-
-    return vi_and(vi_shr_by(q, quarter % 2 * 4 + i / 8 * 2), vi_bytes(3));
+    return pairs(w->q[8 * half + i % 8][part * KN_LANES], i / 8);
 }
 
 static void scales_q2_k(const void *block, struct codes *c)
@@ -163,13 +168,11 @@ static void scales_q2_k(const void *block, struct codes *c)
 }
 
 /* Codes are left at 0..7. */
-KN_INLINE vi line_q3_k(const void *block, int quarter, int i, int part)
+KN_INLINE vi line_q3_k(const void *block, int half, int i, int part)
 {
     const struct kn_q3_k_x16 *w = block;
-    vi q = vi_load(w->q[quarter / 2 * 8 + i % 8][part * KN_LANES]);
-
-    return vi_or(vi_and(vi_shr_by(q, quarter % 2 * 4 + i / 8 * 2), vi_bytes(3)),
-                 bit_to(w->qh[i % 8][part * KN_LANES], 2 * quarter + i / 8, 2));
+    return vi_or(pairs(w->q[8 * half + i % 8][part * KN_LANES], i / 8),
+                 bit_to(w->qh[i % 8][part * KN_LANES], 4 * half + i / 8, 2));
 }
 
 KN_INLINE vi scale_q3_k(const struct kn_q3_k_x16 *w, int i, int part)          /* kn_q3_k_scale() */
@@ -188,18 +191,18 @@ static void scales_q3_k(const void *block, struct codes *c)
 
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 16; i += 2)
-            set_scale(c, part, i, scale_q3_k(w, i, part), scale_q3_k(w, i + 1, part), 4, 7);
+            set_scale(c, part, i, scale_q3_k(w, i, part), scale_q3_k(w, i + 1, part), 7);
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
 }
 
-KN_INLINE vi line_iq4_xs(const void *block, int quarter, int i, int part)
+KN_INLINE vi line_iq4_xs(const void *block, int half, int i, int part)
 {
     const struct kn_iq4_xs_x16 *w = block;
     const __m128i value = _mm_setr_epi8(KN_IQ4);
 
     return vi_look_up(signed_table(value),
-                      nibbles(w->q[8 * quarter + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
+                      nibbles(w->q[16 * half + i / 8 * 4 + i % 4][part * KN_LANES], i / 4 % 2));
 }
 
 static void scales_iq4_xs(const void *block, struct codes *c)                  /* kn_iq4_xs_scale() */
@@ -212,10 +215,10 @@ static void scales_iq4_xs(const void *block, struct codes *c)                  /
         for (int i = 0; i < 8; i++) {
             vi bits = vi_or(vi_and(vi_shr_by(low, 4 * i), vi_set1(15)),
                             vi_shl(vi_and(vi_shr_by(high, 2 * i), vi_set1(3)), 4));
-            vi scale = vi_sub(bits, vi_set1(32)), min = vi_mul(scale, vi_set1(-KN_SIGNED_BIAS));
+            vi scale = vi_sub(bits, vi_set1(32));
 
             c->scale[part][i] = dot_scale(scale, KN_SIGNED);
-            c->min[part][i] = pair(min, min);
+            c->min[part][i] = pair(scale, scale);
         }
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
@@ -235,9 +238,9 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* isum of rows from..to for the run that begins with line i of a quarter; x: the rows' codes there.
+/* isum of rows from..to for the run that begins with line i of a half; x: the rows' codes there.
  * Lines are in `held`, or are decoded by `unpack`, or lie decoded in c. */
-KN_INLINE void run_rows(const struct codes *c, int part, int quarter, int i, int run, const vi *held,
+KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held,
                         line_fn *unpack, vi scale, int largest, const int8_t *const *x,
                         int from, int to, vi *isum)
 {
@@ -247,8 +250,8 @@ KN_INLINE void run_rows(const struct codes *c, int part, int quarter, int i, int
         dot[r] = vi_zero();
     UNROLL for (int h = 0; h < run; h++) {
         vi q = held     ? held[h]
-               : unpack ? unpack(c->block, quarter, i + h, part)
-                        : vi_load(c->q[16 * quarter + i + h] + part * (int)sizeof(vi));
+               : unpack ? unpack(c->block, half, i + h, part)
+                        : vi_load(c->q[32 * half + i + h] + part * (int)sizeof(vi));
 
         UNROLL for (int r = from; r < to; r++)
             dot[r] = dot_codes(dot[r], q, vi_spread(x[r] + 4 * (i + h)), largest);
@@ -258,7 +261,7 @@ KN_INLINE void run_rows(const struct codes *c, int part, int quarter, int i, int
 }
 
 /* msum of rows from..to, and what a block adds to their sums. */
-KN_INLINE void finish_rows(const struct tile *t, int part, enum mins mins, int from, int to, vi *isum)
+KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
     const struct kn_x256 *x[WIDE_TILE];
@@ -266,7 +269,7 @@ KN_INLINE void finish_rows(const struct tile *t, int part, enum mins mins, int f
 
     UNROLL for (int r = from; r < to; r++) {
         x[r] = (const void *)(t->x[r] + t->at);
-        msum[r] = mins == ABOVE ? isum[r] : vi_zero();
+        msum[r] = vi_zero();
     }
     if (mins != NO_MINS) {
         UNROLL for (int i = 0; i < 8; i++) {
@@ -277,7 +280,7 @@ KN_INLINE void finish_rows(const struct tile *t, int part, enum mins mins, int f
     UNROLL for (int r = from; r < to; r++) {
         float *at = t->acc[r] + part * KN_LANES;
         vf dx = vf_set1(x[r]->d), acc = vf_load(at);
-        vi sum = mins == ABOVE ? msum[r] : isum[r];
+        vi sum = mins > 0 ? vi_sub(isum[r], vi_shl(msum[r], mins)) : isum[r];
 
         acc = vf_fma(vf_mul(c->d[part], dx), vf_from_int(sum), acc);
         if (mins == MINS)
@@ -289,7 +292,7 @@ KN_INLINE void finish_rows(const struct tile *t, int part, enum mins mins, int f
 /* A block's share in up to TILE rows, which decode its lines on their way; all but t are constants where
  * this is inlined. */
 KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest,
-                        enum mins mins, line_fn *unpack)
+                        int mins, line_fn *unpack)
 {
     const struct codes *c = t->w;
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
@@ -302,16 +305,16 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
             x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
-        ROLLED for (int quarter = 0; quarter < 4; quarter++) {
-            UNROLL for (int i = 0; i < 16; i += run) {
-                vi scale = c->scale[part][quarter * (16 / n_line) + i / n_line];
+        ROLLED for (int half = 0; half < 2; half++) {
+            UNROLL for (int i = 0; i < 32; i += run) {
+                vi scale = c->scale[part][half * (32 / n_line) + i / n_line];
 
                 forget_loads();
-                ask_for(c, 16 * quarter + i, run, part, bytes);
-                run_rows(c, part, quarter, i, run, NULL, unpack, scale, largest, x, 0, n, isum);
+                ask_for(c, 32 * half + i, run, part, bytes);
+                run_rows(c, part, half, i, run, NULL, unpack, scale, largest, x, 0, n, isum);
             }
             UNROLL for (int r = 0; r < n; r++)
-                x[r] += 64;
+                x[r] += 128;
         }
         finish_rows(t, part, mins, 0, n, isum);
     }
@@ -319,7 +322,7 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
 
 /* The same for more rows and decoded lines, some of which stay in registers while rows pass. */
 KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
-                             enum mins mins)
+                             int mins)
 {
     const struct codes *c = t->w;
     const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), side = abreast(n);
@@ -365,11 +368,11 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     WIDE_TILES(wide_##name)                                                                       \
     static void decode_##name(struct codes *c)                                                    \
     {                                                                                             \
-        ROLLED for (int quarter = 0; quarter < 4; quarter++) {                                    \
-            UNROLL for (int i = 0; i < 16; i++) {                                                 \
+        ROLLED for (int half = 0; half < 2; half++) {                                             \
+            UNROLL for (int i = 0; i < 32; i++) {                                                 \
                 UNROLL for (int part = 0; part < KN_PARTS; part++)                                \
-                    vi_store(c->q[16 * quarter + i] + part * (int)sizeof(vi),                     \
-                             line_##name(c->block, quarter, i, part));                            \
+                    vi_store(c->q[32 * half + i] + part * (int)sizeof(vi),                        \
+                             line_##name(c->block, half, i, part));                               \
             }                                                                                     \
         }                                                                                         \
     }
@@ -378,10 +381,10 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
 
 FORMAT(q4_k, 8, 15, MINS)
 FORMAT(q5_k, 8, 31, MINS)
-FORMAT(q6_k, 16, 63, ABOVE)
+FORMAT(q6_k, 16, 63, ABOVE(5))
 FORMAT(q2_k, 16, 3, MINS)
-FORMAT(q3_k, 16, 7, ABOVE)
-FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE : NO_MINS)
+FORMAT(q3_k, 16, 7, ABOVE(2))
+FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS)
 
 void KN_FN(kn_job_256)(const struct job *j)
 {
@@ -408,7 +411,7 @@ void KN_FN(kn_job_256)(const struct job *j)
         if (many)
             k->decode(&c);
         t.at = (size_t)b * sizeof(struct kn_x256);
-        each_tile(t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
+        each_tile(&t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
     }
     store_sums(j, acc);
 }

@@ -295,7 +295,7 @@ static void many_rows(const struct job *j, const struct kind *k, size_t bytes, f
         t.w = k->decode ? (const void *)plain : w;
         for (int i = 0; k->decode && i < t.n_step; i++)
             k->decode(w + (size_t)i * bytes, &plain[i]);
-        each_tile(t, acc, k->many, WIDE_TILE);
+        each_tile(&t, acc, k->many, WIDE_TILE);
     }
 }
 
@@ -306,7 +306,7 @@ void KN_FN(kn_job_32)(const struct job *j)
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
     if (j->n <= TILE)
-        each_tile((struct tile){ .job = j, .w = j->w, .n_step = j->n_block }, acc, k->few, TILE);
+        each_tile(&(struct tile){ .job = j, .w = j->w, .n_step = j->n_block }, acc, k->few, TILE);
     else
         many_rows(j, k, j->panel_bytes / (size_t)j->n_block, acc);
     store_sums(j, acc);

@@ -79,7 +79,7 @@ static void run_f32(const struct job *j)
     float acc[GROUP][ACC] __attribute__((aligned(64)));
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    each_tile((struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles, TILE);
+    each_tile(&(struct tile){ .job = j, .n_step = j->n_block }, acc, rows_f32_tiles, TILE);
     store_sums(j, acc);
 }
 
@@ -102,7 +102,7 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
                 vf_store(to + i, widen(from + i));
             wide.from[p] = (const void *)from;
         }
-        each_tile(t, acc, rows_halves_tiles, TILE);
+        each_tile(&t, acc, rows_halves_tiles, TILE);
     }
     store_sums(j, acc);
 }

@@ -89,7 +89,6 @@ KN_INLINE vi vi_load(const void *p)           { return _mm512_loadu_si512(p); }
 KN_INLINE void vi_store(void *p, vi x)        { _mm512_storeu_si512(p, x); }
 KN_INLINE vi vi_add(vi a, vi b)               { return _mm512_add_epi32(a, b); }
 KN_INLINE vi vi_sub(vi a, vi b)               { return _mm512_sub_epi32(a, b); }
-KN_INLINE vi vi_mul(vi a, vi b)               { return _mm512_mullo_epi32(a, b); }
 KN_INLINE vi vi_max(vi a, vi b)               { return _mm512_max_epi32(a, b); }
 KN_INLINE vi vi_min(vi a, vi b)               { return _mm512_min_epi32(a, b); }
 KN_INLINE vi vi_and(vi a, vi b)               { return _mm512_and_si512(a, b); }
@@ -139,10 +138,12 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, a, b); }
 
 /* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127],
- * from vi_zero(); dot_fold() then adds the sum times the lane's scale.  A run is at most
- * KN_RUN(largest u) calls long, a scale, in 16 bits, is prepared by dot_scale().  Sums of small codes
- * are kept within 16 bits, for which folding is one instruction instead of three. */
-#define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : INT32_MAX) / (4 * 127 * (largest)))
+ * from vi_zero(); dot_fold() then adds the sum times the lane's scale, a signed byte that is prepared by
+ * dot_scale().  A run is at most KN_RUN(largest u) calls long, so that a sum of small codes has 16 bits,
+ * whose product is one instruction, and one of large codes 24.  Of those the lowest 8 go to one half of the
+ * lane and the others to the second half, whose scale is 256 times as large: a move and the same
+ * instruction, where a product of 32 bits would be two and a sum. */
+#define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : (1 << 23) - 1) / (4 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
     (void)largest;
@@ -150,12 +151,17 @@ KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 }
 KN_INLINE vi dot_scale(vi scale, int largest)
 {
-    return largest <= KN_SMALL ? _mm512_and_si512(scale, _mm512_set1_epi32(0xFFFF)) : scale;
+    vi low = vi_and(scale, vi_set1(0xFFFF));
+
+    return largest <= KN_SMALL ? low : vi_or(low, vi_shl(scale, 24));
 }
 KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
 {
-    return largest <= KN_SMALL ? _mm512_dpwssd_epi32(acc, run, scale)
-                               : _mm512_add_epi32(acc, _mm512_mullo_epi32(run, scale));
+    const __m128i cut = _mm_setr_epi32(0x02018000, 0x06058004, 0x0A098008, 0x0E0D800C);
+
+    if (largest > KN_SMALL)
+        run = _mm512_shuffle_epi8(run, _mm512_broadcast_i32x4(cut));
+    return _mm512_dpwssd_epi32(acc, run, scale);
 }
 
 /* Signed codes w are prepared by signed_codes(), or looked up in a signed_table(), which makes them
@@ -236,7 +242,6 @@ KN_INLINE vi vi_load(const void *p)           { return _mm256_loadu_si256(p); }
 KN_INLINE void vi_store(void *p, vi x)        { _mm256_storeu_si256(p, x); }
 KN_INLINE vi vi_add(vi a, vi b)               { return _mm256_add_epi32(a, b); }
 KN_INLINE vi vi_sub(vi a, vi b)               { return _mm256_sub_epi32(a, b); }
-KN_INLINE vi vi_mul(vi a, vi b)               { return _mm256_mullo_epi32(a, b); }
 KN_INLINE vi vi_max(vi a, vi b)               { return _mm256_max_epi32(a, b); }
 KN_INLINE vi vi_min(vi a, vi b)               { return _mm256_min_epi32(a, b); }
 KN_INLINE vi vi_and(vi a, vi b)               { return _mm256_and_si256(a, b); }

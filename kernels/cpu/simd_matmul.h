@@ -39,7 +39,7 @@
 #define UNROLL
 #define ANY_TILE
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
 /* What was loaded before is loaded again after: keeps the compiler from carrying so much in registers
@@ -95,23 +95,25 @@ typedef void tile_fn(const struct tile *t);
     TILE_BODIES(EACH_WIDE_TILE, body) \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
-/* All rows through one step, in tiles of about equal size, at most `most`. */
-static inline void each_tile(struct tile t, float (*acc)[ACC], tile_fn *const *tiles, int most)
+/* All rows through one step, in tiles of about equal size, at most `most`.  What t says of the step is the
+ * caller's.  It is not copied: compilers copy by whole registers, and to load one over words that were just
+ * stored a processor waits until they have left it, so that no block would overlap with the one before. */
+static inline void each_tile(struct tile *t, float (*acc)[ACC], tile_fn *const *tiles, int most)
 {
-    const struct job *j = t.job;
+    const struct job *j = t->job;
     const int n_tile = kn_ceil_div(j->n, most);
 
-    t.of = n_tile;
+    t->of = n_tile;
     for (int i = 0; i < n_tile; i++) {
         int from = i * j->n / n_tile, to = (i + 1) * j->n / n_tile;
 
-        t.n = to - from;
-        t.i = i;
-        t.ask0 = 64 * i / n_tile;
-        t.ask1 = 64 * (i + 1) / n_tile;
-        t.x = j->x + from;
-        t.acc = acc + from;
-        tiles[t.n](&t);
+        t->n = to - from;
+        t->i = i;
+        t->ask0 = 64 * i / n_tile;
+        t->ask1 = 64 * (i + 1) / n_tile;
+        t->x = j->x + from;
+        t->acc = acc + from;
+        tiles[t->n](t);
     }
 }
 
