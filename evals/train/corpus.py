@@ -7,8 +7,9 @@ licensed Python or reST; the demo used the standard library of CPython 3.11 (PSF
 networkx and numpy (BSD).  No evaluation set is read: not gsm8k's test part, not HumanEval, not MT-Bench.
 
 Writes corpus.txt (documents, each ended by <|endoftext|>), held.txt (documents that nothing is trained
-on: one in 25, chosen by a hash of the question or the piece, before maths is doubled) and prompts.jsonl
-({"kind", "prompt"} of every chat in the corpus, from which sample.py lets a target write)."""
+on: one in 25, chosen by a hash of the question or the piece, before maths is doubled), and of the chats in
+each prompts.jsonl, which sample.py lets a target answer, and held.jsonl, to compare drafters by before any
+evaluation set is touched: {"kind", "prompt"} per line."""
 
 import ast
 import hashlib
@@ -101,21 +102,22 @@ def code(roots):
 def main(gsm, folder, *roots):
     random.seed(7)
     sums, pieces = list(maths(gsm)), code(roots)
-    keep = [[p for p in part if not held_out("".join(p))] for part in (sums, pieces)]
-    held = [p for p in sums + pieces if held_out("".join(p))]
+    keep, held = ([[p for p in part if held_out("".join(p)) == out] for part in (sums, pieces)]
+                  for out in (False, True))
     docs = keep[0] * 2 + keep[1]
     random.shuffle(docs)
     os.makedirs(folder, exist_ok=True)
-    for name, some in (("corpus.txt", docs), ("held.txt", held)):
+    for name, some in (("corpus.txt", docs), ("held.txt", held[0] + held[1])):
         with open(f"{folder}/{name}", "w", encoding="utf-8") as f:
             for prompt, answer in some:
                 f.write(prompt + answer + ("<|im_end|>\n" if prompt else "") + EOT)
-    with open(f"{folder}/prompts.jsonl", "w", encoding="utf-8") as f:
-        for kind, part in zip(("maths", "code"), keep):
-            for prompt in dict.fromkeys(p for p, _ in part if p):
-                f.write(json.dumps({"kind": kind, "prompt": prompt}) + "\n")
+    for name, parts in (("prompts.jsonl", keep), ("held.jsonl", held)):
+        with open(f"{folder}/{name}", "w", encoding="utf-8") as f:
+            for kind, part in zip(("maths", "code"), parts):
+                for prompt in dict.fromkeys(p for p, _ in part if p):
+                    f.write(json.dumps({"kind": kind, "prompt": prompt}) + "\n")
     print(f"{len(keep[0])} maths chats (twice), {len(keep[1])} Python pieces, "
-          f"{sum(len(p + a) for p, a in docs) / 1e6:.1f} M characters; {len(held)} documents held out")
+          f"{sum(len(p + a) for p, a in docs) / 1e6:.1f} M characters; {len(held[0] + held[1])} documents held out")
 
 
 if __name__ == "__main__":

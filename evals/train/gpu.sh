@@ -27,9 +27,9 @@ run() { script=$1; shift; "$python" "$here/$script.py" "$@"; }
 
 # Steps are what the minutes hold at 0.5 M tokens/s of training; writing does about 50 k tokens/s.
 if [ "$piece" = smoke ]; then
-    large=tiny-target draft=tiny-draft eagle=tiny-eagle steps=40 count=96 rows=32 batch=2048 minutes=1 prompts=4
+    large=tiny-target draft=tiny-draft eagle=tiny-eagle steps=40 count=48 rows=32 batch=2048 minutes=1 prompts=4
 else
-    large=large draft=draft eagle=eagle steps=7000 count=20000 rows=1024 batch=32768 minutes=8.5 prompts=200
+    large=large draft=draft eagle=eagle steps=7000 count=10000 rows=1024 batch=32768 minutes=8.5 prompts=200
 fi
 
 target() {

@@ -4,7 +4,8 @@
 
 TARGET and DRAFTER are GGUF files or checkpoints; NAME=A+B merges the chains of two drafters into one tree
 (a round gains the longer match).  Prompt files: gsm8k's (question), HumanEval's (prompt), MT-Bench's
-(turns[0]), all put to the target as one user message in ChatML.
+(turns[0]), all put to the target as one user message in ChatML, or corpus.py's, which are whole prompts.
+The questions chosen from each are written to FOLDER/NAME.jsonl, for ../acceptance.c.
 
 The target writes --new tokens greedily, then again at temperature 1 with coupled noise: the choice at a
 position is argmax(logit + Gumbel noise of that prompt and position), and a drafter uses the same noise.
@@ -39,6 +40,10 @@ def questions(path, count):
         rows = [json.loads(line) for line in f]
     out = [r.get("question") or r.get("prompt") or r["turns"][0] for r in rows]
     return [out[i] for i in sorted(np.random.default_rng(11).permutation(len(out))[:count])]
+
+
+def whole(question):
+    return question if question.startswith("<|im_start|>") else ask(question)
 
 
 def noise(number, n, n_vocab):
@@ -132,7 +137,10 @@ def main():
         table = csv.writer(f)
         table.writerow(COLUMNS)
         for what, path in (x.split("=", 1) for x in a.prompts):
-            prompts = [np.array(coder.encode(ask(q)), np.int32) for q in questions(path, a.count)]
+            asked = questions(path, a.count)
+            with open(f"{a.texts}/{what}.jsonl", "w", encoding="utf-8") as q:
+                q.writelines(json.dumps({"question": x}) + "\n" for x in asked)
+            prompts = [np.array(coder.encode(whole(q)), np.int32) for q in asked]
             prompts = [p for p in prompts if len(p) <= a.longest]
             for hot in (0, 1):
                 rows = kept(f"{a.texts}/{what}-{hot}.ids", prompts,

@@ -1,12 +1,11 @@
 """Lets a target write: drafters learn best from the text that they will have to guess.
 
-    sample.py TARGET PROMPTS.jsonl OUT_FOLDER [--count N] [--length N] [--shard I/N] [--own F] [--vocab V]
+    sample.py TARGET PROMPTS.jsonl OUT_FOLDER [--count N] [--length N] [--shard I/N] [--vocab V]
 
-Every prompt is answered once, greedily or at temperature 1 in turn.  A share F of the documents has no
-prompt: the target writes the user's words too.  Rows of a batch have prompts of like length and share
-one position: while a row's prompt lasts, its next token is the prompt's.  OUT_FOLDER gets one .ids file per
-batch, documents ended by <|endoftext|>; a run that was stopped goes on with the first that is missing, and
-batches are in random order, so that whatever is there is a fair sample."""
+Every prompt is answered twice, greedily and at temperature 1.  Rows of a batch have prompts of like length
+and share one position: while a row's prompt lasts, its next token is the prompt's.  OUT_FOLDER gets one
+.ids file per batch, documents ended by <|endoftext|>; a run that was stopped goes on with the first that
+is missing, and batches are in random order, so that whatever is there is a fair sample."""
 
 import json
 import os
@@ -15,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from bpe import Coder, END, EOT, START
+from bpe import Coder, END, EOT
 from files import DEVICE, arguments, load
 from model import Cache
 
@@ -45,12 +44,12 @@ def write(model, prompts, length, noise):
         logits = model.head(model.features(rows[:, at - 1:at], cache)[:, -1]).float()
 
 
-def every_other(seed):
-    """Noise for odd rows, none for even ones."""
+def drawn(seed, every=1):
+    """Noise for the last of every so many rows, none for the others."""
     g = torch.Generator(DEVICE).manual_seed(seed)
 
     def noise(_, shape):
-        hot = (torch.arange(shape[0], device=DEVICE) % 2)[:, None]
+        hot = (torch.arange(shape[0], device=DEVICE) % every == every - 1)[:, None]
         return -torch.empty(shape, device=DEVICE).exponential_(generator=g).log() * hot
     return noise
 
@@ -60,20 +59,20 @@ def main():
     p.add_argument("target")
     p.add_argument("prompts")
     p.add_argument("out")
-    p.add_argument("--count", type=int, default=10000)
+    p.add_argument("--count", type=int, default=5000, help="prompts, chosen at random")
     p.add_argument("--length", type=int, default=256, help="tokens, prompt included")
     p.add_argument("--batch", type=int, default=128)
     p.add_argument("--shard", default="0/1", help="this process's part, for several at once")
-    p.add_argument("--own", type=float, default=.1)
     p.add_argument("--vocab", help="where TARGET is no GGUF")
+    p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
+    torch.set_num_threads(a.threads)
     model, coder, rng = load(a.target), Coder(a.vocab or a.target), np.random.default_rng(5)
     with open(a.prompts, encoding="utf-8") as f:
         asked = [json.loads(line)["prompt"] for line in f]
-    order = rng.permutation(len(asked))[:int(a.count * (1 - a.own))]
-    prompts = [coder.encode(asked[i]) for i in order]
-    prompts += [[START, *coder.encode("user\n")]] * (a.count - len(prompts))
+    prompts = [coder.encode(asked[i]) for i in rng.permutation(len(asked))[:a.count]]
     prompts = sorted((np.array(p, np.int32) for p in prompts if len(p) < .6 * a.length), key=len)
+    prompts = [p for p in prompts for _ in range(2)]
     batches = [prompts[i:i + a.batch] for i in range(0, len(prompts), a.batch)]
     order = rng.permutation(len(batches))
     mine, of = map(int, a.shard.split("/"))
@@ -83,7 +82,7 @@ def main():
         path = f"{a.out}/{at:04}.ids"
         if os.path.exists(path):
             continue
-        docs = write(model, batches[i], a.length, every_other(int(i)))
+        docs = write(model, batches[i], a.length, drawn(int(i), every=2))
         np.concatenate([np.append(d, EOT) for d in docs]).astype(np.int32).tofile(path + ".new")
         os.replace(path + ".new", path)
         n += sum(map(len, docs))
