@@ -11,6 +11,9 @@
 #ifdef __SANITIZE_THREAD__                             /* where everything takes thirty times as long */
 #define N_REQUEST 4
 #define SHARE(n)  ((n) / 12 + 1)
+#elif defined __SANITIZE_ADDRESS__                     /* where it takes seven times as long */
+#define N_REQUEST 9
+#define SHARE(n)  ((n) / 3 + 1)
 #else
 #define N_REQUEST 9
 #define SHARE(n)  (n)
