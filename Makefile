@@ -174,8 +174,8 @@ fuzz: fuzz-packages
 demo: all
 	@tests/demo.sh $(out)/spillway
 
-$(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,kernels)
-	$(CC) $(CFLAGS) $^ $(call libs,kernels) -o $@
+$(out)/tests/soak/%: $(out)/tests/soak/%.o $(call closure,engine)
+	$(CC) $(CFLAGS) $^ $(call libs,engine) -lcmocka -o $@
 soak: test-packages $(out)/spillway $(out)/tests/soak/serve
 	@tests/soak.sh $(out)
 

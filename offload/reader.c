@@ -12,7 +12,8 @@
  *   any other error       again, RETRIES times; then this job fails, and nothing else does
  *   the ring dies         threads with pread from here on, beginning with what was under way
  *   no answer             after STALL_NS without a sign of life the job is marked late and it is said;
- *                         its memory stays the transfer's until there is an answer
+ *                         its memory stays the transfer's until there is an answer.  A process that stood
+ *                         still itself, stopped or frozen, begins to count anew: it knows nothing of the disk
  *   all that, of the second copy   the same, but at the end no job fails: nothing more is read from there
  *
  * Where there are two copies each transfer goes to the drive that will have done with it first, by what is under way
@@ -33,6 +34,7 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
+#define STOOD_NS       5000000000u              /* who wakes so much later than he wished to stood still */
 #define LATELY         (64e6)                  /* bytes: half of what was before counts half */
 #define REPEAT_NS      60000000000u             /* the same trouble with the same file is said again after */
 
@@ -74,6 +76,7 @@ struct off_reader {
     struct off_mover *mover;
     struct transfer *transfer, *free;           /* [depth] */
     int depth, n_under_way;
+    uint64_t looked_ns;                         /* when it last looked for what has ended */
     bool said_plain;
     size_t under_way[OFF_URGENCIES];            /* bytes */
 };
@@ -274,39 +277,62 @@ static struct off_job *release(struct off_reader *r, struct transfer *t)
     return job;
 }
 
-/* Marks those late that are; returns how long the next one still has. */
-static uint64_t time_left(struct off_reader *r, int *n_late)
+/* One that is under way and not late; NULL: the i-th transfer has none. */
+static struct off_job *timed(const struct off_reader *r, int i)
 {
-    uint64_t now = kn_now_ns(), left = UINT64_MAX;
+    struct off_job *job = r->transfer[i].job;
+    return job && !atomic_load_explicit(&job->late, memory_order_relaxed) ? job : NULL;
+}
+
+/* How long the next one still has. */
+static uint64_t time_left(const struct off_reader *r, uint64_t now)
+{
+    uint64_t left = UINT64_MAX;
     for (int i = 0; i < r->depth; i++) {
-        struct off_job *job = r->transfer[i].job;
-        if (!job || atomic_load_explicit(&job->late, memory_order_relaxed))
-            continue;
-        if (now >= job->deadline_ns) {
-            atomic_store_explicit(&job->late, true, memory_order_release);
-            (*n_late)++;
-            if (r->transfer[i].drive == SECOND)
-                off_mirror_drop(r->files.mirror, job->file, "the disk has not answered for half a minute");
-            else if (is_news(r, job->file, ETIMEDOUT))
-                kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting",
-                       r->files.path[job->file], (unsigned)(STALL_NS / 1000000000u));
-        } else if (job->deadline_ns - now < left)
-            left = job->deadline_ns - now;
+        const struct off_job *job = timed(r, i);
+        uint64_t own = !job ? UINT64_MAX : job->deadline_ns > now ? job->deadline_ns - now : 0;
+        left = own < left ? own : left;
     }
     return left;
+}
+
+/* Marks those late that are, of what has not ended; returns how many. */
+static int mark_late(struct off_reader *r, uint64_t now, bool stood)
+{
+    int n_late = 0;
+    for (int i = 0; i < r->depth; i++) {
+        struct off_job *job = timed(r, i);
+        if (!job)
+            continue;
+        if (stood)
+            job->deadline_ns = now + STALL_NS;
+        if (now < job->deadline_ns)
+            continue;
+        atomic_store_explicit(&job->late, true, memory_order_release);
+        n_late++;
+        if (r->transfer[i].drive == SECOND)
+            off_mirror_drop(r->files.mirror, job->file, "the disk has not answered for half a minute");
+        else if (is_news(r, job->file, ETIMEDOUT))
+            kn_say(KN_LOG_WARN, "%s: the disk has not answered for %u s; still waiting",
+                   r->files.path[job->file], (unsigned)(STALL_NS / 1000000000u));
+    }
+    return n_late;
 }
 
 struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
 {
     struct off_job *ended = NULL, **last = &ended;
-    uint64_t wait_ns = time_left(r, n_late);
-    struct off_transfer *next, *t = *n_late ? NULL : r->mover->ops->pull(r->mover, wait_ns);
+    uint64_t wait_ns = time_left(r, kn_now_ns());
+    struct off_transfer *next, *t = r->mover->ops->pull(r->mover, wait_ns);
     for (; t; t = next) {
         struct transfer *own = (struct transfer *)t;
         next = t->next;
         if (!judge(r, own) && (*last = release(r, own)) != NULL)
             last = &(*last)->next;
     }
+    uint64_t now = kn_now_ns(), slept = now - r->looked_ns;
+    r->looked_ns = now;
+    *n_late = mark_late(r, now, slept > STOOD_NS && slept - STOOD_NS > wait_ns);
     return ended;
 }
 

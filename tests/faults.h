@@ -34,6 +34,7 @@ enum fault_way {
     FAULT_NONE,
     FAULT_ERROR,                            /* NULL or -1, with errno */
     FAULT_LASTS,                            /* the n-th and all after it */
+    FAULT_OFTEN,                            /* each n-th */
     FAULT_SHORT,                            /* a read gives one byte, and a direct one 4095 */
     FAULT_EMPTY                             /* a read gives 0 bytes: the end of the file */
 };
@@ -44,11 +45,11 @@ enum fault_direct { DIRECT_WORKS, DIRECT_NO_OPEN, DIRECT_NO_READ, DIRECT_SHORT, 
 #define FAULTS_ALIGN 512u
 
 static struct {
-    enum fault_kind kind;
-    enum fault_way way;
+    _Atomic enum fault_kind kind;
+    _Atomic enum fault_way way;
     enum fault_direct direct;
-    long at;
-    int error;
+    atomic_long at;
+    atomic_int error;
     atomic_long calls[FAULT_KINDS];
     atomic_long n_alloc, n_map, n_open, n_direct; /* outstanding; direct reads that gave bytes */
     atomic_bool struck;                     /* the fault has happened */
@@ -64,15 +65,17 @@ static inline enum fault_way faults_count(enum fault_kind kind)
 {
     long nth = atomic_fetch_add(&faults.calls[kind], 1) + 1;
     long any = atomic_fetch_add(&faults.calls[FAULT_ANY], 1) + 1;
-    if (faults.way == FAULT_NONE || (faults.kind != kind && faults.kind != FAULT_ANY))
+    enum fault_way way = faults.way;
+    long at = faults.at;
+    if (way == FAULT_NONE || (faults.kind != kind && faults.kind != FAULT_ANY))
         return FAULT_NONE;
     if (faults.kind == FAULT_ANY)
         nth = any;
-    if (faults.way == FAULT_LASTS ? nth < faults.at : nth != faults.at)
+    if (way == FAULT_LASTS ? nth < at : way == FAULT_OFTEN ? nth % at != 0 : nth != at)
         return FAULT_NONE;
     faults.struck = true;
     errno = faults.error;
-    return faults.way == FAULT_LASTS ? FAULT_ERROR : faults.way;
+    return way == FAULT_LASTS || way == FAULT_OFTEN ? FAULT_ERROR : way;
 }
 
 static inline void *faults_alloc(size_t bytes)
@@ -237,13 +240,19 @@ static inline void faults_reset(void)
     faults.n_line = 0;
 }
 
+/* After a reset, while threads run. */
+static inline void faults_now(enum fault_kind kind, long at, enum fault_way way, int error)
+{
+    faults.kind = kind;
+    faults.at = at;
+    faults.error = error;
+    faults.way = way;
+}
+
 static inline void faults_at(enum fault_kind kind, long at, enum fault_way way, int error)
 {
     faults_reset();
-    faults.kind = kind;
-    faults.at = at;
-    faults.way = way;
-    faults.error = error;
+    faults_now(kind, at, way, error);
 }
 
 static inline bool faults_clean(void)

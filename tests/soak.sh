@@ -1,7 +1,8 @@
 #!/bin/sh
-# The long tests: fuzzing by time, and every test many times over.  Writes evals/results/soak-DATE.txt with
-# the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED
-# the server's mixed load.  Usage: soak.sh FOLDER, where the programs are.
+# The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
+# evals/results/soak-DATE.txt with the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz
+# target runs, SECONDS_MIXED the server's mixed load, SECONDS_CROWD the crowds in each mode.  Usage: soak.sh FOLDER,
+# where the programs are.
 set -e
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
@@ -23,6 +24,10 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
     echo "== a batch killed fifty times"
     tests/batch.sh "$out/spillway" "$demo" 50 1000 2>&1 | tail -n 10 || true
     for mode in release asan tsan; do
+        echo "== MODE=$mode, crowds for ${SECONDS_CROWD:-1200} s"
+        make --no-print-directory MODE=$mode "build/$mode/tests/soak/crowd" >build-crowd.log 2>&1
+        "build/$mode/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}" 2>&1 || true
+        rm -f build-crowd.log
         echo "== MODE=$mode, tests ten times"
         for i in 1 2 3 4 5 6 7 8 9 10; do
             make --no-print-directory MODE=$mode test 2>&1 | tail -n 1

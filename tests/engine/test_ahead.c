@@ -15,19 +15,11 @@ static uint64_t n_early, n_used;
 /* budget 0: the least that works; BUDGETS - 1: room for all. */
 static struct eng_engine *open_budget(const char *draft, int gamma, int budget)
 {
-    struct eng_engine *e;
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 1 + budget % 2, .gamma = gamma, .n_draft = 1,
                              .io = budget % 2 ? OFF_IO_PREAD : OFF_IO_AUTO };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
-    o.model = path;
-    o.isa = KN_ISA_COUNT - 1;
-    o.n_ctx = N_CTX;
-    o.n_session = N_SESSION;
-    o.grammar_bytes = 1 << 20;
-    assert_int_equal(eng_describe(&e, &o), 0);
-    size_t experts = moe_model_shape(e->model)->expert_bytes, least = eng_memory(e)->least;
-    o.host_mem = budget == BUDGETS - 1 ? 0 : least + ((size_t)1 << 20) + experts * (size_t)budget / BUDGETS;
-    eng_close(e);
+    o = asked_options(o, 0);
+    o.host_mem = budget == BUDGETS - 1 ? 0 : asked_memory(&o, (size_t)budget, BUDGETS);
     return open_engine_with(o, 0);
 }
 

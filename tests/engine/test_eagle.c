@@ -26,6 +26,15 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
     return e;
 }
 
+/* What has no other has nothing to tell ThreadSanitizer. */
+static void one_thread(void)
+{
+    if (WHOLE)
+        return;
+    print_message("skipped: one thread, under ThreadSanitizer\n");
+    skip();
+}
+
 /* ---- the reference ------------------------------------------------------------------------------------ */
 
 /* A line of data/eagle.txt: "draft N" and pairs.  What is said before may differ where two tokens are nearly as
@@ -63,6 +72,7 @@ static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
 static void it_drafts_what_the_reference_does(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_engine *e = open_eagle(shape[0], KN_ISA_COUNT - 1, 512);
     FILE *f = fopen("tests/engine/data/eagle.txt", "r");
     char line[4096];
@@ -93,6 +103,7 @@ static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a
 static void a_draft_is_of_the_text_alone(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_ids ids = { 0 };
     int32_t text[N_CTX];
     int widest = 0;
@@ -122,6 +133,7 @@ static void a_draft_is_of_the_text_alone(void **state)
 static void the_tree_holds_the_likeliest(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_ids ids = { 0 };
     int32_t text[N_CTX];
     struct eng_engine *e = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
@@ -159,6 +171,7 @@ static void the_tree_holds_the_likeliest(void **state)
 static void a_branch_is_a_chain(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_ids ids = { 0 };
     struct eng_engine *chain = open_eagle(shape[0], KN_ISA_COUNT - 1, 512),
                       *tree = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
@@ -194,6 +207,7 @@ static void a_branch_is_a_chain(void **state)
 static void the_noise_is_known(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_ids ids = { 0 };
     struct eng_engine *e = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
     assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
@@ -259,6 +273,7 @@ static void make_other(const char *from, const struct change *change)
 static void it_stops_at_the_end_of_its_positions(void **state)
 {
     (void)state;
+    one_thread();
     struct eng_ids ids = { 0 };
     int32_t text[N_CTX];
     char draft[128];

@@ -596,6 +596,10 @@ static void a_step_allocates_nothing(void **state)
 static void whatever_fails_at_opening_nothing_is_left(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: calls that fail at opening, under ThreadSanitizer\n");
+    skip();
+#endif
     static const struct { enum fault_kind kind; enum fault_way way; int error; } ways[] = {
         { FAULT_ALLOC, FAULT_ERROR, ENOMEM }, { FAULT_MAP, FAULT_ERROR, ENOMEM },
         { FAULT_OPEN, FAULT_ERROR, EMFILE },  { FAULT_SIZE, FAULT_ERROR, EIO },

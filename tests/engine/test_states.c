@@ -7,24 +7,8 @@
 #include <cmocka.h>
 
 #include "engine/dsi.h"
+#include "tests/engine/head.h"
 #include "tests/engine/worst.h"
-
-/* Every kept state is of a block that knows it, and none is on its way between passes. */
-static void check_states(const struct eng_engine *e)
-{
-    const struct eng_kv *kv = &e->kv;
-    int n_of_block = 0, n_of_state = 0;
-    for (int i = 0; i < kv->n_state; i++) {
-        assert_int_not_equal(kv->state[i].block, -2);
-        if (kv->state[i].block < 0)
-            continue;
-        assert_int_equal(kv->block[kv->state[i].block].state, i);
-        n_of_state++;
-    }
-    for (int i = 0; i < kv->n_block; i++)
-        n_of_block += kv->block[i].n_token && kv->block[i].state >= 0;
-    assert_int_equal(n_of_block, n_of_state);
-}
 
 static void everyone_says_what_he_says_alone(void **state)
 {
@@ -104,48 +88,6 @@ static void another_model_drafts(void **state)
     unlink(small);
 }
 
-/* A head of random weights, as wide as the model: what it guesses is wrong, and is a tree. */
-static int write_head(const char *file)
-{
-    static const struct { const char *key; uint32_t value; } number[] = {
-        { "block_count", 1 }, { "embedding_length", 128 }, { "context_length", 2048 }, { "feed_forward_length", 64 },
-        { "attention.head_count", 4 }, { "attention.head_count_kv", 2 }, { "attention.key_length", 32 },
-        { "attention.value_length", 32 }, { "vocab_size", 300 } };
-    static const struct { const char *name; uint64_t n_in, n_out; } tensor[] = {
-        { "fc", 256, 128 }, { "output_norm", 128, 0 }, { "blk.0.attn_norm", 128, 0 }, { "blk.0.attn_q", 128, 128 },
-        { "blk.0.attn_k", 128, 64 }, { "blk.0.attn_v", 128, 64 }, { "blk.0.attn_output", 128, 128 },
-        { "blk.0.attn_q_norm", 32, 0 }, { "blk.0.attn_k_norm", 32, 0 }, { "blk.0.ffn_norm", 128, 0 },
-        { "blk.0.ffn_gate", 128, 64 }, { "blk.0.ffn_up", 128, 64 }, { "blk.0.ffn_down", 64, 128 } };
-    static float value[256 * 128];
-    struct moe_writer *w;
-    float eps = 1e-6f;
-    char name[64];
-    int error = moe_writer_open(&w, file);
-    if (error)
-        return error;
-    moe_writer_string(w, "general.architecture", "eagle", 5);
-    moe_writer_value(w, "eagle.attention.layer_norm_rms_epsilon", MOE_F32, &eps);
-    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
-        snprintf(name, sizeof name, "eagle.%s", number[i].key);
-        moe_writer_value(w, name, MOE_U32, &number[i].value);
-    }
-    for (size_t i = 0; i < sizeof tensor / sizeof *tensor; i++) {
-        snprintf(name, sizeof name, "%s.weight", tensor[i].name);
-        moe_writer_tensor(w, name, KN_F32, tensor[i].n_out ? 2 : 1,
-                          (uint64_t[2]){ tensor[i].n_in, tensor[i].n_out });
-    }
-    error = moe_writer_header(w);
-    for (size_t i = 0; i < sizeof tensor / sizeof *tensor && !error; i++) {
-        uint64_t n = tensor[i].n_in * (tensor[i].n_out ? tensor[i].n_out : 1);
-        for (uint64_t k = 0; k < n; k++)
-            value[k] = tensor[i].n_out ? (float)below(2001) / 1e4f - 0.1f : 1.0f;
-        error = moe_writer_data(w, value, n * sizeof *value);
-    }
-    error = error ? error : moe_writer_finish(w);
-    moe_writer_close(w);
-    return error;
-}
-
 static void a_head_drafts(void **state)
 {
     (void)state;
@@ -153,7 +95,7 @@ static void a_head_drafts(void **state)
     snprintf(head, sizeof head, "%s.head", path);
     snprintf(wish, sizeof wish, "eagle:%s", head);
     random_state = 26;
-    assert_int_equal(write_head(head), 0);
+    assert_int_equal(write_head(head, 128), 0);
     struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 8 };
     assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
     struct eng_engine *e = open_engine_with(o, 12);

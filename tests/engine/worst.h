@@ -55,7 +55,7 @@ static const struct eng_drafter_kind worst_kind = {
     .name = "worst", .commit = ignore_commit, .draft = draft_worst,
     .close = close_worst };
 
-static struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
+static inline struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_block, int gamma, int right)
 {
     struct eng_engine *e = open_engine_with((struct eng_options){
         .n_parallel = n_parallel, .n_chunk = n_chunk, .n_thread = 1 + below(2), .gamma = gamma,

@@ -17,6 +17,7 @@ struct model {                                  /* experts in one file */
     int n_expert, per_layer;
     uint8_t *data;
     size_t n;
+    uint8_t *want[MAX_EXPERT][OFF_MATRICES];    /* what each becomes; NULL: there is none */
     char path[64];
     const char *name;
     int fd;
@@ -43,6 +44,20 @@ static inline void add_matrix(struct model *m, int expert, int i, enum kn_format
     m->expert[expert].matrix[i] = (struct off_source){ 0, offset, f, n_out, n_in, 0 };
 }
 
+/* By the specification. */
+static inline void make_wanted(struct model *m)
+{
+    for (int e = 0; e < m->n_expert; e++)
+        for (int i = 0; i < OFF_MATRICES; i++) {
+            const struct off_source *s = &m->expert[e].matrix[i];
+            if (s->n_out == 0)
+                continue;
+            m->want[e][i] = malloc(kn_mat_bytes(s->format, s->n_out, s->n_in));
+            kn_ops(KN_ISA_SCALAR)->repack(s->format, m->data + s->offset, s->n_out, s->n_in, m->want[e][i], 0,
+                                          kn_ceil_div(s->n_out, KN_PANEL));
+        }
+}
+
 /* Layers as GGUF has them: all first matrices, all second, all third; every layer of other
  * formats. */
 static inline struct model *open_model(int n_layer, int per_layer, int d)
@@ -61,6 +76,7 @@ static inline struct model *open_model(int n_layer, int per_layer, int d)
     m->per_layer = per_layer;
     for (int e = 0; e < m->n_expert; e++)
         m->expert[e].group = e / per_layer;
+    make_wanted(m);
     snprintf(m->path, sizeof m->path, "/tmp/spillway-experts-%d", getpid());
     m->name = m->path;
     FILE *f = fopen(m->path, "wb");
@@ -77,6 +93,9 @@ static inline void close_model(struct model *m)
     kn_team_close(m->team);
     close(m->fd);
     unlink(m->path);
+    for (int e = 0; e < m->n_expert; e++)
+        for (int i = 0; i < OFF_MATRICES; i++)
+            free(m->want[e][i]);
     free(m->data);
     free(m);
 }
@@ -133,14 +152,9 @@ static inline bool is_expert(const struct model *m, int expert, const struct off
         const struct kn_mat *w = &v->matrix[i];
         same = w->n_out == s->n_out &&
                (s->n_out == 0 || (w->format == s->format && w->n_in == s->n_in));
-        if (!same || s->n_out == 0)
-            continue;
-        size_t bytes = kn_mat_bytes(s->format, s->n_out, s->n_in);
-        void *want = malloc(bytes);
-        kn_ops(KN_ISA_SCALAR)->repack(s->format, m->data + s->offset, s->n_out, s->n_in, want, 0,
-                                      kn_ceil_div(s->n_out, KN_PANEL));
-        same = (uintptr_t)w->data % 64 == 0 && !memcmp(w->data, want, bytes);
-        free(want);
+        if (same && s->n_out)
+            same = (uintptr_t)w->data % 64 == 0 &&
+                   !memcmp(w->data, m->want[expert][i], kn_mat_bytes(s->format, s->n_out, s->n_in));
     }
     return same;
 }

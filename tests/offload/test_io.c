@@ -423,6 +423,41 @@ static void a_disk_that_stalls_is_said_and_waited_for(void **state)
     faults_off();
 }
 
+/* Five minutes in which the process was stopped say nothing of the disk; half a minute after them does. */
+static void who_stood_still_himself_blames_nobody(void **state)
+{
+    (void)state;
+    static struct fake f;
+    struct kn_io io_table = kn_io_system;
+    io_table.now_ns = fake_clock;
+    faults_reset();
+    kn_io_set(&io_table);
+    random_state = 10;
+    struct off_io *io = open_fake(&f, 8, 0);
+    struct off_job a = new_job(0, 8, 3 * TRANSFER, OFF_NOW), b = new_job(0, 88, 100, OFF_NOW);
+    off_io_post(io, &a);
+    settle(&f);
+    uint64_t seen = off_io_events(io), stopped = fake_now += 300000000000u;
+    off_io_post(io, &b);
+    settle(&f);
+    assert_true(!a.late && !b.late);
+    assert_int_equal(faults.n_line, 0);
+    fake_free(&f, 0, true);
+    assert_int_equal(off_io_wait(io, seen), seen + 2);
+    settle(&f);
+    assert_true(a.late && b.late);
+    assert_int_equal(fake_now, stopped + 30000000000u);
+    assert_int_equal(faults.n_line, 1);
+    fake_free(&f, -1, false);
+    await(io, &a);
+    await(io, &b);
+    assert_true(is_right(&a) && is_right(&b));
+    off_io_close(io);
+    free(a.to);
+    free(b.to);
+    faults_off();
+}
+
 /* ---- urgency ------------------------------------------------------------------------------------- */
 
 /* Of each rank only so much is under way. */
@@ -1009,6 +1044,7 @@ int main(void)
         cmocka_unit_test(whatever_is_answered_bytes_are_right_or_one_job_fails),
         cmocka_unit_test(a_job_that_fails_is_not_read_on),
         cmocka_unit_test(a_disk_that_stalls_is_said_and_waited_for),
+        cmocka_unit_test(who_stood_still_himself_blames_nobody),
         cmocka_unit_test(what_is_needed_now_goes_first),
         cmocka_unit_test(later_ranks_do_not_fill_what_an_earlier_one_leaves),
         cmocka_unit_test(early_stands_behind_soon),
