@@ -211,8 +211,8 @@ static inline void hf_put(struct hf_files *f, const char *name, const float *x, 
 
 static inline int hf_config_int(const struct hf_folder *h, const char *key)
 {
-    json_t *config = json_loads(h->config, 0, NULL);
-    int n = (int)json_integer_value(json_object_get(config, key));
+    json_t *config = json_loads(h->config, 0, NULL), *text = json_object_get(config, "text_config");
+    int n = (int)json_integer_value(json_object_get(text ? text : config, key));
     json_decref(config);
     return n;
 }

@@ -131,6 +131,44 @@ static void stacks_of_experts_are_taken_apart(void **state)
     hf_folder_free(&h);
 }
 
+/* A model that sees has a language model within: its configuration and its tensors' names are a level deeper, and
+ * what is no part of it is left alone. */
+static void a_language_model_within_another(void **state)
+{
+    (void)state;
+    struct hf_folder h;
+    struct moe_file *a, *b;
+    char config[4096];
+    assert_int_equal(hf_folder_read(&h, "qwen35moe"), 0);
+    for (int i = 0; i < h.n_tensor; i++) {
+        struct hf_tensor *t = &h.tensor[i];
+        char name[sizeof t->name];
+        if (strncmp(t->name, "model.", 6))
+            continue;
+        assert_true(snprintf(name, sizeof name, "model.language_model.%.70s", t->name + 6) < (int)sizeof name);
+        memcpy(t->name, name, sizeof name);
+    }
+    assert_true(h.n_tensor + 2 <= HF_MAX_TENSOR);
+    h.tensor[h.n_tensor++] = (struct hf_tensor){ "mtp.norm.weight", "output_norm.weight", "whole", 0, 0 };
+    h.tensor[h.n_tensor++] = (struct hf_tensor){ "model.visual.blocks.0.norm1.weight", "output_norm.weight", "whole", 0, 0 };
+    snprintf(config, sizeof config, "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,\"vision_config\":{},"
+             "\"eos_token_id\":7,\"text_config\":%s}", h.config);
+    h.config = config;
+    hf_folder_write(&h, model, false, 1);
+    assert_int_equal(hf_folder_gguf(&h, path, false), 0);
+    assert_int_equal(moe_file_open(&a, path), 0);
+    assert_int_equal(moe_file_open(&b, model), 0);
+    same_tensors(a, b);
+    assert_null(moe_file_find_tensor(b, "mtp.norm.weight"));
+    moe_file_close(a);
+    moe_file_close(b);
+    float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
+    assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
+    free(x);
+    free(y);
+    hf_folder_free(&h);
+}
+
 int main(void)
 {
     static char *const name[] = {
@@ -138,7 +176,8 @@ int main(void)
         "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd", "qwen2moe", "olmoe_clamp", "glm4moe", "glm4moe_groups", "minimax_m2",
         "deepseek2_lite", "deepseek2_groups", "deepseek3", "deepseek3_one_group", "qwen3next", "qwen3next_odd", "qwen35moe",
     };
-    struct CMUnitTest tests[LEN(name) + 1];
+    struct CMUnitTest tests[LEN(name) + 2];
+    tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(a_language_model_within_another);
     tests[LEN(name)] = (struct CMUnitTest)cmocka_unit_test(stacks_of_experts_are_taken_apart);
     for (int i = 0; i < LEN(name); i++)
         tests[i] = (struct CMUnitTest){ name[i], a_folder_is_as_its_gguf, NULL, NULL, name[i] };
