@@ -256,20 +256,20 @@ static const struct shape blocks_shapes[] = {
     { "model.layers.0.mlp.experts.down_proj_bias", 2, { 2, 32 }, NULL },
 };
 
-/* d_model 128 and one head: FP8 with a scale for all of a matrix's 128 by 128 values, or its fewer rows. */
+/* d_model 128 and one head of 16: FP8 with a scale for all of a matrix's rows, which are fewer than 128. */
 static const struct shape fp8_shapes[] = {
     { "lm_head.weight", 2, { 8, 128 }, "BF16" },
     { "model.embed_tokens.weight", 2, { 8, 128 }, "BF16" },
     { "model.norm.weight", 1, { 128 }, "BF16" },
     { "model.layers.0.input_layernorm.weight", 1, { 128 }, "BF16" },
     { "model.layers.0.post_attention_layernorm.weight", 1, { 128 }, "BF16" },
-    { "model.layers.0.self_attn.q_proj.weight", 2, { 128, 128 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 128 }, "F8_E4M3" },
     { "model.layers.0.self_attn.q_proj.weight_scale_inv", 2, { 1, 1 }, NULL },
-    { "model.layers.0.self_attn.k_proj.weight", 2, { 128, 128 }, "BF16" },
-    { "model.layers.0.self_attn.v_proj.weight", 2, { 128, 128 }, "BF16" },
-    { "model.layers.0.self_attn.o_proj.weight", 2, { 128, 128 }, "BF16" },
-    { "model.layers.0.self_attn.q_norm.weight", 1, { 128 }, "BF16" },
-    { "model.layers.0.self_attn.k_norm.weight", 1, { 128 }, "BF16" },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 16, 128 }, "BF16" },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 16, 128 }, "BF16" },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 128, 16 }, "BF16" },
+    { "model.layers.0.self_attn.q_norm.weight", 1, { 16 }, "BF16" },
+    { "model.layers.0.self_attn.k_norm.weight", 1, { 16 }, "BF16" },
     { "model.layers.0.mlp.gate.weight", 2, { 1, 128 }, "BF16" },
     { "model.layers.0.mlp.experts.0.gate_proj.weight", 2, { 8, 128 }, "F8_E4M3" },
     { "model.layers.0.mlp.experts.0.gate_proj.weight_scale_inv", 2, { 1, 1 }, "BF16" },
@@ -291,7 +291,7 @@ static const struct { const char *name, *config, *tokenizer; const struct shape 
       "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32,"
       "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, blocks_shapes, 22 },
     { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
-      "\"head_dim\":128,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
+      "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
       bytes_tokenizer, fp8_shapes, 18 },
 };
