@@ -244,14 +244,15 @@ static void gpt_oss_is_read_in_place(void **state)
     "\"input_activations\":null,\"targets\":[\"Linear\"],\"weights\":{\"actorder\":null,\"group_size\":%d,\"num_bits\":4," \
     "\"strategy\":\"group\",\"symmetric\":true,\"type\":\"int\"}}}}"
 
-struct kind { const char *packing; bool fp8, narrow; int rows, values; };
+struct kind { const char *name, *packing; bool fp8, narrow; int rows, values; };
 
 static const struct kind kinds[] = {
-    { "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false, 128, 128 },
-    { "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}", true, true, 128, 128 },
-    { "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48, 256 },
-    { GROUPS, false, true, 1, 32 },
-    { GROUPS, false, true, 1, 128 },
+    { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false, 128, 128 },
+    { "fp8, scales in BF16", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}",
+      true, true, 128, 128 },
+    { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48, 256 },
+    { "int4 in groups of 32", GROUPS, false, true, 1, 32 },
+    { "int4 in groups of 128", GROUPS, false, true, 1, 128 },
 };
 
 /* What is in turn published, and meant: codes and scales; values, or blocks of Q4_0. */
@@ -457,6 +458,6 @@ int main(void)
 {
     struct CMUnitTest tests[LEN(kinds) + 1] = { cmocka_unit_test(gpt_oss_is_read_in_place) };
     for (int i = 0; i < LEN(kinds); i++)
-        tests[i + 1] = (struct CMUnitTest){ kinds[i].packing, packed_weights_are_read_in_place, NULL, NULL, (void *)&kinds[i] };
+        tests[i + 1] = (struct CMUnitTest){ kinds[i].name, packed_weights_are_read_in_place, NULL, NULL, (void *)&kinds[i] };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
