@@ -175,7 +175,8 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
     }
     for (size_t at = 0; kn_format_info(f)->block_values > 1 && at + block <= bytes; at += block) {
         static const bool two[KN_FORMAT_COUNT] = {
-            [KN_Q4_K] = true, [KN_Q5_K] = true, [KN_Q2_K] = true, [KN_Q4_1] = true, [KN_Q5_1] = true
+            [KN_Q4_K] = true, [KN_Q5_K] = true, [KN_Q2_K] = true, [KN_Q4_1] = true, [KN_Q5_1] = true,
+            [KN_FP8] = true
         };
         uint16_t scale[32];
 
@@ -251,7 +252,7 @@ static void format_figures(struct kn_team *const team[2], enum kn_format f, stru
 int main(int argc, char **argv)
 {
     const size_t n_x = (size_t)MOST_ROWS * N_IN;
-    enum kn_format only = KN_FORMAT_COUNT;
+    int only = KN_FORMAT_COUNT;
     const char *isa = argc > 2 ? argv[2] : NULL;
     int rows = argc > 3 ? atoi(argv[3]) : 0;
     struct kn_team *team[2];
@@ -259,7 +260,9 @@ int main(int argc, char **argv)
     uint8_t *act = kn_map(n_x * sizeof *x, -1);
     struct bench b = { .weights = kn_map(WEIGHT_BYTES, -1), .m.y_stride = N_OUT };
 
-    if (argc > 1 && kn_format_find(argv[1], &only)) {
+    while (argc > 1 && --only >= 0 && strcasecmp(argv[1], kn_format_info((enum kn_format)only)->name))
+        ;
+    if (only < 0) {
         fprintf(stderr, "kernels: no format is called %s\n", argv[1]);
         return 2;
     }
@@ -276,7 +279,7 @@ int main(int argc, char **argv)
     machine(team[0], b.weights);
     machine(team[1], b.weights);
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
-        if (only == KN_FORMAT_COUNT || f == (int)only)
+        if (only == KN_FORMAT_COUNT || f == only)
             format_figures(team, (enum kn_format)f, &b, x, act, isa, rows);
     kn_team_close(team[0]);
     kn_team_close(team[1]);

@@ -1,6 +1,6 @@
 /* kernels/formats.h - how numbers are stored.  Valid in C and in CUDA C.
  *
- * A weight matrix has n_out rows of n_in values.  In a GGUF file a row is a run of blocks.  In memory 16
+ * A weight matrix has n_out rows of n_in values.  In a file a row is a run of blocks.  In memory 16
  * rows are interleaved: a *panel* holds, block by block along n_in, the 16 rows' blocks with every
  * field's bytes side by side, so that one 32-bit lane is one row and no sum crosses lanes.  Nothing is
  * unpacked: a panel is exactly 16 file rows long (scales stay packed), and the last panel of a matrix is
@@ -29,6 +29,14 @@
  *                    as Q2_K, and bit 4*h + f of qh[i][l][j] is worth 4; 4 comes off
  *   IQ4_XS           d[16], sh[16], sl[16][4], q[32][16][4]
  *                    blocks of 32 as in IQ4_NL; 6-bit scales, 32 above themselves
+ *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
+ *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
+ *
+ * The last two are no GGUF file's.  Models are published with their codes and scales in tensors apart (so
+ * is MXFP4); a row's codes get their scales beside them when they arrive, and from then on it is a format
+ * like any other.  FP8 is published with a scale for each 128 by 128 values, which each row has for itself
+ * here: 3 % more bytes.  Its weight is d times the code's value, rounded once to float32, and its products
+ * are those of an F32 matrix of such weights, to the bit.
  *
  * Activations are quantised row by row into blocks that carry their own scale and the sums of each 16
  * codes: 256 values for formats with blocks of 256, 32 for those of 32.  Float formats read float32. */
@@ -40,7 +48,7 @@
 #define KN_PANEL 16                       /* rows interleaved */
 
 /* name, GGUF type number, values per block, bytes per block, activation kind */
-#define KN_FORMATS(X)                                 \
+#define KN_GGUF_FORMATS(X)                            \
     X(F32,  0,  1,   4,   KN_ACT_F32)                 \
     X(F16,  1,  1,   2,   KN_ACT_F32)                 \
     X(BF16, 30, 1,   2,   KN_ACT_F32)                 \
@@ -58,13 +66,21 @@
     X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                 \
     X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
 
+/* Numbers that no GGUF file has. */
+#define KN_TYPE_OWN 1000
+#define KN_FORMATS(X)                                 \
+    KN_GGUF_FORMATS(X)                                \
+    X(FP8,  1000, 128, 132, KN_ACT_F32)               \
+    X(INT4, 1001, 32,  18,  KN_ACT_Q32)
+
 enum kn_act { KN_ACT_F32, KN_ACT_Q32, KN_ACT_Q256, KN_ACT_COUNT };
 
 enum kn_format {
 #define KN_ENUM(name, type, values, bytes, act) KN_##name,
     KN_FORMATS(KN_ENUM)
 #undef KN_ENUM
-    KN_FORMAT_COUNT
+    KN_FORMAT_COUNT,
+    KN_GGUF_FORMAT_COUNT = KN_FP8           /* those that files can be written in */
 };
 
 /* One row's block, as in the file. */
@@ -72,7 +88,7 @@ struct kn_q8_0 { uint16_t d; int8_t q[32]; };
 struct kn_q4_k { uint16_t d, dmin; uint8_t sc[12], q[128]; };
 struct kn_q6_k { uint8_t ql[128], qh[64]; int8_t sc[16]; uint16_t d; };
 struct kn_mxfp4 { uint8_t e, q[16]; };
-struct kn_q4_0 { uint16_t d; uint8_t q[16]; };                          /* IQ4_NL too */
+struct kn_q4_0 { uint16_t d; uint8_t q[16]; };                          /* IQ4_NL, INT4 too */
 struct kn_q4_1 { uint16_t d, m; uint8_t q[16]; };
 struct kn_q5_0 { uint16_t d; uint8_t qh[4], q[16]; };
 struct kn_q5_1 { uint16_t d, m; uint8_t qh[4], q[16]; };
@@ -80,6 +96,7 @@ struct kn_q5_k { uint16_t d, dmin; uint8_t sc[12], qh[32], q[128]; };
 struct kn_q2_k { uint8_t sc[16], q[64]; uint16_t d, dmin; };
 struct kn_q3_k { uint8_t qh[32], q[64], sc[12]; uint16_t d; };
 struct kn_iq4_xs { uint16_t d, sh; uint8_t sl[4], q[128]; };
+struct kn_fp8 { float d; uint8_t q[128]; };
 
 /* Sixteen rows' block, as in memory. */
 struct kn_q8_0_x16 { uint16_t d[16]; int8_t q[8][16][4]; };
@@ -94,6 +111,7 @@ struct kn_q5_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], qh[8][16][4],
 struct kn_q2_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[16][16], q[16][16][4]; };
 struct kn_q3_k_x16 { uint16_t d[16]; uint8_t sc[12][16], qh[8][16][4], q[16][16][4]; };
 struct kn_iq4_xs_x16 { uint16_t d[16], sh[16]; uint8_t sl[16][4], q[32][16][4]; };
+struct kn_fp8_x16 { float d[16]; uint8_t q[128][16]; };
 
 /* Twice the values of a 4-bit float with 2 bits of exponent and 1 of fraction: whole numbers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
@@ -124,6 +142,7 @@ KN_LAYOUT(q5_k, 176);
 KN_LAYOUT(q2_k, 84);
 KN_LAYOUT(q3_k, 110);
 KN_LAYOUT(iq4_xs, 136);
+KN_LAYOUT(fp8, 132);
 #undef KN_LAYOUT
 KN_STATIC_ASSERT(sizeof(struct kn_x32) == 40 && sizeof(struct kn_x256) == 292, "activations");
 

@@ -56,6 +56,9 @@ void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min
  * is infinity. */
 float kn_mxfp4_step(uint8_t e);
 
+/* A 256th of an FP8 code's value, which is a half; all ones are not a number. */
+float kn_e4m3_part(uint8_t q);
+
 /* The CPUs that this process may use, node by node. */
 struct kn_cpus {
     int n_node, node[KN_NODES];                 /* as in struct kn_machine */

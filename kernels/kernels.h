@@ -30,8 +30,8 @@ struct kn_format_info {
     enum kn_act act;
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
-extern const char kn_format_list[];                                  /* " F32 F16 ...", for messages */
-int    kn_format_find(const char *name, enum kn_format *out);        /* "q4_k", any case */
+extern const char kn_format_list[];                                  /* " F32 F16 ...", those of GGUF */
+int    kn_format_find(const char *name, enum kn_format *out);        /* of these: "q4_k", any case */
 int    kn_format_from_gguf(uint32_t type, enum kn_format *out);
 size_t kn_row_bytes(enum kn_format f, int n_in);                     /* a file row; 0: no whole blocks */
 size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);          /* interleaved; 0: no whole blocks */
@@ -49,6 +49,14 @@ void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 
 /* One file row to float32; kn_ops has the way back. */
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
+
+/* Formats that files may have with their scales apart: bytes of a block's codes alone; 0: not this one. */
+size_t kn_code_bytes(enum kn_format f);
+
+/* Blocks from codes, [n_block] of kn_code_bytes(), and scales of scale_bytes each, one for each per_scale
+ * blocks: a scale may be the upper half of what the format has.  Nibbles lie in pairs of neighbours there. */
+void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
+             void *blocks);
 
 /* Adds sub-block i's scale and minimum (0..63) to the packed ones of a Q4_K or Q5_K block, still zero
  * there; its scale (-32..31) to those of a Q3_K block. */

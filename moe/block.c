@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define TURNS 256                               /* gates, and ups, parted at a time */
+
 struct ffn_job {
     struct moe_context *c;
     const struct moe_layer *l;
@@ -31,6 +33,33 @@ static void activate(const struct moe_context *c, const float *gate, const float
         c->model->ops->swiglu(gate, up, n, x);
 }
 
+/* The same of n values of an expert from the first-th on, with their biases. */
+static void activate_part(const struct ffn_job *j, int row, int first, int n, float *gate, float *up)
+{
+    const struct moe_context *c = j->c;
+    if (j->pair && j->l->gate_bias) {
+        size_t own = (size_t)c->route_id[row] * (size_t)j->d_act + (size_t)first;
+        c->model->ops->add(gate, j->l->gate_bias + own, n);
+        c->model->ops->add(up, j->l->up_bias + own, n);
+    }
+    activate(c, gate, up, n, j->acts->x + (size_t)row * j->acts->stride + first);
+}
+
+/* Gates and ups in turns are parted first. */
+static void activate_turns(const struct ffn_job *j, int row)
+{
+    const float *both = j->c->gate + (size_t)row * (size_t)j->d_act * 2;
+    float gate[TURNS], up[TURNS];
+    for (int first = 0, n; first < j->d_act; first += n) {
+        n = kn_min(TURNS, j->d_act - first);
+        for (int i = 0; i < n; i++) {
+            gate[i] = both[2 * (first + i)];
+            up[i] = both[2 * (first + i) + 1];
+        }
+        activate_part(j, row, first, n, gate, up);
+    }
+}
+
 static void activate_item(void *arg, int item, int thread)
 {
     (void)thread;
@@ -38,13 +67,10 @@ static void activate_item(void *arg, int item, int thread)
     struct moe_context *c = j->c;
     int row = j->pair ? j->pair[item] : item;
     size_t at = (size_t)row * (size_t)j->d_act;
-    float *x = j->acts->x + (size_t)row * j->acts->stride;
-    if (j->pair && j->l->gate_bias) {
-        size_t own = (size_t)c->route_id[row] * (size_t)j->d_act;
-        c->model->ops->add(c->gate + at, j->l->gate_bias + own, j->d_act);
-        c->model->ops->add(c->up + at, j->l->up_bias + own, j->d_act);
-    }
-    activate(c, c->gate + at, c->up + at, j->d_act, x);
+    if (j->pair && c->model->in_turns)
+        activate_turns(j, row);
+    else
+        activate_part(j, row, 0, j->d_act, c->gate + at, c->up + at);
     moe_code_row(c, j->acts, j->kinds, j->d_act, row);
 }
 
@@ -97,7 +123,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
 {
     const struct moe_plan *p = &c->plan;
     const struct moe_layer *l = &c->model->layer[layer];
-    int n_run = 0;
+    int n_run = 0, n_product = 0;
     for (int i = 0; i < n; i++) {
         int e = c->arrived[i];
         if (c->arrived_status[i] < 0) {
@@ -106,10 +132,11 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         }
         c->view[n_run] = c->view[i];
         c->arrived[n_run++] = e;
-        c->product[2 * n_run - 2] = expert_product(c, e, &c->view[i], 0, &c->norm, p->row, c->gate);
-        c->product[2 * n_run - 1] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
+        c->product[n_product++] = expert_product(c, e, &c->view[i], 0, &c->norm, p->row, c->gate);
+        if (!c->model->in_turns)
+            c->product[n_product++] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
     }
-    moe_products(c, 2 * n_run);
+    moe_products(c, n_product);
     for (int i = 0; i < n_run; i++) {           /* consecutive experts of the plan are one run of pairs */
         int begin = p->first[c->arrived[i]];
         while (i + 1 < n_run && c->arrived[i + 1] == c->arrived[i] + 1)

@@ -144,8 +144,8 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
     c->turn = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->turn);
-    c->gate = kn_arena_take(a, n_act, sizeof(float));
-    c->up = kn_arena_take(a, n_act, sizeof(float));
+    c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
+    c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
     c->status = kn_arena_take(a, n_row, sizeof(int));
     c->want_row = kn_arena_take(a, n_want, sizeof(int32_t));

@@ -246,11 +246,16 @@ const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const ch
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* The row that lies where row `i` is meant to: of `turn` rows the even ones come first. */
-static uint64_t row_meant(uint64_t i, uint64_t turn)
+/* Where the byte lies that is meant to be `at`, of a matrix; *left: so many follow it in either order. */
+static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *left)
 {
-    uint64_t in = i % turn;
-    return i - in + (in % 2 * turn + in) / 2;
+    if (at < t->first) {
+        *left = t->first - at;
+        return at;
+    }
+    uint64_t unit = (at - t->first) / t->bytes, in = (at - t->first) % t->bytes, n = (uint64_t)t->n;
+    *left = t->bytes - in;
+    return t->first + (unit / n * n + (uint64_t)off_turned(t, (int)(unit % n))) * t->bytes + in;
 }
 
 /* A vector's values that lie apart. */
@@ -273,35 +278,54 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-/* Sixteen bytes with neighbours in pairs, and a scale, to a block. */
-static void join_block(const uint8_t *pairs, uint8_t scale, struct kn_mxfp4 *out)
+enum { SOME = 128 };                            /* blocks at a time */
+
+/* Of blocks whose scales lie apart n, in one row: block `col` of row `row` of matrix e. */
+static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
+                     size_t n, uint8_t *out)
 {
-    out->e = scale;
-    for (int i = 0; i < 16; i++) {
-        int shift = i % 2 * 4;                  /* of values i and i + 16 */
-        out->q[i] = (uint8_t)((pairs[i / 2] >> shift & 15) | (pairs[i / 2 + 8] >> shift & 15) << 4);
-    }
+    uint8_t codes[SOME * 128], scale[SOME * 4];
+    const struct moe_layout *l = t->layout;
+    const struct off_scales *s = &l->scales[l->slab ? e : 0];
+    enum kn_format format = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= SOME);
+    uint64_t block = (uint64_t)kn_format_info(format)->block_values, code = kn_code_bytes(format);
+    struct moe_place at = { t->file, t->offset };
+    if (l->slab)
+        at = l->slab[e];
+    else
+        row += e * t->dim[1];
+    row *= l->step ? (uint64_t)l->step : 1;
+    uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values, per_scale = (uint64_t)s->values / block;
+    uint64_t first = row / (uint64_t)s->rows * per_row + col / per_scale;
+    size_t n_scale = (size_t)((col + n - 1) / per_scale - col / per_scale) + 1;
+    int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code,
+                             at.offset + (row * (t->dim[0] / block) + col) * code);
+    if (!error)
+        error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n_scale * (size_t)s->bytes,
+                             s->offset + first * (uint64_t)s->bytes);
+    if (!error)
+        kn_join(format, codes, scale, s->bytes, (int)per_scale, n, out);
+    return error;
 }
 
-static int read_blocks(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
 {
-    enum { SOME = 128 };
-    uint8_t pairs[SOME][16], scale[SOME];
-    const struct moe_layout *l = t->layout;
-    uint64_t n_row = t->dim[0] / 32, at = from / sizeof(struct kn_mxfp4);
-    size_t left = bytes / sizeof(struct kn_mxfp4), n;
-    kn_assert(from % sizeof(struct kn_mxfp4) == 0 && bytes % sizeof(struct kn_mxfp4) == 0);
-    for (; left; left -= n, at += n, out += n * sizeof(struct kn_mxfp4)) {
-        uint64_t block = at / n_row * (uint64_t)l->step * n_row + at % n_row;
-        n = n_row - at % n_row < SOME ? (size_t)(n_row - at % n_row) : SOME;
-        n = n < left ? n : left;
-        int error = kn_file_read(f->fd[t->file], f->path[t->file], pairs, n * 16, t->offset + block * 16);
-        if (!error)
-            error = kn_file_read(f->fd[l->scales->file], f->path[l->scales->file], scale, n, l->scales->offset + block);
+    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+    const struct off_scales *s = t->layout->scales;
+    size_t block = (size_t)type->block_bytes, left = bytes / block, n;
+    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block;
+    uint64_t per_scale = (uint64_t)s->values / (uint64_t)type->block_values;
+    kn_assert(from % block == 0 && bytes % block == 0);
+    for (; left; left -= n, at += n, out += n * block) {
+        uint64_t row = at / n_row, col = at % n_row;
+        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;    /* those of a scale begin with it, or one */
+        n = n_row - col < left ? (size_t)(n_row - col) : left;
+        n = n < most ? n : (size_t)most;
+        n = n < SOME ? n : SOME;
+        int error = join_some(f, t, row / t->dim[1], row % t->dim[1], col, n, out);
         if (error)
             return error;
-        for (size_t i = 0; i < n; i++)
-            join_block(pairs[i], scale[i], (struct kn_mxfp4 *)out + i);
     }
     return 0;
 }
@@ -318,19 +342,17 @@ int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t
     if (l->data)
         return 0;
     if (l->scales)
-        return read_blocks(f, t, from, out, bytes);
+        return read_joined(f, t, from, out, bytes);
     if (l->step)
         return read_apart(f, t, from, out, bytes);
-    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]), row = slab / t->dim[1];
+    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]);
     for (size_t part; bytes; bytes -= part, from += part, to += part) {
         struct moe_place at = { t->file, t->offset + from / slab * slab };
         uint64_t within = from % slab, left = slab - within;
         if (l->slab)
             at = l->slab[from / slab];
-        if (l->turn) {
-            left = row - within % row;
-            within = row_meant(within / row, (uint64_t)l->turn) * row + within % row;
-        }
+        if (l->turn.n)
+            within = turned_from(&l->turn, within, &left);
         part = left < bytes ? (size_t)left : bytes;
         int error = kn_file_read(f->fd[at.file], f->path[at.file], to, part, at.offset + within);
         if (error)
@@ -364,6 +386,8 @@ int moe_file_id(const struct moe_file *f, uint64_t *out)
     for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* of the weights: one fine-tune is not another */
         const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
         size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
+        if (t->layout && t->layout->scales)     /* whole blocks */
+            bytes -= bytes % (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
         int error = moe_file_read(f, t, 0, sample, bytes);
         if (error)
             return error;

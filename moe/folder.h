@@ -5,6 +5,7 @@
  *     safetensors.c  where the tensors of one file lie, by the names it has for them
  *     hf_config.c    config.json to the metadata of a GGUF file
  *     hf_tensors.c   those tensors by the names, and in the shapes, of a GGUF file
+ *     hf_packed.c    which of them are codes whose scales are another tensor, and how
  *     hf_vocab.c     tokenizer.json and what stands beside it to tokenizer.*; hf_pre.c: how text is cut
  *
  * So a folder becomes the same tables that a GGUF file of the same model has, and nobody behind
@@ -13,6 +14,7 @@
 #define MOE_FOLDER_H
 
 #include <jansson.h>
+#include <string.h>
 
 #include "moe/internal.h"
 
@@ -36,6 +38,8 @@ struct moe_folder {
     const struct moe_hf_family *family;
     int n_layer, n_expert;                      /* 0: no experts */
     int d_head;
+    int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
+    int scale_rows, scale_values;               /* of packed weights: a scale's; values 0: none are packed */
     bool tied;
     int err;                                    /* the first failure of those who get and put */
 };
@@ -50,6 +54,10 @@ struct moe_hf_family {
     bool expert_is_ffn;                         /* experts are intermediate_size wide */
     bool sigmoid;                               /* gates */
     bool transposed;                            /* experts that are not packed lie with their inputs first */
+    bool latent;                                /* keys and values are made of one */
+    bool delta;                                 /* has delta nets; norms' weights lie one below themselves */
+    bool tiled;                                 /* GGUF has value heads in another order */
+    bool nested;                                /* a language model within one that sees */
 };
 
 /* folder.c */
@@ -71,6 +79,23 @@ void moe_put_f32(struct moe_folder *d, const char *key, double x);
 
 int moe_safetensors_read(struct moe_folder *d, int file);
 const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char *name, size_t n);    /* or NULL */
+
+/* Another tensor beside t: its name with so many letters less and some more; or NULL. */
+const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
+                                           const char *more);
+int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, int code, const char *what);
+struct moe_tensor moe_as_stored(const struct moe_stored *t);    /* its shape as GGUF has shapes; type as GGUF has it */
+
+static inline bool moe_string_ends(struct moe_string s, const char *with)
+{
+    return s.n >= strlen(with) && !memcmp(s.data + s.n - strlen(with), with, strlen(with));
+}
+
+/* hf_packed.c: what quantization_config says; what t is meant to be, and its scales (bytes 0: it has none). */
+#define MOE_HF_PACKED "_packed"                 /* what follows the name of a tensor in groups */
+int moe_hf_packing(struct moe_folder *d);
+int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
+                    struct off_scales *scales);
 
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);

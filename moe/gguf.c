@@ -262,6 +262,8 @@ static int take_tensor(struct source *s, struct moe_tensor *t)
     err = take(s, t->dim, n_dim * sizeof t->dim[0]);
     if (!err)
         err = take_u32(s, &t->gguf_type);
+    if (!err && t->gguf_type >= KN_TYPE_OWN && moe_tensor_type(t->gguf_type))
+        return refuse(s, KN_EUNSUPPORTED, "its type %u is none of GGUF's", t->gguf_type);
     if (!err)
         err = take_u64(s, &t->offset);
     return err ? err : tensor_size(s, t);

@@ -1,8 +1,7 @@
 /* moe/hf_config.c - config.json to the metadata that a GGUF file of the same model has.
  *
  * Most of it is a table: a key, and the key it becomes.  What changes the mathematics and has no key in
- * a family of ours (another activation, another scoring function, weights packed in a way that is not
- * read) is looked for and refused with its name; keys that are not known are left alone, as they are
+ * a family of ours (another activation, another scoring function) is looked for and refused with its name; keys that are not known are left alone, as they are
  * left alone in a GGUF file.  A window over all layers is a context of that length: until there the
  * model is the same. */
 #include "moe/folder.h"
@@ -22,6 +21,12 @@ static const struct moe_hf_family families[] = {
       .transposed = true },
     { "glm4_moe", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
     { "minimax_m2", "minimax-m2", .experts = true, .expert_is_ffn = true, .sigmoid = true },
+    { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
+    { "deepseek_v3", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
+    { "kimi_k2", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
+    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true },
+    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true },
+    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true, .nested = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
 
@@ -175,8 +180,8 @@ static void read_experts(struct moe_folder *d)
         put_u32(d, "expert_feed_forward_length", n);
     if (get(c, "norm_topk_prob") || d->family->norm_topk_false)
         moe_put_bool(d, full(d, "expert_weights_norm", key), get_bool(d, c, "norm_topk_prob", false));
-    if (d->family->sigmoid)
-        put_u32(d, "expert_gating_func", MOE_GATING_SIGMOID);
+    if (d->family->sigmoid || d->family->latent)
+        put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
     const char *scoring = get_string(d, c, "scoring_func");
     if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
         unsupported(d, "scoring_func", "is not what this family has");
@@ -185,6 +190,13 @@ static void read_experts(struct moe_folder *d)
         unsupported(d, "decoder_sparse_step", "is not 1");
     if (json_array_size(dense))
         unsupported(d, "mlp_only_layers", "names layers");
+    step = 1;
+    get_int(d, c, "moe_layer_freq", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "moe_layer_freq", "is not 1");
+    const char *method = get_string(d, c, "topk_method");
+    if (method && !strcmp(method, "greedy") && get_int(d, c, "n_group", INT32_MAX, &n) && n > 1)
+        unsupported(d, "topk_method", "is greedy although there are groups");
 }
 
 /* ---- what takes thought ------------------------------------------------------------------------- */
@@ -232,6 +244,24 @@ static void read_context(struct moe_folder *d)
         put_u32(d, "context_length", n_ctx);
 }
 
+/* Of latent attention heads are as wide as what is rotated and what is not. */
+static void read_latent(struct moe_folder *d)
+{
+    int64_t d_latent = 0, d_query = 0, n_plain = 0, n_rot = 0, d_value = 0;
+    get_int(d, d->config, "kv_lora_rank", INT32_MAX, &d_latent);
+    get_int(d, d->config, "q_lora_rank", INT32_MAX, &d_query);
+    get_int(d, d->config, "qk_nope_head_dim", KN_MAX_D_HEAD, &n_plain);
+    get_int(d, d->config, "qk_rope_head_dim", KN_MAX_D_HEAD, &n_rot);
+    get_int(d, d->config, "v_head_dim", KN_MAX_D_HEAD, &d_value);
+    put_u32(d, "attention.kv_lora_rank", d_latent);
+    put_u32(d, "attention.q_lora_rank", d_query);
+    put_u32(d, "attention.key_length", n_plain + n_rot);
+    put_u32(d, "attention.value_length", d_value);
+    put_u32(d, "rope.dimension_count", n_rot);
+    if (!get_bool(d, d->config, "rope_interleave", true))
+        unsupported(d, "rope_interleave", "is false");
+}
+
 static void read_heads(struct moe_folder *d, const json_t *rope)
 {
     int64_t d_model = 0, n_head = 0, d_head = 0, n_rot = 0;
@@ -271,6 +301,11 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
     if (!said && one > 0 && all > 0 && factor > 1) {
         attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
         said = true;
+    }
+    if (d->family->latent && all > 0) {         /* scores are stretched by this, and nothing by the usual */
+        put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
+        usual = 1;
+        said &= attention != 1;
     }
     if (said)
         put_f32(d, "rope.scaling.attn_factor", attention / usual);
@@ -314,7 +349,10 @@ static void read_rope(struct moe_folder *d)
     double base = 10000, factor = 1;
     if (!rope)
         rope = get(d->config, "rope_scaling");
-    read_heads(d, rope);
+    if (d->family->latent)
+        read_latent(d);
+    else
+        read_heads(d, rope);
     if (!get_number(d, rope, "rope_theta", &base))
         get_number(d, d->config, "rope_theta", &base);
     put_f32(d, "rope.freq_base", base);
@@ -342,20 +380,71 @@ static void read_rope(struct moe_folder *d)
         read_yarn(d, rope, factor);
 }
 
-/* ---- what cannot be ----------------------------------------------------------------------------- */
+/* ---- delta nets --------------------------------------------------------------------------------- */
 
-static int check_packing(struct moe_folder *d)
+/* Which layers are delta nets: all but each of so many, which is said, or where the first other one is. */
+static void read_layer_types(struct moe_folder *d)
 {
-    const json_t *q = get(d->config, "quantization_config");
-    const char *method = q ? get_string(d, q, "quant_method") : NULL;
-    char shown[64];
-    bool blocks = method && !strcmp(method, "mxfp4") && !strcmp(d->family->arch, "gpt-oss");
-    if (!q || d->err || blocks)
-        return d->err;
-    moe_string_show((struct moe_string){ method ? method : "", method ? strlen(method) : 0 }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: its weights are packed as '%s'; F32, F16 and BF16 are read: take "
-                            "the model as it was before, or a .gguf", d->f->name, config_json, shown);
+    const json_t *types = get(d->config, "layer_types");
+    size_t n = json_array_size(types);
+    int32_t *delta = d->err || !n ? NULL : kn_calloc(n, sizeof *delta);
+    char key[128];
+    int64_t period = 0;
+    if (n && !delta && !d->err)
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for the types of %zu layers", d->f->name, n);
+    for (size_t i = 0; delta && i < n; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        delta[i] = type && !strcmp(type, "linear_attention");
+        if (!delta[i] && (!type || strcmp(type, "full_attention")))
+            unsupported(d, "layer_types", "has a type that is neither linear_attention nor full_attention");
+        if (!delta[i] && !period)
+            period = (int64_t)i + 1;
+    }
+    if (delta)
+        moe_put_array(d, full(d, "attention.recurrent_layers", key), MOE_I32, delta, n);
+    kn_free(delta);
+    if (get_int(d, d->config, "full_attention_interval", 4096, &period) || period)
+        put_u32(d, "full_attention_interval", period);
 }
+
+static void read_sections(struct moe_folder *d)
+{
+    const json_t *list = get(get(d->config, "rope_parameters"), "mrope_section");
+    int32_t section[4] = { 0 };
+    char key[128];
+    for (size_t i = 0; i < 3; i++)
+        section[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    if (list)
+        moe_put_array(d, full(d, "rope.dimension_sections", key), MOE_I32, section, 4);
+}
+
+static int get_small(struct moe_folder *d, const char *key)
+{
+    int64_t x = 0;
+    get_int(d, d->config, key, 1 << 16, &x);
+    return (int)x;
+}
+
+static void read_delta(struct moe_folder *d)
+{
+    if (!d->family->delta)
+        return;
+    d->n_key_head = get_small(d, "linear_num_key_heads");
+    d->n_value_head = get_small(d, "linear_num_value_heads");
+    d->d_state_key = get_small(d, "linear_key_head_dim");
+    d->d_state_value = get_small(d, "linear_value_head_dim");
+    put_u32(d, "ssm.conv_kernel", get_small(d, "linear_conv_kernel_dim"));
+    put_u32(d, "ssm.state_size", d->d_state_key);
+    put_u32(d, "ssm.group_count", d->n_key_head);
+    put_u32(d, "ssm.time_step_rank", d->n_value_head);
+    put_u32(d, "ssm.inner_size", (int64_t)d->n_value_head * d->d_state_value);
+    if (!get_bool(d, d->config, "attn_output_gate", true))
+        unsupported(d, "attn_output_gate", "is false");
+    read_layer_types(d);
+    read_sections(d);
+}
+
+/* ---- what cannot be ----------------------------------------------------------------------------- */
 
 static void check_activation(struct moe_folder *d)
 {
@@ -365,6 +454,25 @@ static void check_activation(struct moe_folder *d)
         unsupported(d, "hidden_act", "is not silu");
     if (!strcmp(d->family->arch, "gpt-oss") && get_number(d, d->config, "swiglu_limit", &limit) && limit != 7)
         unsupported(d, "swiglu_limit", "is not 7");
+}
+
+/* What is said of all of a model counts where its language model says nothing. */
+static int unnest(struct moe_folder *d)
+{
+    json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
+    if (!d->family->nested)
+        return 0;
+    if (!json_is_object(text)) {
+        wrong(d, "text_config", "is no object");
+        return d->err;
+    }
+    json_incref(text);
+    json_object_del(d->config, "text_config");
+    if (json_object_update_missing(text, d->config))
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
+    json_decref(d->config);
+    d->config = text;
+    return d->err;
 }
 
 static int find_family(struct moe_folder *d)
@@ -378,7 +486,7 @@ static int find_family(struct moe_folder *d)
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
     }
     if (d->family || d->err)
-        return d->err;
+        return d->err ? d->err : unnest(d);
     moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
     return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; these are: %s", d->f->name,
                             config_json, shown, known);
@@ -399,7 +507,7 @@ static void put_name(struct moe_folder *d)
 int moe_hf_config(struct moe_folder *d)
 {
     int64_t n_layer = 0, n_ahead = 0;
-    if (find_family(d) || check_packing(d))
+    if (find_family(d) || moe_hf_packing(d))
         return d->err;
     moe_put_string(d, "general.architecture", d->family->arch, strlen(d->family->arch));
     put_name(d);
@@ -414,6 +522,7 @@ int moe_hf_config(struct moe_folder *d)
     read_experts(d);
     read_context(d);
     read_rope(d);
+    read_delta(d);
     check_activation(d);
     return d->err;
 }

@@ -5,9 +5,10 @@
  * Out comes the metadata under tokenizer.*, which engine/vocab.c reads and checks as it does a GGUF file's.
  *
  * Two kinds are known: byte-level BPE, and BPE over characters with bytes for what has no token, which
- * SentencePiece made.  Of those the merges are left out: they are in the order of their tokens' ids (which
- * is checked), so a score that falls with the id says the same.  A normalizer, post_processor or property
- * of a token that is not one of those known here is refused and shown. */
+ * SentencePiece made.  Of those the merges are left out: they are in the order of their tokens' ids, and
+ * there is one wherever two tokens make a third (both are checked), so a score that falls with the id says
+ * the same.  A normalizer, post_processor or property of a token that is not one of those known here is
+ * refused and shown. */
 #include "moe/folder.h"
 
 #include <stdio.h>
@@ -207,18 +208,33 @@ static int put_merges(struct loader *l, const json_t *merges)
     return err ? err : l->d->err;
 }
 
-/* Merges in the order of what they make: then the best one is that of the lowest id. */
-static int check_order(const struct loader *l, const json_t *merges)
+#define TOKEN_MOST 1024                         /* bytes of a token that merges make */
+
+/* The id of a token of plain text; -1: there is no token of this text, -2: it is another kind's. */
+static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
+{
+    const json_t *id = json_object_getn(l->vocab, s, n);
+    if (!id)
+        return -1;
+    return l->type[json_integer_value(id)] == NORMAL ? json_integer_value(id) : -2;
+}
+
+/* Merges in the order of what they make: then the best one is that of the lowest id.  *n: those among plain
+ * tokens, for no others are met in text.  No two are the same: they make the same token, and part it at the
+ * same place. */
+static int check_order(const struct loader *l, const json_t *merges, size_t *n)
 {
     json_int_t last = -1;
+    uint8_t parted[TOKEN_MOST];
+    *n = 0;
     for (size_t i = 0; i < json_array_size(merges); i++) {
         struct moe_string left, right;
-        char made[1024];
+        char made[TOKEN_MOST];
         int err = merge_parts(l, json_array_get(merges, i), &left, &right);
         if (err)
             return err;
-        if (left.n + right.n > sizeof made)
-            return corrupt(l, "a merge makes a token of over 1024 bytes");
+        if (left.n + right.n > sizeof made || !left.n || !right.n)
+            return corrupt(l, "a merge makes a token of over 1024 bytes, or of one part");
         memcpy(made, left.data, left.n);
         memcpy(made + left.n, right.data, right.n);
         const json_t *id = json_object_getn(l->vocab, made, left.n + right.n);
@@ -227,9 +243,48 @@ static int check_order(const struct loader *l, const json_t *merges)
         if (json_integer_value(id) < last)
             return kn_fail(KN_EUNSUPPORTED, "%s: its merges are not in the order of the tokens that they make, which "
                            "is not supported of this kind", l->path);
+        if (json_integer_value(id) != last)
+            memset(parted, 0, sizeof parted);
         last = json_integer_value(id);
+        if (parted[left.n])
+            return corrupt(l, "a merge is there twice");
+        parted[left.n] = 1;
+        *n += l->type[last] == NORMAL && plain_id(l, left.data, left.n) >= 0 && plain_id(l, right.data, right.n) >= 0;
     }
     return 0;
+}
+
+static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; }     /* a character */
+
+/* What neighbours in a text may be: plain tokens, and single characters that are none. */
+static bool is_symbol(const struct loader *l, const char *s, size_t n)
+{
+    size_t one = 1;
+    json_int_t id = plain_id(l, s, n);
+    while (one < n && is_inside(s[one]))
+        one++;
+    return id >= 0 || (id == -1 && one == n);
+}
+
+/* A score says that two neighbours which make a token are merged, whatever they are: so that has to be a
+ * merge, for each way to part each token. */
+static int check_parts(const struct loader *l, size_t n_merge)
+{
+    size_t n = 0;
+    for (size_t id = 0; id < l->n; id++) {
+        const struct moe_string *t = &l->token[id];
+        if (l->type[id] != NORMAL)
+            continue;
+        if (t->n > TOKEN_MOST)
+            return kn_fail(KN_EUNSUPPORTED, "%s: a token of over %d bytes is not supported of this kind", l->path,
+                           TOKEN_MOST);
+        for (size_t at = 1; at < t->n; at++)
+            n += !is_inside(t->data[at]) && is_symbol(l, t->data, at) && is_symbol(l, t->data + at, t->n - at);
+    }
+    if (n == n_merge)
+        return 0;
+    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens make a token and are no merges: such a text would be "
+                   "cut in another way, so this is not supported of this kind", l->path, n - n_merge);
 }
 
 static int put_scores(struct loader *l)
@@ -273,7 +328,10 @@ static int read_pieces(struct loader *l)
         return unknown(l, "pre_tokenizer", pre);
     moe_put_string(l->d, KEY "model", "llama", 5);
     moe_put_bool(l->d, KEY "add_space_prefix", true);
-    int err = check_order(l, json_object_get(l->model, "merges"));
+    size_t n_merge;
+    int err = check_order(l, json_object_get(l->model, "merges"), &n_merge);
+    if (!err)
+        err = check_parts(l, n_merge);
     return err ? err : put_scores(l);
 }
 

@@ -228,6 +228,7 @@ struct moe_model {
     bool ahead;                                 /* its store has the experts of the layer that guesses ahead, too */
     float *feature_norm, *embed_norm;           /* [d_model] of what fc is given; NULL: as it is */
     float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
+    bool in_turns;                              /* an expert's gates and ups are one matrix's rows, in turns */
     size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
     struct moe_dense *dense; int n_dense;       /* until it is loaded */
     struct off_expert *expert;                  /* [n_expert_total + n_expert_ahead] likewise */
@@ -378,7 +379,8 @@ struct moe_context {
     struct moe_acts att;                        /* [max_row, n_head * d_value] what attention gave */
     struct moe_latent latent;
     float (*turn)[2];                           /* [max_row, n_rot / 2] */
-    float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared] */
+    float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared];
+                                                 * in turns: gate has both, and up is behind it */
     struct moe_acts act, wide;                  /* their activations: of experts, of what all rows go through */
     float *y;                                   /* [max_row * n_used, d_model] */
     float *route_logit, *route_rank;            /* [max_row, n_expert] probabilities, and what is chosen by */

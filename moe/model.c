@@ -202,11 +202,6 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
                          name, n_in, kn_format_info(format)->name);
         return NULL;
     }
-    if (t->layout && t->layout->scales) {
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s lies apart from its scales; write a file where they are together: "
-                         "spillway quantize %s -o FILE.gguf --requantize --experts mxfp4 --format bf16", path, name, path);
-        return NULL;
-    }
     b->used[t - moe_file_tensor(b->f, 0)] = true;
     return t;
 }
@@ -221,12 +216,24 @@ static enum kn_format format_of(const struct moe_tensor *t)
 struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in)
 {
     const struct moe_layout *l = t->layout;
-    struct moe_place at = { t->file, t->offset };
-    if (l && l->slab)
-        at = l->slab[e];
-    else
-        at.offset += (uint64_t)e * (uint64_t)n_out * kn_row_bytes(format_of(t), n_in);
-    return (struct off_source){ at.file, at.offset, format_of(t), n_out, n_in, l ? l->turn : 0 };
+    struct off_source s = { .file = t->file, .offset = t->offset, .format = format_of(t), .n_out = n_out, .n_in = n_in };
+    size_t row = kn_row_bytes(s.format, n_in);
+    if (l)
+        s.turn = l->turn;
+    if (l && l->scales) {
+        s.scales = l->scales[l->slab ? e : 0];
+        row = kn_code_bytes(s.format) * (size_t)(n_in / kn_format_info(s.format)->block_values);
+    }
+    if (l && l->slab) {
+        s.file = l->slab[e].file;
+        s.offset = l->slab[e].offset;
+        return s;
+    }
+    uint64_t row0 = (uint64_t)e * (uint64_t)n_out;
+    s.offset += row0 * row;
+    if (s.scales.bytes)                         /* of a stack there is one for each row and so many values */
+        s.scales.offset += row0 * (uint64_t)(n_in / s.scales.values) * (uint64_t)s.scales.bytes;
+    return s;
 }
 
 /* Every tensor is asked for once, so there is room for all of them. */
@@ -405,6 +412,11 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;
     if (error)
         return error;
+    bool in_turns = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
+    b->m->in_turns |= in_turns;
+    if (in_turns && i == 1)                     /* they come with the gates */
+        return 0;
+    n_out *= in_turns ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
         if (!stack) {
             char one[64];
@@ -430,6 +442,8 @@ static void sum_up_experts(struct moe_model *m)
         bool own = e < m->shape.n_expert_total;
         struct moe_layer *l = own ? &m->layer[x->group - m->desc.block0] : NULL;
         for (int i = 0; i < OFF_MATRICES; i++) {
+            if (!x->matrix[i].n_out)
+                continue;
             size_t scratch = off_scratch_bytes(&x->matrix[i]);
             unsigned bit = 1u << kn_format_info(x->matrix[i].format)->act;
             if (own)

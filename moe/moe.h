@@ -53,9 +53,9 @@ struct moe_tensor {
 /* How a tensor lies that is not one run of bytes in the order in which it is meant. */
 struct moe_layout {
     const struct moe_place { int file; uint64_t offset; } *slab;    /* [dim[2]] each matrix's own, or NULL */
-    int turn;                           /* of so many rows first the even ones lie, then the odd ones; 0: not */
-    int step;                           /* a vector's values, or rows of blocks, lie so many apart; 0: side by side */
-    const struct moe_place *scales;     /* of MXFP4's blocks, which lie without them and in pairs; or NULL */
+    struct off_turn turn;               /* of each matrix, or vector */
+    int step;                           /* a vector's values, or rows of codes, lie so many apart; 0: side by side */
+    const struct off_scales *scales;    /* [dim[2]] with slabs, else one: codes lie without theirs; or NULL */
     const void *data;                   /* no file has it: here it is; or NULL */
 };
 

@@ -23,8 +23,13 @@ static const struct moe_tensor_type types[] = {
     [35] = { "TQ2_0", 256, 66 },   [39] = { "MXFP4", 32, 17 },    [40] = { "NVFP4", 64, 36 },
 };
 
+/* Formats that no GGUF file has, from KN_TYPE_OWN on. */
+static const struct moe_tensor_type own[] = { { "FP8", 128, 132 }, { "INT4", 32, 18 } };
+
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 {
+    if (gguf_type - KN_TYPE_OWN < sizeof own / sizeof *own)
+        return &own[gguf_type - KN_TYPE_OWN];
     if (gguf_type >= sizeof types / sizeof *types || !types[gguf_type].name)
         return NULL;
     return &types[gguf_type];
@@ -32,7 +37,7 @@ const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
 
 uint32_t moe_file_type(enum kn_format f)
 {
-    static const uint8_t type[KN_FORMAT_COUNT] = {
+    static const uint8_t type[KN_GGUF_FORMAT_COUNT] = {
         [KN_F16] = 1,   [KN_Q4_0] = 2,  [KN_Q4_1] = 3,  [KN_Q8_0] = 7,    [KN_Q5_0] = 8,    [KN_Q5_1] = 9,
         [KN_Q2_K] = 10, [KN_Q3_K] = 12, [KN_Q4_K] = 15, [KN_Q5_K] = 17,   [KN_Q6_K] = 18,
         [KN_IQ4_NL] = 25, [KN_IQ4_XS] = 30, [KN_BF16] = 32, [KN_MXFP4] = 38,

@@ -90,8 +90,8 @@ static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, en
     if (is_wide(t))
         return KN_F32;
     enum moe_part part = part_of(t);
-    if (part == MOE_PART_COUNT)
-        return from;
+    if (part == MOE_PART_COUNT)                 /* what no GGUF file has may be wider */
+        return from < KN_GGUF_FORMAT_COUNT ? from : KN_F32;
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
         f = wider(f, format[MOE_HEAD]);

@@ -24,7 +24,9 @@
  *
  * A matrix is read to where it stays.  Its bytes land at place + offset % OFF_PAGE, as O_DIRECT wants it,
  * and are then interleaved where they lie, panel by panel through a scratch panel: file rows and panels
- * of 16 rows take the same bytes, so a panel never reaches into rows that are still to come. */
+ * of 16 rows take the same bytes, so a panel never reaches into rows that are still to come.  Scales that
+ * lie apart land in front of their codes, in the room that panels will take with them. */
+
 
 /* One thread's work; scratch is its own. */
 void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *place, void *scratch);
@@ -112,6 +114,17 @@ struct off_job {                                /* caller's memory, left alone u
     bool mirrored;                              /* some came from the second copy */
     uint64_t deadline_ns;                       /* for the next sign of life */
 };
+
+/* The reads that bring a matrix to its place: of its rows, or codes, and of scales apart, else of nothing. */
+void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales);
+
+#define OFF_JOBS (2 * OFF_MATRICES)             /* of an expert: rows of each matrix, then scales of each */
+
+/* The place of matrix i, which these bring. */
+static inline uint8_t *off_place_of(const struct off_source *s, const struct off_job job[OFF_JOBS], int i)
+{
+    return job[s->scales.bytes ? OFF_MATRICES + i : i].to;
+}
 
 /* ---- jobs: io.c -------------------------------------------------------------------------------------- */
 

@@ -36,28 +36,31 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
     struct off_io *io;
     if (n == 0)
         return 0;
-    struct off_job *job = kn_calloc((size_t)n, sizeof *job);
+    struct off_job (*job)[2] = kn_calloc((size_t)n, sizeof *job);      /* rows, scales */
     if (!job)
         return kn_fail(KN_ENOMEM, "no memory to list %d matrices", n);
     int error = off_io_open(&io, files, &(struct off_io_options){ .kind = kind });
     if (error)
         goto done;
     for (int i = 0; i < n && !is_stopped(progress); i++) {
-        const struct off_source *s = &loads[i].source;
-        job[i] = (struct off_job){ .file = s->file, .offset = s->offset, .bytes = off_file_bytes(s),
-                                   .to = loads[i].place };
+        off_place_jobs(&loads[i].source, loads[i].place, &job[i][0], &job[i][1]);
         touch_place(hands, &loads[i]);
-        off_io_post(io, &job[i]);
+        for (int k = 0; k < 2; k++)
+            if (job[i][k].bytes)
+                off_io_post(io, &job[i][k]);
     }
     for (int i = 0; i < n; i++) {
-        error = is_stopped(progress) ? KN_ECANCELLED : off_io_await(io, &job[i]);
+        error = is_stopped(progress) ? KN_ECANCELLED : 0;
+        for (int k = 0; k < 2 && !error; k++)
+            if (job[i][k].bytes)
+                error = off_io_await(io, &job[i][k]);
         if (error)
             break;
-        if (loads[i].source.turn)
+        if (loads[i].source.turn.n)
             off_turn_team(hands, &loads[i].source, loads[i].place);
         off_interleave_team(hands, &loads[i].source, loads[i].place);
         if (progress)
-            atomic_fetch_add(&progress->done_bytes, job[i].bytes);
+            atomic_fetch_add(&progress->done_bytes, off_file_bytes(&loads[i].source));
     }
     off_io_close(io);
 done:

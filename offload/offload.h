@@ -23,14 +23,34 @@
 
 #include "kernels/kernels.h"
 
+/* Units of bytes, rows or parts of rows, that lie in another order than they are meant.  From byte `first`
+ * of a matrix on, of each n of them first those meant 0th, by-th, 2 by-th .. lie, then the 1st, (by + 1)-th .. */
+struct off_turn {
+    uint64_t first;
+    size_t bytes;                               /* of a unit */
+    int n, by;                                  /* n 0: they are in order; else whole n, and by divides n */
+};
+
+static inline int off_turned(const struct off_turn *t, int meant)      /* where of the n it lies */
+{
+    return meant % t->by * (t->n / t->by) + meant / t->by;
+}
+
+/* Scales that lie apart from a matrix's codes: one for each so many rows by values, row by row. */
+struct off_scales {
+    int file;
+    uint64_t offset;
+    int bytes, rows, values;                    /* bytes: of one; 0: they are with the codes */
+};
+
 /* A matrix in a file: rows in file layout, anywhere. */
 struct off_source {
     int file;                                   /* index into off_files */
     uint64_t offset;
     enum kn_format format;
     int n_out, n_in;
-    int turn;                                   /* of so many rows first the even ones lie, then the odd
-                                                 * ones; 0: rows are in order.  Not of experts' matrices. */
+    struct off_turn turn;                       /* not of experts' matrices, nor of one with scales apart */
+    struct off_scales scales;
 };
 
 struct off_files {                              /* opened by the caller, who outlives the store */
@@ -65,7 +85,7 @@ struct off_hands {
 /* A matrix is read to its place and interleaved there: off_place_bytes() at a whole page. */
 struct off_load { struct off_source source; void *place; };
 
-size_t off_file_bytes(const struct off_source *s);      /* as it lies in the file */
+size_t off_file_bytes(const struct off_source *s);      /* as it lies in files */
 size_t off_place_bytes(const struct off_source *s);     /* whole pages, enough for any offset */
 size_t off_scratch_bytes(const struct off_source *s);   /* of one thread, while it interleaves */
 void  *off_place_panels(const struct off_source *s, void *place);       /* where the matrix will be */

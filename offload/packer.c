@@ -26,7 +26,7 @@
 struct half {                                   /* a group on its way */
     uint8_t *memory;
     int first, n;                               /* its experts */
-    struct off_job *job;                        /* [MOST][OFF_MATRICES] */
+    struct off_job *job;                        /* [MOST][OFF_JOBS] */
 };
 
 struct packer {
@@ -122,19 +122,19 @@ static void start_group(struct packer *p, struct half *h, int first)
             return;
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &e->matrix[i];
-            struct off_job *job = &h->job[h->n * OFF_MATRICES + i];
-            *job = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
-                                     .to = place };
+            struct off_job *job = &h->job[h->n * OFF_JOBS + i];
+            off_place_jobs(m, place, job, job + OFF_MATRICES);
             place += off_place_bytes(m);
-            if (job->bytes)
-                off_io_post(p->io, job);
+            for (int k = 0; k < OFF_JOBS; k += OFF_MATRICES)
+                if (job[k].bytes)
+                    off_io_post(p->io, job + k);
         }
     }
 }
 
 static int await_group(struct packer *p, struct half *h)
 {
-    for (int i = 0; i < h->n * OFF_MATRICES; i++) {
+    for (int i = 0; i < h->n * OFF_JOBS; i++) {
         int error = h->job[i].bytes ? off_io_await(p->io, &h->job[i]) : 0;
         if (error)
             return error;
@@ -150,7 +150,7 @@ static void interleave_item(void *arg, int item, int thread)
     struct packer *p = w->p;
     int e = item / OFF_MATRICES, i = item % OFF_MATRICES;
     const struct off_source *m = &p->opt->expert[w->h->first + e].matrix[i];
-    uint8_t *place = w->h->job[item].to;
+    uint8_t *place = off_place_of(m, &w->h->job[e * OFF_JOBS], i);
     p->sum[e][i] = 0;
     if (!m->n_out)
         return;
@@ -159,11 +159,11 @@ static void interleave_item(void *arg, int item, int thread)
 }
 
 /* Panels, and zeros up to the page's end. */
-static int write_matrix(struct packer *p, const struct off_source *m, const struct off_job *job, uint64_t at)
+static int write_matrix(struct packer *p, const struct off_source *m, void *place, uint64_t at)
 {
     static const uint8_t zero[OFF_PAGE];
     size_t bytes = kn_mat_bytes(m->format, m->n_out, m->n_in), all = off_panel_bytes(m);
-    int error = kn_file_write(p->fd, p->part, off_place_panels(m, job->to), bytes, at);
+    int error = kn_file_write(p->fd, p->part, off_place_panels(m, place), bytes, at);
     return error || all == bytes ? error : kn_file_write(p->fd, p->part, zero, all - bytes, at + bytes);
 }
 
@@ -175,7 +175,7 @@ static int write_group(struct packer *p, const struct half *h)
         off_pack_entry(&p->table[h->first + e], &p->head, expert, at, off_check_expert(p->sum[e]));
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &expert->matrix[i];
-            int error = m->n_out ? write_matrix(p, m, &h->job[e * OFF_MATRICES + i], at) : 0;
+            int error = m->n_out ? write_matrix(p, m, off_place_of(m, &h->job[e * OFF_JOBS], i), at) : 0;
             if (error)
                 return error;
             at += off_panel_bytes(m);
@@ -241,7 +241,7 @@ static int take_memory(struct packer *p)
     bool all = p->sum && p->scratch;
     for (int i = 0; i < 2; i++) {
         p->half[i].memory = kn_map(p->group_bytes, -1);
-        p->half[i].job = kn_calloc((size_t)MOST * OFF_MATRICES, sizeof *p->half[i].job);
+        p->half[i].job = kn_calloc((size_t)MOST * OFF_JOBS, sizeof *p->half[i].job);
         all = all && p->half[i].memory && p->half[i].job;
     }
     return all ? 0 : kn_fail(KN_ENOMEM, "no memory to pack with: it takes %zu MiB", p->group_bytes >> 19);

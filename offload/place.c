@@ -15,7 +15,13 @@
  * d bytes of rows in front of it, which belong to another run: those are kept aside before the runs start.
  *
  * Cost: a panel is copied once more than when it went from a landing buffer, but within a core's cache
- * (18 KiB for 2048-wide Q4_K); main memory sees each byte read once and written once. */
+ * (18 KiB for 2048-wide Q4_K); main memory sees each byte read once and written once.
+ *
+ * Where scales lie apart, codes alone land, at the end of the place, as far behind its beginning as panels
+ * are longer than codes, and whole pages; the scales land in that gap.  They are copied away first.  Panel i
+ * of N then ends (i + 1) / N of the gap behind where it would without it, so never behind the codes of
+ * panel i.  A team takes as many panels at a time as it has threads: first all join codes and scales, each
+ * in its scratch, then all write. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -32,15 +38,61 @@ static size_t panel_bytes(const struct off_source *s)
 static int n_panel(const struct off_source *s) { return kn_ceil_div(s->n_out, KN_PANEL); }
 static size_t head_of(const struct off_source *s) { return (size_t)(s->offset % OFF_PAGE); }
 
+/* ---- scales apart: sizes ------------------------------------------------------------------------- */
+
+static bool is_apart(const struct off_source *s) { return s->scales.bytes > 0; }
+
+/* Codes of a row, and scales of one of their rows. */
+static size_t code_row(const struct off_source *s)
+{
+    return kn_code_bytes(s->format) * (size_t)(s->n_in / kn_format_info(s->format)->block_values);
+}
+
+static size_t scale_row(const struct off_source *s)
+{
+    return (size_t)kn_ceil_div(s->n_in, s->scales.values) * (size_t)s->scales.bytes;
+}
+
+static size_t scale_bytes(const struct off_source *s)
+{
+    return is_apart(s) ? (size_t)kn_ceil_div(s->n_out, s->scales.rows) * scale_row(s) : 0;
+}
+
+/* Where codes' pages begin: behind all that panels have more, and behind the scales' pages. */
+static size_t gap_of(const struct off_source *s)
+{
+    size_t more = is_apart(s) ? kn_mat_bytes(s->format, s->n_out, s->n_in) - (size_t)s->n_out * code_row(s) : 0;
+    kn_assert(scale_bytes(s) <= more);
+    return more ? kn_align_up(more + OFF_PAGE - 1, OFF_PAGE) : 0;
+}
+
+/* ---- sizes --------------------------------------------------------------------------------------- */
+
+static size_t row_bytes(const struct off_source *s)     /* that are read */
+{
+    return is_apart(s) ? code_row(s) : kn_row_bytes(s->format, s->n_in);
+}
+
 size_t off_file_bytes(const struct off_source *s)
 {
-    return s->n_out ? (size_t)s->n_out * kn_row_bytes(s->format, s->n_in) : 0;
+    return s->n_out ? (size_t)s->n_out * row_bytes(s) + scale_bytes(s) : 0;
 }
 
 /* Panels are the longer of the two, and begin no later than a page's last byte. */
 size_t off_place_bytes(const struct off_source *s)
 {
-    return s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in) + OFF_PAGE - 1, OFF_PAGE) : 0;
+    if (!s->n_out)
+        return 0;
+    size_t rows = is_apart(s) ? (size_t)s->n_out * code_row(s) : kn_mat_bytes(s->format, s->n_out, s->n_in);
+    return gap_of(s) + kn_align_up(rows + OFF_PAGE - 1, OFF_PAGE);
+}
+
+void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales)
+{
+    *rows = (struct off_job){ .file = s->file, .offset = s->offset, .bytes = off_file_bytes(s) - scale_bytes(s),
+                              .to = (uint8_t *)place + gap_of(s) };
+    *scales = (struct off_job){ .file = s->scales.file, .offset = s->scales.offset, .bytes = scale_bytes(s),
+                                .to = place };
 }
 
 size_t off_expert_bytes(const struct off_expert *e)
@@ -61,13 +113,51 @@ size_t off_slot_bytes(const struct off_expert *e)
 
 size_t off_scratch_bytes(const struct off_source *s)
 {
-    size_t rows = (size_t)s->turn * kn_row_bytes(s->format, s->n_in), panel = panel_bytes(s);
-    return s->n_out ? kn_align_up(rows > panel ? rows : panel, LINE) : 0;
+    size_t turned = (size_t)s->turn.n * s->turn.bytes, panel = panel_bytes(s);
+    if (is_apart(s))
+        panel = kn_align_up(scale_bytes(s), LINE) + panel;
+    return s->n_out ? kn_align_up(turned > panel ? turned : panel, LINE) : 0;
 }
 
 void *off_place_panels(const struct off_source *s, void *place)
 {
-    return (uint8_t *)place + head_of(s) / LINE * LINE;
+    return is_apart(s) ? place : (uint8_t *)place + head_of(s) / LINE * LINE;
+}
+
+/* ---- scales apart: panels ------------------------------------------------------------------------ */
+
+/* The scales, copied to scratch before panels come to lie where they are. */
+static const uint8_t *take_scales(const struct off_source *s, const uint8_t *place, uint8_t *scratch)
+{
+    memcpy(scratch, place + s->scales.offset % OFF_PAGE, scale_bytes(s));
+    return scratch;
+}
+
+static uint8_t *joined_rows(const struct off_source *s, uint8_t *scratch)
+{
+    return scratch + kn_align_up(scale_bytes(s), LINE);
+}
+
+static int rows_of_panel(const struct off_source *s, int panel)
+{
+    return kn_min(KN_PANEL, s->n_out - panel * KN_PANEL);
+}
+
+static void join_panel(const struct off_source *s, const uint8_t *place, const uint8_t *scales, int panel, uint8_t *rows)
+{
+    const uint8_t *codes = place + gap_of(s) + head_of(s);
+    int block = kn_format_info(s->format)->block_values;
+    size_t row = kn_row_bytes(s->format, s->n_in);
+    for (int i = 0; i < rows_of_panel(s, panel); i++) {
+        int r = panel * KN_PANEL + i;
+        kn_join(s->format, codes + (size_t)r * code_row(s), scales + (size_t)(r / s->scales.rows) * scale_row(s),
+                s->scales.bytes, s->scales.values / block, (size_t)(s->n_in / block), rows + (size_t)i * row);
+    }
+}
+
+static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel, const uint8_t *rows)
+{
+    ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
 }
 
 /* Panels panel0..panel1-1.  kept, unless NULL: the last d bytes of their rows, which may be gone by then. */
@@ -89,7 +179,15 @@ static void interleave_run(const struct kn_ops *ops, const struct off_source *s,
 
 void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *place, void *scratch)
 {
-    interleave_run(ops, s, place, 0, n_panel(s), NULL, scratch);
+    if (!is_apart(s)) {
+        interleave_run(ops, s, place, 0, n_panel(s), NULL, scratch);
+        return;
+    }
+    const uint8_t *scales = take_scales(s, place, scratch);
+    for (int i = 0; i < n_panel(s); i++) {
+        join_panel(s, place, scales, i, joined_rows(s, scratch));
+        put_panel(ops, s, place, i, joined_rows(s, scratch));
+    }
 }
 
 /* ---- by a team ----------------------------------------------------------------------------------- */
@@ -100,6 +198,8 @@ struct shared {
     uint8_t *place;
     int n_run;
     uint8_t kept[MAX_RUN][LINE];
+    const uint8_t *scales;
+    int first;                                  /* panel of those at hand */
 };
 
 static int run_start(const struct shared *j, int run)
@@ -116,11 +216,44 @@ static void interleave_item(void *arg, int run, int thread)
                    last ? NULL : j->kept[run], h->scratch + (size_t)thread * h->scratch_bytes);
 }
 
+static uint8_t *rows_of_item(const struct shared *j, int item)
+{
+    return joined_rows(j->source, j->hands->scratch + (size_t)item * j->hands->scratch_bytes);
+}
+
+static void join_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct shared *j = arg;
+    join_panel(j->source, j->place, j->scales, j->first + item, rows_of_item(j, item));
+}
+
+static void put_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct shared *j = arg;
+    put_panel(j->hands->ops, j->source, j->place, j->first + item, rows_of_item(j, item));
+}
+
+static void join_team(struct shared *j)
+{
+    int n = n_panel(j->source), step = kn_team_size(j->hands->team);
+    j->scales = take_scales(j->source, j->place, j->hands->scratch);
+    for (; j->first < n; j->first += step) {
+        kn_parallel_for(j->hands->team, kn_min(step, n - j->first), join_item, j);
+        kn_parallel_for(j->hands->team, kn_min(step, n - j->first), put_item, j);
+    }
+}
+
 void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place)
 {
     struct shared j = { .hands = hands, .source = s, .place = place };
     size_t d = head_of(s) % LINE, runs = off_file_bytes(s) / RUN_BYTES;
     kn_assert(hands->scratch_bytes >= off_scratch_bytes(s));
+    if (is_apart(s)) {
+        join_team(&j);
+        return;
+    }
     if (runs < 1 || panel_bytes(s) < LINE)      /* then d bytes would be more than one panel's rows */
         runs = 1;
     j.n_run = kn_min(runs < MAX_RUN ? (int)runs : MAX_RUN, n_panel(s));
@@ -129,23 +262,25 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
     kn_parallel_for(hands->team, j.n_run, interleave_item, &j);
 }
 
-/* ---- rows in another order ------------------------------------------------------------------------- */
+/* ---- units in another order ------------------------------------------------------------------------ */
 
 static void turn_item(void *arg, int item, int thread)
 {
     const struct shared *j = arg;
-    const struct off_source *s = j->source;
-    size_t row = kn_row_bytes(s->format, s->n_in), bytes = (size_t)s->turn * row;
-    uint8_t *rows = j->place + head_of(s) + (size_t)item * bytes;
+    const struct off_turn *t = &j->source->turn;
+    size_t bytes = (size_t)t->n * t->bytes;
+    uint8_t *units = j->place + head_of(j->source) + t->first + (size_t)item * bytes;
     uint8_t *as_read = j->hands->scratch + (size_t)thread * j->hands->scratch_bytes;
-    memcpy(as_read, rows, bytes);
-    for (int i = 0; i < s->turn; i++)
-        memcpy(rows + (size_t)i * row, as_read + (size_t)(i / 2 + i % 2 * (s->turn / 2)) * row, row);
+    memcpy(as_read, units, bytes);
+    for (int i = 0; i < t->n; i++)
+        memcpy(units + (size_t)i * t->bytes, as_read + (size_t)off_turned(t, i) * t->bytes, t->bytes);
 }
 
 void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place)
 {
     struct shared j = { .hands = hands, .source = s, .place = place };
-    kn_assert(s->turn % 2 == 0 && s->n_out % s->turn == 0 && hands->scratch_bytes >= off_scratch_bytes(s));
-    kn_parallel_for(hands->team, s->n_out / s->turn, turn_item, &j);
+    const struct off_turn *t = &s->turn;
+    size_t bytes = off_file_bytes(s) - t->first, group = (size_t)t->n * t->bytes;
+    kn_assert(!is_apart(s) && t->n % t->by == 0 && bytes % group == 0 && hands->scratch_bytes >= off_scratch_bytes(s));
+    kn_parallel_for(hands->team, (int)(bytes / group), turn_item, &j);
 }

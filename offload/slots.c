@@ -36,11 +36,10 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
         slot->job[0] = (struct off_job){ .file = s->n_file, .offset = x->offset, .bytes = x->bytes, .to = place };
     for (int i = 0; i < OFF_MATRICES && !slot->packed; i++) {
         const struct off_source *m = &s->expert[slot->expert].matrix[i];
-        slot->job[i] = (struct off_job){ .file = m->file, .offset = m->offset, .bytes = off_file_bytes(m),
-                                         .to = place };
+        off_place_jobs(m, place, &slot->job[i], &slot->job[OFF_MATRICES + i]);
         place += off_place_bytes(m);
     }
-    for (int i = 0; i < OFF_MATRICES; i++) {
+    for (int i = 0; i < OFF_JOBS; i++) {
         slot->job[i].urgency = urgency;
         if (slot->job[i].bytes)
             off_io_post(s->io, &slot->job[i]);
@@ -87,7 +86,7 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
     if (slot->state != SLOT_READING)
         return;
     int status = 0;
-    for (int i = 0; i < OFF_MATRICES; i++) {
+    for (int i = 0; i < OFF_JOBS; i++) {
         if (!slot->job[i].bytes)
             continue;
         if (atomic_load_explicit(&slot->job[i].state, memory_order_acquire) != OFF_JOB_DONE)
@@ -111,7 +110,7 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
 bool off_slot_late(const struct off_slot *slot)
 {
     bool late = false;
-    for (int i = 0; i < OFF_MATRICES; i++)
+    for (int i = 0; i < OFF_JOBS; i++)
         late |= slot->state == SLOT_READING && slot->job[i].bytes && atomic_load(&slot->job[i].late);
     return late;
 }
@@ -137,11 +136,11 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
         empty_slot(s, slot);
 }
 
-/* Takes back what has not been begun.  The last matrix first: jobs of one rank begin in order, so when
+/* Takes back what has not been begun.  The last read first: jobs of one rank begin in order, so when
  * the last has begun they all have. */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot)
 {
-    int i = OFF_MATRICES;
+    int i = OFF_JOBS;
     while (i-- > 0)
         if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
             break;
@@ -155,7 +154,7 @@ void off_slot_cancel(struct off_store *s, struct off_slot *slot)
         empty_slot(s, slot);
         return;
     }
-    while (++i < OFF_MATRICES)
+    while (++i < OFF_JOBS)
         if (slot->job[i].bytes)
             off_io_post(s->io, &slot->job[i]);
 }
@@ -180,7 +179,7 @@ void off_slot_hold(struct off_store *s, struct off_slot *slot)
 {
     if (slot->ahead && slot->urgency == OFF_EARLY)
         count_early(s, slot);
-    for (int i = 0; slot->state == SLOT_READING && i < OFF_MATRICES; i++)
+    for (int i = 0; slot->state == SLOT_READING && i < OFF_JOBS; i++)
         if (slot->job[i].bytes)
             off_io_raise(s->io, &slot->job[i]);
     s->stats.soon_hits += slot->ahead;

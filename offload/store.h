@@ -53,7 +53,7 @@ struct off_slot {
     bool packed;                                /* comes from the pack file */
     bool joined;                                /* held by somebody who came while it was being read */
     uint64_t check[OFF_MATRICES];               /* of one that is being verified */
-    struct off_job job[OFF_MATRICES];
+    struct off_job job[OFF_JOBS];
 };
 
 struct off_victim { float wait; int32_t slot; };    /* of a choice under way */

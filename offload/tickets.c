@@ -163,7 +163,7 @@ static void claimed_item(void *arg, int item, int thread)
         off_slot_view(j->s, slot, &view);
         slot->check[matrix] = off_check(view.matrix[matrix].data, kn_mat_bytes(m->format, m->n_out, m->n_in));
     } else if (m->n_out)
-        off_interleave(j->hands->ops, m, slot->job[matrix].to,
+        off_interleave(j->hands->ops, m, off_place_of(m, slot->job, matrix),
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
 }
 

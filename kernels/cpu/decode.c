@@ -232,6 +232,78 @@ static void decode_iq4_xs(const struct kn_iq4_xs *w, float *out)
     }
 }
 
+float kn_e4m3_part(uint8_t q)
+{
+    bool none = (q & 0x7F) == 0x7F;
+
+    return kn_f16_to_f32((uint16_t)((q & 0x80) << 8 | (none ? 0x7E00 : (q & 0x7F) << 7)));
+}
+
+static void decode_fp8(const struct kn_fp8 *w, float *out)
+{
+    float d = 256.0f * w->d;
+
+    for (int k = 0; k < 128; k++)
+        out[k] = d * kn_e4m3_part(w->q[k]);
+}
+
+static void decode_int4(const struct kn_q4_0 *w, float *out)
+{
+    float d = kn_bf16_to_f32(w->d);
+
+    for (int k = 0; k < 32; k++)
+        out[k] = d * (float)(code_of(w->q, 0, k) - 8);
+}
+
+/* ---- codes and scales apart -------------------------------------------------------------------- */
+
+size_t kn_code_bytes(enum kn_format f)
+{
+    return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 ? 16 : 0;
+}
+
+/* Four bytes to every other of eight. */
+static uint64_t spread(uint32_t x)
+{
+    uint64_t y = x;
+
+    y = (y | y << 16) & 0x0000FFFF0000FFFF;
+    return (y | y << 8) & 0x00FF00FF00FF00FF;
+}
+
+/* Bytes of neighbours k and k + 1 to bytes of k and k + 16. */
+static void unpair(const uint8_t in[16], uint8_t out[16])
+{
+    const uint64_t low = 0x0F0F0F0F0F0F0F0F;
+    uint64_t a, b, even, odd, y[2];
+
+    memcpy(&a, in, 8);                          /* of values 0..15 */
+    memcpy(&b, in + 8, 8);
+    even = (a & low) | (b & low) << 4;
+    odd = (a >> 4 & low) | (b & ~low);
+    for (int i = 0; i < 2; i++)
+        y[i] = spread((uint32_t)(even >> 32 * i)) | spread((uint32_t)(odd >> 32 * i)) << 8;
+    memcpy(out, y, sizeof y);
+}
+
+void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
+             void *blocks)
+{
+    size_t n_code = kn_code_bytes(f), n = (size_t)kn_format_info(f)->block_bytes, scale = (size_t)scale_bytes;
+    const uint8_t *from = codes, *d = scales;
+    uint8_t *to = blocks;
+
+    kn_assert(n_code && scale <= n - n_code);
+    for (size_t i = 0; i < n_block; i++, from += n_code, to += n) {
+        memset(to, 0, n - n_code);
+        memcpy(to + n - n_code - scale, d + i / (size_t)per_scale * scale, scale);
+        if (f == KN_FP8)
+            memcpy(to + n - n_code, from, n_code);
+        else
+            unpair(from, to + n - n_code);
+    }
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 #define BLOCKS(F, name, values)                                          \
@@ -271,6 +343,8 @@ static void decode(enum kn_format f, const void *blocks, int n_block, float *out
     BLOCKS(Q2_K, q2_k, 256)
     BLOCKS(Q3_K, q3_k, 256)
     BLOCKS(IQ4_XS, iq4_xs, 256)
+    BLOCKS(FP8, fp8, 128)
+    BLOCKS(INT4, int4, 32)
     default:
         kn_assert(!"a format without a decoder");
     }

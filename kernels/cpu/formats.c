@@ -17,7 +17,7 @@ static const struct kn_format_info formats[KN_FORMAT_COUNT] = {
 };
 
 #define KN_NAME(name, type, values, bytes, act) " " #name
-const char kn_format_list[] = KN_FORMATS(KN_NAME);
+const char kn_format_list[] = KN_GGUF_FORMATS(KN_NAME);
 #undef KN_NAME
 
 const struct kn_format_info *kn_format_info(enum kn_format f)
@@ -28,7 +28,7 @@ const struct kn_format_info *kn_format_info(enum kn_format f)
 
 int kn_format_find(const char *name, enum kn_format *out)
 {
-    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
+    for (int f = 0; f < KN_GGUF_FORMAT_COUNT; f++) {
         if (strcasecmp(name, formats[f].name) == 0) {
             *out = (enum kn_format)f;
             return 0;
@@ -73,6 +73,8 @@ static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_Q3_K] = { FIELD(q3_k, d, 2), FIELD(q3_k, sc, 1), FIELD(q3_k, qh, 4), FIELD(q3_k, q, 4) },
     [KN_IQ4_XS] = { FIELD(iq4_xs, d, 2), FIELD(iq4_xs, sh, 2), FIELD(iq4_xs, sl, 4),
                     FIELD(iq4_xs, q, 4) },
+    [KN_FP8] = { FIELD(fp8, d, 4), FIELD(fp8, q, 1) },
+    [KN_INT4] = { FIELD(q4_0, d, 2), FIELD(q4_0, q, 4) },
 };
 
 const struct kn_field *kn_format_fields(enum kn_format f) { return fields[f]; }

@@ -85,6 +85,13 @@ KN_INLINE vi line_plain(const void *block, int i, int part)
     return vi_load(((const struct plain *)block)->q[i] + part * (int)sizeof(vi));
 }
 
+KN_INLINE vi line_int4(const void *block, int i, int part) { return line_q4_0(block, i, part); }
+
+KN_INLINE vf factor_int4(const void *block, int part)
+{
+    return vf_load_bf16(((const struct kn_q4_0_x16 *)block)->d + part * KN_LANES);
+}
+
 /* Halves that begin a block: d, and behind its 16 m. */
 KN_INLINE vf factor_half(const void *block, int part)
 {
@@ -248,6 +255,7 @@ DECODED(q5_0, q5_0, factor_half, NULL)
 DECODED(q5_1, q5_1, factor_half, least_half)
 DECODED(iq4_nl, q4_0, factor_half, NULL)
 DECODED(mxfp4, mxfp4, factor_mxfp4, NULL)
+DECODED(int4, q4_0, factor_int4, NULL)
 
 KN_INLINE void wide_q8_0(const struct tile *t, int n)
 {
@@ -280,6 +288,7 @@ static const struct kind {
     [KN_Q5_1] = { rows_q5_1_tiles, wide_least_tiles, decode_q5_1 },
     [KN_IQ4_NL] = { rows_iq4_nl_tiles, wide_plain_tiles, decode_iq4_nl },
     [KN_MXFP4] = { rows_mxfp4_tiles, wide_plain_tiles, decode_mxfp4 },
+    [KN_INT4] = { rows_int4_tiles, wide_plain_tiles, decode_int4 },
 };
 
 static void many_rows(const struct job *j, const struct kind *k, size_t bytes, float (*acc)[ACC])

@@ -1,7 +1,7 @@
 /* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each.
  *
  * F32 is used as it lies; half-width floats are widened once for all rows of the job, 64 k or more of
- * them at a time, into a few KiB that stay in the nearest cache. */
+ * them at a time, into a few KiB that stay in the nearest cache, and so is FP8, a block at a time. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define PAIR FLOAT_PANELS
@@ -107,12 +107,41 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
     store_sums(j, acc);
 }
 
+/* Rows ask for what is next as if it were halves: for each of its lines twice, two blocks ahead or more. */
+static void run_fp8(const struct job *j)
+{
+    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    struct wide wide __attribute__((aligned(64)));
+    struct tile t = { .job = j, .w = &wide, .n_step = CHUNK };
+
+    memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    for (int b = 0; b < j->n_block; b++) {
+        t.at = (size_t)b * CHUNK * sizeof(float);
+        for (int p = 0; p < PAIR; p++) {
+            const struct kn_fp8_x16 *from = (const struct kn_fp8_x16 *)(const void *)panel_of_pair(j, p) + b;
+
+            for (int part = 0; part < KN_PARTS; part++) {
+                const vf d = vf_mul(vf_set1(256.0f), vf_load(from->d + part * KN_LANES));
+                float *to = (float *)(void *)wide.w[p] + part * KN_LANES;
+
+                for (int k = 0; k < CHUNK; k++)
+                    vf_store(to + k * KN_PANEL, vf_mul(d, vf_load_e4m3_part(from->q[k] + part * KN_LANES)));
+            }
+            wide.from[p] = (const void *)from;
+        }
+        each_tile(t, acc, rows_halves_tiles, TILE);
+    }
+    store_sums(j, acc);
+}
+
 void KN_FN(kn_job_floats)(const struct job *j)
 {
     if (j->format == KN_F32)
         run_f32(j);
     else if (j->format == KN_F16)
         run_halves(j, vf_load_f16);
+    else if (j->format == KN_FP8)
+        run_fp8(j);
     else
         run_halves(j, vf_load_bf16);
 }

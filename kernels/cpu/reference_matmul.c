@@ -129,6 +129,17 @@ static float block_bf16(const void *w, int lane, const void *x, float acc)
     return fmaf(kn_bf16_to_f32(((const uint16_t *)w)[lane]), *(const float *)x, acc);
 }
 
+static float block_fp8(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_fp8_x16 *b = w;
+    const float *a = x;
+    float d = 256.0f * b->d[lane];
+
+    for (int k = 0; k < 128; k++)
+        acc = fmaf(d * kn_e4m3_part(b->q[k][lane]), a[k], acc);
+    return acc;
+}
+
 static float block_q8_0(const void *w, int lane, const void *x, float acc)
 {
     const struct kn_q8_0_x16 *b = w;
@@ -164,6 +175,17 @@ static float block_q4_0(const void *w, int lane, const void *x, float acc)
     for (int k = 0; k < 32; k++)
         isum += (nibble_of(b->q, lane, k) - 8) * a->q[k];
     return add_32(b->d[lane], NULL, a, isum, acc);
+}
+
+static float block_int4(const void *w, int lane, const void *x, float acc)
+{
+    const struct kn_q4_0_x16 *b = w;
+    const struct kn_x32 *a = x;
+    int32_t isum = 0;
+
+    for (int k = 0; k < 32; k++)
+        isum += (nibble_of(b->q, lane, k) - 8) * a->q[k];
+    return fmaf(kn_bf16_to_f32(b->d[lane]) * a->d, (float)isum, acc);
 }
 
 static float block_iq4_nl(const void *w, int lane, const void *x, float acc)
@@ -340,7 +362,7 @@ void kn_matmul_scalar(const struct kn_matmul *m, int panel0, int panel1)
         [KN_Q8_0] = block_q8_0, [KN_Q4_K] = block_q4_k, [KN_Q6_K] = block_q6_k, [KN_MXFP4] = block_mxfp4,
         [KN_Q4_0] = block_q4_0, [KN_Q4_1] = block_q4_1, [KN_Q5_0] = block_q5_0, [KN_Q5_1] = block_q5_1,
         [KN_Q5_K] = block_q5_k, [KN_Q2_K] = block_q2_k, [KN_Q3_K] = block_q3_k,
-        [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs,
+        [KN_IQ4_NL] = block_iq4_nl, [KN_IQ4_XS] = block_iq4_xs, [KN_FP8] = block_fp8, [KN_INT4] = block_int4,
     };
     const struct kn_format_info *info = kn_format_info(m->w.format);
     block_fn *block = blocks[m->w.format];

@@ -174,6 +174,12 @@ static void block_mxfp4(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_mxfp4, q), 16, out);
 }
 
+static void block_fp8(const uint8_t *const row[KN_PANEL], uint8_t *out)
+{
+    out = move_item(row, offsetof(struct kn_fp8, d), 4, out);
+    move_field(row, offsetof(struct kn_fp8, q), 128, 1, out);
+}
+
 static void block_q4_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     out = move_item(row, offsetof(struct kn_q4_0, d), 2, out);
@@ -222,6 +228,8 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
         [KN_Q3_K] = { block_q3_k, sizeof(struct kn_q3_k) },
         [KN_IQ4_NL] = { block_q4_0, sizeof(struct kn_q4_0) },
         [KN_IQ4_XS] = { block_iq4_xs, sizeof(struct kn_iq4_xs) },
+        [KN_FP8] = { block_fp8, sizeof(struct kn_fp8) },
+        [KN_INT4] = { block_q4_0, sizeof(struct kn_q4_0) },
     };
     static const uint8_t zeros[256];
     const size_t row_bytes = kn_row_bytes(f, n_in), step = moves[f].bytes;

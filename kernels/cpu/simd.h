@@ -75,6 +75,17 @@ KN_INLINE vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+/* kn_e4m3_part() of so many codes: sign and fraction of a half are where they belong 7 bits on. */
+KN_INLINE vf vf_load_e4m3_part(const uint8_t *p)
+{
+    __m128i code = _mm_loadu_si128((const __m128i *)p), ones = _mm_set1_epi8(0x7F);
+    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(code), 7);
+    __m256i none = _mm256_cvtepi8_epi16(_mm_cmpeq_epi8(_mm_and_si128(code, ones), ones));
+
+    half = _mm256_and_si256(half, _mm256_set1_epi16((short)0xBF80));
+    return _mm512_cvtph_ps(_mm256_or_si256(half, _mm256_and_si256(none, _mm256_set1_epi16(0x7E00))));
+}
+
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)
 {
     __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -226,6 +237,16 @@ KN_INLINE vf vf_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+KN_INLINE vf vf_load_e4m3_part(const uint8_t *p)
+{
+    __m128i code = _mm_loadl_epi64((const __m128i *)p), ones = _mm_set1_epi8(0x7F);
+    __m128i half = _mm_slli_epi16(_mm_cvtepi8_epi16(code), 7);
+    __m128i none = _mm_cvtepi8_epi16(_mm_cmpeq_epi8(_mm_and_si128(code, ones), ones));
+
+    half = _mm_and_si128(half, _mm_set1_epi16((short)0xBF80));
+    return _mm256_cvtph_ps(_mm_or_si128(half, _mm_and_si128(none, _mm_set1_epi16(0x7E00))));
 }
 
 KN_INLINE void vf_store_f16(uint16_t *p, vf x)

@@ -201,8 +201,10 @@ static void change(json_t *root, const char *where, const char *value)
     snprintf(copy, sizeof copy, "%s", where);
     while ((key = strsep(&rest, "/")) && rest)
         root = json_is_array(root) ? json_array_get(root, (size_t)atoi(key)) : json_object_get(root, key);
-    if (json_is_array(root))
+    if (json_is_array(root) && v)
         json_array_set_new(root, (size_t)atoi(key), v);
+    else if (json_is_array(root))
+        json_array_remove(root, (size_t)atoi(key));
     else if (v)
         json_object_set_new(root, key, v);
     else
@@ -240,6 +242,11 @@ static void what_is_not_known_is_refused(void **state)
         { "hf-pieces", "pre_tokenizer", "{\"type\":\"Metaspace\"}", KN_EUNSUPPORTED, "Metaspace" },
         { "hf-pieces", "model/merges/0", "[\"t\",\"h\"]", KN_EUNSUPPORTED, "not in the order" },
         { "hf-pieces", "model/merges/0", "[\"t\",\"zzzz\"]", KN_ECORRUPT, "no token" },
+        { "hf-pieces", "model/merges/1", "[\"\u2581\",\"a\"]", KN_ECORRUPT, "a merge is there twice" },
+        { "hf-pieces", "model/merges/4", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
+        { "hf-pieces", "model/merges/392", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens" },
+        { "hf-pieces", "model/vocab/\u2603\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
+        { "hf-pieces", "model/vocab/t\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
     };
     for (int i = 0; i < LEN(kind); i++) {
         struct eng_vocab *v = NULL;

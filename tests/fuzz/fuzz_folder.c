@@ -70,17 +70,20 @@ static void take_apart(const uint8_t *data, size_t n)
     }
 }
 
-/* The first and the last bytes of every tensor that has a size. */
+/* The first and the last bytes, whole blocks, of every tensor that has a size. */
 static void read_ends(const struct moe_file *f)
 {
-    uint8_t some[64];
+    uint8_t some[300];
     for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
         const struct moe_tensor *t = moe_file_tensor(f, i);
-        size_t n = t->bytes < sizeof some ? (size_t)t->bytes / 8 * 8 : sizeof some;
+        const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
         if (t->n_dim < 1 || t->n_dim > 4)
             abort();
-        if (moe_tensor_type(t->gguf_type) && t->bytes % 8 == 0 &&
-            (moe_file_read(f, t, 0, some, n) || moe_file_read(f, t, t->bytes - n, some, n)))
+        if (!type || t->bytes % (uint64_t)type->block_bytes)
+            continue;
+        size_t n = t->bytes < sizeof some ? (size_t)t->bytes : sizeof some;
+        n -= n % (size_t)type->block_bytes;
+        if (moe_file_read(f, t, 0, some, n) || moe_file_read(f, t, t->bytes - n, some, n))
             abort();
     }
 }

@@ -196,49 +196,117 @@ static const char pieces_tokenizer[] =
     "\"the\":7},\"merges\":[[\"t\",\"h\"],[\"th\",\"e\"]]}}";
 static const char roles[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"a\"},\"chat_template\":\"x\"}";
 
-struct shape { const char *name; int n_dim, dim[3]; };
+struct shape { const char *name; int n_dim, dim[4]; const char *dtype; };       /* dtype NULL: F32 */
 
 static const struct shape dense_shapes[] = {
-    { "lm_head.weight", 2, { 8, 16 } },
-    { "model.embed_tokens.weight", 2, { 8, 16 } },
-    { "model.norm.weight", 1, { 16 } },
-    { "model.layers.0.input_layernorm.weight", 1, { 16 } },
-    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 } },
-    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 } },
-    { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 } },
-    { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 } },
-    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 } },
-    { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 } },
-    { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 } },
-    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 } },
+    { "lm_head.weight", 2, { 8, 16 }, NULL },
+    { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "model.norm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
 };
 static const struct shape expert_shapes[] = {
-    { "model.layers.0.block_sparse_moe.gate.weight", 2, { 2, 16 } },
-    { "model.layers.0.block_sparse_moe.experts.0.w1.weight", 2, { 8, 16 } },
-    { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 } },
-    { "model.layers.0.block_sparse_moe.experts.0.w2.weight", 2, { 16, 8 } },
-    { "model.layers.0.block_sparse_moe.experts.1.w2.weight", 2, { 16, 8 } },
-    { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 } },
+    { "lm_head.weight", 2, { 8, 16 }, NULL },
+    { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "model.norm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.gate.weight", 2, { 2, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.0.w1.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.0.w2.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.1.w2.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
 };
 
-static const struct { const char *name, *config, *tokenizer; int n_dense, n_expert; } folders[] = {
-    { "dense", "{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":"
-      "1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
-      bytes_tokenizer, 12, 0 },
-    { "experts", "{\"model_type\":\"mixtral\",\"rope_theta\":1e6,\"num_local_experts\":2,\"num_experts_per_tok\":1,"
-      "\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, 9, 6 },
+/* Heads of 16 values, 2 experts of 32, d_model 32; blocks of 4 bits with their scales apart. */
+static const struct shape blocks_shapes[] = {
+    { "lm_head.weight", 2, { 8, 32 }, NULL },
+    { "model.embed_tokens.weight", 2, { 8, 32 }, NULL },
+    { "model.norm.weight", 1, { 32 }, NULL },
+    { "model.layers.0.input_layernorm.weight", 1, { 32 }, NULL },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 32 }, NULL },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 32, 32 }, NULL },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 16, 32 }, NULL },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 16, 32 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 32, 32 }, NULL },
+    { "model.layers.0.self_attn.q_proj.bias", 1, { 32 }, NULL },
+    { "model.layers.0.self_attn.k_proj.bias", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.v_proj.bias", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.o_proj.bias", 1, { 32 }, NULL },
+    { "model.layers.0.self_attn.sinks", 1, { 2 }, NULL },
+    { "model.layers.0.mlp.router.weight", 2, { 2, 32 }, NULL },
+    { "model.layers.0.mlp.router.bias", 1, { 2 }, NULL },
+    { "model.layers.0.mlp.experts.gate_up_proj_blocks", 4, { 2, 64, 1, 16 }, "U8" },
+    { "model.layers.0.mlp.experts.gate_up_proj_scales", 3, { 2, 64, 1 }, "U8" },
+    { "model.layers.0.mlp.experts.gate_up_proj_bias", 2, { 2, 64 }, NULL },
+    { "model.layers.0.mlp.experts.down_proj_blocks", 4, { 2, 32, 1, 16 }, "U8" },
+    { "model.layers.0.mlp.experts.down_proj_scales", 3, { 2, 32, 1 }, "U8" },
+    { "model.layers.0.mlp.experts.down_proj_bias", 2, { 2, 32 }, NULL },
+};
+
+/* d_model 128 and one head of 16: FP8 with a scale for all of a matrix's rows, which are fewer than 128. */
+static const struct shape fp8_shapes[] = {
+    { "lm_head.weight", 2, { 8, 128 }, "BF16" },
+    { "model.embed_tokens.weight", 2, { 8, 128 }, "BF16" },
+    { "model.norm.weight", 1, { 128 }, "BF16" },
+    { "model.layers.0.input_layernorm.weight", 1, { 128 }, "BF16" },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 128 }, "BF16" },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 128 }, "F8_E4M3" },
+    { "model.layers.0.self_attn.q_proj.weight_scale_inv", 2, { 1, 1 }, NULL },
+    { "model.layers.0.self_attn.k_proj.weight", 2, { 16, 128 }, "BF16" },
+    { "model.layers.0.self_attn.v_proj.weight", 2, { 16, 128 }, "BF16" },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 128, 16 }, "BF16" },
+    { "model.layers.0.self_attn.q_norm.weight", 1, { 16 }, "BF16" },
+    { "model.layers.0.self_attn.k_norm.weight", 1, { 16 }, "BF16" },
+    { "model.layers.0.mlp.gate.weight", 2, { 1, 128 }, "BF16" },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight", 2, { 8, 128 }, "F8_E4M3" },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight_scale_inv", 2, { 1, 1 }, "BF16" },
+    { "model.layers.0.mlp.experts.0.up_proj.weight", 2, { 8, 128 }, "F8_E4M3" },
+    { "model.layers.0.mlp.experts.0.up_proj.weight_scale_inv", 2, { 1, 1 }, "BF16" },
+    { "model.layers.0.mlp.experts.0.down_proj.weight", 2, { 128, 8 }, "BF16" },
+};
+
+#define SIXTEEN "\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+
+static const struct { const char *name, *config, *tokenizer; const struct shape *shape; int n; } folders[] = {
+    { "dense", "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
+      bytes_tokenizer, dense_shapes, 12 },
+    { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
+      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, expert_shapes, 15 },
+    { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+      "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"sliding_window\":16,"
+      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32,"
+      "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, blocks_shapes, 22 },
+    { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
+      "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
+      "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
+      bytes_tokenizer, fp8_shapes, 18 },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
 {
     char text[256], dims[64] = "";
-    uint64_t bytes = 4;
+    const char *dtype = s->dtype ? s->dtype : "F32";
+    uint64_t bytes = !strcmp(dtype, "F32") ? 4 : !strcmp(dtype, "BF16") ? 2 : 1;
     for (int i = 0; i < s->n_dim; i++) {
         snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%d", i ? "," : "", s->dim[i]);
         bytes *= (uint64_t)s->dim[i];
     }
-    int n = snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%d,%d]}",
-                     header->n ? "," : "{", s->name, dims, (int)at, (int)(at + bytes));
+    int n = snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%d,%d]}",
+                     header->n ? "," : "{", s->name, dtype, dims, (int)at, (int)(at + bytes));
     gguf_bytes(header, text, (size_t)n);
     return at + bytes;
 }
@@ -246,15 +314,12 @@ static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t a
 static void write_folders(const char *folder)
 {
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        static const char rest[] = "\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
-                                   "\"num_key_value_heads\":1,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":64}";
+        static const char rest[] = "\"num_hidden_layers\":1,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":64}";
         struct gguf g = { 0 }, header = { 0 };
         char path[512];
         uint64_t at = 0;
-        for (int k = 0; k < folders[i].n_dense; k++)
-            at = add_shape(&header, &dense_shapes[k], at);
-        for (int k = 0; k < folders[i].n_expert; k++)
-            at = add_shape(&header, &expert_shapes[k], at);
+        for (int k = 0; k < folders[i].n; k++)
+            at = add_shape(&header, &folders[i].shape[k], at);
         gguf_u8(&header, '}');
         gguf_bytes(&g, folders[i].config, strlen(folders[i].config));
         gguf_bytes(&g, rest, strlen(rest));

@@ -81,7 +81,7 @@ static void all_instruction_sets_write_the_same(void **state)
     (void)state;
     static float x[N];
     static struct room want, got;
-    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+    for (int f = 0; f < KN_GGUF_FORMAT_COUNT; f++)
         for (int kind = 0; kind < N_KIND; kind++)
             for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
                 memset(&want, 0x5a, sizeof want);

@@ -117,6 +117,16 @@ static void fill_block(enum kn_format f, enum fill fill, uint8_t *p)
     if (f == KN_Q4_K || f == KN_Q5_K)
         for (int i = 4; i < 16; i++)
             p[i] = draw_byte(fill, 0xFF);
+    if (f == KN_INT4) {
+        half = kn_f32_to_bf16(fill == TINY ? uniform() * 0x1p-127f : fill == HUGE_SCALE ? uniform() * 0x1p127f : x);
+        memcpy(p, &half, sizeof half);
+    }
+    if (f == KN_FP8) {
+        x = fill == TINY ? uniform() * 0x1p-120f : fill == HUGE_SCALE ? uniform() * 0x1p118f : x;
+        memcpy(p, &x, sizeof x);
+        for (int i = 4; i < 132 && fill != HUGE_SCALE; i++)       /* a NaN makes all else one */
+            p[i] = (uint8_t)((p[i] & 0x7F) == 0x7F ? p[i] - 1 : p[i]);
+    }
     if (f == KN_MXFP4)
         p[0] = (uint8_t)(fill == TINY || fill == ZERO ? below(3) : fill == HUGE_SCALE ? 255 - below(16)
                                                                  : 110 + below(20));
@@ -415,9 +425,13 @@ static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25
 /* Blocks of 32 made of nibbles: value k of the block at p. */
 static double value_in_32(enum kn_format f, const uint8_t *p, int k)
 {
+    uint16_t d;
     const int head = f == KN_Q4_1 || f == KN_Q5_1 ? 4 : 2, fifth = f == KN_Q5_0 || f == KN_Q5_1;
     int q = bits_at(p + head + 4 * fifth, k % 16 * 8 + k / 16 * 4, 4);
 
+    memcpy(&d, p, sizeof d);
+    if (f == KN_INT4)
+        return (double)kn_bf16_to_f32(d) * (q - 8);
     if (fifth)
         q += 16 * bits_at(p + head, k, 1);
     if (head == 4)
@@ -477,6 +491,10 @@ static double value_at(enum kn_format f, const uint8_t *row, int k)
         return kn_bf16_to_f32(half);
     case KN_Q8_0:
         return half_at(p) * (int8_t)p[2 + k % 32];
+    case KN_FP8:
+        memcpy(&x, p, 4);
+        q = p[4 + k % 128];
+        return x * (q & 128 ? -1 : 1) * ((q & 120) ? ldexp(8 + q % 8, (q & 120) / 8 - 10) : ldexp(q % 8, -9));
     case KN_MXFP4:
         q = k % 32 < 16 ? p[1 + k % 16] % 16 : p[1 + k % 16] / 16;
         x = q % 8 < 2 ? (float)(q % 8) / 2 : (1 + (float)(q % 2) / 2) * (float)(1 << (q % 8 / 2 - 1));
@@ -588,6 +606,74 @@ static void codes_are_nearest(void **state)
     assert_true(isnan(a[2].d) && a[2].q[0] == 0 && isnan(a[3].d) && a[3].q[0] == 0);
 }
 
+/* FP8's products are those of the values it stands for, held as F32; and each of its codes is one. */
+static void fp8_is_its_values(void **state)
+{
+    enum { N_OUT = 50, N_IN = 384, N_ROW = 9 };
+    struct problem p, wide;
+
+    (void)state;
+    problem_open(&p, KN_FP8, N_OUT, N_IN, N_ROW, PLAIN, OUTLIERS);
+    problem_open(&wide, KN_F32, N_OUT, N_IN, N_ROW, PLAIN, OUTLIERS);
+    for (int r = 0; r < N_OUT; r++)
+        kn_row_decode(KN_FP8, p.file + (size_t)r * kn_row_bytes(KN_FP8, N_IN), N_IN,
+                      (float *)(void *)wide.file + r * N_IN);
+    kn_ops(KN_ISA_SCALAR)->repack(KN_F32, wide.file, N_OUT, N_IN, wide.panels, 0, 4);
+    memcpy(wide.act, p.act, N_ROW * p.act_stride);
+    for (enum kn_isa isa = KN_ISA_SCALAR; isa <= kn_isa_best(); isa++) {
+        uint8_t *got = all_rows(&p, isa, N_ROW), *want = all_rows(&wide, isa, N_ROW);
+
+        assert_memory_equal(got, want, N_ROW * N_OUT * sizeof(float));
+        release(got);
+        release(want);
+    }
+    problem_close(&p);
+    problem_close(&wide);
+    for (int q = 0; q < 256; q++) {
+        struct kn_fp8 block = { .d = 3.0f, .q = { (uint8_t)q } };
+        float x[128];
+        kn_row_decode(KN_FP8, &block, 128, x);
+        assert_true(q % 128 == 127 ? isnan(x[0]) : x[0] == value_at(KN_FP8, (uint8_t *)&block, 0));
+    }
+}
+
+/* Codes and scales apart, as they are published, written down here in another way. */
+static void joined_blocks(void **state)
+{
+    static const struct { enum kn_format f; int bytes, per_scale; } kind[] = {
+        { KN_MXFP4, 1, 1 }, { KN_INT4, 2, 1 }, { KN_INT4, 2, 4 }, { KN_FP8, 4, 1 }, { KN_FP8, 2, 1 }, { KN_FP8, 2, 3 },
+    };
+    enum { N = 11 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+        const struct kn_format_info *info = kn_format_info(kind[i].f);
+        size_t n_code = kn_code_bytes(kind[i].f), n = (size_t)info->block_bytes, head = n - n_code;
+        uint8_t codes[N * 128], scales[N * 4], *got = guarded(N * n);
+
+        for (size_t k = 0; k < sizeof codes; k++)
+            codes[k] = (uint8_t)draw();
+        for (size_t k = 0; k < sizeof scales; k++)
+            scales[k] = (uint8_t)draw();
+        kn_join(kind[i].f, codes, scales, kind[i].bytes, kind[i].per_scale, N, got);
+        assert_guards(got, N * n, info->name);
+        for (int b = 0; b < N; b++) {
+            const uint8_t *at = got + (size_t)b * n, *scale = scales + b / kind[i].per_scale * kind[i].bytes;
+            const uint8_t *code = codes + (size_t)b * n_code;
+
+            for (int k = 0; k < (int)head; k++)
+                assert_int_equal(at[k], k < (int)head - kind[i].bytes ? 0 : scale[k - (int)head + kind[i].bytes]);
+            for (int k = 0; k < info->block_values; k++)
+                if (n_code == 128)
+                    assert_int_equal(at[(int)head + k], code[k]);
+                else
+                    assert_int_equal(bits_at(at + head, k % 16 * 8 + k / 16 * 4, 4), bits_at(code, 4 * k, 4));
+        }
+        release(got);
+    }
+    assert_int_equal(kn_code_bytes(KN_Q4_0), 0);
+}
+
 static void halves(void **state)
 {
     (void)state;
@@ -624,6 +710,8 @@ static void format_table(void **state)
     assert_int_equal(kn_format_from_gguf(14, &f), 0);
     assert_int_equal(f, KN_Q6_K);
     assert_int_equal(kn_format_find("q4", &f), KN_EUNSUPPORTED);
+    assert_int_equal(kn_format_find("fp8", &f), KN_EUNSUPPORTED);      /* nothing can be written so */
+    assert_null(strstr(kn_format_list, "FP8"));
     assert_int_equal(kn_format_from_gguf(99, &f), KN_EUNSUPPORTED);
     assert_int_equal(kn_row_bytes(KN_Q4_K, 512), 288);
     assert_int_equal(kn_row_bytes(KN_Q4_K, 288), 0);
@@ -637,6 +725,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(format_table),
+        cmocka_unit_test(fp8_is_its_values),
+        cmocka_unit_test(joined_blocks),
         cmocka_unit_test(halves),
         cmocka_unit_test(row_values),
         cmocka_unit_test(codes_are_nearest),

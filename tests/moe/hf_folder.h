@@ -18,7 +18,7 @@
 
 #define HF_MAX_TENSOR 256
 
-struct hf_tensor { char name[96], gguf[64], how[16]; int n_head; };
+struct hf_tensor { char name[96], gguf[64], how[16]; int n_head, n_key; };
 
 struct hf_folder {
     struct golden g;
@@ -66,7 +66,7 @@ static inline int hf_folder_read(struct hf_folder *h, const char *name)
         if (!strncmp(line, "generation ", 11))
             h->generation = line + 11;
         struct hf_tensor *t = &h->tensor[h->n_tensor];
-        if (sscanf(line, "tensor %95s = %63s %15s %d", t->name, t->gguf, t->how, &t->n_head) >= 3)
+        if (sscanf(line, "tensor %95s = %63s %15s %d %d", t->name, t->gguf, t->how, &t->n_head, &t->n_key) >= 3)
             h->n_tensor++;
     }
     return h->config && h->generation && h->n_tensor ? 0 : -1;
@@ -88,21 +88,43 @@ static inline const struct golden_tensor *hf_find(const struct hf_folder *h, con
     abort();
 }
 
+/* By a call: when gcc 12 sees in `cut ? f(x) : x` that f clears bits, it makes x of both. */
 static inline float hf_cut(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    bits &= 0xffff0000u;
-    memcpy(&x, &bits, sizeof bits);
+    return kn_bf16_to_f32((uint16_t)(bits >> 16));
+}
+
+static inline const char *hf_how(const struct hf_folder *h, const char *gguf)
+{
+    for (int i = 0; i < h->n_tensor; i++)
+        if (!strcmp(h->tensor[i].gguf, gguf))
+            return h->tensor[i].how;
+    return "";
+}
+
+/* [*n] values of a GGUF tensor as the folder has them, which may have a function of them. */
+static inline float *hf_kept(const struct hf_folder *h, const struct golden_tensor *t, bool bf16, uint64_t *n)
+{
+    const char *how = hf_how(h, t->name);
+    bool less1 = !strcmp(how, "less1"), log = !strncmp(how, "log", 3);
+    float *x = golden_values(h->g.seed, t, n);
+    for (uint64_t i = 0; i < *n; i++) {
+        float kept = less1 ? x[i] - 1 : log ? (float)kn_log(-(double)x[i]) : x[i];
+        x[i] = bf16 ? hf_cut(kept) : kept;
+    }
     return x;
 }
 
-/* [*n] values of a GGUF tensor. */
+/* What they are then. */
 static inline float *hf_values(const struct hf_folder *h, const struct golden_tensor *t, bool bf16, uint64_t *n)
 {
-    float *x = golden_values(h->g.seed, t, n);
-    for (uint64_t i = 0; bf16 && i < *n; i++)
-        x[i] = hf_cut(x[i]);
+    const char *how = hf_how(h, t->name);
+    bool less1 = !strcmp(how, "less1"), log = !strncmp(how, "log", 3);
+    float *x = hf_kept(h, t, bf16, n);
+    for (uint64_t i = 0; i < *n; i++)
+        x[i] = less1 ? 1 + x[i] : log ? (float)-kn_exp(x[i]) : x[i];
     return x;
 }
 
@@ -187,6 +209,74 @@ static inline void hf_put(struct hf_files *f, const char *name, const float *x, 
     json_object_set_new(f->map, name, json_string(f->name[at]));
 }
 
+static inline int hf_config_int(const struct hf_folder *h, const char *key)
+{
+    json_t *config = json_loads(h->config, 0, NULL), *text = json_object_get(config, "text_config");
+    int n = (int)json_integer_value(json_object_get(text ? text : config, key));
+    json_decref(config);
+    return n;
+}
+
+/* The last units, of value heads side by side for all key heads, to one key head after the other. */
+static inline void hf_group(const struct hf_folder *h, float *x, uint64_t n, uint64_t unit, int n_key)
+{
+    uint64_t n_value = (uint64_t)hf_config_int(h, "linear_num_value_heads"), ratio = n_value / (uint64_t)n_key;
+    float *last = x + n - n_value * unit, *was = malloc(n_value * unit * sizeof *x);
+    memcpy(was, last, n_value * unit * sizeof *x);
+    for (uint64_t i = 0; i < n_value; i++)
+        memcpy(last + (i % (uint64_t)n_key * ratio + i / (uint64_t)n_key) * unit, was + i * unit, unit * sizeof *x);
+    free(was);
+}
+
+/* Each head's keys turned over, and its values behind them. */
+static inline void hf_put_kvb(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *k,
+                              bool bf16)
+{
+    char name[64];
+    int layer = 0;
+    uint64_t n;
+    sscanf(t->gguf, "blk.%d.", &layer);
+    snprintf(name, sizeof name, "blk.%d.attn_v_b.weight", layer);
+    const struct golden_tensor *kt = hf_find(h, t->gguf), *vt = hf_find(h, name);
+    uint64_t d_plain = kt->dim[0], d_latent = kt->dim[1], n_head = kt->dim[2], d_value = vt->dim[1];
+    uint64_t one = (d_plain + d_value) * d_latent, dim[2] = { d_latent, n_head * (d_plain + d_value) };
+    float *v = hf_values(h, vt, bf16, &n), *both = malloc(n_head * one * sizeof *both);
+    for (uint64_t i = 0; i < n_head; i++) {
+        for (uint64_t r = 0; r < d_plain; r++)
+            for (uint64_t c = 0; c < d_latent; c++)
+                both[i * one + r * d_latent + c] = k[(i * d_latent + c) * d_plain + r];
+        memcpy(both + i * one + d_plain * d_latent, v + i * d_value * d_latent, d_value * d_latent * sizeof *v);
+    }
+    hf_put(f, t->name, both, dim, 2, bf16);
+    free(v);
+    free(both);
+}
+
+/* Queries, keys, values and gates of one key head after the other's. */
+static inline void hf_put_mixed(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *mix,
+                                bool bf16)
+{
+    char name[64];
+    int layer = 0;
+    uint64_t n, n_key = (uint64_t)hf_config_int(h, "linear_num_key_heads");
+    sscanf(t->gguf, "blk.%d.", &layer);
+    snprintf(name, sizeof name, "blk.%d.attn_gate.weight", layer);
+    const struct golden_tensor *mt = hf_find(h, t->gguf), *zt = hf_find(h, name);
+    uint64_t n_in = mt->dim[0], value = zt->dim[1], key = (mt->dim[1] - value) / 2, dim[2] = { n_in, mt->dim[1] + value };
+    float *z = hf_values(h, zt, bf16, &n), *all = malloc(dim[1] * n_in * sizeof *all), *to = all;
+    for (uint64_t i = 0; i < n_key; i++) {
+        const float *from[4] = { mix, mix + key * n_in, mix + 2 * key * n_in, z };
+        for (int k = 0; k < 4; k++) {
+            uint64_t part = (k < 2 ? key : value) / n_key * n_in;
+            memcpy(to, from[k] + i * part, part * sizeof *to);
+            to += part;
+        }
+    }
+    hf_put(f, t->name, all, dim, 2, bf16);
+    free(z);
+    free(all);
+}
+
 /* Of each expert the gates, x, and then the ups. */
 static inline void hf_put_fused(const struct hf_folder *h, struct hf_files *f, const struct hf_tensor *t, const float *x,
                                 uint64_t n, bool bf16)
@@ -211,9 +301,24 @@ static inline void hf_put_tensor(const struct hf_folder *h, struct hf_files *f, 
 {
     const struct golden_tensor *g = hf_find(h, t->gguf);
     uint64_t n, one = g->dim[0] * (g->n_dim > 1 ? g->dim[1] : 1);
-    float *x = hf_values(h, g, bf16, &n);
+    float *x = hf_kept(h, g, bf16, &n);
     if (!strcmp(t->how, "fused")) {
         hf_put_fused(h, f, t, x, n, bf16);
+        free(x);
+        return;
+    }
+    if (!strcmp(t->how, "kvb") || !strcmp(t->how, "mixed")) {
+        (t->how[0] == 'k' ? hf_put_kvb : hf_put_mixed)(h, f, t, x, bf16);
+        free(x);
+        return;
+    }
+    if (t->n_key && !strcmp(t->how, "columns"))
+        for (uint64_t r = 0; r < g->dim[1]; r++)
+            hf_group(h, x + r * g->dim[0], g->dim[0], (uint64_t)t->n_head, t->n_key);
+    else if (t->n_key)
+        hf_group(h, x, n, (uint64_t)t->n_head * (g->n_dim > 1 ? g->dim[0] : 1), t->n_key);
+    if (!strncmp(t->how, "taps", 4)) {
+        hf_put(f, t->name, x, (uint64_t[3]){ g->dim[0], 1, g->dim[1] }, 3, bf16);
         free(x);
         return;
     }
@@ -326,7 +431,7 @@ static inline int hf_folder_gguf(struct hf_folder *h, const char *path, bool bf1
         const struct golden_tensor *t = &h->g.tensor[i];
         uint64_t n;
         bool narrow = bf16 && t->n_dim > 1;
-        float *x = hf_values(h, t, bf16 && strcmp(t->kind, "data"), &n);
+        float *x = hf_values(h, t, bf16 && (strcmp(t->kind, "data") || strstr(t->name, "ssm_a")), &n);
         uint8_t *bytes = hf_bytes(x, n, narrow);
         error = moe_writer_data(w, bytes, n * (narrow ? 2 : 4));
         free(bytes);

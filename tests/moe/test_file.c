@@ -382,6 +382,21 @@ static void unknown_tensor_types_are_listed(void **state)
     }
 }
 
+/* Numbers for what only folders have. */
+static void our_own_types_are_no_files(void **state)
+{
+    (void)state;
+    for (uint32_t type = KN_TYPE_OWN; moe_tensor_type(type); type++) {
+        struct gguf g = { 0 };
+        gguf_header(&g, 3, 1, 0);
+        gguf_tensor(&g, "a", 1, DIM(128), type, 132);
+        gguf_data(&g, 160);
+        gguf_save(&g, path);
+        assert_refused("our own type", path, KN_EUNSUPPORTED, "none of GGUF's");
+        gguf_free(&g);
+    }
+}
+
 /* The table of types agrees with the kernels' where both know one. */
 static void tensor_types_agree_with_formats(void **state)
 {
@@ -626,6 +641,7 @@ int main(void)
         cmocka_unit_test(values_that_are_wrong),
         cmocka_unit_test(tensors_that_are_wrong),
         cmocka_unit_test(unknown_tensor_types_are_listed),
+        cmocka_unit_test(our_own_types_are_no_files),
         cmocka_unit_test(tensor_types_agree_with_formats),
         cmocka_unit_test(every_cut_is_a_short_file),
         cmocka_unit_test(long_strings_are_over_a_limit),

@@ -73,7 +73,7 @@ static void blocks_decode_as_elsewhere(void **state)
         seen[format]++;
     }
     fclose(f);
-    for (int i = KN_F16; i < KN_FORMAT_COUNT; i++)
+    for (int i = KN_F16; i < KN_GGUF_FORMAT_COUNT; i++)
         assert_int_equal(seen[i], 4);
 }
 

@@ -182,7 +182,7 @@ static void every_format_is_written(void **state)
         0, 4e-4, 3e-3, 8e-3, 0.09, 0.022, 0.12, 0.1, 0.09, 0.05, 0.045, 0.045, 0.3, 0.18, 0.09, 0.09
     };
     make_source("tiny");
-    for (int i = 0; i < KN_FORMAT_COUNT; i++) {
+    for (int i = 0; i < KN_GGUF_FORMAT_COUNT; i++) {
         struct moe_file *a, *b;
         const char *name = kn_format_info((enum kn_format)i)->name;
         assert_int_equal(quantize_file(from, all_in((enum kn_format)i), 2), 0);

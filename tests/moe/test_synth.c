@@ -109,7 +109,7 @@ static void assert_spread(const struct moe_file *f, const char *name, const char
 static void values_have_the_deviations_of_a_live_model(void **state)
 {
     (void)state;
-    for (int i = 0; i < KN_FORMAT_COUNT; i++) {
+    for (int i = 0; i < KN_GGUF_FORMAT_COUNT; i++) {
         const char *name = kn_format_info((enum kn_format)i)->name;
         struct moe_synth_options opt = { .shape = "tiny", .format = (enum kn_format)i };
         struct moe_file *f = make(opt, 2);

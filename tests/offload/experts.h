@@ -41,7 +41,8 @@ static inline void add_matrix(struct model *m, int expert, int i, enum kn_format
     m->data = realloc(m->data, offset + bytes + 1);
     for (; m->n < offset + bytes; m->n++)
         m->data[m->n] = (uint8_t)kn_mix(m->n);
-    m->expert[expert].matrix[i] = (struct off_source){ 0, offset, f, n_out, n_in, 0 };
+    m->expert[expert].matrix[i] = (struct off_source){ .offset = offset, .format = f, .n_out = n_out,
+                                                             .n_in = n_in };
 }
 
 /* By the specification. */

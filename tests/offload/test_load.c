@@ -49,24 +49,34 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* An even number that n_out is a multiple of, or 0. */
-static int turn_of(int n_out)
+/* Units of rows, or of parts of them, behind some that are in order; or none. */
+static struct off_turn turn_of(int n_out, size_t row)
 {
-    int turn = 2 * (1 + random_below(64));
-    for (; turn > 1 && n_out % turn; turn -= 2)
+    struct off_turn t = { .bytes = row };
+    if (random_below(3) == 0) {                 /* of every row, in parts */
+        for (t.n = 12; row % (size_t)t.n; t.n--)
+            ;
+        t.bytes = row / (size_t)t.n;
+    } else {
+        int first = random_below(n_out), most = n_out - first;
+        for (t.n = 1 + random_below(most < 64 ? most : 64); most % t.n; t.n--)
+            ;
+        t.first = (uint64_t)first * row;
+    }
+    for (t.by = 1 + random_below(t.n); t.n % t.by; t.by--)
         ;
-    return turn;
+    return t;
 }
 
-/* The rows as they are meant: of `turn` the even ones lie first. */
-static uint8_t *in_order(const uint8_t *rows, int n_row, size_t row, int turn)
+/* The units as they are meant: of n, lying in `by` lists, one of each list in turns. */
+static uint8_t *in_order(const uint8_t *rows, size_t bytes, const struct off_turn *t)
 {
-    uint8_t *out = malloc((size_t)n_row * row + 1);
-    for (int i = 0; i < n_row; i++) {
-        int in = turn ? i % turn : 0;
-        int from = !turn ? i : in % 2 ? i - in + turn / 2 + in / 2 : i - in + in / 2;
-        memcpy(out + (size_t)i * row, rows + (size_t)from * row, row);
-    }
+    uint8_t *out = malloc(bytes + 1);
+    memcpy(out, rows, bytes);
+    for (uint64_t at = t->first; t->n && at < bytes; at += (uint64_t)t->n * t->bytes)
+        for (int list = 0, lying = 0; list < t->by; list++)
+            for (int i = list; i < t->n; i += t->by, lying++)
+                memcpy(out + at + (size_t)i * t->bytes, rows + at + (size_t)lying * t->bytes, t->bytes);
     return out;
 }
 
@@ -83,11 +93,14 @@ static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
     to->n[file] = offset + bytes;
     s->bytes[i] = kn_mat_bytes(f, n_out, n_in);
     s->want[i] = take(s->bytes[i]);
-    int turn = random_below(3) ? 0 : turn_of(n_out);
-    uint8_t *rows = in_order(to->data[file] + offset, n_out, kn_row_bytes(f, n_in), turn);
+    struct off_turn turn = { 0 };
+    if (random_below(3) == 0)
+        turn = turn_of(n_out, kn_row_bytes(f, n_in));
+    uint8_t *rows = in_order(to->data[file] + offset, bytes, &turn);
     kn_ops(KN_ISA_SCALAR)->repack(f, rows, n_out, n_in, s->want[i], 0, kn_ceil_div(n_out, KN_PANEL));
     free(rows);
-    s->load[i].source = (struct off_source){ file, offset, f, n_out, n_in, turn };
+    s->load[i].source = (struct off_source){ .file = file, .offset = offset, .format = f, .n_out = n_out,
+                                                .n_in = n_in, .turn = turn };
     s->load[i].place = take(off_place_bytes(&s->load[i].source) + GUARD);
 }
 

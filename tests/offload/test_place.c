@@ -66,8 +66,8 @@ static void small_matrices_at_every_offset(void **state)
         for (size_t i = 0; i < sizeof n_out / sizeof *n_out; i++)
             for (uint64_t offset = 0; offset < OFF_PAGE; offset += offset < 128 ? 1 : 8) {
                 int n_block = 1 + (int)(offset / 8 % 3);
-                struct off_source s = { 0, 7 * OFF_PAGE + offset, (enum kn_format)f, n_out[i],
-                                        n_block * kn_format_info((enum kn_format)f)->block_values, 0 };
+                struct off_source s = { .offset = 7 * OFF_PAGE + offset, .format = (enum kn_format)f, .n_out = n_out[i],
+                                        .n_in = n_block * kn_format_info((enum kn_format)f)->block_values };
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), NULL);
                 if (offset < 128)
                     check_place(&s, kn_ops(KN_ISA_SCALAR), NULL);
@@ -85,14 +85,15 @@ static void small_matrices_at_every_offset(void **state)
 static void large_matrices_by_a_team(void **state)
 {
     (void)state;
-    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160, 96, 160, 32, 224, 768, 512, 1024, 96, 768 };
+    static const int n_in[KN_FORMAT_COUNT] = { 3, 5, 96, 160, 768, 512, 160, 96, 160, 32, 224, 768, 512, 1024, 96, 768, 256,
+                                                96 };
     for (int n_thread = FIRST_TEAM; n_thread <= 3; n_thread++) {
         struct kn_team *team;
         assert_int_equal(kn_team_open(&team, n_thread), 0);
         for (int f = 0; f < KN_FORMAT_COUNT; f++)
             for (int i = 0; i < N_OFFSET; i++) {
                 static const uint64_t offset[12] = { 0, 8, 16, 24, 32, 40, 48, 56, 63, 1, 4088, 4032 };
-                struct off_source s = { 0, offset[i], (enum kn_format)f, 1, n_in[f], 0 };
+                struct off_source s = { .offset = offset[i], .format = (enum kn_format)f, .n_in = n_in[f] };
                 s.n_out = (int)((1 << 20) / kn_row_bytes(s.format, s.n_in)) + i;
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), team);
             }
@@ -100,6 +101,83 @@ static void large_matrices_by_a_team(void **state)
         check_place(&(struct off_source){ .offset = 56, .format = KN_F16, .n_out = 500000, .n_in = 1 }, kn_ops(KN_ISA_COUNT - 1), team);
         kn_team_close(team);
     }
+}
+
+/* ---- scales apart ------------------------------------------------------------------------------ */
+
+/* Codes and scales land as two reads, and become the panels of the rows that they make together. */
+static void check_apart(const struct off_source *s, struct kn_team *team)
+{
+    struct off_job rows, scales;
+    size_t place = off_place_bytes(s), bytes = kn_mat_bytes(s->format, s->n_out, s->n_in), scratch = off_scratch_bytes(s);
+    size_t hands = team ? (size_t)kn_team_size(team) : 1, row = kn_row_bytes(s->format, s->n_in);
+    int block = kn_format_info(s->format)->block_values, n_scale = kn_ceil_div(s->n_in, s->scales.values);
+    uint8_t *at = aligned_alloc(4096, place + GUARD), *hand = aligned_alloc(64, kn_align_up(scratch * hands + 64, 64));
+    uint8_t *want = malloc(bytes), *joined = malloc((size_t)s->n_out * row);
+    memset(at, 0xa5, place + GUARD);
+    memset(hand + scratch * hands, 0x5a, 8);
+    off_place_jobs(s, at, &rows, &scales);
+    assert_int_equal(rows.bytes + scales.bytes, off_file_bytes(s));
+    struct off_job *jobs[2] = { &scales, &rows };
+    uint8_t *landed[2];
+    for (int i = 0; i < 2; i++) {
+        landed[i] = jobs[i]->to + jobs[i]->offset % OFF_PAGE;
+        assert_int_equal((uintptr_t)jobs[i]->to % OFF_PAGE, 0);
+        for (size_t k = 0; k < jobs[i]->bytes; k++)
+            landed[i][k] = (uint8_t)kn_mix(k + jobs[i]->offset);
+    }
+    assert_true(scales.to + kn_align_up(scales.offset % OFF_PAGE + scales.bytes, OFF_PAGE) <= rows.to);
+    assert_true(rows.to + kn_align_up(rows.offset % OFF_PAGE + rows.bytes, OFF_PAGE) <= at + place);
+    size_t code = rows.bytes / (size_t)s->n_out;
+    for (int r = 0; r < s->n_out; r++)
+        kn_join(s->format, landed[1] + (size_t)r * code,
+                landed[0] + (size_t)(r / s->scales.rows * n_scale * s->scales.bytes), s->scales.bytes,
+                s->scales.values / block, (size_t)(s->n_in / block), joined + (size_t)r * row);
+    kn_ops(KN_ISA_SCALAR)->repack(s->format, joined, s->n_out, s->n_in, want, 0, kn_ceil_div(s->n_out, KN_PANEL));
+    if (team)
+        off_interleave_team(&(struct off_hands){ kn_ops(KN_ISA_COUNT - 1), team, hand, scratch }, s, at);
+    else
+        off_interleave(kn_ops(KN_ISA_COUNT - 1), s, at, hand);
+    const uint8_t *got = off_place_panels(s, at);
+    if ((uintptr_t)got % 64 || got < at || got + bytes > at + place || memcmp(got, want, bytes))
+        fail_msg("format %d, %d x %d at %llu and %llu: not its panels", s->format, s->n_out, s->n_in,
+                 (unsigned long long)s->offset, (unsigned long long)s->scales.offset);
+    for (size_t i = 0; i < GUARD; i++)
+        assert_int_equal(at[place + i], 0xa5);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(hand[scratch * hands + i], 0x5a);
+    free(at);
+    free(hand);
+    free(want);
+    free(joined);
+}
+
+static void scales_apart_come_to_their_codes(void **state)
+{
+    (void)state;
+    static const struct { enum kn_format f; struct off_scales scales; int n_in[3]; } kind[] = {
+        { KN_MXFP4, { .bytes = 1, .rows = 1, .values = 32 }, { 32, 96, 2880 } },
+        { KN_INT4, { .bytes = 2, .rows = 1, .values = 32 }, { 32, 224, 2048 } },
+        { KN_INT4, { .bytes = 2, .rows = 1, .values = 128 }, { 128, 384, 2048 } },
+        { KN_FP8, { .bytes = 4, .rows = 128, .values = 128 }, { 128, 384, 2048 } },
+        { KN_FP8, { .bytes = 2, .rows = 128, .values = 128 }, { 128, 256, 1024 } },
+        { KN_FP8, { .bytes = 2, .rows = 1, .values = 256 }, { 128, 384, 1024 } },
+    };
+    static const int n_out[] = { 1, 2, 16, 17, 130, 576 };
+    static const uint64_t at[] = { 0, 1, 8, 63, 64, 100, 4090 };
+    struct kn_team *team[3];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(kn_team_open(&team[i], i + 1), 0);
+    for (size_t k = 0; k < sizeof kind / sizeof *kind; k++)
+        for (int i = 0; i < 6 * 3 * 7; i++) {
+            struct off_source s = { .offset = 9 * OFF_PAGE + at[i % 7], .format = kind[k].f, .n_out = n_out[i / 7 % 6],
+                                    .n_in = kind[k].n_in[i / 42], .scales = kind[k].scales };
+            s.scales.offset = 3 * OFF_PAGE + at[(i + i / 7) % 7];
+            check_apart(&s, NULL);
+            check_apart(&s, team[i % 3]);
+        }
+    for (int i = 0; i < 3; i++)
+        kn_team_close(team[i]);
 }
 
 static void a_matrix_that_is_not_there_takes_nothing(void **state)
@@ -118,6 +196,7 @@ int main(void)
         cmocka_unit_test(small_matrices_at_every_offset),
 #endif
         cmocka_unit_test(large_matrices_by_a_team),
+        cmocka_unit_test(scales_apart_come_to_their_codes),
         cmocka_unit_test(a_matrix_that_is_not_there_takes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
