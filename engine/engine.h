@@ -53,7 +53,7 @@ struct eng_options {
     size_t host_mem;                            /* everything the process takes; 0: what is free */
     size_t aside;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
-    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.7 */
+    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.5 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
     int n_tell;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];

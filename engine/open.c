@@ -23,7 +23,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 #define MOST_DRAFT_ROWS 512
 #define DRAFT_LOGITS    ((size_t)96 << 20)
 #define FLOAT_COST 2                            /* of one, beside one of whole numbers */
-#define STRETCH 1.7                             /* who waits for a token waits less than twice as long */
+#define STRETCH 1.5                             /* who waits for a token waits less than twice as long */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
