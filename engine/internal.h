@@ -232,6 +232,7 @@ struct eng_draws {
 struct eng_engine {
     struct eng_options opt;
     struct eng_split split;
+    double disk_Bps;                            /* 0: not known */
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
@@ -367,6 +368,9 @@ void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
 /* draft_price.c: tells the controller what passes and drafts are expected to take here; nothing is loaded yet. */
 int  eng_draft_foresee(struct eng_engine *e);
+/* What the disk of the model's files can do, before its memory is taken and in no more than that will be.  Nothing is
+ * known of it afterwards where the budget is too small for that, or where files cannot be read past the page cache. */
+int  eng_know_disk(struct eng_engine *e);
 /* Bytes that drafters may give back to experts while all runs. */
 size_t eng_draft_loan(const struct eng_engine *e);
 /* After a step: a drafter that was not worth its memory for long goes, and says why. */
