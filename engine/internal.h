@@ -119,7 +119,7 @@ int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, 
 #define ENG_PACE_SIZES 14                       /* powers of two */
 #define ENG_PACE_DUE   128
 
-struct eng_cost { double ns; int n_pass; unsigned seen; };  /* of so many passes, a few at most; 0: not known; the last */
+struct eng_cost { double ns; int n_pass; unsigned seen; };  /* from so many passes, a few at most; when last */
 
 struct eng_pace {
     double stretch;                             /* such a pass may take this many times one without */

@@ -4,8 +4,8 @@
  * take `stretch` times what one will take when all of them are answered: that is the pace that such a crowd
  * lives with, and those who read have as good a claim to it.  But where rows are cheap only in crowds, as when
  * every chunk drags all experts from a disk, that would make prompts crawl: a few rows cost nearly what
- * many do.  Where it would take more than twice and a half the time that all the rows at once take, who waits for a token
- * waits long whatever is done; then rather seldom: the pass takes as many as it needs for nearly that speed.
+ * many do.  Where it would take more than twice and a half the time that all the rows at once take, who waits for a
+ * token waits long whatever is done; then rather seldom: the pass takes as many as it needs for nearly that speed.
  *
  * What rows cost is learnt from the passes themselves: those that people wait for one by one, a prompt's by
  * sizes in powers of two.  In a crowd that always reads, a pass now and then goes without prompts, and one takes

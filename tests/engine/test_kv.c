@@ -318,7 +318,7 @@ static void prompts_stretch_a_pass_so_far(void **state)
     }
     assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4);          /* dear, each alike: no more than the least, */
     assert_in_range(first_large, 64, 199);                      /* and a look at whether it is so, in time */
-    struct eng_pace always;                                     /* a crowd that never stops to read finds its pace too */
+    struct eng_pace always;                                     /* who never stops to read, too */
     eng_pace_init(&always, 1.6);
     eng_pace_learn(&always, 1, 0, 0.4e6);
     for (int i = 0; i < 200; i++)
