@@ -27,9 +27,9 @@ int eng_cmd_serve(const struct eng_config *c)
         .notify_socket = c->notify_socket,
         .watchdog_us = c->watchdog_us,
         .quiet = c->quiet,
-        .measures_disk = true,
         .signals = true,
     };
+    o.engine.measures_disk = true;              /* for the status */
     int error = eng_serve_open(&s, &o);
     if (!error) {
         error = eng_serve_run(s);

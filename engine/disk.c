@@ -133,6 +133,8 @@ int eng_disk_measure_model(const struct off_files *files, const char *mirror, do
     for (int i = 1; i < files->n_file; i++)
         if (kn_io()->size(files->fd[i]) > kn_io()->size(files->fd[largest]))
             largest = i;
+    if (kn_io()->size(files->fd[largest]) < (int64_t)PIECE)
+        return KN_EUNSUPPORTED;
     return eng_disk_measure(files->path[largest], mirror, bytes_per_s);
 }
 

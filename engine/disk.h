@@ -18,7 +18,7 @@ int eng_disk_measure(const char *path, const char *mirror, double *bytes_per_s);
 /* A file's copy in a folder, or that of its pack file, which is read in its place.  False: there is none. */
 bool eng_disk_copy(char *out /* [ENG_PATH_BYTES] */, const char *folder, const char *path);
 
-/* The same of the largest of a model's files. */
+/* The same of the largest of a model's files; KN_EUNSUPPORTED as well where it is shorter than a MiB. */
 int eng_disk_measure_model(const struct off_files *files, const char *mirror, double *bytes_per_s);
 
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is

@@ -8,7 +8,6 @@
  *
  * A drafter takes memory in which experts would stand.  While some are on disk, that makes every pass longer by a share
  * that is known; who gains less than that, over thousands of steps, is unloaded, and the store grows by his memory. */
-#include "engine/disk.h"
 #include "engine/fit_file.h"
 #include "engine/internal.h"
 #include "engine/measure.h"
@@ -27,9 +26,9 @@ static bool is_network(const struct eng_drafter *d) { return d->kind->load != NU
 
 /* ---- the first opinion ---------------------------------------------------------------------------------- */
 
-/* What is measured with is taken from the budget before the model is.  Where that is less than a disk's probe takes, or
- * the file system has no O_DIRECT, nothing is said of the disk: experts are taken to come as fast as from memory. */
-static int measure(struct eng_machine *out, const struct eng_engine *e, bool fitted)
+/* What is measured with is taken from the budget before the model is.  Where nothing can be known of the disk,
+ * experts are taken to come as fast as from memory: a forecast without it is one, too. */
+static int measure(struct eng_machine *out, struct eng_engine *e, bool fitted)
 {
     const struct eng_split *split = &e->split;
     size_t bytes = split->dense + split->expert;
@@ -38,10 +37,11 @@ static int measure(struct eng_machine *out, const struct eng_engine *e, bool fit
     if (!fitted)
         error = eng_measure(&rates, moe_model_ops(e->model), e->team, bytes);
     *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
-    if (error || split->n_resident == split->n_expert || bytes < ENG_DISK_BYTES)
+    if (error || split->n_resident == split->n_expert)
         return error;
-    error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, &out->disk_Bps);
-    return error == KN_ENOMEM ? error : 0;      /* a forecast that knows nothing of the disk is one, too */
+    error = eng_know_disk(e);
+    out->disk_Bps = e->disk_Bps;
+    return error;
 }
 
 int eng_draft_foresee(struct eng_engine *e)

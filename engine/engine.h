@@ -53,7 +53,7 @@ struct eng_options {
     size_t host_mem;                            /* everything the process takes; 0: what is free */
     size_t aside;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
-    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.7 */
+    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.5 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
     int n_tell;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
     struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
@@ -68,6 +68,7 @@ struct eng_options {
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */
     bool no_pack;                               /* leave a pack file beside the model alone */
     const char *mirror;                         /* folder on another drive with a copy of the model's files; or NULL */
+    bool measures_disk;                         /* before anything is read, in the room that the model takes later */
     struct off_progress *progress;              /* of opening, which its stop ends; may be NULL */
 };
 
@@ -85,6 +86,7 @@ const struct eng_vocab *eng_vocab(const struct eng_engine *e);
 const struct gr_tokens *eng_grammar_tokens(const struct eng_engine *e);     /* NULL: opened without grammars */
 struct kn_team *eng_team(const struct eng_engine *e);
 const struct eng_split *eng_memory(const struct eng_engine *e);     /* how the budget is split: plan.h */
+double eng_disk_Bps(const struct eng_engine *e);    /* what the model's disk can do; 0: not known */
 int eng_n_ctx(const struct eng_engine *e);
 
 /* What the bytes of an answer depend on beside its request, in one word: the program, the model's weights, how

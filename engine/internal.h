@@ -119,19 +119,19 @@ int32_t eng_prefix_like(const struct eng_kv *kv, int32_t parent, uint64_t salt, 
 #define ENG_PACE_SIZES 14                       /* powers of two */
 #define ENG_PACE_DUE   128
 
-struct eng_cost { double ns; int n_pass; };      /* from so many passes; 0: not known yet */
+struct eng_cost { double ns; int n_pass; unsigned seen; };  /* from so many passes, a few at most; when last */
 
 struct eng_pace {
     double stretch;                             /* such a pass may take this many times one without */
     struct eng_cost base[ENG_PACE_DUE];         /* a pass without prompts, by rows */
-    struct eng_cost guess[ENG_PACE_DUE];        /* the same, by passes with few rows of prompts */
     struct eng_cost row[ENG_PACE_SIZES];        /* what one row of a prompt adds, by how many there are */
-    struct eng_cost alone[ENG_PACE_SIZES];      /* what one takes of a pass that has no others */
+    unsigned n_both, looked;                    /* passes with both; when one last went without prompts */
 };
 
 /* Rows count here as rows at the beginning of a text; behind much of it one is as dear as several. */
 void eng_pace_init(struct eng_pace *p, double stretch);
-/* Rows of the prompts of n_read in a pass with n_due others, at most `most`. */
+/* Rows of the prompts of n_read in a pass with n_due others; there are `most` of them, or there is room for so many.
+ * 0: this pass is to show what those others take alone. */
 int  eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most);
 void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns);
 
@@ -232,6 +232,7 @@ struct eng_draws {
 struct eng_engine {
     struct eng_options opt;
     struct eng_split split;
+    double disk_Bps;                            /* 0: not known */
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
@@ -246,6 +247,7 @@ struct eng_engine {
     struct eng_seat *seat;                      /* [n_parallel] */
     struct eng_seat **free_seat;                /* [n_parallel - n_active] a stack */
     struct eng_share *share;                    /* [n_session] */
+    int n_answered;                             /* who had a token due when the pass was laid out */
     uint64_t n_arrival;
     struct eng_drafter *drafter[ENG_DRAFTERS_MOST];     /* [n_drafter] */
     int n_drafter;
@@ -366,6 +368,9 @@ void eng_draft_commit(struct eng_session *s, int n_new, int n_kept);
 
 /* draft_price.c: tells the controller what passes and drafts are expected to take here; nothing is loaded yet. */
 int  eng_draft_foresee(struct eng_engine *e);
+/* What the disk of the model's files can do, before its memory is taken and in no more than that will be.  Nothing is
+ * known of it afterwards where the budget is too small for that, or where files cannot be read past the page cache. */
+int  eng_know_disk(struct eng_engine *e);
 /* Bytes that drafters may give back to experts while all runs. */
 size_t eng_draft_loan(const struct eng_engine *e);
 /* After a step: a drafter that was not worth its memory for long goes, and says why. */

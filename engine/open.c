@@ -1,6 +1,7 @@
 /* Opening: the file, the vocabulary, and a model bound but not read; then the small things, sessions and
  * samplers; then the budget is split, or refused before a weight is read; then weights, experts' slots and
  * the memory of a pass are taken, each as large as the split says. */
+#include "engine/disk.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 #define MOST_DRAFT_ROWS 512
 #define DRAFT_LOGITS    ((size_t)96 << 20)
 #define FLOAT_COST 2                            /* of one, beside one of whole numbers */
-#define STRETCH 1.7                             /* who waits for a token waits less than twice as long */
+#define STRETCH 1.5                             /* who waits for a token waits less than twice as long */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -205,6 +206,15 @@ static int go_on(const struct eng_engine *e)
     return e->opt.progress && atomic_load(&e->opt.progress->stop) ? KN_ECANCELLED : 0;
 }
 
+int eng_know_disk(struct eng_engine *e)
+{
+    size_t room = e->split.total - e->split.fixed;
+    if (e->disk_Bps > 0 || room < ENG_DISK_BYTES)
+        return 0;
+    int error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, &e->disk_Bps);
+    return error == KN_ENOMEM ? error : 0;
+}
+
 int eng_open(struct eng_engine **out, const struct eng_options *opt)
 {
     struct eng_engine *e;
@@ -215,7 +225,8 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
-    if (error || (error = go_on(e)) || (error = eng_draft_foresee(e)) || (error = load_model(e)) ||
+    if (error || (error = go_on(e)) || (opt->measures_disk && (error = eng_know_disk(e))) ||
+        (error = eng_draft_foresee(e)) || (error = load_model(e)) ||
         (error = go_on(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
         (error = eng_states_open(&e->kv, e->split.n_state)) ||
         (error = moe_context_open(&e->context, e->model, &co)) || (error = go_on(e)) ||
@@ -289,5 +300,6 @@ int eng_fingerprint(const struct eng_engine *e, char *out)
     return error;
 }
 
+double eng_disk_Bps(const struct eng_engine *e) { return e->disk_Bps; }
 int eng_n_ctx(const struct eng_engine *e) { return e->opt.n_ctx; }
 int eng_n_chunk(const struct eng_engine *e) { return e->opt.n_chunk; }

@@ -1,25 +1,32 @@
 /* How much of prompts a pass takes while others wait for their next token.  Numbers in, numbers out.
  *
  * Rows of a prompt make a pass longer, and who is being answered waits for it.  So a pass with both may
- * take `stretch` times what one without prompts takes; longer where more read than are answered, who then
- * have as good a claim: a crowd that waits for its first tokens leaves a pass half empty.  But where rows are cheap only in crowds, as when
+ * take `stretch` times what one will take when all of them are answered: that is the pace that such a crowd
+ * lives with, and those who read have as good a claim to it.  But where rows are cheap only in crowds, as when
  * every chunk drags all experts from a disk, that would make prompts crawl: a few rows cost nearly what
- * many do.  There the pass takes as many as it needs for half the speed that the largest chunk reads at.
+ * many do.  Where it would take more than twice and a half the time that all the rows at once take, who waits for a
+ * token waits long whatever is done; then rather seldom: the pass takes as many as it needs for nearly that speed.
  *
  * What rows cost is learnt from the passes themselves: those that people wait for one by one, a prompt's by
- * sizes in powers of two.  A machine that does
+ * sizes in powers of two.  In a crowd that always reads, a pass now and then goes without prompts, and one takes
+ * all there is of them: soon where nothing is known of so many, rarely where it is.  A machine that does
  * other things as well makes passes long for no fault of their rows, and none short: what a pass says is
- * believed readily when it is less than was known, slowly when it is more.  A size that was not tried a few
- * times is not relied on, and is reached from the one below it. */
+ * believed readily when it is less than was known, slowly when it is more.  A size that is short enough is not
+ * relied on before it was tried a few times, and is reached from the one below it. */
 #include "engine/internal.h"
 
 #define LEAST    4                              /* rows: less is nothing beside the weights read for it */
 #define FEW      4                              /* passes */
 #define READILY  0.5                            /* how much of what is new is believed */
 #define SLOWLY   0.05
-#define HALF     0.5
+#define CRAWLS   0.4                            /* of the speed of all rows at once: less is no way to read */
+#define NEARLY   0.9                            /* and this is what it gives way to */
 #define MOST_CLAIM 8                            /* who read, for each who is answered */
 #define ANY      1e6                            /* a stretch so long that nobody minds any */
+#define LOOK     8u                             /* passes with both, until one shows what is not known */
+#define LOOK_ANEW 64u                           /* or is: what a pass takes without prompts */
+#define TRY      64u                            /* passes with both, until one takes all there is of prompts, */
+#define TRY_ANEW 512u                           /* or takes it again */
 
 static int size_of(int n)
 {
@@ -33,92 +40,106 @@ static void learn(struct eng_cost *c, double ns)
 {
     if (ns <= 0)                                /* what it was taken from was too long itself */
         return;
-    if (c->n_pass < FEW)
-        c->ns = c->n_pass && c->ns < ns ? c->ns : ns;
-    else
+    if (c->n_pass == FEW)
         c->ns += ns < c->ns ? READILY * (ns - c->ns) : SLOWLY * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
-    c->n_pass++;
+    else if (c->n_pass++ == 0 || ns < c->ns)
+        c->ns = ns;
 }
 
-/* What is known of the nearest size, from so many passes at least. */
-static double nearest(const struct eng_cost *cost, int n_cost, int at, int n_pass)
+/* Of passes without prompts: between two that are known on the line through both, beyond them as if each row cost half
+ * of what those known do. */
+static double base_ns(const struct eng_pace *p, int n_due)
 {
-    for (int far = 0; far < n_cost; far++) {
-        if (at - far >= 0 && cost[at - far].n_pass >= n_pass)
-            return cost[at - far].ns;
-        if (at + far < n_cost && cost[at + far].n_pass >= n_pass)
-            return cost[at + far].ns;
+    int at = kn_min(n_due, ENG_PACE_DUE - 1), below = at, above = at;
+    const struct eng_cost *base = p->base;
+    while (below > 0 && !base[below].n_pass)
+        below--;
+    while (above < ENG_PACE_DUE && !base[above].n_pass)
+        above++;
+    if (below == 0 && above == ENG_PACE_DUE)
+        return 0;
+    if (below == 0 || above == ENG_PACE_DUE) {
+        int known = below ? below : above;
+        return base[known].ns * (1 + (at - known) / (2.0 * known));
+    }
+    double slope = above > below ? (base[above].ns - base[below].ns) / (above - below) : 0;
+    return base[below].ns + slope * (at - below);
+}
+
+/* Is it time to see what a pass takes without prompts?  Of how many is known as good as of about as many. */
+static bool looks(const struct eng_pace *p, int n_due)
+{
+    int at = kn_min(n_due, ENG_PACE_DUE - 1), n_known = 0;
+    if (base_ns(p, n_due) <= 0)
+        return true;
+    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_PACE_DUE - 1); i++)
+        n_known += p->base[i].n_pass;
+    return p->n_both - p->looked >= (n_known < FEW ? LOOK : LOOK_ANEW);
+}
+
+/* And with so many of prompts, all there are? */
+static bool tries(const struct eng_pace *p, int most)
+{
+    const struct eng_cost *c = &p->row[size_of(most)];
+    return p->n_both - c->seen >= (c->n_pass ? TRY_ANEW : TRY);
+}
+
+void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
+{
+    struct eng_cost *row = &p->row[size_of(n_prompt)];
+    double base = base_ns(p, n_due);
+    if (n_due == 0)
+        return;
+    if (n_prompt == 0) {
+        learn(&p->base[kn_min(n_due, ENG_PACE_DUE - 1)], pass_ns);
+        p->looked = p->n_both;
+    } else if (base > 0) {
+        learn(row, (pass_ns - base) / n_prompt);
+        row->seen = ++p->n_both;
+    }
+}
+
+/* What a row costs in a crowd of so many; of the nearest size that is known from so many passes. */
+static double row_ns(const struct eng_pace *p, int n, int n_pass)
+{
+    int at = size_of(n);
+    for (int far = 0; far < ENG_PACE_SIZES; far++) {
+        if (at - far >= 0 && p->row[at - far].n_pass >= n_pass)
+            return p->row[at - far].ns;
+        if (at + far < ENG_PACE_SIZES && p->row[at + far].n_pass >= n_pass)
+            return p->row[at + far].ns;
     }
     return 0;
 }
 
-/* Of passes without prompts; between two that are known on the line through both.  In a crowd that always reads
- * there are none: then it is guessed from passes of which prompts had no more than half the rows. */
-static double base_ns(const struct eng_pace *p, int n_due)
+/* The most that is short enough.  Each size is tried a few times before the next. */
+static int short_rows(const struct eng_pace *p, double room, int most)
 {
-    int at = kn_min(n_due, ENG_PACE_DUE - 1), below = at, above = at;
-    if (!p->base[at].n_pass && p->guess[at].n_pass)
-        return p->guess[at].ns;
-    while (below > 0 && !p->base[below].n_pass)
-        below--;
-    while (above < ENG_PACE_DUE && !p->base[above].n_pass)
-        above++;
-    if (below == 0 || above == ENG_PACE_DUE)
-        return nearest(p->base, ENG_PACE_DUE, at, 1);
-    double slope = above > below ? (p->base[above].ns - p->base[below].ns) / (above - below) : 0;
-    return p->base[below].ns + slope * (at - below);
-}
-
-/* Alone a chunk pays for the weights as well, which beside others it does not: that counts until it is known
- * better. */
-void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
-{
-    int size = size_of(n_prompt);
-    int due = kn_min(n_due, ENG_PACE_DUE - 1);
-    if (n_prompt && n_prompt <= n_due)          /* between a pass whose rows cost all alike, and one where more cost nothing */
-        learn(&p->guess[due], pass_ns * (2 * n_due + n_prompt) / (2.0 * (n_due + n_prompt)));
-    double base = base_ns(p, n_due);
-    if (n_prompt == 0 || (n_due && base <= 0 && n_prompt > n_due))
-        learn(&p->base[due], pass_ns);
-    else if (n_due)
-        learn(&p->row[size], (pass_ns - base) / n_prompt);
-    else
-        learn(&p->alone[size], pass_ns / n_prompt);
-}
-
-/* What a row beside others costs in a crowd of so many. */
-static double row_ns(const struct eng_pace *p, int n)
-{
-    double ns = nearest(p->row, ENG_PACE_SIZES, size_of(n), FEW);
-    return ns > 0 ? ns : nearest(p->alone, ENG_PACE_SIZES, size_of(n), 1);
-}
-
-/* The most that has been tried beside others, and as many again. */
-static int reach(const struct eng_pace *p)
-{
-    int size = ENG_PACE_SIZES - 1;
-    while (size >= 0 && p->row[size].n_pass < FEW)
-        size--;
-    return size < 0 ? LEAST : kn_max(LEAST, 2 << size);
+    int n = LEAST;
+    while (2 * n <= most && p->row[size_of(n)].n_pass >= FEW && row_ns(p, 2 * n, FEW) * 2 * n <= room)
+        n *= 2;
+    double row = row_ns(p, n, FEW);             /* within the size found, as far as the time allows */
+    int fits = row > 0 && room / row < most ? (int)(room / row) : n;
+    return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
 
 int eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most)
 {
-    double claim = n_due ? (double)kn_min(n_read, MOST_CLAIM * n_due) / n_due : 0;
-    double share = claim > p->stretch - 1 ? claim : p->stretch - 1;
-    double room = share * base_ns(p, n_due);
     if (n_due == 0 || most <= LEAST || p->stretch >= ANY)
         return most;
-    double alone = nearest(p->alone, ENG_PACE_SIZES, size_of(most), 1), best = alone > 0 ? alone : row_ns(p, most);
-    int n = LEAST, end = kn_min(most, reach(p));
-    for (int next = 2 * LEAST; next <= end; next *= 2) {    /* what is short enough, or worth its length */
-        bool is_short = row_ns(p, next) * next <= room, was_dear = row_ns(p, n) * HALF > best;
-        if (!is_short && !was_dear)
-            break;
-        n = next;
-    }
-    /* within the size found, as far as the time allows */
-    double row = row_ns(p, n);
-    int fits = row > 0 && room / row < end ? (int)(room / row) : end;
-    return kn_min(end, kn_max(n, kn_min(fits, 2 * n - 1)));
+    if (looks(p, n_due))
+        return 0;
+    double room = p->stretch * base_ns(p, n_due + kn_min(n_read, MOST_CLAIM * n_due)) - base_ns(p, n_due);
+    int n = short_rows(p, room, most), size = size_of(n), all = size_of(most);
+    bool more_is_long = p->row[size].n_pass == FEW && row_ns(p, 2 * n, FEW) * 2 * n > room;
+    if (!more_is_long || all <= size + 1)
+        return n;
+    if (tries(p, most))
+        return most;
+    double best = p->row[all].ns;
+    if (!p->row[all].n_pass || row_ns(p, n, FEW) * CRAWLS <= best)
+        return n;
+    while (size < all && (!p->row[size].n_pass || p->row[size].ns * NEARLY > best))
+        size++;
+    return kn_min(most, (2 << size) - 1);
 }

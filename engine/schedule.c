@@ -250,8 +250,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     if (states)
         eng_state_mark_prompt(s);
     double each = 1 + e->position_cost * s->n_kv;
-    int room = left->weight >= each * left->rows ? left->rows : left->weight > each ? (int)(left->weight / each)
-                                                                                     : left->weight > 0;
+    int room = left->weight >= each * left->rows ? left->rows : kn_max(0, (int)__builtin_ceil(left->weight / each));
     if (eng_session_tells(s)) {
         int n = kn_min(s->n_prompt - (s->n_prompt >= s->n_most) - s->n_kv, kn_min(room, left->told));
         left->told -= n;
@@ -264,6 +263,19 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     return kn_min(s->n_token - s->n_kv, room);
 }
 
+/* Of as many rows of prompts as there is room for. */
+static int weight_of_all(const struct eng_engine *e, int rows)
+{
+    double weight = 0;
+    for (int i = 0; i < e->n_active; i++) {
+        const struct eng_session *s = e->active[i];
+        int n = is_due(s) ? 0 : kn_min(s->n_token - s->n_kv, rows);
+        weight += n * (1 + e->position_cost * (s->n_kv + 0.5 * n));
+        rows -= n;
+    }
+    return (int)(weight + 0.5);
+}
+
 void eng_schedule(struct eng_engine *e)
 {
     int n_due = 0;
@@ -273,9 +285,10 @@ void eng_schedule(struct eng_engine *e)
         e->active[i]->n_row = e->active[i]->n_mark = 0;
         n_due += is_due(e->active[i]);
     }
+    e->n_answered = n_due;
     struct room left = { .rows = e->opt.n_chunk - n_due, .told = e->opt.n_tell };
-    int paced = eng_pace_rows(&e->pace, n_due, e->n_active - n_due, left.rows);
-    left.weight = paced < left.rows ? paced : HUGE_WEIGHT;
+    int most = weight_of_all(e, left.rows), paced = eng_pace_rows(&e->pace, n_due, e->n_active - n_due, most);
+    left.weight = paced < most ? paced : HUGE_WEIGHT;
     for (int i = 0; i < e->n_active; i++) {
         struct eng_session *s = e->active[i];
         bool due = is_due(s);

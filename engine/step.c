@@ -313,7 +313,7 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         n_event += settle_due(e, e->due[i], e->choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();
-    eng_pace_learn(&e->pace, n_want - e->n_teller, (int)(e->prompt_weight + 0.5), (double)(t2 - t0));
+    eng_pace_learn(&e->pace, e->n_answered, (int)(e->prompt_weight + 0.5), (double)(t2 - t0));
     eng_draft_learn(e, n_row, n_beside, t2 - t0);
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;

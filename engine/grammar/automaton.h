@@ -43,7 +43,8 @@ struct gr_node {
     uint32_t least, most;
 };
 
-/* The rules that every grammar begins with, so that their states have the same numbers in all. */
+/* The rules that every grammar begins with, so that their states have the same numbers in all; each twice, as
+ * JSON and as Python spell values. */
 enum gr_base {
     GR_ANY,
     GR_ANY_OBJECT,
@@ -61,7 +62,8 @@ struct gr_builder {
     struct gr_node *node; /* [n_node] */
     int32_t *alt;         /* [n_alt] */
     size_t n_node, cap_node, n_alt, cap_alt;
-    int32_t base[GR_BASES];
+    int32_t spelling[2][GR_BASES]; /* JSON, Python */
+    int32_t *base;                 /* [GR_BASES] the one that values are written in */
     int error;
     char why[200];
 };
@@ -83,7 +85,7 @@ int32_t gr_space(struct gr_builder *b,
                  int32_t next); /* nothing, a blank, or a line end and indent */
 int32_t gr_colon(struct gr_builder *b, int32_t next);
 int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next);
-/* One character within a string, in every spelling that JSON has for it. */
+/* One character within a string in double quotes, in every way to write it. */
 int32_t gr_string_character(struct gr_builder *b, int32_t next);
 /* One of the code points lo..hi within a string, each in one spelling. */
 int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next);
@@ -101,7 +103,8 @@ struct gr_members {
     int32_t other_name, other_rule; /* rules for members after these; GR_END: none */
 };
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m);
-/* A name or a value as it stands in JSON, spelt in one way. */
+bool gr_is_python(const struct gr_builder *b);
+/* A name or a value as it stands, spelt in one way; in Python in either quote. */
 int32_t gr_quoted(struct gr_builder *b, const char *text, int32_t next);
 int32_t gr_json_value(struct gr_builder *b, const json_t *value, int32_t next);
 int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next); /* any of them */

@@ -50,6 +50,8 @@ int32_t gr_call(struct gr_builder *b, int32_t rule, int32_t next);
 int32_t gr_json_object(struct gr_builder *b, int32_t next);
 /* A value that conforms to the schema (schema.c says what of JSON Schema that is). */
 int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next);
+/* The same values as Python's literals: True, False, None, and strings in either quote. */
+int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next);
 
 /* Any tokens until one of the triggers is complete, which leads to its next; the first one complete
  * counts, of two at once the longer.  may_end: the text may also end before. */

@@ -1,4 +1,5 @@
-/* engine/grammar/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays.
+/* engine/grammar/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays;
+ * and Python's, where that is spelt differently: words, and strings in either quote.
  *
  * What is accepted is a part of JSON that every parser reads: UTF-8 and paired surrogates only, no
  * U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks stand where writers
@@ -78,17 +79,22 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
                  either_case(b, 'e', 'f', three));
 }
 
-int32_t gr_string_character(struct gr_builder *b, int32_t next)
+bool gr_is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
+
+/* To Python an escaped / is two characters, and to JSON an escaped ' is a mistake. */
+static int32_t character(struct gr_builder *b, char quote, int32_t next)
 {
     int32_t simple[8], n = 0;
-    for (const char *p = "\"\\/bfnrt"; *p; p++)
+    for (const char *p = gr_is_python(b) ? "\"'\\bfnrt" : "\"/\\bfnrt"; *p; p++)
         simple[n++] = gr_bytes_node(b, *p, *p, next);
     int32_t escape =
         SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
-    return SPLIT(b, gr_bytes_node(b, ' ', '!', next), gr_bytes_node(b, '#', '[', next),
+    return SPLIT(b, gr_bytes_node(b, ' ', quote - 1, next), gr_bytes_node(b, quote + 1, '[', next),
                  gr_bytes_node(b, ']', 0x7f, next), gr_text(b, "\\", escape),
                  gr_code_points(b, 0x80, 0x10ffff, next));
 }
+
+int32_t gr_string_character(struct gr_builder *b, int32_t next) { return character(b, '"', next); }
 
 /* ---- code points ----------------------------------------------------------------------------- */
 
@@ -141,11 +147,11 @@ static const char short_escape[0x20] = {
 static const char hex_digit[] = "0123456789abcdef";
 
 /* A code point below U+0080. */
-static int32_t ascii(struct gr_builder *b, uint32_t c, int32_t next)
+static int32_t ascii(struct gr_builder *b, uint32_t c, char quote, int32_t next)
 {
     if (c >= 0x20) {
         next = gr_bytes_node(b, (int)c, (int)c, next);
-        return c == '"' || c == '\\' ? gr_text(b, "\\", next) : next;
+        return c == (uint8_t)quote || c == '\\' ? gr_text(b, "\\", next) : next;
     }
     if (short_escape[c])
         return gr_text(b, "\\", gr_bytes_node(b, short_escape[c], short_escape[c], next));
@@ -190,27 +196,33 @@ int32_t gr_code_points(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t n
         if (part[i].is_plain)
             out[n++] = gr_bytes_node(b, (int)from, (int)to, next);
         else
-            out[n++] = from < 0x80 ? ascii(b, from, next) : utf8_range(b, from, to, next);
+            out[n++] = from < 0x80 ? ascii(b, from, '"', next) : utf8_range(b, from, to, next);
     }
     return split(b, out, (size_t)n);
 }
 
-int32_t gr_quoted(struct gr_builder *b, const char *text, int32_t next)
+static int32_t quoted(struct gr_builder *b, const char *text, char quote, int32_t next)
 {
     size_t n = strlen(text);
-    next = gr_text(b, "\"", next);
+    next = gr_bytes_node(b, quote, quote, next);
     while (n-- > 0) {
         uint8_t c = (uint8_t)text[n];
-        next = c < 0x80 ? ascii(b, c, next) : gr_bytes_node(b, c, c, next);
+        next = c < 0x80 ? ascii(b, c, quote, next) : gr_bytes_node(b, c, c, next);
     }
-    return gr_text(b, "\"", next);
+    return gr_bytes_node(b, quote, quote, next);
 }
 
-static int32_t string_rule(struct gr_builder *b)
+int32_t gr_quoted(struct gr_builder *b, const char *text, int32_t next)
+{
+    int32_t usual = quoted(b, text, '"', next);
+    return gr_is_python(b) ? SPLIT(b, usual, quoted(b, text, '\'', next)) : usual;
+}
+
+static int32_t string_rule(struct gr_builder *b, char quote)
 {
     int32_t loop = gr_forward(b);
-    gr_set(b, loop, SPLIT(b, gr_text(b, "\"", GR_END), gr_string_character(b, loop)));
-    return gr_text(b, "\"", loop);
+    gr_set(b, loop, SPLIT(b, gr_bytes_node(b, quote, quote, GR_END), character(b, quote, loop)));
+    return gr_bytes_node(b, quote, quote, loop);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -246,6 +258,18 @@ static int32_t number_rule(struct gr_builder *b)
     int32_t tail = SPLIT(b, power, gr_text(b, ".", gr_digits(b, 1, MOST_FRACTION, power)));
     int32_t number = whole(b, MOST_WHOLE, tail);
     return SPLIT(b, number, gr_text(b, "-", number));
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+struct words {
+    const char *yes, *no, *null;
+};
+
+static const struct words *words_of(const struct gr_builder *b)
+{
+    static const struct words json = {"true", "false", "null"}, python = {"True", "False", "None"};
+    return gr_is_python(b) ? &python : &json;
 }
 
 /* ---- values that are given ------------------------------------------------------------------- */
@@ -303,9 +327,9 @@ int32_t gr_json_value(struct gr_builder *b, const json_t *value, int32_t next)
     case JSON_REAL:
         return real_value(b, json_real_value(value), next);
     case JSON_NULL:
-        return gr_text(b, "null", next);
+        return gr_text(b, words_of(b)->null, next);
     default:
-        return gr_text(b, json_is_true(value) ? "true" : "false", next);
+        return gr_text(b, json_is_true(value) ? words_of(b)->yes : words_of(b)->no, next);
     }
 }
 
@@ -401,14 +425,15 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
 
 /* ---- the base -------------------------------------------------------------------------------- */
 
-void gr_base_rules(struct gr_builder *b)
+/* Those that are spelt differently, and what holds them. */
+static void value_rules(struct gr_builder *b)
 {
-    b->base[GR_INDENT] = indent_rule(b);
-    b->base[GR_STRING] = string_rule(b);
-    b->base[GR_NUMBER] = number_rule(b);
-    b->base[GR_INTEGER] = integer_rule(b);
-    b->base[GR_BOOLEAN] = SPLIT(b, gr_text(b, "true", GR_END), gr_text(b, "false", GR_END));
-    b->base[GR_NULL] = gr_text(b, "null", GR_END);
+    const struct words *w = words_of(b);
+    b->base[GR_STRING] = string_rule(b, '"');
+    if (gr_is_python(b))
+        b->base[GR_STRING] = SPLIT(b, b->base[GR_STRING], string_rule(b, '\''));
+    b->base[GR_BOOLEAN] = SPLIT(b, gr_text(b, w->yes, GR_END), gr_text(b, w->no, GR_END));
+    b->base[GR_NULL] = gr_text(b, w->null, GR_END);
     int32_t any = b->base[GR_ANY] = gr_forward(b);
     b->base[GR_ANY_OBJECT] = gr_object_rule(
         b, &(struct gr_members){.other_name = b->base[GR_STRING], .other_rule = any});
@@ -416,6 +441,18 @@ void gr_base_rules(struct gr_builder *b)
     gr_set(b, any,
            SPLIT(b, b->base[GR_ANY_OBJECT], b->base[GR_ANY_ARRAY], b->base[GR_STRING],
                  b->base[GR_NUMBER], b->base[GR_BOOLEAN], b->base[GR_NULL]));
+}
+
+void gr_base_rules(struct gr_builder *b)
+{
+    int32_t indent = indent_rule(b), number = number_rule(b), integer = integer_rule(b);
+    for (int i = 1; i >= 0; i--) { /* JSON last: it is the usual one */
+        b->base = b->spelling[i];
+        b->base[GR_INDENT] = indent;
+        b->base[GR_NUMBER] = number;
+        b->base[GR_INTEGER] = integer;
+        value_rules(b);
+    }
 }
 
 int32_t gr_json_object(struct gr_builder *b, int32_t next)

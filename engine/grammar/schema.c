@@ -856,3 +856,11 @@ int32_t gr_schema(struct gr_builder *b, const json_t *schema, int32_t next)
     kn_free(r.table);
     return b->error ? GR_END : gr_call(b, rule, next);
 }
+
+int32_t gr_python(struct gr_builder *b, const json_t *schema, int32_t next)
+{
+    b->base = b->spelling[1];
+    int32_t node = gr_schema(b, schema, next);
+    b->base = b->spelling[0];
+    return node;
+}

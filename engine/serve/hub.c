@@ -11,10 +11,7 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#include "engine/disk.h"
 
 #define LEAST_TOLD 1024        /* events that wait for the reader */
 #define EXPLAIN_NS 200000000u  /* how often a pass's reasons are put into words */
@@ -22,7 +19,6 @@
 struct eng_hub {
     struct eng_options options;
     int wake_fd;
-    bool measures_disk;
     pthread_t thread;
     bool started;
 
@@ -219,25 +215,8 @@ static void pass(struct eng_hub *h)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Nothing where there is nothing to measure: the engine says what is wrong with the file, if
- * anything is. */
-static void measure_disk(struct eng_hub *h)
-{
-    const char *path = h->options.model;
-    struct stat file;
-    double rate = 0;
-    if ((h->options.host_mem && h->options.host_mem < 2 * ENG_DISK_BYTES) || access(path, R_OK) || stat(path, &file) || file.st_size < 1 << 20 ||
-        eng_disk_measure(path, h->options.mirror, &rate))
-        return;
-    pthread_mutex_lock(&h->lock);
-    h->view.disk_Bps = rate;
-    pthread_mutex_unlock(&h->lock);
-}
-
 static int open_engine(struct eng_hub *h)
 {
-    if (h->measures_disk)
-        measure_disk(h);
     int error = eng_open(&h->engine, &h->options);
     if (error)
         return error;
@@ -263,6 +242,7 @@ static void *run(void *arg)
         h->view.n_ctx = eng_n_ctx(h->engine);
         h->view.budget_bytes = eng_memory(h->engine)->total;
         h->view.split = *eng_memory(h->engine);
+        h->view.disk_Bps = eng_disk_Bps(h->engine);
         eng_stats_get(h->engine, &h->view.engine);
     }
     pthread_mutex_unlock(&h->lock);
@@ -272,15 +252,13 @@ static void *run(void *arg)
     return NULL;
 }
 
-int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, bool measures_disk,
-                 int wake_fd)
+int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd)
 {
     struct eng_hub *h = kn_calloc(1, sizeof *h);
     if (!h)
         return kn_fail(KN_ENOMEM, "no memory for the engine's thread");
     h->options = *engine;
     h->wake_fd = wake_fd;
-    h->measures_disk = measures_disk;
     h->last = &h->first;
     h->view.n_parallel = engine->n_parallel;
     h->view.n_session = kn_max(engine->n_session, engine->n_parallel);
@@ -296,10 +274,8 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, bool me
     return 0;
 }
 
-void eng_hub_close(struct eng_hub *h)
+void eng_hub_stop(struct eng_hub *h)
 {
-    if (!h)
-        return;
     pthread_mutex_lock(&h->lock);
     if (h->options.progress)
         atomic_store(&h->options.progress->stop, true);
@@ -307,6 +283,13 @@ void eng_hub_close(struct eng_hub *h)
     pthread_cond_signal(&h->orders);
     pthread_cond_signal(&h->room);
     pthread_mutex_unlock(&h->lock);
+}
+
+void eng_hub_close(struct eng_hub *h)
+{
+    if (!h)
+        return;
+    eng_hub_stop(h);
     if (h->started)
         pthread_join(h->thread, NULL);
     eng_close(h->engine);

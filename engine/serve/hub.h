@@ -50,11 +50,11 @@ struct eng_told_job {
     int status;                                 /* of ENG_FAILED; KN_ECANCELLED: it was */
 };
 
-/* wake_fd: an eventfd that is written when there is something to take, and when the state changes.
- * measures_disk: before it loads, while the disk has nothing to do and memory is free. */
-int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, bool measures_disk, int wake_fd);
-/* Stops loading, cancels what runs, and waits for the thread.  What was not taken by then is gone: no job
- * outlives this. */
+/* wake_fd: an eventfd that is written when there is something to take, and when the state changes. */
+int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
+/* Loading stops, what runs is cancelled, and the thread ends as soon as it can. */
+void eng_hub_stop(struct eng_hub *h);
+/* Waits for that.  What was not taken by then is gone: no job outlives this. */
 void eng_hub_close(struct eng_hub *h);
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h);

@@ -31,7 +31,6 @@ struct eng_serve_options {
     int n_predict;
     const char *notify_socket;                  /* of the service manager, or NULL */
     uint64_t watchdog_us;                       /* how often it wants to hear of us; 0: never */
-    bool measures_disk;                         /* what the model's disk can do, for the status */
     bool quiet;                                 /* no bar while it loads */
     bool signals;                               /* SIGTERM and SIGINT stop it, SIGHUP makes it read its keys */
 };

@@ -98,6 +98,7 @@ static void take_stop(struct eng_server *s)
     if (n == 0 || s->state == SRV_ENDING)
         return;
     if (s->state == SRV_LOADING) {
+        eng_hub_stop(s->hub);
         event_base_loopbreak(s->base);
         return;
     }
@@ -319,7 +320,7 @@ static int open_hub(struct eng_server *s)
     engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
     engine.n_tell = TOLD_ROWS;
-    return eng_hub_open(&s->hub, &engine, s->opt.measures_disk, s->wake_fd);
+    return eng_hub_open(&s->hub, &engine, s->wake_fd);
 }
 
 int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)

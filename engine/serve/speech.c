@@ -50,6 +50,11 @@ void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char
         push(s, (struct queued){.kind = kind, .call = of_call ? s->call : 0, .n = n}, p);
 }
 
+void eng_speech_tell(struct eng_speech *s, const char *json)
+{
+    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, json, strlen(json));
+}
+
 void eng_call_begin(struct eng_speech *s)
 {
     s->in_call = true;
@@ -91,6 +96,12 @@ void eng_speech_hold(struct eng_speech *s, const char *p, size_t n)
         s->error = KN_ENOMEM;
 }
 
+void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c)
+{
+    if (!eng_text_add(t, (char *)&c, 1))
+        s->error = KN_ENOMEM;
+}
+
 static bool in_text(const struct eng_speech *s)
 {
     return s->state == IN_TEXT || s->state == IN_THOUGHTS;
@@ -122,7 +133,7 @@ static bool space_waits(const struct eng_speech *s)
 
 static void text_byte(struct eng_speech *s, uint8_t c)
 {
-    const bool bare = s->style->way == ENG_SPEECH_LLAMA && s->tools && s->state == IN_TEXT;
+    const uint8_t bare = s->tools && s->state == IN_TEXT ? eng_speech_bare(s->style) : 0;
     if (eng_speech_space(c) || (bare && s->after_call && c == ';')) {
         if (s->drop_space)
             return;
@@ -133,8 +144,8 @@ static void text_byte(struct eng_speech *s, uint8_t c)
     }
     s->drop_space = false;
     eng_speech_hold(s, (char *)&c, 1);
-    if (bare && c == '{' && (s->at_start || s->after_call)) {
-        eng_call_open_object(s);
+    if (bare && c == bare && (s->at_start || s->after_call)) {
+        eng_call_open_bare(s);
         return;
     }
     give_held(s);
@@ -147,7 +158,7 @@ static void text_mark(struct eng_speech *s, enum mark m)
         s->state = m == MARK_THINK ? IN_THOUGHTS : IN_TEXT;
         s->held.n = 0;
         s->drop_space = true;
-        s->at_start = m == MARK_THINK_END; /* a bare object may be a call here too */
+        s->at_start = m == MARK_THINK_END; /* a call without a mark may come here too */
     } else if (m == MARK_CALL_END || m == MARK_CALLS_END) {
         s->held.n = 0; /* what is left of a call */
     } else {

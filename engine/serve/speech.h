@@ -41,6 +41,7 @@ enum { ENG_SPEECH_HELD = 1 << 20, ENG_SPEECH_NAME = 256 };
     X(DEEPSEEK, "deepseek") /* <|tool calls begin|><|tool call begin|>name<|tool sep|>{..} */      \
     X(KIMI, "kimi-k2")      /* the same with other marks and functions.name:0 */                   \
     X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */   \
+    X(PYTHONIC, "pythonic") /* [name(key="value", other=1), ..], maybe after a mark */             \
     X(GLM, "glm-4.5")       /* <tool_call>name<arg_key>..</arg_key><arg_value>..</arg_value> */    \
     X(HARMONY, "gpt-oss")   /* channels, to=functions.name */
 
@@ -120,7 +121,7 @@ struct eng_speech_tools {
 };
 
 /* What an answer may be: auto is any text, but a call is one of the tools', with arguments that
- * conform to its parameters (where calls are bare objects, an answer that begins with { is one);
+ * conform to its parameters (where calls need no mark, an answer that begins as they do is one);
  * required and named are a call at once, after thoughts if the model has them.  Every text of the
  * grammar is read by eng_speech as such calls.  With a schema an answer is either one call or more,
  * at once, or JSON that conforms to it.  *out is NULL where nothing is to be kept to: no schema, and

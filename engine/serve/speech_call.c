@@ -24,14 +24,14 @@ static void give_up(struct eng_speech *s)
 }
 
 /* Not with this byte, which is read again. */
-static void give_up_before(struct eng_speech *s)
+void eng_call_give_up_before(struct eng_speech *s)
 {
     give_up(s);
     s->again = true;
 }
 
 /* False when it is too much: the call is then given up, the byte with it. */
-static bool hold(struct eng_speech *s, uint8_t c)
+bool eng_call_hold(struct eng_speech *s, uint8_t c)
 {
     eng_speech_hold(s, (char *)&c, 1);
     if (s->held.n <= ENG_SPEECH_HELD)
@@ -45,18 +45,7 @@ static void hold_mark(struct eng_speech *s, enum mark m)
     eng_speech_hold(s, s->style->mark[m].text, strlen(s->style->mark[m].text));
 }
 
-static void add(struct eng_speech *s, struct text *t, uint8_t c)
-{
-    if (!eng_text_add(t, (char *)&c, 1))
-        s->error = KN_ENOMEM;
-}
-
-static void tell(struct eng_speech *s, const char *text)
-{
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, text, strlen(text));
-}
-
-static void open_name(struct eng_speech *s)
+void eng_call_open_name(struct eng_speech *s)
 {
     s->state = IN_NAME;
     s->name.n = 0;
@@ -72,32 +61,44 @@ void eng_call_open(struct eng_speech *s, enum mark m)
         s->state = BEFORE_OBJECT;
         break;
     case ENG_SPEECH_MISTRAL:
+    case ENG_SPEECH_PYTHONIC:
         s->state = BEFORE_CALLS;
         break;
     case ENG_SPEECH_QWEN_XML:
         if (m == MARK_CALL)
             s->state = BEFORE_FUNCTION;
         else
-            open_name(s);
+            eng_call_open_name(s);
         break;
     default: /* DeepSeek, Kimi, GLM, <invoke> */
         if (m == MARK_CALLS)
             s->state = IN_SECTION;
         else
-            open_name(s);
+            eng_call_open_name(s);
     }
 }
 
 /* ---- an object with name and arguments ------------------------------------------------------- */
 
 /* Its { is held already. */
-void eng_call_open_object(struct eng_speech *s)
+static void open_object(struct eng_speech *s)
 {
     s->state = IN_OBJECT;
     s->has_name = s->has_arguments = false;
     s->role = ROLE_NONE;
     s->json = (struct json_scan){.lax = true};
     eng_json_step(&s->json, '{');
+}
+
+/* Without a mark; the byte that opens it is held already. */
+void eng_call_open_bare(struct eng_speech *s)
+{
+    s->any_call = false;
+    s->listed = way(s) == ENG_SPEECH_PYTHONIC;
+    if (s->listed)
+        s->state = BEFORE_ITEM;
+    else
+        open_object(s);
 }
 
 static bool key_is(const struct eng_speech *s, const char *name)
@@ -182,7 +183,7 @@ static void close_object(struct eng_speech *s)
             return;
         }
         eng_call_begin(s);
-        tell(s, "{}");
+        eng_speech_tell(s, "{}");
         eng_call_end(s, true);
     }
     s->held.n = 0;
@@ -206,11 +207,11 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     struct json_scan *j = &s->json;
     const bool top = j->depth == 1, in_string = eng_json_in_string(j);
     if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
-        give_up_before(s);
+        eng_call_give_up_before(s);
         return;
     }
     if (top && in_string && j->key && c != '"' && s->key.n <= ENG_SPEECH_NAME)
-        add(s, &s->key, c);
+        eng_speech_keep(s, &s->key, c);
     enum json_step step = eng_json_step(j, c);
     if (step == JSON_BAD) {
         break_object(s);
@@ -220,10 +221,10 @@ static void object_byte(struct eng_speech *s, uint8_t c)
     if (top && !in_string && eng_json_in_string(j) && j->key)
         s->key.n = 0;
     if (s->role == ROLE_NAME)
-        add(s, &s->name, c);
+        eng_speech_keep(s, &s->name, c);
     if (s->role == ROLE_ARGUMENTS)
         argument_byte(s, c);
-    if (!s->in_call && !is_told(s) && !hold(s, c))
+    if (!s->in_call && !is_told(s) && !eng_call_hold(s, c))
         return;
     if (j->depth == 1 && s->role != ROLE_NONE && eng_json_after_value(j) && !close_member(s))
         give_up(s);
@@ -234,14 +235,14 @@ static void object_byte(struct eng_speech *s, uint8_t c)
 static void before_object_byte(struct eng_speech *s, uint8_t c)
 {
     if (c != '{' && !eng_speech_space(c))
-        give_up_before(s);
-    else if (hold(s, c) && c == '{')
-        eng_call_open_object(s);
+        eng_call_give_up_before(s);
+    else if (eng_call_hold(s, c) && c == '{')
+        open_object(s);
 }
 
 /* ---- names and what is after them ------------------------------------------------------------ */
 
-static bool is_name(uint8_t c)
+bool eng_call_is_name(uint8_t c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            c >= 0x80 || (c && strchr("_-.:/", c));
@@ -251,11 +252,11 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
 {
     if (!s->in_call) {
         if (eng_speech_space(c)) {
-            hold(s, c);
+            eng_call_hold(s, c);
             return;
         }
         if (c != '{') {
-            give_up_before(s);
+            eng_call_give_up_before(s);
             return;
         }
         s->json = (struct json_scan){.lax = true};
@@ -263,7 +264,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
     }
     enum json_step step = eng_json_step(&s->json, c);
     if (step == JSON_BAD) {
-        give_up_before(s);
+        eng_call_give_up_before(s);
         return;
     }
     argument_byte(s, c);
@@ -282,10 +283,10 @@ static void id_byte(struct eng_speech *s, uint8_t c)
     if (c == '{') {
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
-    } else if (is_name(c)) {
-        hold(s, c);
+    } else if (eng_call_is_name(c)) {
+        eng_call_hold(s, c);
     } else {
-        give_up_before(s);
+        eng_call_give_up_before(s);
     }
 }
 
@@ -296,9 +297,9 @@ static void fence_byte(struct eng_speech *s, uint8_t c)
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
     } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
-        hold(s, c);
+        eng_call_hold(s, c);
     } else {
-        give_up_before(s);
+        eng_call_give_up_before(s);
     }
 }
 
@@ -320,7 +321,7 @@ static bool name_ends(struct eng_speech *s, uint8_t c)
         open_parameters(s);
     } else if (way(s) == ENG_SPEECH_INVOKE && c == '"' && !s->name_done) {
         s->name_done = true;
-        hold(s, c);
+        eng_call_hold(s, c);
     } else if (way(s) == ENG_SPEECH_INVOKE && c == '>' && s->name_done) {
         open_parameters(s);
     } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
@@ -341,11 +342,11 @@ static void name_byte(struct eng_speech *s, uint8_t c)
         return;
     if (eng_speech_space(c)) {
         s->name_done = s->name.n > 0;
-        hold(s, c);
-    } else if (!is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
-        give_up_before(s);
-    } else if (hold(s, c)) {
-        add(s, &s->name, c);
+        eng_call_hold(s, c);
+    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->name, c);
     }
 }
 
@@ -372,12 +373,12 @@ static void clean_name(struct eng_speech *s)
 static void after_name_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c)) {
-        hold(s, c);
+        eng_call_hold(s, c);
     } else if (c == '{') {
         s->state = IN_ARGUMENTS;
         arguments_byte(s, c);
     } else {
-        open_name(s);
+        eng_call_open_name(s);
         name_byte(s, c);
     }
 }
@@ -387,15 +388,15 @@ static void after_name_byte(struct eng_speech *s, uint8_t c)
 static void before_calls_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c)) {
-        hold(s, c);
+        eng_call_hold(s, c);
     } else if (c == '[') {
         s->listed = true;
-        if (hold(s, c))
+        if (eng_call_hold(s, c))
             s->state = BEFORE_ITEM;
     } else if (c == '{') {
         before_object_byte(s, c);
     } else {
-        open_name(s);
+        eng_call_open_name(s);
         name_byte(s, c);
     }
 }
@@ -403,21 +404,21 @@ static void before_calls_byte(struct eng_speech *s, uint8_t c)
 static void before_item_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c) || c == ',')
-        hold(s, c);
+        eng_call_hold(s, c);
     else if (c == '{')
         before_object_byte(s, c);
     else if (c == ']' && s->any_call)
         eng_speech_to_text(s, true);
     else
-        give_up_before(s);
+        eng_call_give_up_before(s);
 }
 
 static void section_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c) || (c == '`' && s->any_call))
-        hold(s, c);
+        eng_call_hold(s, c);
     else
-        give_up_before(s);
+        eng_call_give_up_before(s);
 }
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
@@ -425,9 +426,9 @@ static void section_byte(struct eng_speech *s, uint8_t c)
 static void space_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c))
-        hold(s, c);
+        eng_call_hold(s, c);
     else
-        give_up_before(s);
+        eng_call_give_up_before(s);
 }
 
 /* Between a parameter's name and its value: "> or " string="true">. */
@@ -442,9 +443,9 @@ static void attribute_byte(struct eng_speech *s, uint8_t c)
         s->state = IN_VALUE;
         eng_value_open(s);
     } else if (c < ' ' || t->n == ENG_SPEECH_NAME) {
-        give_up_before(s);
-    } else if (hold(s, c)) {
-        add(s, &s->value, c);
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->value, c);
     }
 }
 
@@ -453,20 +454,20 @@ static void key_byte(struct eng_speech *s, uint8_t c)
     if (c == '"' && way(s) == ENG_SPEECH_INVOKE && s->key.n) {
         s->state = AFTER_KEY;
         s->value.n = 0;
-        hold(s, c);
+        eng_call_hold(s, c);
     } else if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
         s->state = IN_VALUE;
         eng_value_open(s);
     } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
-        give_up_before(s);
-    } else if (hold(s, c)) {
-        add(s, &s->key, c);
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->key, c);
     }
 }
 
 static void close_parameters(struct eng_speech *s)
 {
-    tell(s, s->first_key ? "{}" : "}");
+    eng_speech_tell(s, s->first_key ? "{}" : "}");
     eng_call_end(s, true);
     if (way(s) == ENG_SPEECH_INVOKE)
         s->state = IN_SECTION;
@@ -478,6 +479,10 @@ static void close_parameters(struct eng_speech *s)
 
 void eng_call_byte(struct eng_speech *s, uint8_t c)
 {
+    if (way(s) == ENG_SPEECH_PYTHONIC) {
+        eng_python_byte(s, c);
+        return;
+    }
     switch (s->state) {
     case BEFORE_OBJECT:
         before_object_byte(s, c);
@@ -581,7 +586,7 @@ static bool section_mark(struct eng_speech *s, enum mark m)
         s->held.n = 0; /* what closed the last one */
     if (m == MARK_CALL || m == MARK_FUNCTION) {
         hold_mark(s, m);
-        open_name(s);
+        eng_call_open_name(s);
     }
     return true;
 }
@@ -610,7 +615,7 @@ static bool take_mark(struct eng_speech *s, enum mark m)
         return true;
     case IN_ARGUMENTS: /* a message without text: no arguments */
         eng_call_begin(s);
-        tell(s, "{}");
+        eng_speech_tell(s, "{}");
         eng_call_end(s, true);
         s->state = BETWEEN_MESSAGES;
         return true;
@@ -618,7 +623,7 @@ static bool take_mark(struct eng_speech *s, enum mark m)
         return section_mark(s, m);
     case BEFORE_FUNCTION:
         hold_mark(s, m);
-        open_name(s);
+        eng_call_open_name(s);
         return true;
     case IN_PARAMETERS:
         return parameters_mark(s, m);
@@ -654,7 +659,8 @@ void eng_call_finish(struct eng_speech *s)
 {
     const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
     if (s->in_call) {
-        eng_value_cut(s);
+        if (way(s) != ENG_SPEECH_PYTHONIC) /* half a word of Python's is no JSON */
+            eng_value_cut(s);
         eng_call_end(s, false);
     } else if (!done) {
         eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, s->held.n);

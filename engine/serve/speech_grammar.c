@@ -15,7 +15,7 @@
 
 #include "engine/serve/speech_parts.h"
 
-enum { MOST_TOOLS = 1024 };
+enum { MOST_TOOLS = 1024, MOST_PARAMETERS = 256 };
 
 struct tool {
     const char *name;
@@ -274,20 +274,30 @@ static bool is_required(const json_t *parameters, const char *key)
     return found;
 }
 
-/* In the order of "properties", those that are not required or not. */
-static int32_t put_parameters(struct writer *w, const struct tool *t, int32_t next)
+struct parameter {
+    const char *key;
+    const json_t *schema;
+    bool required;
+};
+
+/* In the order of "properties"; returns how many. */
+static size_t list_parameters(struct parameter out[MOST_PARAMETERS], const struct tool *t)
 {
-    const char *key[256];
-    const json_t *value[256];
     size_t n = 0;
     json_t *properties = json_object_get(t->parameters, "properties");
     for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
-        key[n] = json_object_iter_key(i);
-        value[n++] = json_object_iter_value(i);
+        const char *key = json_object_iter_key(i);
+        out[n++] = (struct parameter){key, json_object_iter_value(i), is_required(t->parameters, key)};
     }
-    while (n--) {
-        int32_t with = put_parameter(w, key[n], value[n], t->parameters, next);
-        next = is_required(t->parameters, key[n]) ? with : either(w, with, next);
+    return n;
+}
+
+static int32_t put_parameters(struct writer *w, const struct tool *t, int32_t next)
+{
+    struct parameter p[MOST_PARAMETERS];
+    for (size_t i = list_parameters(p, t); i-- > 0;) {
+        int32_t with = put_parameter(w, p[i].key, p[i].schema, t->parameters, next);
+        next = p[i].required ? with : either(w, with, next);
     }
     return next;
 }
@@ -318,6 +328,30 @@ static int32_t invoke_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, t->name, next);
 }
 
+/* name(a=1, b="x"), each argument in two places: first, and behind a comma. */
+static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
+{
+    struct parameter p[MOST_PARAMETERS];
+    int32_t end = put(w, ")", next), first = end, later = end;
+    for (size_t i = list_parameters(p, t); i-- > 0;) {
+        const json_t *schema = with_definitions(w, p[i].schema, t->parameters);
+        int32_t this = put(w, p[i].key, put(w, "=", gr_python(w->b, schema, later)));
+        int32_t comma = put(w, ", ", this);
+        first = p[i].required ? this : either(w, this, first);
+        later = p[i].required ? comma : either(w, comma, later);
+    }
+    return put(w, t->name, put(w, "(", first));
+}
+
+static bool is_plain_name(const char *name)
+{
+    for (const char *p = name; *p; p++)
+        if ((uint8_t)*p < 0x80 &&
+            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
+            return false;
+    return *name && strlen(name) <= 64;
+}
+
 /* What stands one by one has to be told apart, and to be named. */
 static int check_parameters(struct writer *w, const struct tool *t)
 {
@@ -331,7 +365,7 @@ static int check_parameters(struct writer *w, const struct tool *t)
                         "anyOf, oneOf, allOf, $ref, enum or const beside them");
     if (properties && !json_is_object(properties))
         return fail(w, KN_EINVAL, t->name, "\"properties\" is not an object");
-    if (json_object_size(properties) > 256)
+    if (json_object_size(properties) > MOST_PARAMETERS)
         return fail(w, KN_ELIMIT, t->name, "it has more than 256 parameters");
     for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
         const char *key = json_object_iter_key(i);
@@ -340,6 +374,10 @@ static int check_parameters(struct writer *w, const struct tool *t)
             return fail(w, KN_EUNSUPPORTED, t->name,
                         "this model cannot write a parameter whose name is empty, longer than 256 "
                         "bytes or holds < or >");
+        if (w->style->way == ENG_SPEECH_PYTHONIC && !is_plain_name(key))
+            return fail(w, KN_EUNSUPPORTED, t->name,
+                        "this model can only write parameters with names of 1 to 64 letters, digits "
+                        "and _-.:/");
         if (w->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
             return fail(w, KN_EUNSUPPORTED, t->name,
                         "this model cannot write a parameter whose name holds a quotation mark");
@@ -375,6 +413,11 @@ static int32_t calls_after(struct writer *w, enum mark m)
     }
     case ENG_SPEECH_LLAMA:
         return repeat(w, "; ", MARK_COUNT, llama_object, GR_END);
+    case ENG_SPEECH_PYTHONIC: {
+        int32_t end = w->style->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
+        end = w->style->variant ? either(w, end, GR_END) : end;
+        return put(w, "[", repeat(w, ", ", MARK_COUNT, python_call, put(w, "]", end)));
+    }
     case ENG_SPEECH_MISTRAL:
         if (w->style->variant)
             return repeat(w, "", MARK_CALLS, mistral_call, GR_END);
@@ -396,8 +439,7 @@ static const enum mark openers[] = {MARK_CALLS, MARK_CALL, MARK_FUNCTION};
 /* A call at once. */
 static int32_t required_answer(struct writer *w)
 {
-    const enum eng_speech_way way = w->style->way;
-    if (way == ENG_SPEECH_LLAMA)
+    if (eng_speech_bare(w->style))
         return calls_after(w, MARK_CALLS);
     for (size_t i = 0; i < 3; i++)
         if (w->style->mark[openers[i]].text)
@@ -405,12 +447,12 @@ static int32_t required_answer(struct writer *w)
     return GR_END;
 }
 
-/* Text that does not begin as a bare object: blanks, one other byte, and anything. */
-static int32_t not_an_object(struct writer *w, int32_t text)
+/* Text that does not begin as calls without a mark do: blanks, one other byte, and anything. */
+static int32_t not_bare(struct writer *w, int32_t text)
 {
     int32_t start = gr_forward(w->b), node[256], n = 0;
     for (int c = 0; c < 0xFF; c++) /* 0xFF begins a control token */
-        if (c != '{')
+        if (c != eng_speech_bare(w->style))
             node[n++] = gr_literal(w->b, (const char[]){(char)c}, 1,
                                    eng_speech_space((uint8_t)c) ? start : text);
     node[n++] = GR_END;
@@ -426,9 +468,9 @@ static int32_t free_answer(struct writer *w)
         if (w->style->mark[openers[i]].text)
             t[n++] = trigger(w, openers[i], calls_after(w, openers[i]));
     int32_t text = gr_free_until(w->b, t, n, true);
-    if (w->style->way != ENG_SPEECH_LLAMA)
+    if (!eng_speech_bare(w->style))
         return text;
-    int32_t node[] = {not_an_object(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next)};
+    int32_t node[] = {not_bare(w, text), t[0].next, put_mark(w, MARK_CALLS, t[0].next)};
     return gr_alternatives(w->b, node, 3);
 }
 
@@ -477,15 +519,6 @@ static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t
 
 /* ---- a request's tools ----------------------------------------------------------------------- */
 
-static bool is_plain_name(const char *name)
-{
-    for (const char *p = name; *p; p++)
-        if ((uint8_t)*p < 0x80 &&
-            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
-            return false;
-    return *name && strlen(name) <= 64;
-}
-
 static int add_tool(struct writer *w, const json_t *entry)
 {
     const json_t *f = eng_speech_tool(entry), *name = json_object_get(f, "name");
@@ -509,7 +542,7 @@ static int add_tool(struct writer *w, const json_t *entry)
         return fail(w, KN_EINVAL, t->name, "the type of \"parameters\" has to be \"object\"");
     w->n_tool++;
     if (w->style->way == ENG_SPEECH_QWEN_XML || w->style->way == ENG_SPEECH_GLM ||
-        w->style->way == ENG_SPEECH_INVOKE)
+        w->style->way == ENG_SPEECH_INVOKE || w->style->way == ENG_SPEECH_PYTHONIC)
         return check_parameters(w, t);
     return 0;
 }

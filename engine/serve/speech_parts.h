@@ -4,6 +4,7 @@
  *     speech_style.c      which marks a model uses
  *     speech.c            bytes to marks and text, text to events
  *     speech_call.c       calls, way by way
+ *     speech_python.c     the one that writes them as Python does
  *     speech_value.c      JSON as it goes by; values that stand written out
  *     speech_grammar.c    the same ways as grammars
  *
@@ -81,6 +82,11 @@ const json_t *eng_speech_find_tool(const json_t *tools, const char *name, size_t
 bool eng_speech_is_string(const json_t *schema);      /* nothing but strings */
 bool eng_speech_is_free_string(const json_t *schema); /* and all of them */
 
+/* ---- speech_style.c -------------------------------------------------------------------------- */
+
+/* The byte that opens calls where no mark has to; 0: none does. */
+uint8_t eng_speech_bare(const struct eng_speech_style *s);
+
 /* ---- speech.c -------------------------------------------------------------------------------- */
 
 enum state {
@@ -101,6 +107,7 @@ enum state {
     IN_KEY,
     AFTER_KEY,
     IN_VALUE,
+    AFTER_ARGUMENT,
     IN_HEADER,
     BETWEEN_MESSAGES
 };
@@ -110,6 +117,15 @@ struct queued {
     int call;
     bool whole;
     size_t at, n;
+};
+
+/* Where a literal of Python's stands. */
+struct python {
+    uint8_t quote;     /* that ends the string; 0: outside */
+    bool escaped;      /* a backslash came */
+    uint8_t n_hex;     /* digits that its escape still wants */
+    uint32_t code;     /* and what they say so far */
+    bool comma;        /* one that is told when something follows */
 };
 
 struct eng_speech {
@@ -147,9 +163,12 @@ struct eng_speech {
     enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* of the value, where it is said beside it */
     bool free_string;          /* the value is text as it stands */
     bool first_line, line_end; /* of it: nothing was there yet; a line end is held back */
+    struct python python;      /* of a value as Python writes it */
 };
 
 void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n);
+void eng_speech_tell(struct eng_speech *s, const char *json); /* more of the arguments */
+void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c);
 void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);
 void eng_speech_byte(struct eng_speech *s, uint8_t c);
 void eng_speech_mark(struct eng_speech *s, enum mark m);
@@ -161,7 +180,7 @@ void eng_speech_to_text(struct eng_speech *s, bool after_call);
 uint32_t
 eng_call_watch(const struct eng_speech *s); /* the marks that mean something in its state */
 void eng_call_open(struct eng_speech *s, enum mark m);
-void eng_call_open_object(struct eng_speech *s);
+void eng_call_open_bare(struct eng_speech *s);
 void eng_call_byte(struct eng_speech *s, uint8_t c);
 void eng_call_mark(struct eng_speech *s, enum mark m);
 void eng_call_finish(struct eng_speech *s);
@@ -169,7 +188,20 @@ void eng_call_finish(struct eng_speech *s);
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* Values as they stand: GLM's, Qwen's XML and <invoke>.  speech_value.c */
+/* Gives the call up: what is held is content, and the present byte is read again. */
+void eng_call_give_up_before(struct eng_speech *s);
+/* False when it is too much: the call is then given up, the byte with it. */
+bool eng_call_hold(struct eng_speech *s, uint8_t c);
+void eng_call_open_name(struct eng_speech *s);
+bool eng_call_is_name(uint8_t c);
+
+/* ---- speech_python.c ------------------------------------------------------------------------- */
+
+void eng_python_byte(struct eng_speech *s, uint8_t c);
+
+/* ---- speech_value.c -------------------------------------------------------------------------- */
+
+/* Values as they stand: GLM's, Qwen's XML and <invoke>. */
 void eng_value_open(struct eng_speech *s);
 void eng_value_byte(struct eng_speech *s, uint8_t c);
 void eng_value_close(struct eng_speech *s);

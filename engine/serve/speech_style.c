@@ -96,6 +96,17 @@ static const struct known known[] = {
      {"<tool_call>", "arguments"},
      NULL,
      {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>"}},
+    /* the variant: a list alone is calls too, and the mark before it may be left out */
+    {ENG_SPEECH_PYTHONIC,
+     {"[func_name1(", "<|header_start|>"},
+     "[func_name1(",
+     {[MARK_CALLS] = "<|python_start|>", [MARK_CALLS_END] = "<|python_end|>"}},
+    {ENG_SPEECH_PYTHONIC, {"[func_name1("}, "[func_name1(", {[MARK_CALLS] = "<|python_tag|>"}},
+    /* its template leaves all marks of calls to the model */
+    {ENG_SPEECH_PYTHONIC,
+     {"List of tools: ", "<|im_start|>"},
+     NULL,
+     {[MARK_CALLS] = "<|tool_call_start|>", [MARK_CALLS_END] = "<|tool_call_end|>"}},
     {ENG_SPEECH_LLAMA,
      {"<|start_header_id|>", "\"parameters\": "},
      NULL,
@@ -165,6 +176,13 @@ const char *eng_speech_style_name(const struct eng_speech_style *s)
 #undef NAME
     };
     return names[s->way];
+}
+
+uint8_t eng_speech_bare(const struct eng_speech_style *s)
+{
+    return s->way == ENG_SPEECH_LLAMA                    ? '{'
+           : s->way == ENG_SPEECH_PYTHONIC && s->variant ? '['
+                                                         : 0;
 }
 
 bool eng_speech_prompt_thinks(const struct eng_speech_style *s, const char *prompt, size_t n)

@@ -228,17 +228,12 @@ static void tell_byte(struct eng_speech *s, uint8_t c)
     eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, eng_json_escape(c, p));
 }
 
-static void tell(struct eng_speech *s, const char *text)
-{
-    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, text, strlen(text));
-}
-
 static void tell_string(struct eng_speech *s, const char *p, size_t n)
 {
-    tell(s, "\"");
+    eng_speech_tell(s, "\"");
     for (size_t i = 0; i < n; i++)
         tell_byte(s, (uint8_t)p[i]);
-    tell(s, "\"");
+    eng_speech_tell(s, "\"");
 }
 
 /* ---- schemas --------------------------------------------------------------------------------- */
@@ -300,9 +295,9 @@ bool eng_speech_is_free_string(const json_t *schema)
 
 void eng_value_open(struct eng_speech *s)
 {
-    tell(s, s->first_key ? "{" : ", ");
+    eng_speech_tell(s, s->first_key ? "{" : ", ");
     tell_string(s, s->key.p, s->key.n);
-    tell(s, ": ");
+    eng_speech_tell(s, ": ");
     s->held.n = 0;
     s->first_key = false;
     s->first_line = s->style->way == ENG_SPEECH_QWEN_XML;
@@ -312,7 +307,7 @@ void eng_value_open(struct eng_speech *s)
     s->free_string = s->kind == KIND_STRING ||
                      (s->kind == KIND_UNSAID && eng_speech_is_free_string(parameter(s)));
     if (s->free_string)
-        tell(s, "\"");
+        eng_speech_tell(s, "\"");
 }
 
 /* The line end after the opening mark and the one before the closing mark are not the value's. */
@@ -338,7 +333,7 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
     if (s->value.n <= ENG_SPEECH_HELD)
         return;
     s->free_string = true; /* too long to wait for */
-    tell(s, "\"");
+    eng_speech_tell(s, "\"");
     for (size_t i = 0; i < s->value.n; i++)
         string_byte(s, (uint8_t)s->value.p[i]);
     s->value.n = 0;
@@ -379,7 +374,7 @@ static void tell_value(struct eng_speech *s)
     }
     const char *word = python_word(schema, p, n);
     if (word)
-        tell(s, word);
+        eng_speech_tell(s, word);
     else
         tell_string(s, p, n);
 }
@@ -387,7 +382,7 @@ static void tell_value(struct eng_speech *s)
 void eng_value_close(struct eng_speech *s)
 {
     if (s->free_string)
-        tell(s, "\"");
+        eng_speech_tell(s, "\"");
     else
         tell_value(s);
     s->value.n = 0;

@@ -123,7 +123,7 @@ static inline void answer_free(struct answer *a)
 static inline bool read_line(int fd, char *line, size_t size)
 {
     size_t n = 0;
-    while (n + 1 < size && recv(fd, line + n, 1, 0) == 1)
+    while (n + 1 < size && receive_bytes(fd, line + n, 1) == 1)
         if (line[n++] == '\n')
             break;
     line[n] = 0;
@@ -135,7 +135,7 @@ static inline bool read_exactly(int fd, struct answer *a, size_t n)
     a->body = realloc(a->body, a->n_body + n + 1);
     assert_non_null(a->body);
     for (size_t got = 0; got < n;) {
-        ssize_t k = recv(fd, a->body + a->n_body, n - got, 0);
+        ssize_t k = receive_bytes(fd, a->body + a->n_body, n - got);
         if (k <= 0)
             return false;
         got += (size_t)k;
@@ -204,7 +204,7 @@ static inline void read_to_end(int fd)
 {
     char buffer[4096];
     ssize_t n;
-    while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0)
+    while ((n = receive_bytes(fd, buffer, sizeof buffer)) > 0)
         ;
     assert_true(n == 0 || errno == ECONNRESET);
 }

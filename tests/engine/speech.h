@@ -52,6 +52,9 @@ static const char *const all_marks[] = {"<think>",
                                         "<|tool_call_begin|>",
                                         "<|tool_call_argument_begin|>",
                                         "<|tool_call_end|>",
+                                        "<|tool_call_start|>",
+                                        "<|python_start|>",
+                                        "<|python_end|>",
                                         "<｜tool▁calls▁begin｜>",
                                         "<｜tool▁calls▁end｜>",
                                         "<｜tool▁call▁begin｜>",
@@ -75,6 +78,8 @@ static inline struct eng_vocab *vocab_with_marks(int type)
 
 /* Of a template by its name, or of one that is all signs. */
 #define MINIMAX "<think></think><minimax:tool_call><invoke name="
+#define LLAMA_3_LIST "<|start_header_id|>[func_name1(a=1)]\"parameters\": "
+#define LLAMA_4_LIST "<|header_start|>[func_name1(a=1)]"
 
 static struct eng_speech_style style_of(const char *template, const struct eng_vocab *v)
 {

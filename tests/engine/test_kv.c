@@ -279,16 +279,21 @@ static double pass_ns(int n_due, int n, double row_ns, double once_ns)
     return 1e6 * (n_due ? 1 + 0.02 * n_due : 0) + row_ns * n + (n ? once_ns : 0);
 }
 
+static int first_large;                         /* pass of settled() with all there was of prompts */
+
 static int settled(double stretch, int n_due, int most, double row_ns, double once_ns)
 {
     struct eng_pace p;
-    int n = 0;
+    int n = first_large = 0;
     eng_pace_init(&p, stretch);
     eng_pace_learn(&p, n_due, 0, pass_ns(n_due, 0, 0, 0));
+    eng_pace_learn(&p, n_due + 1, 0, pass_ns(n_due + 1, 0, 0, 0));
     for (int i = 0; i < 200; i++) {
-        n = eng_pace_rows(&p, n_due, 1, most);
-        assert_in_range(n, 1, most);
-        eng_pace_learn(&p, n_due, n, pass_ns(n_due, n, row_ns, once_ns));
+        int now = eng_pace_rows(&p, n_due, 1, most);
+        assert_in_range(now, 0, most);
+        eng_pace_learn(&p, n_due, now, pass_ns(n_due, now, row_ns, once_ns));
+        first_large = now == most && !first_large ? i : first_large;
+        n = now ? now : n;                      /* 0: it looks */
         if (i % 10 == 0)                        /* now and then nobody waits, and a whole chunk is read */
             eng_pace_learn(&p, 0, most, pass_ns(0, most, row_ns, once_ns));
     }
@@ -301,16 +306,19 @@ static void prompts_stretch_a_pass_so_far(void **state)
     struct eng_pace fresh;
     eng_pace_init(&fresh, 2);
     assert_int_equal(eng_pace_rows(&fresh, 0, 1, 512), 512);       /* nobody waits */
-    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 512), 4);         /* nothing is known: nobody is made to wait */
+    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 512), 0);         /* nothing is known: it looks, */
+    eng_pace_learn(&fresh, 3, 0, 1e6);
+    assert_int_equal(eng_pace_rows(&fresh, 3, 1, 512), 4);         /* and makes nobody wait */
     assert_int_equal(eng_pace_rows(&fresh, 3, 1, 3), 3);
     assert_int_equal(eng_pace_rows(&fresh, 3, 1, 0), 0);
     for (int n_due = 2; n_due <= 64; n_due *= 4) {              /* a row is a row */
-        double base = pass_ns(n_due, 0, 0, 0), row = 20000;
+        double base = pass_ns(n_due, 0, 0, 0), then = pass_ns(n_due + 1, 0, 0, 0), row = 20000;
         int n = settled(1.8, n_due, 512, row, 0);
-        assert_true(n * row <= 0.81 * base && n * row >= 0.4 * base);
+        assert_true(base + n * row <= 1.81 * then && base + n * row >= 1.4 * then);
     }
-    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4);          /* dear, each alike: no more than the least */
-    struct eng_pace always;                                     /* a crowd that never stops to read finds its pace too */
+    assert_int_equal(settled(1.8, 4, 512, 1e7, 0), 4);          /* dear, each alike: no more than the least, */
+    assert_in_range(first_large, 64, 199);                      /* and a look at whether it is so, in time */
+    struct eng_pace always;                                     /* who never stops to read, too */
     eng_pace_init(&always, 1.6);
     eng_pace_learn(&always, 1, 0, 0.4e6);
     for (int i = 0; i < 200; i++)
@@ -339,12 +347,13 @@ static void other_work_is_not_taken_for_a_prompts(void **state)
         eng_pace_init(&p, 1.6);
         for (int i = 0; i < 2000; i++) {
             bool reads = i % 50 >= 20;
-            int n = reads ? eng_pace_rows(&p, n_due, 1, 512) : 0;
-            double base = pass_ns(n_due, 0, 0, 0), mine = pass_ns(n_due, n, 20000, 0);
+            int due = n_due + !reads;           /* who has read is answered, too */
+            int n = reads ? eng_pace_rows(&p, due, 1, 512) : 0;
+            double base = pass_ns(n_due, 0, 0, 0), mine = pass_ns(due, n, 20000, 0);
             double longer = (kn_mix(random += KN_GOLDEN) % 1000) * 2e-4 * base;         /* a fifth at most, and */
             longer += kn_mix(random += KN_GOLDEN) % 20 == 0 ? 50 * base : 0;            /* now and then far more */
             n_long += mine > 2 * base;
-            eng_pace_learn(&p, n_due, n, mine + longer);
+            eng_pace_learn(&p, due, n, mine + longer);
             sum += n;
         }
         assert_in_range(n_long, 0, 12);

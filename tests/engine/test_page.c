@@ -21,7 +21,7 @@ static int setup(void **state)
     struct eng_serve_options o = serve_defaults();
     o.engine.model = TARGET;
     o.engine.isa = KN_ISA_COUNT - 1;
-    o.measures_disk = true;
+    o.engine.measures_disk = true;
     kn_log_set(NULL, KN_LOG_ERROR);
     serve_start(&served, &o);
     return 0;

@@ -1,5 +1,6 @@
 /* The server's end: it finishes what it began, or is told not to; and an end before it has begun. */
 #include "tests/engine/serve_client.h"
+#include <limits.h>
 #include <sys/un.h>
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -96,15 +97,27 @@ static void test_manager_is_told(void **state)
 
 /* ---- an end while it loads ------------------------------------------------------------------- */
 
-static atomic_bool slow_disk;
-static atomic_int n_read;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static int n_read, n_may = INT_MAX; /* begun, and how many go on at once; the others wait */
 
-static ssize_t slow_pread(int fd, void *buf, size_t bytes, int64_t offset)
+static ssize_t gated_pread(int fd, void *buf, size_t bytes, int64_t offset)
 {
-    atomic_fetch_add(&n_read, 1);
-    if (atomic_load(&slow_disk))
-        usleep(20000);
+    pthread_mutex_lock(&gate);
+    int mine = n_read++;
+    pthread_cond_broadcast(&moved);
+    while (mine >= n_may)
+        pthread_cond_wait(&moved, &gate);
+    pthread_mutex_unlock(&gate);
     return kn_io_system.pread(fd, buf, bytes, offset);
+}
+
+static void let_read(int n)
+{
+    pthread_mutex_lock(&gate);
+    n_may = n;
+    pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&gate);
 }
 
 /* What is not yet read is not read any more, and nothing is left behind. */
@@ -114,21 +127,27 @@ static void test_stop_while_loading(void **state)
     struct eng_serve_options o = serve_defaults();
     struct served v;
     o.engine.io = OFF_IO_PREAD;
-    atomic_store(&n_read, 0);
+    n_read = 0;
     serve_start(&v, &o);
     serve_end(&v);
-    int all = atomic_load(&n_read);
+    const int all = n_read, half = all / 2;
     assert_true(all > 20);
-    atomic_store(&n_read, 0);
-    atomic_store(&slow_disk, true);
+    n_read = 0;
+    let_read(half);
     assert_int_equal(eng_serve_open(&v.server, &o), 0);
     v.port = eng_serve_port(v.server);
     assert_int_equal(pthread_create(&v.thread, NULL, serve_thread, &v), 0);
     assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 503);
+    pthread_mutex_lock(&gate);
+    while (n_read <= half)
+        pthread_cond_wait(&moved, &gate);
+    pthread_mutex_unlock(&gate);
     eng_serve_stop(v.server);
-    serve_join(&v);
-    atomic_store(&slow_disk, false);
-    assert_true(atomic_load(&n_read) < all);
+    pthread_join(v.thread, NULL); /* it has taken the stop, and the reads still wait */
+    let_read(INT_MAX);
+    eng_serve_close(v.server);
+    assert_int_equal(v.result, 0);
+    assert_true(n_read < all);
 }
 
 static void test_no_model(void **state)
@@ -145,7 +164,7 @@ static void test_no_model(void **state)
 int main(void)
 {
     struct kn_io io = kn_io_system;
-    io.pread = slow_pread;
+    io.pread = gated_pread;
     kn_io_set(&io);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drain),

@@ -43,6 +43,9 @@ static void styles_by_template(void **state)
         {"GLM-4.6", "glm-4.5", true, false},
         {"GLM-5.2", "glm-4.5", true, false},
         {"openai-gpt-oss-120b", "gpt-oss", true, false},
+        {"LFM2.5-Instruct", "pythonic", true, false},
+        {LLAMA_3_LIST, "pythonic", false, true},
+        {LLAMA_4_LIST, "pythonic", false, true},
         {"google-gemma-2-2b-it", "none", false, false},
         {"microsoft-Phi-3.5-mini-instruct", "none", false, false},
         {"meetkai-functionary-medium-v3.1", "none", false, false},
@@ -401,6 +404,63 @@ static const struct answer minimax[] = {
     {NULL, NULL, 0},
 };
 
+static const struct answer bare_list[] = {
+    {"[f(city=\"Paris\")]", "<f>" WEATHER "</>", 0},
+    {"\n[ f ( city = 'Paris' , ) , g( ) ] \n", "<f>" WEATHER "</><g>{}</>", 0},
+    {"[f(n=-1.5e3, b=True, o={'a': [1, False, None, {}, [],], \"b\": {\"c\": 'd'},}, z=null)]",
+     "<f>{\"n\": -1.5e3, \"b\": true, \"o\": {\"a\": [1, false, null, {}, []], \"b\": {\"c\": "
+     "\"d\"}}, \"z\": null}</>",
+     0},
+    {"[f(city='\"\\'\\n\\d\\x41\\u00e9\\U0001F600\\\nü]),\t', n=0)]; [g()]",
+     "<f>{\"city\": \"\\\"'\\n\\\\d\\u0041\\u00e9\\ud83d\\ude00ü]),\\t\", \"n\": 0}</><g>{}</>", 0},
+    {"[f(n=1), Bob(n=2)]", "<f>{\"n\": 1}</>c(, Bob(n=2)])", 0},
+    {"[g()] done", "<g>{}</>c( done)", 0},
+    {"[g(),", "<g>{}</>", 0},
+    /* cut off, or not Python */
+    {"[f(city=\"Par", "<f>{\"city\": \"Par<cut>", 0},
+    {"[f(n=1", "<f>{\"n\": <cut>", 0},
+    {"[f(n=", "<f>{\"n\": <cut>", 0},
+    {"[f(n", "<f><cut>", 0},
+    {"[f(1)]", "<f><cut>c(1)])", 0},
+    {"[f(n=x)]", "<f>{\"n\": <cut>c(x)])", 0},
+    {"[f(n=1 2)]", "<f>{\"n\": 1<cut>c( 2)])", 0},
+    {"[f(n=(1))]", "<f>{\"n\": <cut>c((1))])", 0},
+    {"[f(o=[1,,2])]", "<f>{\"o\": [1<cut>c(,,2])])", 0},
+    {"[f(o=[,])]", "<f>{\"o\": [<cut>c(,])])", 0},
+    {"[f(o={1: 2})]", "<f>{\"o\": {<cut>c(1: 2})])", 0},
+    {"[f(o=[1}", "<f>{\"o\": [1<cut>c(})", 0},
+    {"[f(city='\\N{x}')]", "<f>{\"city\": \"<cut>c(\\N{x}')])", 0},
+    {"[f(city='\\xg1')]", "<f>{\"city\": \"<cut>c(\\xg1')])", 0},
+    {"[f(city='\\UFFFFFFFF')]", "<f>{\"city\": \"<cut>c(\\UFFFFFFFF')])", 0},
+    /* no calls */
+    {"[1] says [f(n=1)]", "c([1] says [f(n=1)])", 0},
+    {"[f]", "c([f])", 0},
+    {"[]", "c([])", 0},
+    {"[Bob(n=1)]", "c([Bob(n=1)])", 0},
+    {"[f g()]", "c([f g()])", 0},
+    {"see [f(n=1)]", "c(see [f(n=1)])", 0},
+    {NULL, NULL, 0},
+};
+
+static const struct answer llama_4[] = {
+    {"<|python_start|>[f(city=\"Paris\")]<|python_end|>", "<f>" WEATHER "</>", 0},
+    {"Ok <|python_start|> [g()]<|python_end|> x", "c(Ok)<g>{}</>c( x)", 0},
+    {"[g()]<|python_end|>", "<g>{}</>", 0},
+    {"<|python_start|>print(1)<|python_end|>", "c(<|python_start|>print(1)<|python_end|>)", LETTERS},
+    {NULL, NULL, 0},
+};
+
+#define LFM(text) "<|tool_call_start|>" text "<|tool_call_end|>"
+
+static const struct answer lfm[] = {
+    {"<think>a</think>\n" LFM("[f(city=\"Paris\"), g()]") "\n", "r(a)<f>" WEATHER "</><g>{}</>", 0},
+    {LFM("f(city='Paris')") LFM(" g()"), "<f>" WEATHER "</><g>{}</>", 0},
+    {"[f(n=1)]", "c([f(n=1)])", 0},
+    {LFM("[f(city='a<|tool_call_end|>')]"), "<f>{\"city\": \"a<|tool_call_end|>\"}</>", LETTERS},
+    {LFM("[f(n=1"), "<f>{\"n\": 1<cut>c(<|tool_call_end|>)", LETTERS},
+    {NULL, NULL, 0},
+};
+
 static const struct answer harmony[] = {
     {"<|channel|>analysis<|message|>Think. <|end|><|start|>assistant<|channel|>final<|message|>Hi "
      "<|return|>",
@@ -436,6 +496,9 @@ static const struct {
     {MINIMAX, minimax},
     {"GLM-4.6", glm},
     {"openai-gpt-oss-120b", harmony},
+    {LLAMA_3_LIST, bare_list},
+    {LLAMA_4_LIST, llama_4},
+    {"LFM2.5-Instruct", lfm},
 };
 
 static void answers_by_way(void **state)
@@ -534,6 +597,10 @@ static void nothing_waits_longer_than_it_must(void **state)
         {"GLM-4.6", "<tool_call>f\n", "<f>"},
         {MINIMAX, "<invoke name=\"f\"><parameter name=\"city\">Par", "<f>{\"city\": \"Par"},
         {"Mistral-Small-3.2-24B-Instruct-2506", "[TOOL_CALLS]f[ARGS]{\"a\"", "<f>{\"a\""},
+        {LLAMA_3_LIST, "[f(", "<f>"},
+        {LLAMA_3_LIST, "[f(city='Par", "<f>{\"city\": \"Par"},
+        {LLAMA_3_LIST, "[f(n=12", "<f>{\"n\": "},
+        {LLAMA_3_LIST, "[f(n=12)", "<f>{\"n\": 12}</>"},
         {"openai-gpt-oss-120b", "<|channel|>final<|message|>Hi ", "c(Hi "},
         {"openai-gpt-oss-120b", "Hi", "c(Hi"},
     };
@@ -620,6 +687,9 @@ static void long_texts_are_given_up_not_kept(void **state)
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "<tool_call>{\"name\":\"", a, 5), 20 + 64 * 5);
     assert_int_equal(feed_long("GLM-4.6", "<tool_call>", a, n), 11 + 64 * n);
     assert_int_equal(feed_long("GLM-4.6", "<tool_call>f\n<arg_key>", a, n), 10 + 64 * n);
+    assert_int_equal(feed_long(LLAMA_3_LIST, "[", a, n), 1 + 64 * n);
+    assert_int_equal(feed_long(LLAMA_3_LIST, "[f(n=", a, n), strlen("f{\"n\": ") + 64 * n);
+    assert_int_equal(feed_long(LLAMA_3_LIST, "[f(n='", a, n), strlen("f{\"n\": \"") + 64 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call>", n), 11 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", "<tool_call", n), 10 * n);
     assert_int_equal(feed_long("Qwen-Qwen3-0.6B", "", " \n", n), 2 * n);

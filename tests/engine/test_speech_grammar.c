@@ -246,7 +246,10 @@ static const char *const templates[] = {"Qwen-Qwen3-0.6B",
                                         "deepseek-ai-DeepSeek-V4",
                                         MINIMAX,
                                         "GLM-4.6",
-                                        "openai-gpt-oss-120b"};
+                                        "openai-gpt-oss-120b",
+                                        LLAMA_3_LIST,
+                                        LLAMA_4_LIST,
+                                        "LFM2.5-Instruct"};
 
 static void grammars_texts_are_calls_that_conform(void **state)
 {
@@ -320,6 +323,14 @@ static void grammars_leave_room(void **state)
     assert_false(takes(g, "{a") || takes(g, " {a"));
     gr_close(g);
 
+    style = style_of(LLAMA_3_LIST, NULL);
+    assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
+    assert_true(takes(g, " a [") && takes(g, "[g()]") && takes(g, "[f(city='\"'), f(city=\"\\'\")]"));
+    assert_true(takes(g, "[f(city='a', n=1, o={'x': None}, b=True, unit='c')]"));
+    assert_false(takes(g, "[1]") || takes(g, "[f(n=1)]") || takes(g, "[f(city='a', b=true)]"));
+    assert_false(takes(g, "[f(city='\\/')]") || takes(g, "[f(city=\"a')]") || takes(g, "[g()"));
+    gr_close(g);
+
     style = style_of("openai-gpt-oss-120b", NULL);
     assert_int_equal(eng_speech_grammar(&g, &style, &t, why, sizeof why), 0);
     snprintf(text, sizeof text, "<|channel|>final<|message|>a<|end|>");
@@ -360,6 +371,8 @@ static void requests_are_refused_in_one_line(void **state)
          KN_EUNSUPPORTED},
         {"GLM-4.6", "[{\"name\":\"f\",\"parameters\":{\"required\":[\"x\"]}}]", "\"required\"",
          KN_EINVAL},
+        {LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "64 letters",
+         KN_EUNSUPPORTED},
         {"google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "no way to call", KN_EUNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

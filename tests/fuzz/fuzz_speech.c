@@ -22,6 +22,8 @@ static const char *const signs[] = {
     "<|tool_call_begin|> <|tool_call_argument_begin|>",
     "<arg_key> <arg_value> <think>",
     "<|channel|> <|message|>",
+    "<|header_start|> [func_name1(",
+    "<|im_start|> List of tools: <think>",
 };
 
 static const char tools_text[] =

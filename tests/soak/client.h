@@ -109,7 +109,7 @@ static inline struct answer read_answer(int fd)
     for (ssize_t n = 1; n > 0; a.n_text += n > 0 ? (size_t)n : 0) {
         if (a.n_text + 4097 > room && !(a.text = realloc(a.text, room = 2 * room + 16384)))
             give_up("an answer", "no memory for it");
-        n = recv(fd, a.text + a.n_text, 4096, 0);
+        n = receive_bytes(fd, a.text + a.n_text, 4096);
         if (n < 0 && errno == EAGAIN)
             give_up("an answer", "none for two minutes");
     }
