@@ -137,7 +137,8 @@ static int measure(struct fit *f)
     static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
     int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
-        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror, &f->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
+                                       eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
         kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
         error = 0;
@@ -205,7 +206,7 @@ static int open_fit(struct fit *f)
         return error;
     struct eng_options o = eng_config_options(f->config);
     o.n_parallel = MOST_SEQ;
-    o.aside = ENG_DISK_BYTES;
+    o.aside = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };

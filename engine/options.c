@@ -130,7 +130,9 @@ static const struct eng_option options[] = {
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
     { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
-      "N", "pairs of blocks without and with drafts" },
+      "N", "rounds of blocks without and with drafts" },
+    { "against", "", BENCH, ENG_TEXT, AT(against), 0, 0,
+      "LIST", "numbers of drafted tokens, 1,2,4, whose blocks take turns with --gamma's" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
 

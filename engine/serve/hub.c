@@ -226,8 +226,8 @@ static void measure_disk(struct eng_hub *h)
     const char *path = h->options.model;
     struct stat file;
     double rate = 0;
-    if ((h->options.host_mem && h->options.host_mem < 2 * ENG_DISK_BYTES) || access(path, R_OK) || stat(path, &file) || file.st_size < 1 << 20 ||
-        eng_disk_measure(path, h->options.mirror, &rate))
+    if (access(path, R_OK) || stat(path, &file) || file.st_size < 1 << 20 ||
+        eng_disk_measure(path, h->options.mirror, eng_disk_room(h->options.host_mem), &rate))
         return;
     pthread_mutex_lock(&h->lock);
     h->view.disk_Bps = rate;
