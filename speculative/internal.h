@@ -129,6 +129,8 @@ struct spec_habit {                                 /* of one session with one d
     double hoped, kept;
 };
 
+struct spec_taken { int tree, node; };              /* of a cut */
+
 struct spec_control {
     struct spec_control_options opt;
     struct spec_passes passes;
@@ -136,8 +138,9 @@ struct spec_control {
     struct spec_habit *habit;                       /* [n_drafter][n_session] */
     struct spec_knots experts;                      /* distinct ones per layer */
     double *even; int n_even;                       /* if chosen evenly; 0: not known */
-    struct spec_knots missed;                       /* bytes */
-    bool *brought;                                  /* [n_expert] while needs are weighed: by who is kept so far */
+    bool *brought;                                  /* [n_expert] while needs are weighed: by who is kept so far, */
+    struct spec_taken *taken;                       /* [n_session * SPEC_NODES] in this order */
+    float *value;                                   /* [n_session][SPEC_NODES] and what each is worth */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
     double stall_of_ns;                             /* of passes that took so long */
     double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */

@@ -174,7 +174,6 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
         c->plain_at[spec_size_of(s->n_due)] = c->step;
     if (s->experts > 0)
         spec_knots_learn(&c->experts, s->n_row, s->experts);
-    spec_knots_learn(&c->missed, s->n_row, s->missed_bytes);
     c->stall_ns = c->stall_ns * STALL + s->stall_ns;
     c->stall_bytes = c->stall_bytes * STALL + s->missed_bytes;
     c->stall_of_ns = c->stall_of_ns * STALL + s->pass_ns;
