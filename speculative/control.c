@@ -114,6 +114,15 @@ void spec_control_begin(struct spec_control *c, int session)
         memset(&c->habit[i * c->opt.n_session + session], 0, sizeof *c->habit);
 }
 
+void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival)
+{
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter && session >= 0 && session < c->opt.n_session);
+    struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
+    h->is_told = survival != NULL;
+    if (survival)
+        memcpy(h->told, survival, sizeof h->told);
+}
+
 void spec_control_dismiss(struct spec_control *c, int drafter)
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);

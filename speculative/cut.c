@@ -17,6 +17,7 @@
 #define BINS 256
 #define SEEN_ARM     64                         /* drafts that are remembered */
 #define SEEN_SESSION 16
+#define TOLD         (1 - 1 / 512.0)
 
 /* Nodes' survival as it has proved, parents never below their children. */
 static void worth(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
@@ -39,12 +40,17 @@ static void remember(struct spec_control *c, int drafter, const struct spec_cut 
 {
     struct spec_arm *a = &c->arm[drafter];
     struct spec_habit *h = &c->habit[drafter * c->opt.n_session + cut->session];
-    double sum[SPEC_DEPTHS] = { 0 };
+    double sum[SPEC_DEPTHS] = { 0 }, truth[SPEC_DEPTHS];
+    spec_control_truth(c, drafter, cut->session, truth);
     for (int i = 0; i < cut->tree->n; i++)
         if (cut->tree->depth[i] <= SPEC_DEPTHS)
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
     for (int d = 0; d < kn_min(c->last.depth, cut->n_asked); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;
+        if (h->is_told) {
+            a->told[d] = a->told[d] * TOLD + h->told[d];
+            a->came_told[d] = a->came_told[d] * TOLD + x * truth[d];
+        }
         a->seen[d] += (x - a->seen[d]) / (a->seen_weight[d] + 1);
         a->seen_weight[d] = fmin(a->seen_weight[d] + 1, SEEN_ARM);
         h->seen[d] += (x - h->seen[d]) / (h->weight[d] + 1);
