@@ -233,7 +233,8 @@ static void print_ratio(const struct eng_bench *b, int batch, const struct ways 
                b->config->verify == SPEC_COUPLED ? ", the same tokens" : "");
     else
         printf("  %s, gamma %s, over %s, gamma %s: %.3f, +- %.3f\n", eng_bench_how[way->how],
-               gamma_text(way->gamma, gamma), eng_bench_how[over->how], gamma_text(over->gamma, over_gamma), mean, half);
+               gamma_text(way->gamma, gamma), eng_bench_how[over->how], gamma_text(over->gamma, over_gamma), mean,
+               half);
     if (over->how == ENG_BENCH_NONE)
         print_ideal(b, batch, *way, mean, w->disk_Bps);
     printf("%s", b->config->json ? "}\n" : "");

@@ -7,6 +7,7 @@
 /* Memory that a measurement takes while it lasts: this, or less where there is less; and beside an engine of a
  * budget, 0: any. */
 #define ENG_DISK_BYTES ((size_t)64 << 20)
+#define ENG_DISK_LEAST ((size_t)1 << 20)        /* what is less, of memory or of a file, is not measured */
 size_t eng_disk_room(size_t host_mem);
 
 /* `depth` threads read the file's megabytes, each the next that none has, for a third of a second, into `room` bytes

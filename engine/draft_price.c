@@ -27,8 +27,8 @@ static bool is_network(const struct eng_drafter *d) { return d->kind->load != NU
 
 /* ---- the first opinion ---------------------------------------------------------------------------------- */
 
-/* What is measured with is taken from the budget before the model is.  Where the file system has no O_DIRECT nothing is
- * said of the disk: experts are taken to come as fast as from memory. */
+/* What is measured with is taken from the budget before the model is.  Where the file system has no O_DIRECT, and of a
+ * toy, nothing is said of the disk: experts are taken to come as fast as from memory. */
 static int measure(struct eng_machine *out, const struct eng_engine *e, bool fitted)
 {
     const struct eng_split *split = &e->split;
@@ -38,7 +38,7 @@ static int measure(struct eng_machine *out, const struct eng_engine *e, bool fit
     if (!fitted)
         error = eng_measure(&rates, moe_model_ops(e->model), e->team, bytes);
     *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
-    if (error || split->n_resident == split->n_expert)
+    if (error || split->n_resident == split->n_expert || bytes < ENG_DISK_LEAST)
         return error;
     error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror,
                                    bytes < ENG_DISK_BYTES ? bytes : ENG_DISK_BYTES, &out->disk_Bps);

@@ -29,7 +29,7 @@ static int read_tensor(const struct moe_file *f, const char *what, int layer, ui
     return moe_file_read(f, t, 0, out, (size_t)t->bytes);
 }
 
-/* The hidden layers are as wide as the first bias. */
+/* The first matrix says how wide the layers are. */
 static int read_net(struct spec_lengths *net, float **weights, const struct moe_file *f)
 {
     const struct moe_tensor *first = moe_file_find_tensor(f, "lengths.0.weight");

@@ -189,8 +189,8 @@ static const struct eng_option options[] = {
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain][,lengths=FILE], "
-      "bench: oracle:P; several times" },
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], both "
+      "[,lengths=FILE], bench: oracle:P; several times" },
     { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,

@@ -153,9 +153,11 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
         for (int j = 0; j < t->n; j++) {
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
-            double net = value[j] * b->token_ns - least;
-            if (net > most && cut[i].need)      /* lazily: only who could still win is looked at */
-                net += least - price_of(p, news(b->c, &cut[i].need[j], p->left));
+            double net = value[j] * b->token_ns;
+            if (net - least > most)             /* lazily: only who could still win is looked at */
+                net -= cut[i].need ? price_of(p, news(b->c, &cut[i].need[j], p->left)) : p->row_ns;
+            else
+                continue;
             if (net > most) {
                 most = net;
                 *out = (struct spec_taken){ i, j };

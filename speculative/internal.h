@@ -117,7 +117,7 @@ struct spec_arm {                                   /* a drafter */
     double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
-    double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* by spec_control_tell: sums of that, and of what drafts then said */
+    double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     double foreseen_ns;                             /* the same, until one was seen; < 0: not known */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */

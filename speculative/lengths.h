@@ -1,7 +1,7 @@
 /* speculative/lengths.h - how much of a draft will be kept, guessed from what the model last thought of the text.
  *
- * SpecInfer's scheduler: a network of three layers takes the model's last feature and says how many tokens it expects to
- * be kept of a draft so wide and so deep, for 15 choices.  evals/lengths trains one for a model and a drafter on what
+ * SpecInfer's scheduler: a network of three layers takes the model's last feature and says how many tokens it expects
+ * to be kept of a draft so wide and so deep, for 15 choices.  evals/lengths trains one for a model and a drafter on what
  * they did.  The controller takes its word in place of what the drafter's last drafts came to, and corrects it by what
  * becomes of it (control.h, spec_control_tell).
  *

@@ -2,11 +2,11 @@
  *
  *     compare NET.gguf RECORDS DRAFT PASS_ROW FIRST_PROMPT > table.csv
  *
- * The controller goes through the records from FIRST_PROMPT on as it would have gone through the texts, once with what it
- * learns from drafts as they come, once told by the network before each; beside them what was kept on the mean of all records,
- * which nobody knows beforehand, and the truth.  error: root of the mean square of tokens kept less tokens
- * foreseen, of drafts 4 and 8 deep.  speed: tokens per time when each pass is drafted for as deep as it promises most, over no
- * drafts, where a draft pass takes DRAFT of a plain pass and a row more PASS_ROW of it. */
+ * The controller goes through the records from FIRST_PROMPT on as it would have gone through the texts, once with what
+ * it learns from drafts as they come, once told by the network before each; beside them what was kept on the mean of all
+ * records, which nobody knows beforehand, and the truth.  error: root of the mean square of tokens kept less tokens
+ * foreseen, of drafts 4 and 8 deep.  speed: tokens per time when each pass is drafted for as deep as it promises most,
+ * over no drafts, where a draft pass takes DRAFT of a plain pass and a row more PASS_ROW of it. */
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
 #include "engine/cli.h"
@@ -83,8 +83,8 @@ static void learn(struct spec_control *c, const float *record, int kept)
 
 static struct spec_control *open_control(void)
 {
-    struct spec_control_options o = { .n_session = 1, .n_drafter = 1, .drafter = { { .name = "draft", .most_depth = SPEC_DEPTHS } },
-                                      .rule = SPEC_COUPLED, .gamma = SPEC_DEPTHS };
+    struct spec_control_options o = { .n_session = 1, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = SPEC_DEPTHS,
+                                      .drafter = { { .name = "draft", .most_depth = SPEC_DEPTHS } } };
     struct spec_control *c;
     return spec_control_open(&c, &o) ? NULL : c;
 }
@@ -154,8 +154,8 @@ int main(int argc, char **argv)
         compare(&net, record, n, stride, tally);
         puts("who,records,error_4,error_8,tokens_per_pass,speed");
         for (int i = 0; i < N_WHO; i++)
-            printf("\"%s\",%d,%.3f,%.3f,%.3f,%.3f\n", name[i], n, sqrt(tally[i].square[0] / n), sqrt(tally[i].square[1] / n),
-                   tally[i].tokens / n, tally[i].tokens / tally[i].time);
+            printf("\"%s\",%d,%.3f,%.3f,%.3f,%.3f\n", name[i], n, sqrt(tally[i].square[0] / n),
+                   sqrt(tally[i].square[1] / n), tally[i].tokens / n, tally[i].tokens / tally[i].time);
     }
     kn_free(weights);
     kn_free(data);

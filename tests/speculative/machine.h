@@ -63,8 +63,8 @@ static double machine_missed(const struct machine *m, int n_plain, int n_drafted
 
 static double machine_compute_ns(const struct machine *m, int n_plain, int n_drafted)
 {
-    double rows = n_plain + n_drafted;
-    return spec_cost_pass_ns(&m->cost, rows, machine_distinct(m, n_plain, n_drafted), 0) + spec_cost_choose_ns(&m->cost, rows);
+    double rows = n_plain + n_drafted, distinct = machine_distinct(m, n_plain, n_drafted);
+    return spec_cost_pass_ns(&m->cost, rows, distinct, 0) + spec_cost_choose_ns(&m->cost, rows);
 }
 
 static double machine_pass_ns(const struct machine *m, int n_due, int n_beside, int n_drafted)

@@ -626,7 +626,8 @@ static void a_stray_trial_is_over(void **state)
         slow = n_drafted ? 1 : slow;
         n_idle += decision.why == SPEC_WHY_TRIAL && n_drafted == 0;
         n_on += step >= STEP / 2 && n_drafted > 0;
-        spec_control_learn(c, &(struct spec_step){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome, .pass_ns = ns });
+        spec_control_learn(c, &(struct spec_step){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome,
+                                                   .pass_ns = ns });
     }
     if (n_idle > 0 || n_on < STEP / 2 * 9 / 10)
         fail_msg("%d idle steps of trials, %d of %d on", n_idle, n_on, STEP / 2);

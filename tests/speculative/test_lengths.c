@@ -17,8 +17,8 @@ static void near_to(double x, double expected, double error)
         fail_msg("%.10g is not %.10g", x, expected);
 }
 
-/* Two inputs, two hidden: the first layer swaps them, the second takes one from the other, the third adds to a bias that
- * is the choice's number. */
+/* Two inputs, two hidden: the first layer swaps them, the second takes one from the other, the third adds to a bias
+ * that is the choice's number. */
 static void three_layers_by_hand(void **state)
 {
     (void)state;
@@ -71,8 +71,8 @@ static void survivals_add_up(void **state)
 static void the_controller_listens(void **state)
 {
     (void)state;
-    struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .drafter = { { .name = "model", .most_depth = 4 } },
-                                      .rule = SPEC_COUPLED, .gamma = 4 };
+    struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = 4,
+                                      .drafter = { { .name = "model", .most_depth = 4 } } };
     struct spec_control *c;
     static struct spec_tree tree;
     double told[SPEC_DEPTHS], s[4], untold[4];
