@@ -57,7 +57,7 @@ SRC_offload     = place mirror ring pool reader io load policy heat trace pack s
 SRC_moe         = names tables gguf safetensors hf_config hf_packed hf_tensors hf_pre hf_vocab folder file writer quantize shapes \
                   synth_vocab synth_fill synth family model context state forward rows attention latent delta \
                   router predict recall block
-SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead control cut learn explain
+SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead lengths control cut learn explain
 SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
@@ -69,13 +69,13 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv states keep_state pace schedule fit_file ahead draws draft_text draft_known \
+                  chat terminal prefix kv states keep_state pace schedule fit_file ahead draws lengths draft_text draft_known \
                   draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
                   interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \
                   batch/lines batch/seen batch/record batch/journal batch/run \
-                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize \
+                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench bench_drafts cmd_tokenize cmd_render cmd_inspect cmd_quantize \
                   cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN            = engine/main
 

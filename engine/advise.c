@@ -20,7 +20,7 @@ int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t
     *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps,
                                  rates.mac_ps };
     if (split->n_resident < split->n_expert && !disk_rate)
-        error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, &out->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
         kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate",
                 e->opt.model);

@@ -54,7 +54,7 @@ struct eng_config {
     const char *model, *template, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config, *fit;
     const char *part_format[MOE_PART_COUNT];            /* NULL: format */
     const char *errors;                                 /* of a batch; NULL: beside its output */
-    const char *batches;                                /* "1,4,16" */
+    const char *batches, *against;                      /* "1,4,16", of sequences and of drafted tokens */
     int n_predict;                                      /* -1: until the model stops or the context ends */
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;                                     /* 0: what is expected to be fastest */

@@ -9,87 +9,34 @@
  * processor's.  All rates are measured in the same run, outside the engine's own path, the disk's right
  * before and after each figure, of which the better one counts.
  *
- * With drafters, blocks without and with drafts alternate: the same sequences from the same prompts, so the
- * same tokens, which is checked where --verify is coupled; the ratio is that of the two blocks of a pair.  With
- * --dsi a third joins them, drafted ahead while passes run.  The controller, where it decides, has rehearsed before.
- * Beside the ratio stands what bytes and operations would allow. */
-#include "engine/cli.h"
+ * What drafts do to it: bench_drafts.c. */
+#include "engine/bench.h"
 #include "engine/disk.h"
-#include "engine/engine.h"
-#include "engine/internal.h"
-#include "engine/measure.h"
 #include "engine/plan.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define MAX_BATCHES 16
-#define PROBE_BYTES (ENG_DISK_BYTES + ((size_t)8 << 20))        /* the disk's probe and the traces, while the model is there */
+#define TRACE_BYTES ((size_t)8 << 20)           /* of the traces, while the model is there */
 #define WARM_PASSES 4                           /* caches and clocks settle within a few */
-#define MOST_WARM   96                          /* and experts, when they come from disk, in some tens */
 #define WINDOW      8                           /* passes over which hits are compared */
-#define DRAFT_WARM  8                           /* tokens of a block that are not timed */
-#define DRAFT_DEPTH 8                           /* drafts that the ideal is looked for among */
-#define MAX_ROUNDS  64
 #define HUGE_STRETCH 1e9                        /* prompts are timed in whole chunks, whoever waits */
 
-/* How a block is drafted for. */
-enum how { NOT, IN_TURN, AHEAD, N_HOW };
-static const char *const how_name[] = { "none", "in turn", "ahead" };
+const char *const eng_bench_how[ENG_BENCH_HOWS] = { "none", "in turn", "ahead" };
 
-struct bench {
-    const struct eng_config *config;
-    struct eng_engine *engine;
-    struct eng_rates rates;
-    int batch[MAX_BATCHES], n_batch, most;
-    struct eng_session **session;               /* [most] */
-    struct eng_event *event;                    /* [eng_event_room] */
-    int32_t *prompt;                            /* [n_prompt] */
-    struct eng_ids text;                        /* prompts are pieces of it, unless it is empty */
-    int32_t *said;                              /* [most][n_gen] without drafts */
-    int *n_said;                                /* [most] */
-    char drafter[64];                           /* its name in the output */
-    bool rehearsed;                             /* the controller has found what to do, or there is none */
-    bool streams;                               /* not all experts fit */
-};
-
-struct figure {
-    const char *what;
-    int batch;
-    const char *drafter;                        /* "none" */
-    int gamma;
-    enum how how;
-    double seconds, tokens, passes, rows, logits, drafted, kept;
-    double bytes, macs;                         /* of all passes */
-    double experts;                             /* per layer and pass */
-    double disk_Bps, least_read;                /* bytes that an optimal cache would have read */
-    struct off_stats store;                     /* while it was timed */
-    bool settled;
-};
-
-/* What a figure's figures are taken from: as it stood when the clock was started. */
-struct start {
-    struct eng_stats engine;
-    struct off_stats store;
-    struct off_trace trace;
-    double disk_Bps;
-    uint64_t ns;
-};
-
-static int parse_batches(struct bench *b)
+static int parse_batches(struct eng_bench *b)
 {
     const char *s = b->config->batches ? b->config->batches : "1";
     while (*s) {
         char *end;
         errno = 0;
         long v = strtol(s, &end, 10);
-        if (end == s || errno || v < 1 || v > 4096 || (*end && *end != ',') || b->n_batch == MAX_BATCHES)
+        if (end == s || errno || v < 1 || v > 4096 || (*end && *end != ',') || b->n_batch == ENG_BENCH_BATCHES)
             return kn_fail(KN_EINVAL, "--batch: '%.20s': up to %d numbers from 1 to 4096, as in 1,4,16",
-                           s, MAX_BATCHES);
+                           s, ENG_BENCH_BATCHES);
         b->batch[b->n_batch++] = (int)v;
         b->most = kn_max(b->most, (int)v);
         s = *end ? end + 1 : end;
@@ -98,7 +45,7 @@ static int parse_batches(struct bench *b)
 }
 
 /* A piece of the text, or plain tokens only; another sequence for every (batch, index). */
-static void make_prompt(struct bench *b, uint64_t which)
+static void make_prompt(struct eng_bench *b, uint64_t which)
 {
     const struct eng_vocab *v = eng_vocab(b->engine);
     int n_vocab = eng_vocab_size(v);
@@ -112,7 +59,7 @@ static void make_prompt(struct bench *b, uint64_t which)
             i++;
 }
 
-static int start_all(struct bench *b, int batch)
+int eng_bench_start_all(struct eng_bench *b, int batch)
 {
     for (int i = 0; i < batch; i++) {
         make_prompt(b, (uint64_t)(batch * 4096 + i));
@@ -127,14 +74,13 @@ static int start_all(struct bench *b, int batch)
     return 0;
 }
 
-static void close_all(struct bench *b, int batch)
+void eng_bench_close_all(struct eng_bench *b, int batch)
 {
     for (int i = 0; i < batch; i++)
         eng_session_close(b->session[i]);
 }
 
-/* Steps until every sequence has got a token, or n passes when n > 0. */
-static int run_passes(struct bench *b, int batch, int n)
+int eng_bench_run_passes(struct eng_bench *b, int batch, int n)
 {
     for (int started = 0, pass = 0; n > 0 ? pass < n : started < batch; pass++) {
         int got = eng_step(b->engine, b->event);
@@ -152,7 +98,7 @@ static int run_passes(struct bench *b, int batch, int n)
 }
 
 /* Weights, the keys and values that attention reads, and states, which a token's row reads and writes. */
-static void add_costs(const struct bench *b, struct figure *f, double positions)
+static void add_costs(const struct eng_bench *b, struct eng_figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
     double expert = s->n_expert ? (double)s->expert_file_bytes / s->n_expert : 0;
@@ -163,7 +109,7 @@ static void add_costs(const struct bench *b, struct figure *f, double positions)
     f->macs = f->rows * (s->row_macs - head) + f->logits * head + s->position_macs * positions;
 }
 
-static void print_json(const struct bench *b, const struct figure *f, double bound_s, const char *bound_by)
+static void print_json(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
 {
     struct rusage usage;
     const struct off_stats *s = &f->store;
@@ -186,11 +132,11 @@ static void print_json(const struct bench *b, const struct figure *f, double bou
            asked ? (double)s->hits / asked : 1,
            (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
            (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, (unsigned long long)s->n_packed,
-           f->drafter ? f->drafter : "none", how_name[f->how], f->gamma, f->tokens / f->passes, f->drafted, f->kept,
+           f->drafter ? f->drafter : "none", eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
            f->settled ? "true" : "false");
 }
 
-static void print_row(const struct bench *b, const struct figure *f, double bound_s, const char *bound_by)
+static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
 {
     const struct off_stats *s = &f->store;
     printf("%-8s %5d %10.2f %10.2f  %4.0f %%  %-10s %8.1f %9.1f", f->what, f->batch, f->tokens / f->seconds,
@@ -201,7 +147,7 @@ static void print_row(const struct bench *b, const struct figure *f, double boun
                s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
                100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
     if (f->drafter)
-        printf("  %s %s: %.0f of %.0f kept, of %.2f drafted %.2f tokens a pass", f->drafter, how_name[f->how], f->kept,
+        printf("  %s %s: %.0f of %.0f kept, of %.2f drafted %.2f tokens a pass", f->drafter, eng_bench_how[f->way.how], f->kept,
                f->drafted, f->drafted / f->passes / f->batch, f->tokens / f->passes / f->batch);
     if (s->early_bytes)
         printf(", read early %.1f MB, of use %.1f, gone %.1f", (double)s->early_bytes / 1e6,
@@ -211,7 +157,7 @@ static void print_row(const struct bench *b, const struct figure *f, double boun
     printf("\n");
 }
 
-static void print_figure(const struct bench *b, const struct figure *f)
+static void print_figure(const struct eng_bench *b, const struct eng_figure *f)
 {
     double by_dram = f->bytes / b->rates.dram_Bps, by_ops = f->macs / b->rates.mac_ps;
     double by_disk = f->disk_Bps > 0 ? f->least_read / f->disk_Bps : 0;
@@ -230,14 +176,19 @@ static void print_figure(const struct bench *b, const struct figure *f)
 
 /* ---- the clock --------------------------------------------------------------------------------------- */
 
-/* Passes come in whole chunks and at most one more for every sequence. */
-static int start_clock(struct bench *b, struct start *s, int n_pass, int n_row)
+static int measure_disk(const struct eng_bench *b, double *Bps)
+{
+    return eng_disk_measure_model(moe_file_files(eng_file(b->engine)), b->config->mirror,
+                                  eng_disk_room(b->config->host_mem), Bps);
+}
+
+int eng_bench_start_clock(struct eng_bench *b, struct eng_bench_start *s, int n_pass, int n_row)
 {
     const struct moe_shape *shape = moe_model_shape(eng_model(b->engine));
     struct off_store *store = moe_model_store(eng_model(b->engine));
-    *s = (struct start){ 0 };
+    *s = (struct eng_bench_start){ 0 };
     if (b->streams) {
-        int error = eng_disk_measure_model(moe_file_files(eng_file(b->engine)), b->config->mirror, &s->disk_Bps);
+        int error = measure_disk(b, &s->disk_Bps);
         if (error && error != KN_EUNSUPPORTED)
             return error;
         int most = kn_min(shape->n_expert, n_row * shape->n_used) + 1;
@@ -269,7 +220,7 @@ static struct off_stats since(const struct off_stats *now, const struct off_stat
         .n_packed = now->n_packed };
 }
 
-static int stop_clock(struct bench *b, struct start *s, struct figure *f, double positions)
+int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct eng_figure *f, double positions)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct eng_stats engine;
@@ -285,8 +236,7 @@ static int stop_clock(struct bench *b, struct start *s, struct figure *f, double
         off_store_record(store, NULL);
         kn_assert(!s->trace.full);
         error = off_store_least_read(store, &s->trace, &least);
-        if (!error && eng_disk_measure_model(moe_file_files(eng_file(b->engine)), b->config->mirror, &f->disk_Bps) == 0 &&
-            s->disk_Bps > f->disk_Bps)
+        if (!error && measure_disk(b, &f->disk_Bps) == 0 && s->disk_Bps > f->disk_Bps)
             f->disk_Bps = s->disk_Bps;
     }
     kn_free(s->trace.item);
@@ -308,7 +258,7 @@ static int stop_clock(struct bench *b, struct start *s, struct figure *f, double
 
 /* Until slots are full and one window of passes hits about as often as the one before.  Returns how many
  * passes it took. */
-static int warm_up(struct bench *b, int batch, bool *settled)
+static int warm_up(struct eng_bench *b, int batch, bool *settled)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct off_stats then, now;
@@ -317,12 +267,12 @@ static int warm_up(struct bench *b, int batch, bool *settled)
     *settled = !b->streams;
     if (b->config->n_warmup >= 0 || !b->streams) {
         passes = b->config->n_warmup >= 0 ? b->config->n_warmup : WARM_PASSES;
-        error = passes ? run_passes(b, batch, passes) : 0;
+        error = passes ? eng_bench_run_passes(b, batch, passes) : 0;
         return error ? error : passes;
     }
-    while (!*settled && passes < MOST_WARM) {
+    while (!*settled && passes < ENG_BENCH_WARM) {
         off_stats_get(store, &then);
-        if ((error = run_passes(b, batch, WINDOW)))
+        if ((error = eng_bench_run_passes(b, batch, WINDOW)))
             return error;
         passes += WINDOW;
         off_stats_get(store, &now);
@@ -334,246 +284,35 @@ static int warm_up(struct bench *b, int batch, bool *settled)
     return passes;
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------ */
-
-/* From now on: nobody drafts, or as --gamma says, or as --dsi does. */
-static void set_drafts(struct bench *b, enum how how)
+static int bench_batch(struct eng_bench *b, int batch)
 {
     const struct eng_config *c = b->config;
-    eng_set_gamma(b->engine, how == NOT ? 0 : c->gamma);
-    eng_set_dsi(b->engine, how != AHEAD ? ENG_DSI_OFF : c->n_dsi == 1 ? ENG_DSI_ON : ENG_DSI_AUTO, c->n_ahead);
-}
-
-/* All sequences from their prompts again, read and with their first tokens, without drafts. */
-static int restart(struct bench *b, int batch)
-{
-    close_all(b, batch);
-    set_drafts(b, NOT);
-    int error = start_all(b, batch);
-    return error ? error : run_passes(b, batch, 0);
-}
-
-/* said: tokens of who has said most. */
-static int step_once(struct bench *b, int batch, int *said)
-{
-    int got = eng_step(b->engine, b->event);
-    for (int i = 0; i < got; i++)
-        if (b->event[i].finish == ENG_FAILED)
-            return b->event[i].status;
-    for (int i = 0; i < batch; i++) {
-        int n;
-        eng_session_tokens(b->session[i], &n);
-        *said = kn_max(*said, n - b->config->n_prompt);
-    }
-    return got < 0 ? got : 0;
-}
-
-/* Until the first has said so much. */
-static int run_until(struct bench *b, int batch, int n_said)
-{
-    int error = 0;
-    for (int said = 0; said < n_said && !error;)
-        error = step_once(b, batch, &said);
-    return error;
-}
-
-static int32_t *said_of(const struct bench *b, int i) { return b->said + (size_t)i * (size_t)b->config->n_gen; }
-
-/* The same sequences have to say the same. */
-static int compare(const struct bench *b, int batch)
-{
-    for (int i = 0; i < batch; i++) {
-        int n;
-        const int32_t *token = eng_session_tokens(b->session[i], &n);
-        n = kn_min(n - b->config->n_prompt, b->n_said[i]);
-        if (memcmp(said_of(b, i), token + b->config->n_prompt, (size_t)n * sizeof *token))
-            return kn_fail(KN_ECORRUPT, "sequence %d said something else with drafts: this must not be", i);
-    }
-    return 0;
-}
-
-static void note_said(struct bench *b, int batch)
-{
-    for (int i = 0; i < batch; i++) {
-        int n;
-        const int32_t *token = eng_session_tokens(b->session[i], &n);
-        b->n_said[i] = kn_min(n - b->config->n_prompt, b->config->n_gen);
-        memcpy(said_of(b, i), token + b->config->n_prompt, (size_t)b->n_said[i] * sizeof *token);
-    }
-}
-
-static int restart_with_drafts(struct bench *b, int batch, enum how how)
-{
-    int error = restart(b, batch);
-    for (int i = 0; i < batch && !error; i++)
-        eng_session_tell(b->session[i], said_of(b, i), b->n_said[i]);
-    set_drafts(b, how);
-    return error;
-}
-
-/* Nothing is being learnt or tried. */
-static bool is_calm(const struct bench *b)
-{
-    enum spec_why why = b->engine->decision.why;
-    return why == SPEC_WHY_GAINS || why == SPEC_WHY_STAYS || why == SPEC_WHY_LOSES || why == SPEC_WHY_FREE;
-}
-
-/* Until the controller has been calm for a while: then what is measured is what lasts. */
-static int rehearse(struct bench *b, int batch, enum how how)
-{
-    const struct eng_config *c = b->config;
-    int most = c->n_warmup >= 0 ? c->n_warmup : MOST_WARM, error = 0;
-    b->rehearsed = c->gamma != ENG_GAMMA_AUTO || (how == AHEAD && c->n_dsi == 1);
-    for (int pass = 0, calm = 0; pass < most && !b->rehearsed && !error;) {
-        error = restart_with_drafts(b, batch, how);
-        for (int said = 0; said < c->n_gen && pass < most && !b->rehearsed && !error; pass++) {
-            error = step_once(b, batch, &said);
-            calm = is_calm(b) ? calm + 1 : 0;
-            b->rehearsed = calm >= WINDOW;
-        }
-    }
-    return error;
-}
-
-/* One block; its beginning only warms up. */
-static int run_block(struct bench *b, int batch, enum how how, struct figure *f)
-{
-    const struct eng_config *c = b->config;
-    int error = how != NOT ? restart_with_drafts(b, batch, how) : restart(b, batch);
-    double n = c->n_prompt, m = c->n_gen;
-    struct start start;
-    *f = (struct figure){ .what = "decode", .batch = batch, .drafter = how != NOT ? b->drafter : NULL, .how = how,
-                          .gamma = how != NOT ? c->gamma : 0, .settled = how == NOT || b->rehearsed };
-    if (error || (error = run_until(b, batch, kn_min(DRAFT_WARM, c->n_gen / 4))) ||
-        (error = start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + b->engine->n_draft_row)) ||
-        (error = run_until(b, batch, c->n_gen)) || (error = stop_clock(b, &start, f, batch * m * (n + m / 2))))
-        return error;
-    if (how != NOT)                             /* other rules keep the distribution, not the text */
-        return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
-    note_said(b, batch);
-    return 0;
-}
-
-/* How often drafts survive to each depth: what an oracle promises, or what the controller has seen of whom it
- * asked most.  false: nobody knows. */
-static bool survival_of(const struct bench *b, double *out /* [DRAFT_DEPTH] */)
-{
-    const struct eng_config *c = b->config;
-    struct spec_account best = { 0 }, a;
-    if (c->n_draft == 1 && c->draft[0].kind == ENG_DRAFT_ORACLE) {
-        for (int i = 0; i < DRAFT_DEPTH; i++)
-            out[i] = (i ? out[i - 1] : 1) * c->draft[0].right;
-        return true;
-    }
-    int n_arm = b->engine->n_drafter + (b->engine->n_drafter > 1);
-    for (int i = 0; i < n_arm && c->gamma == ENG_GAMMA_AUTO; i++) {
-        spec_control_account(b->engine->control, i, &a);
-        if (a.n_step > best.n_step)
-            best = a;
-    }
-    for (int i = 0; i < DRAFT_DEPTH; i++)
-        out[i] = best.kept[i];
-    return best.n_step > 0;
-}
-
-/* Beside the ratio: what it could be, and what the controller has to say. */
-static void print_ideal(const struct bench *b, int batch, enum how how, double ratio, double disk_Bps)
-{
-    const struct eng_config *c = b->config;
-    struct eng_machine machine = { disk_Bps > 0 ? disk_Bps : HUGE_VAL, b->rates.dram_Bps, b->rates.mac_ps };
-    double survival[DRAFT_DEPTH];
-    char line[400];
-    int depth;
-    if (how == IN_TURN && survival_of(b, survival)) {
-        double ideal = eng_plan_gain(moe_model_shape(eng_model(b->engine)), eng_memory(b->engine), &machine,
-                                     moe_kv_slot_bytes(eng_model(b->engine), c->kv), c->n_prompt + c->n_gen / 2, batch,
-                                     survival, DRAFT_DEPTH, &depth);
-        printf(c->json ? ",\"ideal\":%.4f,\"ideal_gamma\":%d,\"of_ideal\":%.4f"
-                       : "  bytes and operations allow %.3f with %d tokens drafted: %.0f %% of that\n", ideal, depth,
-               ratio / ideal * (c->json ? 1 : 100));
-    }
-    if (c->gamma == ENG_GAMMA_AUTO && how == (c->n_dsi ? AHEAD : IN_TURN)) {
-        eng_explain(b->engine, line, sizeof line);
-        printf(c->json ? ",\"explain\":\"%s\"" : "  %s\n", line);
-    }
-}
-
-/* Of rounds of blocks: the mean ratio, and the half width of its 95 % interval (Student's t). */
-static void print_ratio(const struct bench *b, int batch, enum how how, enum how over, double (*speed)[N_HOW], int n,
-                        double disk_Bps)
-{
-    static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
-    double mean = 0, square = 0;
-    for (int i = 0; i < n; i++)
-        mean += speed[i][how] / speed[i][over] / n;
-    for (int i = 0; i < n; i++)
-        square += (speed[i][how] / speed[i][over] - mean) * (speed[i][how] / speed[i][over] - mean);
-    double half = n > 1 ? t[kn_min(n - 1, 10)] * __builtin_sqrt(square / (n - 1) / n) : 0;
-    if (b->config->json)
-        printf("{\"what\":\"speedup\",\"batch\":%d,\"drafter\":\"%s\",\"how\":\"%s\",\"over\":\"%s\",\"gamma\":%d,"
-               "\"lookahead\":%d,\"pairs\":%d,\"ratio\":%.4f,\"ratio_interval\":%.4f", batch, b->drafter,
-               how_name[how], how_name[over], b->config->gamma, b->config->n_ahead, n, mean, half);
-    else
-        printf("with %s%s at batch %d: %.3f times as fast%s, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
-               how == AHEAD ? " ahead" : "", batch, mean, over == IN_TURN ? " as in turn" : "", half, n,
-               b->config->verify == SPEC_COUPLED ? ", the same tokens" : "");
-    if (over == NOT)
-        print_ideal(b, batch, how, mean, disk_Bps);
-    printf("%s", b->config->json ? "}\n" : "");
-    fflush(stdout);
-}
-
-static int bench_drafts(struct bench *b, int batch)
-{
-    double speed[MAX_ROUNDS][N_HOW], disk_Bps = 0;
-    int error = 0, n = b->config->n_round, n_how = b->config->n_dsi ? N_HOW : AHEAD;
-    for (int i = 0; i < n; i++)
-        for (int how = NOT; how < n_how && !error; how++) {
-            struct figure f;
-            if ((i == 0 && how != NOT && (error = rehearse(b, batch, (enum how)how))) ||
-                (error = run_block(b, batch, (enum how)how, &f)))
-                break;
-            speed[i][how] = f.tokens / f.seconds;
-            disk_Bps = f.disk_Bps > disk_Bps ? f.disk_Bps : disk_Bps;
-        }
-    for (int how = IN_TURN; how < n_how && !error; how++)
-        print_ratio(b, batch, (enum how)how, NOT, speed, n, disk_Bps);
-    if (n_how == N_HOW && !error)
-        print_ratio(b, batch, AHEAD, IN_TURN, speed, n, disk_Bps);
-    close_all(b, batch);
-    set_drafts(b, NOT);
-    return error;
-}
-
-static int bench_batch(struct bench *b, int batch)
-{
-    const struct eng_config *c = b->config;
-    struct figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt,
+    struct eng_figure prefill = { .what = "prefill", .batch = batch, .tokens = (double)batch * c->n_prompt,
                               .logits = batch };
-    struct figure decode = { .what = "decode", .batch = batch };
+    struct eng_figure decode = { .what = "decode", .batch = batch };
     double n = c->n_prompt, m = c->n_gen;
     int chunk = eng_n_chunk(b->engine), n_row = kn_min(chunk, batch * c->n_prompt);
-    struct start start;
-    int error = start_all(b, batch);
-    if (error || (error = start_clock(b, &start, batch * c->n_prompt / chunk + batch + 2, n_row)) ||
-        (error = run_passes(b, batch, 0)) ||
-        (error = stop_clock(b, &start, &prefill, batch * n * (n + 1) / 2)))
+    struct eng_bench_start start;
+    int error = eng_bench_start_all(b, batch);
+    if (error || (error = eng_bench_start_clock(b, &start, batch * c->n_prompt / chunk + batch + 2, n_row)) ||
+        (error = eng_bench_run_passes(b, batch, 0)) ||
+        (error = eng_bench_stop_clock(b, &start, &prefill, batch * n * (n + 1) / 2)))
         return error;
     if (c->n_gen) {
         bool settled;
         int warm = warm_up(b, batch, &settled);
-        if (warm < 0 || (error = start_clock(b, &start, c->n_gen, batch)) ||
-            (error = run_passes(b, batch, c->n_gen)))
+        if (warm < 0 || (error = eng_bench_start_clock(b, &start, c->n_gen, batch)) ||
+            (error = eng_bench_run_passes(b, batch, c->n_gen)))
             return warm < 0 ? warm : error;
         decode.settled = settled;
-        error = stop_clock(b, &start, &decode, batch * m * (n + warm + (m + 1) / 2));
+        error = eng_bench_stop_clock(b, &start, &decode, batch * m * (n + warm + (m + 1) / 2));
     }
-    close_all(b, batch);
-    return !error && c->n_gen && *b->drafter ? bench_drafts(b, batch) : error;
+    eng_bench_close_all(b, batch);
+    return !error && c->n_gen && *b->drafter ? eng_bench_drafts(b, batch) : error;
 }
 
 /* Before the model is there, so that its memory and the probe's are never taken together. */
-static int measure_machine(struct bench *b)
+static int measure_machine(struct eng_bench *b)
 {
     struct kn_team *team;
     int error = kn_team_open(&team, b->config->n_thread);
@@ -585,7 +324,7 @@ static int measure_machine(struct bench *b)
 }
 
 /* What is measured is what lasts: not the first seconds, when memory fills. */
-static void wait_until_filled(const struct bench *b)
+static void wait_until_filled(const struct eng_bench *b)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct off_stats s = { .filling = store != NULL };
@@ -594,7 +333,7 @@ static void wait_until_filled(const struct bench *b)
 }
 
 /* An oracle knows what will come, as no real drafter does: its name stands on every line. */
-static void name_drafters(struct bench *b)
+static void name_drafters(struct eng_bench *b)
 {
     static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
     size_t n = 0;
@@ -609,7 +348,7 @@ static void name_drafters(struct bench *b)
 }
 
 /* Prompts from a file, as its tokens go on from anywhere. */
-static int read_text(struct bench *b)
+static int read_text(struct eng_bench *b)
 {
     const struct eng_config *c = b->config;
     char *text = NULL;
@@ -623,19 +362,19 @@ static int read_text(struct bench *b)
     return error;
 }
 
-static int open_bench(struct bench *b)
+static int open_bench(struct eng_bench *b)
 {
     const struct eng_config *c = b->config;
     struct eng_progress *bar;
     int error = measure_machine(b);
     if (error || (error = eng_progress_open(&bar, "loading", c->quiet)))
         return error;
-    int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? MOST_WARM : c->n_warmup) + 2;
+    int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? ENG_BENCH_WARM : c->n_warmup) + 2;
     struct eng_options o = eng_config_options(c);
     o.n_parallel = b->most;
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.stretch = HUGE_STRETCH;
-    o.aside = PROBE_BYTES;
+    o.aside = eng_disk_room(o.host_mem) + TRACE_BYTES;
     o.progress = eng_progress_counter(bar);
     error = eng_open(&b->engine, &o);
     eng_progress_close(bar);
@@ -649,7 +388,7 @@ static int open_bench(struct bench *b)
         return kn_fail(KN_EINVAL, "%d sequences of %d tokens take more keys and values than the %d positions "
                        "that fit: raise --host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
                        eng_memory(b->engine)->n_kv_slot);
-    set_drafts(b, NOT);                         /* until it is drafts that are measured */
+    eng_bench_draft(b, (struct eng_bench_way){ ENG_BENCH_NONE, 0 });      /* until it is drafts that are measured */
     name_drafters(b);
     if ((error = read_text(b)))
         return error;
@@ -665,7 +404,7 @@ static int open_bench(struct bench *b)
     return 0;
 }
 
-static void print_streaming(const struct bench *b)
+static void print_streaming(const struct eng_bench *b)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct off_stats s;
@@ -675,7 +414,7 @@ static void print_streaming(const struct bench *b)
            s.n_packed ? "the pack file" : "disk", off_store_io(store));
 }
 
-static void print_heading(const struct bench *b)
+static void print_heading(const struct eng_bench *b)
 {
     printf("memory %.1f GB/s, %.0f G int8 multiply-adds/s (%s, %d threads)\n", b->rates.dram_Bps / 1e9,
            b->rates.mac_ps / 1e9, kn_isa_name(moe_model_ops(eng_model(b->engine))->isa),
@@ -691,7 +430,7 @@ static void print_heading(const struct bench *b)
 
 int eng_cmd_bench(const struct eng_config *config)
 {
-    struct bench b = { .config = config };
+    struct eng_bench b = { .config = config };
     int error = config->n_prompt < 1 ? kn_fail(KN_EINVAL, "--prompt takes at least 1") : parse_batches(&b);
     if (!error)
         error = open_bench(&b);

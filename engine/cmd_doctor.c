@@ -274,7 +274,7 @@ static void measure_depths(struct report *r, const char *what, const char *path,
     char text[256] = "";
     double rate = 0;
     for (int i = 0; i < 3; i++) {
-        int e = eng_disk_rate(path, fd, depth[i], &rate);
+        int e = eng_disk_rate(path, fd, depth[i], ENG_DISK_BYTES, &rate);
         if (e == KN_EUNSUPPORTED)
             say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
         if (e < 0)

@@ -3,8 +3,9 @@
  * A pass is measured at a few numbers of sequences with and without drafts, so at numbers of rows whose
  * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
  * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
- * what is verified costs the same whatever is kept.  Of several passes the lower quartile counts: other work on
- * the machine only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
+ * what is verified costs the same whatever is kept.  All points are measured in turns, some passes at a time, so that a
+ * time in which the machine had other work is nobody's alone, and of a point's passes the lower quartile counts: other
+ * work only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
  * controller's first opinion: --fit. */
 #include "engine/cli.h"
 #include "engine/disk.h"
@@ -19,8 +20,9 @@
 #define MOST_SEQ    32
 #define MOST_DEPTH  8
 #define MOST_POINT  64
-#define PASSES      12                          /* of which the third counts */
-#define WARM        3
+#define ROUNDS      4
+#define PASSES      4                           /* of a round, of all of which the lower quartile counts */
+#define WARM        2
 #define N_PROMPT    16
 
 struct fit {
@@ -34,6 +36,7 @@ struct fit {
     struct spec_point pass[MOST_POINT], choose[MOST_POINT];
     int n_pass;
     struct { int n_seq, depth; } at[MOST_POINT];
+    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
 };
 
@@ -81,8 +84,6 @@ static int read_prompts(struct fit *f, int n)
     return 0;
 }
 
-struct taken { double pass, choose, draft, rows, distinct, missed; };
-
 static int by_pass(const void *a, const void *b)
 {
     const struct taken *x = a, *y = b;
@@ -114,47 +115,49 @@ static int take_step(struct fit *f, struct taken *t)
     return got < 0 ? got : 0;
 }
 
-/* A pass with these drafts: of several, one that is among the quick. */
-static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out)
+static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out /* [PASSES] */)
 {
-    struct taken t[PASSES];
     int error = start_sequences(f, n_seq);
     if (!error)
         error = read_prompts(f, n_seq);
     eng_set_gamma(f->engine, depth);
     for (int i = -WARM; i < PASSES && !error; i++)
-        error = take_step(f, &t[i < 0 ? 0 : i]);
+        error = take_step(f, &out[i < 0 ? 0 : i]);
     stop_sequences(f, n_seq);
-    if (error)
-        return error;
-    qsort(t, PASSES, sizeof *t, by_pass);
-    *out = t[PASSES / 4];
-    return 0;
+    return error;
+}
+
+/* Of a point's passes one that is among the quick. */
+static void settle_point(struct fit *f, int i, bool hold)
+{
+    qsort(f->taken[i], ROUNDS * PASSES, sizeof **f->taken, by_pass);
+    const struct taken *t = &f->taken[i][ROUNDS * PASSES / 4];
+    double miss = f->disk_Bps > 0 ? 1e9 * t->missed / f->disk_Bps : 0;
+    f->pass[i] = (struct spec_point){ t->rows, t->distinct, miss, t->pass, hold };
+    f->choose[i] = (struct spec_point){ t->rows, 0, 0, t->choose, hold };
 }
 
 static int measure(struct fit *f)
 {
     static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
-    int n = 0, error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
+    int error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
-        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror, &f->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
+                                       eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
         kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
         error = 0;
     }
-    for (int i = 0; i < 6 && seqs[i] * 2 <= most && !error; i++)
-        for (int k = 0; k < 5 && !error; k++) {
-            struct taken t;
-            if ((error = measure_point(f, seqs[i], depths[k], &t)))
-                break;
-            bool hold = depths[k] && held++ % 3 == 2;
-            double miss = f->disk_Bps > 0 ? 1e9 * t.missed / f->disk_Bps : 0;
-            f->pass[n] = (struct spec_point){ t.rows, t.distinct, miss, t.pass, hold };
-            f->choose[n] = (struct spec_point){ t.rows, 0, 0, t.choose, hold };
-            f->at[n].n_seq = seqs[i];
-            f->at[n++].depth = depths[k];
+    for (int i = 0; i < 6 && seqs[i] * 2 <= most; i++)
+        for (int k = 0; k < 5; k++) {
+            f->at[f->n_pass].n_seq = seqs[i];
+            f->at[f->n_pass++].depth = depths[k];
         }
-    f->n_pass = n;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < f->n_pass && !error; i++)
+            error = measure_point(f, f->at[i].n_seq, f->at[i].depth, &f->taken[i][round * PASSES]);
+    for (int i = 0; i < f->n_pass && !error; i++)
+        settle_point(f, i, f->at[i].depth && held++ % 3 == 2);
     return error;
 }
 
@@ -205,7 +208,7 @@ static int open_fit(struct fit *f)
         return error;
     struct eng_options o = eng_config_options(f->config);
     o.n_parallel = MOST_SEQ;
-    o.aside = ENG_DISK_BYTES;
+    o.aside = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };

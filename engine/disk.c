@@ -6,7 +6,8 @@
  *
  * What is read lands in memory that no cache holds, as experts do.  Into a few MiB, over and over, a disk
  * whose bytes go through a processor on their way (a virtual one's do) seems faster than it will ever be:
- * 3.1 against 2.2 GB/s where this was seen, with the knee just below 64 MiB. */
+ * 3.1 against 2.2 GB/s where this was seen, with the knee just below 64 MiB.  A budget below that has its experts in
+ * as little memory, and so it is measured in no more. */
 #include "engine/disk.h"
 #include "engine/engine.h"
 
@@ -19,17 +20,18 @@
 #include <unistd.h>
 
 #define PIECE     ((size_t)1 << 20)
-#define N_PLACE   ((int64_t)(ENG_DISK_BYTES / PIECE))
 #define OS_PAGE   4096
 #define READ_NS   330000000
 #define WRITE_NS  1000000000
 #define MAX_DEPTH 64
 #define USUAL_DEPTH 16
+#define BESIDE      4                           /* a budget over what a measurement beside its engine takes of it */
 
 struct disk {
     int fd;
-    int64_t n_piece;
-    uint8_t *place;                             /* [N_PLACE][PIECE] taken in turns */
+    size_t piece;
+    int64_t n_piece, n_place;
+    uint8_t *place;                             /* [n_place][piece] taken in turns */
     uint64_t end_ns;
     atomic_int_fast64_t next, done;             /* pieces: claimed, read */
     atomic_int error;                           /* errno */
@@ -40,9 +42,9 @@ static void *read_disk(void *arg)
     struct disk *d = arg;
     while (kn_now_ns() < d->end_ns && !atomic_load(&d->error)) {
         int64_t i = atomic_fetch_add(&d->next, 1);
-        ssize_t n = kn_io()->pread(d->fd, d->place + (size_t)(i % N_PLACE) * PIECE, PIECE,
-                                   i % d->n_piece * (int64_t)PIECE);
-        if (n == (ssize_t)PIECE)
+        ssize_t n = kn_io()->pread(d->fd, d->place + (size_t)(i % d->n_place) * d->piece, d->piece,
+                                   i % d->n_piece * (int64_t)d->piece);
+        if (n == (ssize_t)d->piece)
             atomic_fetch_add(&d->done, 1);
         else if (n >= 0 || errno != EINTR)
             atomic_store(&d->error, n < 0 ? errno : EIO);
@@ -61,16 +63,26 @@ static int run_readers(struct disk *d, int depth)
     return n == depth ? 0 : kn_fail(KN_ENOMEM, "cannot start %d threads to read with", depth);
 }
 
-int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
+size_t eng_disk_room(size_t host_mem)
 {
-    kn_assert(depth > 0 && depth <= MAX_DEPTH && MAX_DEPTH <= N_PLACE);
-    struct disk d = { .fd = fd, .n_piece = kn_io()->size(fd) / (int64_t)PIECE };
-    if (d.n_piece < 1)
+    return host_mem && host_mem / BESIDE < ENG_DISK_BYTES ? host_mem / BESIDE : ENG_DISK_BYTES;
+}
+
+int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *bytes_per_s)
+{
+    kn_assert(depth > 0 && depth <= MAX_DEPTH);
+    int64_t bytes = kn_io()->size(fd);
+    if (bytes < (int64_t)PIECE)
         return kn_fail(KN_EINVAL, "%s: shorter than 1 MiB, too short to measure with", path);
-    d.place = kn_map(ENG_DISK_BYTES, -1);
+    size_t each = room / (size_t)depth / OS_PAGE * OS_PAGE;
+    struct disk d = { .fd = fd, .piece = each < PIECE ? each : PIECE };
+    if (d.piece)
+        d.place = kn_map(room, -1);
     if (!d.place)
         return kn_fail(KN_ENOMEM, "no memory to read %s into", path);
-    for (size_t i = 0; i < ENG_DISK_BYTES; i += OS_PAGE)
+    d.n_piece = bytes / (int64_t)d.piece;
+    d.n_place = (int64_t)(room / d.piece);
+    for (size_t i = 0; i < room; i += OS_PAGE)
         d.place[i] = 1;                         /* or the system's time to find it were the disk's */
 
     uint64_t start = kn_now_ns();
@@ -78,22 +90,22 @@ int eng_disk_rate(const char *path, int fd, int depth, double *bytes_per_s)
     d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece);    /* not what the last time has left in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
-    kn_unmap(d.place, ENG_DISK_BYTES);
+    kn_unmap(d.place, room);
     if (e == 0 && atomic_load(&d.error) == EINVAL)
         return KN_EUNSUPPORTED;
     if (e == 0 && atomic_load(&d.error))
         return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(atomic_load(&d.error)));
     if (e == 0)
-        *bytes_per_s = (double)atomic_load(&d.done) * (double)PIECE / seconds;
+        *bytes_per_s = (double)atomic_load(&d.done) * (double)d.piece / seconds;
     return e;
 }
 
-static int measure_one(const char *path, double *bytes_per_s, int64_t *bytes)
+static int measure_one(const char *path, size_t room, double *bytes_per_s, int64_t *bytes)
 {
     int fd = kn_io()->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
     if (fd < 0 && errno != EINVAL)
         return kn_fail(KN_EIO, "%s: %s", path, strerror(errno));
-    int e = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, USUAL_DEPTH, bytes_per_s);
+    int e = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, USUAL_DEPTH, room, bytes_per_s);
     *bytes = fd < 0 ? 0 : kn_io()->size(fd);
     kn_file_close(fd);
     return e;
@@ -113,29 +125,29 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Both copies are read at once, so that they have done at the same time; of one cut short no more than there is. */
-int eng_disk_measure(const char *path, const char *mirror, double *bytes_per_s)
+/* Both copies are read at once, so that they have done at the same time; of what is cut short, no more than there is. */
+int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];
     double rate;
     int64_t whole, part;
-    int e = measure_one(path, bytes_per_s, &whole);
-    if (e || !mirror || !eng_disk_copy(copy, mirror, path) || measure_one(copy, &rate, &part))
+    int e = measure_one(path, room, bytes_per_s, &whole);
+    if (e || !mirror || !eng_disk_copy(copy, mirror, path) || measure_one(copy, room, &rate, &part))
         return e;
     double share = rate / (rate + *bytes_per_s), there = (double)part / (double)whole;
     *bytes_per_s /= 1 - (share < there ? share : there);
     return 0;
 }
 
-int eng_disk_measure_model(const struct off_files *files, const char *mirror, double *bytes_per_s)
+int eng_disk_measure_model(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s)
 {
     int largest = 0;
     for (int i = 1; i < files->n_file; i++)
         if (kn_io()->size(files->fd[i]) > kn_io()->size(files->fd[largest]))
             largest = i;
-    if (kn_io()->size(files->fd[largest]) < (int64_t)PIECE)
+    if (kn_io()->size(files->fd[largest]) < (int64_t)ENG_DISK_LEAST)
         return KN_EUNSUPPORTED;
-    return eng_disk_measure(files->path[largest], mirror, bytes_per_s);
+    return eng_disk_measure(files->path[largest], mirror, room, bytes_per_s);
 }
 
 /* Bytes that no disk can compress or find a copy of. */

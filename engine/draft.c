@@ -15,12 +15,18 @@ static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "ea
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
 
 static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
+static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODEL || kind == ENG_DRAFT_EAGLE; }
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
     static const char *const tree[] = { "tree=dynamic", "tree=static", "tree=chain" };
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
+        return 0;
+    }
+    size_t at = sizeof "lengths=" - 1;
+    if (takes_file(w->kind) && n > at && n - at < sizeof w->lengths && !memcmp(text, "lengths=", at)) {
+        memcpy(w->lengths, text + at, n - at);
         return 0;
     }
     for (int i = 0; is_head(w) && i < 3; i++)
@@ -44,11 +50,10 @@ static int parse_argument(struct eng_draft_wish *w, const char *text, size_t n)
             return 0;
         return kn_fail(KN_EINVAL, "--draft: oracle takes a probability, as in oracle:0.8");
     }
-    bool network = w->kind == ENG_DRAFT_MODEL || w->kind == ENG_DRAFT_EAGLE;
-    if (network && !n)
+    if (takes_file(w->kind) && !n)
         return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", kind_name[w->kind],
                        kind_name[w->kind]);
-    if (n && !network && w->kind != ENG_DRAFT_SUFFIX)
+    if (n && !takes_file(w->kind) && w->kind != ENG_DRAFT_SUFFIX)
         return kn_fail(KN_EINVAL, "--draft: %s takes no argument", kind_name[w->kind]);
     return 0;
 }
@@ -98,7 +103,10 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e)
             all.weights += one.weights;
             all.step += one.step;
             all.slot += one.slot;
+            all.kept += one.kept;
         }
+    if (e->features && !all.kept)               /* who reads them has counted them, but for lengths.c */
+        all.slot += moe_feature_bytes(e->model, e->opt.kv);
     return all;
 }
 
@@ -244,6 +252,7 @@ static void draft_as_decided(struct eng_engine *e, int n_beside)
 {
     for (int i = 0; i < e->n_due; i++)
         e->due_seat[i] = e->due[i]->seat->number;
+    eng_lengths_tell(e);
     struct spec_decision before = e->decision;
     spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
     if (e->opt.explain && (before.drafter != e->decision.drafter || before.depth != e->decision.depth ||
@@ -392,6 +401,8 @@ int eng_drafters_open(struct eng_engine *e)
             break;
         (*d)->number = e->n_drafter++;
         (*d)->name = kind_name[w->kind];
+        if (*w->lengths)
+            error = eng_lengths_open(e, (*d)->number, w->lengths);
     }
     if (error || (error = eng_overlap_open(e)))
         return error;
@@ -404,6 +415,7 @@ void eng_drafters_close(struct eng_engine *e)
     for (int i = 0; i < e->n_drafter; i++)
         e->drafter[i]->kind->close(e->drafter[i]);
     e->n_drafter = 0;
+    eng_lengths_close(e);
     spec_control_close(e->control);
     kn_free(e->cut);
     kn_free(e->outcome);

@@ -30,6 +30,7 @@ struct eng_draft_wish {
     enum eng_draft_kind { ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL,
                           ENG_DRAFT_EAGLE, ENG_DRAFT_MTP, ENG_DRAFT_ORACLE } kind;
     char file[256];                             /* a draft model; an EAGLE head; a text that suffixes are learnt from */
+    char lengths[256];                          /* of a network, who foresees how much of its drafts is kept; or empty */
     double right;                               /* oracle: probability of the right token */
     enum eng_tree { ENG_TREE_DYNAMIC, ENG_TREE_STATIC, ENG_TREE_CHAIN } tree;   /* eagle, mtp: what is drafted */
     bool shared;                                /* suffix: what one session says may help another of its salt */
@@ -63,6 +64,7 @@ struct eng_options {
     int lookahead;                              /* guesses beside a pass; 0: as it leaves time for */
     enum spec_rule verify;
     const char *fit;                            /* what `fit` found of this model, a file; or NULL */
+    bool features;                              /* keep what the model thinks of each token: for who reads it */
     bool explain;                               /* say when another decides who drafts, and why */
     enum off_io_kind io;
     bool keep_heat;                             /* keep what is learnt of experts in a file beside the model */

@@ -6,6 +6,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/plan.h"
 #include "speculative/control.h"
+#include "speculative/lengths.h"
 
 /* ---- kv.c, prefix.c: slot numbers, in blocks.  Integers only; the memory is the context's. -------- */
 
@@ -255,6 +256,7 @@ struct eng_engine {
     struct spec_cost_model cost;                /* as foreseen; all 0: nobody asked */
     double due_mean;                            /* sequences due, lately */
     struct spec_control *control;               /* NULL: no drafters */
+    struct eng_lengths *lengths[ENG_DRAFTERS_MOST];     /* of each drafter; NULL: it has none */
     struct spec_decision decision;              /* of the pass under way */
     struct spec_cut *cut;                       /* [n_parallel] */
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
@@ -393,6 +395,12 @@ void eng_ahead_add(struct eng_engine *e, int32_t token);
 void eng_ahead_ask(struct eng_engine *e);
 bool eng_ahead_needs(struct eng_engine *e);
 void eng_ahead_settle(struct eng_engine *e);
+
+/* lengths.c: a network foresees how much of a drafter's next drafts is kept; those of the pass that are due. */
+int  eng_lengths_open(struct eng_engine *e, int drafter, const char *path);
+int  eng_lengths_read(struct spec_lengths *out, float **weights, const char *path);    /* weights: to be freed, always */
+void eng_lengths_close(struct eng_engine *e);
+void eng_lengths_tell(struct eng_engine *e);
 
 /* draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
  * with what logits make of the text so far (any thread); and the drafter's n-th draw of a draft, from it. */

@@ -153,6 +153,7 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     if (!e)
         return kn_fail(KN_ENOMEM, "no memory for the engine");
     e->opt = *opt;
+    e->features = opt->features;
     if (!e->opt.n_chunk)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);
@@ -209,9 +210,10 @@ static int go_on(const struct eng_engine *e)
 int eng_know_disk(struct eng_engine *e)
 {
     size_t room = e->split.total - e->split.fixed;
-    if (e->disk_Bps > 0 || room < ENG_DISK_BYTES)
+    if (e->disk_Bps > 0 || room < ENG_DISK_LEAST)
         return 0;
-    int error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, &e->disk_Bps);
+    int error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror,
+                                       room < ENG_DISK_BYTES ? room : ENG_DISK_BYTES, &e->disk_Bps);
     return error == KN_ENOMEM ? error : 0;
 }
 

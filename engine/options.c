@@ -132,7 +132,9 @@ static const struct eng_option options[] = {
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
       "N", "tokens generated and timed" },
     { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
-      "N", "pairs of blocks without and with drafts" },
+      "N", "rounds of blocks without and with drafts" },
+    { "against", "", BENCH, ENG_TEXT, AT(against), 0, 0,
+      "LIST", "numbers of drafted tokens, 1,2,4, whose blocks take turns with --gamma's" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
       "N", "passes that do not count; -1: until settled" },
 
@@ -189,8 +191,8 @@ static const struct eng_option options[] = {
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], "
-      "mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], both "
+      "[,lengths=FILE], mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
     { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted for each sequence; auto: as many as pay" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,

@@ -7,63 +7,19 @@
  * the first token on, which comes with the prompt.  Prompts of more than 320 tokens are left out, as
  * evals/train/measure.py does.  Under coupled every drafter must leave the answers as the one before left them.
  * Intervals: 95 %, bootstrap over prompts.  Prints CSV. */
-#include "engine/chat.h"
-#include "engine/cli.h"
+#include "evals/prompts.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PROMPT = 1000, NEW = 128, LONGEST = 320, DRAWS = 2000 };
+enum { NEW = 128, LONGEST = 320, DRAWS = 2000 };
 
-struct prompt { char *text; uint64_t said; };       /* said: of the answer without a draft; 0: not known */
 struct counts { double tokens, passes; };
 
 static const char *const rules[] = { "coupled", "ratio", "block" };
-static struct prompt prompts[MOST_PROMPT];
-static int n_prompt;
 static enum spec_rule rule;
-
-static const char *message_of(const json_t *line)
-{
-    const json_t *m = json_object_get(line, "question");
-    if (!m)
-        m = json_object_get(line, "prompt");
-    if (!m)
-        m = json_array_get(json_object_get(line, "turns"), 0);
-    return json_string_value(m);
-}
-
-static int read_prompts(const char *path)
-{
-    char *text, *rest;
-    size_t n;
-    int error = eng_read_file(path, &text, &n);
-    if (error)
-        return error;
-    for (char *line = strtok_r(text, "\n", &rest); line && n_prompt < MOST_PROMPT;
-         line = strtok_r(NULL, "\n", &rest)) {
-        json_t *json = json_loads(line, 0, NULL);
-        const char *message = message_of(json);
-        if (message)
-            prompts[n_prompt++].text = strdup(message);
-        json_decref(json);
-    }
-    kn_free(text);
-    return n_prompt ? 0 : kn_fail(KN_EINVAL, "%s: no line has a question, a prompt or turns", path);
-}
-
-static int render(const struct eng_chat *chat, const char *message, struct eng_ids *ids)
-{
-    struct eng_template_error why;
-    json_t *request = json_pack("{s:[{s:s,s:s}],s:b}", "messages", "role", "user", "content", message,
-                                "add_generation_prompt", 1);
-    ids->n = 0;
-    int error = eng_chat_tokens(chat, request, ids, &why);
-    json_decref(request);
-    return error;
-}
 
 /* 1: it was left out. */
 static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, struct prompt *p,

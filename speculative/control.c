@@ -49,7 +49,9 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     c->hope = kn_calloc((size_t)opt->n_session, sizeof *c->hope);
     c->even = kn_calloc((size_t)c->passes.n_prior, sizeof *c->even);
     c->brought = kn_calloc((size_t)kn_max(1, opt->n_expert), sizeof *c->brought);
-    if (e || !c->habit || !c->hope || !c->even || !c->brought) {
+    c->value = kn_calloc((size_t)opt->n_session * SPEC_NODES, sizeof *c->value);
+    c->taken = kn_calloc((size_t)opt->n_session * SPEC_NODES, sizeof *c->taken);
+    if (e || !c->habit || !c->hope || !c->even || !c->brought || !c->taken || !c->value) {
         spec_control_close(c);
         return KN_ENOMEM;
     }
@@ -82,6 +84,8 @@ void spec_control_close(struct spec_control *c)
     kn_free(c->hope);
     kn_free(c->even);
     kn_free(c->brought);
+    kn_free(c->taken);
+    kn_free(c->value);
     kn_free(c);
 }
 
@@ -108,6 +112,15 @@ void spec_control_begin(struct spec_control *c, int session)
     kn_assert(session >= 0 && session < c->opt.n_session);
     for (int i = 0; i < c->opt.n_drafter; i++)
         memset(&c->habit[i * c->opt.n_session + session], 0, sizeof *c->habit);
+}
+
+void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival)
+{
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter && session >= 0 && session < c->opt.n_session);
+    struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
+    h->is_told = survival != NULL;
+    if (survival)
+        memcpy(h->told, survival, sizeof h->told);
 }
 
 void spec_control_dismiss(struct spec_control *c, int drafter)
@@ -445,16 +458,22 @@ static void start_trial(struct spec_control *c, const struct ask *q, const struc
         a->tried[size].wait *= 2;
 }
 
-/* A trial ends early when the number of sequences changes, or when it has become clear that it loses. */
-static bool trial_goes_on(struct spec_control *c, const struct ask *q)
+/* A trial ends early when the number of sequences changes, when it has become clear that it loses, or when even in
+ * hope nothing of it is worth a row: nothing would be verified, and nothing learnt. */
+static bool trial_goes_on(struct spec_control *c, const struct ask *q, struct plan *out)
 {
+    struct plan hoped[SPEC_DEPTHS + 1];
     if (c->trial.left == 0)
         return false;
     double gain = q->known[c->trial.drafter][c->trial.depth].gain;
     /* ahead, the second step is the first that has something to verify */
     bool early = c->trial.left >= (c->arm[c->trial.drafter].ahead ? TRIAL - 1 : TRIAL);
-    if (c->trial.size == q->size && (early || gain > CLEARLY))
-        return true;
+    if (c->trial.size == q->size && (early || gain > CLEARLY)) {
+        make_plans(c, q, c->trial.drafter, c->trial.depth, true, hoped);
+        *out = hoped[c->trial.depth];
+        if (out->rows > q->n_due)
+            return true;
+    }
     c->trial.left = 0;
     return false;
 }
@@ -479,10 +498,8 @@ static struct plan choose(struct spec_control *c, struct ask *q, struct spec_dec
         d->why = SPEC_WHY_SPENT;
         return none;
     }
-    if (trial_goes_on(c, q)) {
+    if (trial_goes_on(c, q, &trial)) {
         d->why = SPEC_WHY_TRIAL;
-        make_plans(c, q, c->trial.drafter, c->trial.depth, true, hoped);
-        trial = hoped[c->trial.depth];
         take(d, &trial, 0);
         return trial;
     }

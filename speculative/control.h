@@ -70,6 +70,11 @@ void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *
 /* Another text takes the session's place. */
 void spec_control_begin(struct spec_control *c, int session);
 
+/* Until told otherwise, by who looks at the text itself (lengths.h): the chance that this drafter's next draft is kept
+ * at least so deep, in place of what its last ones came to.  NULL: nothing is known.  What the drafter then says of its
+ * drafts corrects it. */
+void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival /* [SPEC_DEPTHS] */);
+
 /* ---- before drafting ------------------------------------------------------------------------------ */
 
 enum spec_why {

@@ -7,7 +7,8 @@
  *
  * Where it is known which missing experts a node would touch, its cost is its own: the bytes that no node taken
  * before it brings in.  Then nodes are taken one by one, best first; a node is looked at only while it could be
- * the best if it brought in nothing (lazy greedy), and it stops when the best is worth less than it costs. */
+ * the best if it brought in nothing (lazy greedy).  The first ones may cost more than they are worth, and bring in
+ * what makes many others cheap: all are taken, and what was taken behind the best beginning is given back. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -16,6 +17,7 @@
 #define BINS 256
 #define SEEN_ARM     64                         /* drafts that are remembered */
 #define SEEN_SESSION 16
+#define TOLD         (1 - 1 / 512.0)
 
 /* Nodes' survival as it has proved, parents never below their children. */
 static void worth(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
@@ -38,12 +40,17 @@ static void remember(struct spec_control *c, int drafter, const struct spec_cut 
 {
     struct spec_arm *a = &c->arm[drafter];
     struct spec_habit *h = &c->habit[drafter * c->opt.n_session + cut->session];
-    double sum[SPEC_DEPTHS] = { 0 };
+    double sum[SPEC_DEPTHS] = { 0 }, truth[SPEC_DEPTHS];
+    spec_control_truth(c, drafter, cut->session, truth);
     for (int i = 0; i < cut->tree->n; i++)
         if (cut->tree->depth[i] <= SPEC_DEPTHS)
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
     for (int d = 0; d < kn_min(c->last.depth, cut->n_asked); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;
+        if (h->is_told) {
+            a->told[d] = a->told[d] * TOLD + h->told[d];
+            a->came_told[d] = a->came_told[d] * TOLD + x * truth[d];
+        }
         a->seen[d] += (x - a->seen[d]) / (a->seen_weight[d] + 1);
         a->seen_weight[d] = fmin(a->seen_weight[d] + 1, SEEN_ARM);
         h->seen[d] += (x - h->seen[d]) / (h->weight[d] + 1);
@@ -109,13 +116,14 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 
 /* ---- by rows and bytes ------------------------------------------------------------------------------------ */
 
-/* How many experts of the need nobody who was kept before has brought in. */
-static int news(const struct spec_control *c, const struct spec_need *need)
+/* How many experts of the need nobody who was kept before has brought in.  left: of those that a row usually needs, the
+ * share that is not there by now, which is all that is known of who has no numbers. */
+static double news(const struct spec_control *c, const struct spec_need *need, double left)
 {
     int fresh = 0;
-    for (int i = 0; i < need->n; i++)
-        fresh += !need->expert || !c->brought[need->expert[i]];
-    return fresh;
+    for (int i = 0; i < need->n && need->expert; i++)
+        fresh += !c->brought[need->expert[i]];
+    return need->expert ? fresh : need->n * left;
 }
 
 static void bring(struct spec_control *c, const struct spec_need *need)
@@ -126,49 +134,89 @@ static void bring(struct spec_control *c, const struct spec_need *need)
     }
 }
 
-/* The most that any open node nets, and which it is.  ahead: what a row costs that brings in nothing. */
-static double best_open(const struct budget *b, const struct spec_cut *cut, int n, double row_ns, double expert_ns,
-                        int *tree, int *node)
+/* What the next row costs.  Passes were measured with what rows bring in on the mean: that is in row_ns already. */
+struct price { double row_ns, expert_ns, mean, left; };
+
+static double price_of(const struct price *p, double n_fresh)
 {
-    double most = 0;
-    float value[SPEC_NODES];
+    return fmax(0, p->row_ns + (n_fresh - p->mean * p->left) * p->expert_ns);
+}
+
+/* The most that any open node nets, and which it is; -INFINITY: none is open. */
+static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
+                        struct spec_taken *out)
+{
+    double most = -INFINITY, least = price_of(p, 0);
     for (int i = 0; i < n; i++) {
         const struct spec_tree *t = cut[i].tree;
-        worth(b->c, b->drafter, &cut[i], value);
+        const float *value = b->c->value + i * SPEC_NODES;
         for (int j = 0; j < t->n; j++) {
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
-            double net = value[j] * b->token_ns - row_ns;
-            if (net > most && cut[i].need)      /* lazily: only who could still win is looked at */
-                net -= news(b->c, &cut[i].need[j]) * expert_ns;
+            double net = value[j] * b->token_ns;
+            if (net - least > most)             /* lazily: only who could still win is looked at */
+                net -= cut[i].need ? price_of(p, news(b->c, &cut[i].need[j], p->left)) : p->row_ns;
+            else
+                continue;
             if (net > most) {
                 most = net;
-                *tree = i;
-                *node = j;
+                *out = (struct spec_taken){ i, j };
             }
         }
     }
     return most;
 }
 
+/* Of all nodes, before any brings something in. */
+static double mean_need(const struct spec_cut *cut, int n)
+{
+    double sum = 0;
+    int n_node = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < cut[i].tree->n && cut[i].need; j++, n_node++)
+            sum += cut[i].need[j].n;
+    return n_node ? sum / n_node : 0;
+}
+
+/* What a row more brings in if experts are chosen evenly, over what the first drafted one does. */
+static double left_for(const struct budget *b, int n_drafted)
+{
+    const double *even = b->c->even;
+    int first = b->n_due + b->n_beside, at = first + n_drafted, last = b->c->n_even - 2;
+    if (first > last)
+        return 1;
+    return (even[kn_min(at, last) + 1] - even[kn_min(at, last)]) / (even[first + 1] - even[first]);
+}
+
 static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
                          double expert_bytes)
 {
-    double byte_ns = c->stall_bytes > 0 ? c->stall_ns / c->stall_bytes : 0;
-    int tree = 0, node = 0, rows = b->n_due + b->n_beside;
+    struct price price = { .expert_ns = expert_bytes * c->stall_ns / c->stall_bytes, .mean = mean_need(cut, n) };
+    double all = 0, most = 0;
+    int n_taken = 0, n_best = 0;
     memset(c->brought, 0, (size_t)c->opt.n_expert * sizeof *c->brought);
-    for (int taken = 0; taken < b->room; taken++) {
-        /* passes were measured with what rows miss on average: that is in the row's cost already */
-        double usual = spec_knots_at(&c->missed, NULL, 0, rows + taken + 1) -
-                       spec_knots_at(&c->missed, NULL, 0, rows + taken);
-        double row_ns = pass_ns(b, taken + 1) - pass_ns(b, taken) - fmax(0, usual) * byte_ns;
-        if (best_open(b, cut, n, fmax(0, row_ns), expert_bytes * byte_ns, &tree, &node) <= 0)
+    for (int i = 0; i < n; i++)
+        worth(c, b->drafter, &cut[i], c->value + i * SPEC_NODES);
+    for (int k = 0; k < b->room && k < n * SPEC_NODES; k++) {
+        struct spec_taken *t = &c->taken[k];
+        price.left = left_for(b, k);
+        price.row_ns = pass_ns(b, k + 1) - pass_ns(b, k);
+        double net = best_open(b, cut, n, &price, t);
+        if (isinf(net))
             break;
-        cut[tree].keep[node] = true;
-        cut[tree].n_keep++;
-        if (cut[tree].need)
-            bring(c, &cut[tree].need[node]);
+        n_taken++;
+        cut[t->tree].keep[t->node] = true;
+        if (cut[t->tree].need)
+            bring(c, &cut[t->tree].need[t->node]);
+        if ((all += net) > most) {
+            most = all;
+            n_best = n_taken;
+        }
     }
+    for (int k = 0; k < n_best; k++)
+        cut[c->taken[k].tree].n_keep++;
+    for (int k = n_best; k < n_taken; k++)
+        cut[c->taken[k].tree].keep[c->taken[k].node] = false;
 }
 
 /* ---- the cut ---------------------------------------------------------------------------------------------- */

@@ -117,6 +117,7 @@ struct spec_arm {                                   /* a drafter */
     double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
+    double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     double foreseen_ns;                             /* the same, until one was seen; < 0: not known */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
@@ -127,7 +128,11 @@ struct spec_arm {                                   /* a drafter */
 struct spec_habit {                                 /* of one session with one drafter */
     double seen[SPEC_DEPTHS], weight[SPEC_DEPTHS];
     double hoped, kept;
+    double told[SPEC_DEPTHS];                       /* of its next draft */
+    bool is_told;
 };
+
+struct spec_taken { int tree, node; };              /* of a cut */
 
 struct spec_control {
     struct spec_control_options opt;
@@ -136,8 +141,9 @@ struct spec_control {
     struct spec_habit *habit;                       /* [n_drafter][n_session] */
     struct spec_knots experts;                      /* distinct ones per layer */
     double *even; int n_even;                       /* if chosen evenly; 0: not known */
-    struct spec_knots missed;                       /* bytes */
-    bool *brought;                                  /* [n_expert] while needs are weighed: by who is kept so far */
+    bool *brought;                                  /* [n_expert] while needs are weighed: by who is kept so far, */
+    struct spec_taken *taken;                       /* [n_session * SPEC_NODES] in this order */
+    float *value;                                   /* [n_session][SPEC_NODES] and what each is worth */
     double stall_ns, stall_bytes;                   /* lately: waited for experts, and how much was read */
     double stall_of_ns;                             /* of passes that took so long */
     double (*hope)[SPEC_DEPTHS];                    /* [n_session] while plans are made: survival by depth */

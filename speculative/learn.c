@@ -16,6 +16,7 @@
 #define PRIOR_TRUTH  8.0            /* drafts' worth of belief that a depth is as true as the one before it */
 #define PRIOR_HABIT  24.0
 #define PRIOR_SEEN   4.0
+#define PRIOR_TOLD   8.0
 #define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
 #define UNKNOWN      0.6            /* survival per depth, of whom nothing is known */
 #define ACCOUNT      (1 - 1 / 2048.0)
@@ -45,6 +46,10 @@ void spec_control_expect(const struct spec_control *c, int drafter, int session,
     const struct spec_arm *a = &c->arm[drafter];
     const struct spec_habit *h = &c->habit[drafter * c->opt.n_session + session];
     double before = 1, arm_before = 1, ratio = UNKNOWN, most = 1, truth[SPEC_DEPTHS];
+    for (int d = 0; h->is_told && d < depth; d++)
+        what[d] = most = fmin(most, h->told[d] * (a->came_told[d] + PRIOR_TOLD) / (a->told[d] + PRIOR_TOLD));
+    if (h->is_told)
+        return;
     spec_control_truth(c, drafter, session, truth);
     for (int d = 0; d < depth; d++) {
         double arm = (a->seen[d] * a->seen_weight[d] + arm_before * ratio) / (a->seen_weight[d] + 1);
@@ -174,7 +179,6 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
         c->plain_at[spec_size_of(s->n_due)] = c->step;
     if (s->experts > 0)
         spec_knots_learn(&c->experts, s->n_row, s->experts);
-    spec_knots_learn(&c->missed, s->n_row, s->missed_bytes);
     c->stall_ns = c->stall_ns * STALL + s->stall_ns;
     c->stall_bytes = c->stall_bytes * STALL + s->missed_bytes;
     c->stall_of_ns = c->stall_of_ns * STALL + s->pass_ns;

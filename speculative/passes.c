@@ -7,7 +7,7 @@
  *
  * Between two known points a pass is interpolated, beyond them it goes on, both as the prior does: it is flat where
  * all experts are met, and steep where every row brings its own.  A single pass that is far from what was
- * expected counts as if it were twice or half of it: another process had the cores. */
+ * expected counts as if it were twice or half of it, the first one too: another process had the cores. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -206,8 +206,8 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
         return;
     int size = spec_size_of(n_due), level = level_of(each);
     double growth = ns / plain, *weight = &p->drafted[size][level].weight, *mean = &p->drafted[size][level].growth;
-    if (*weight >= ENOUGH)
-        growth = fmin(fmax(growth, *mean / 2), *mean * 2);
+    double usual = *weight > 0 ? *mean : spec_passes_ns(p, n_due, 0, n_drafted, false) / plain;
+    growth = fmin(fmax(growth, usual / 2), usual * 2);
     toward(&p->drafted[size][level].each, each, *weight);
     toward(mean, growth, *weight);
     *weight = fmin(*weight + 1, MEMORY - 1);

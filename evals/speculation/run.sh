@@ -38,26 +38,27 @@ sparsity()
     gnuplot -e "csv='$out-sparsity.csv'; png='$out-sparsity.png'; used='$used'" "$here/sparsity.gp"
 }
 
-# Each setting is a run of its own, and a pair of blocks without and with drafts on the same tokens.
+# A batch is one run: blocks without drafts, as the controller decides, and of each number, on the same tokens.
 control()
 {
     budget=$1 batches=$2 gammas=$3 accept=$4
     shift 4
-    echo "batch,gamma,off_tokens_per_s,tokens_per_s,ratio,interval,ideal,ideal_gamma,efficiency,drafted_per_pass" >"$out-control.csv"
-    for gamma in $gammas auto; do
-        for batch in $(echo "$batches" | tr , ' '); do
-            "$spillway" bench -m "$source" --host-mem "$budget" --batch "$batch" --draft "oracle:$accept" --gamma "$gamma" \
-                --json --quiet "$@" |
-                jq -rs --arg gamma "$gamma" '
-                    map(select(.what == "decode" and .drafter == "none"))[1:] as $off |
-                    map(select(.what == "decode" and .drafter != "none")) as $on |
-                    def mean(f): map(f) | add / length;
-                    def pass_s: mean(.tokens_per_pass / .tokens_per_s);
-                    .[] | select(.what == "speedup") |
-                    [.batch, $gamma, ($off | mean(.tokens_per_s)), ($on | mean(.tokens_per_s)), .ratio, .ratio_interval,
-                     .ideal, .ideal_gamma, ($off | pass_s) / ($on | pass_s),
-                     ($on | mean(.drafted / (.seconds * .tokens_per_s / .tokens_per_pass)))] | @csv' | tr -d '"' >>"$out-control.csv"
-        done
+    echo "batch,gamma,off_tokens_per_s,tokens_per_s,ratio,interval,ideal,ideal_gamma,efficiency,drafted_per_pass,auto_over_it" \
+        >"$out-control.csv"
+    for batch in $(echo "$batches" | tr , ' '); do
+        "$spillway" bench -m "$source" --host-mem "$budget" --batch "$batch" --draft "oracle:$accept" \
+            --against "$(echo "$gammas" | tr ' ' ,)" --json --quiet "$@" |
+            jq -rs '
+                map(select(.what == "decode" and .drafter == "none"))[1:] as $off | . as $all |
+                def mean(f): map(f) | add / length;
+                def pass_s: mean(.tokens_per_pass / .tokens_per_s);
+                .[] | select(.what == "speedup" and .over == "none") | .gamma as $gamma |
+                ($all | map(select(.what == "decode" and .drafter != "none" and .gamma == $gamma))) as $on |
+                ($all | map(select(.what == "speedup" and .over != "none" and .over_gamma == $gamma)) | first) as $auto |
+                [.batch, if $gamma < 0 then "auto" else $gamma end, ($off | mean(.tokens_per_s)),
+                 ($on | mean(.tokens_per_s)), .ratio, .ratio_interval, .ideal, .ideal_gamma, ($off | pass_s) / ($on | pass_s),
+                 ($on | mean(.drafted / (.seconds * .tokens_per_s / .tokens_per_pass))), $auto.ratio // 1] | @csv' |
+            tr -d '"' >>"$out-control.csv"
     done
     gnuplot -e "csv='$out-control.csv'; png='$out-control.png'; gammas='$gammas'" "$here/control.gp"
 }

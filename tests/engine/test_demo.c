@@ -9,7 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/engine.h"
+#include "engine/disk.h"
+#include "engine/internal.h"
 #include "engine/plan.h"
 
 #define FOLDER "evals/train/models"
@@ -87,11 +88,31 @@ static void it_says_what_it_always_said(void **state)
     }
 }
 
+/* A budget of a dozen MiB: what reading experts takes is in the forecast, where the disk can be measured at all. */
+static void the_disk_is_in_the_forecast(void **state)
+{
+    (void)state;
+    struct eng_options o = { .model = MODEL, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = 256,
+                             .n_chunk = 16, .gamma = ENG_GAMMA_AUTO, .n_draft = 1 };
+    struct eng_engine *e;
+    double rate;
+    assert_int_equal(eng_draft_parse(&o.draft[0], "ngram"), 0);
+    assert_int_equal(eng_describe(&e, &o), 0);
+    o.host_mem = eng_memory(e)->least + ((size_t)4 << 20);
+    eng_close(e);
+    assert_int_equal(eng_open(&e, &o), 0);
+    assert_true(e->split.dense + e->split.expert < ENG_DISK_BYTES);
+    if (eng_disk_measure(MODEL, NULL, ENG_DISK_LEAST, &rate) == 0)
+        assert_true(e->cost.disk_ns > 0);
+    eng_close(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_what_was_trained),
         cmocka_unit_test(it_says_what_it_always_said),
+        cmocka_unit_test(the_disk_is_in_the_forecast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

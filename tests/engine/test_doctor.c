@@ -26,6 +26,7 @@ static int64_t file_bytes;
 static int read_error;                          /* errno; -1: short */
 static uint64_t clock_ns;
 static uint64_t read_once;                      /* bit per MiB */
+static size_t piece;                            /* of the last read */
 
 static int64_t fake_size(int fd)
 {
@@ -36,20 +37,21 @@ static int64_t fake_size(int fd)
 static ssize_t fake_pread(int fd, void *buffer, size_t bytes, int64_t offset)
 {
     (void)fd;
-    assert_true(offset >= 0 && offset + (int64_t)bytes <= file_bytes && offset % MIB == 0);
+    assert_true(offset >= 0 && offset + (int64_t)bytes <= file_bytes && offset % (int64_t)bytes == 0);
     assert_int_equal((uintptr_t)buffer % 4096, 0);
     if (read_error > 0) {
         errno = read_error;
         return -1;
     }
     __atomic_fetch_or(&read_once, UINT64_C(1) << offset / MIB, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&clock_ns, 10000000, __ATOMIC_RELAXED);          /* 1 MiB in 10 ms */
+    __atomic_store_n(&piece, bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&clock_ns, bytes * 10000000 / MIB, __ATOMIC_RELAXED);     /* 1 MiB in 10 ms */
     return read_error < 0 ? (ssize_t)bytes / 2 : (ssize_t)bytes;
 }
 
 static uint64_t fake_now(void) { return __atomic_load_n(&clock_ns, __ATOMIC_RELAXED); }
 
-static int rate_with(int64_t bytes, int error, int depth, double *rate)
+static int rate_with(int64_t bytes, int error, int depth, size_t room, double *rate)
 {
     struct kn_io io = kn_io_system;
     io.size = fake_size;
@@ -60,7 +62,7 @@ static int rate_with(int64_t bytes, int error, int depth, double *rate)
     read_once = 0;
     kn_io_set(&io);
     kn_log_set(unheard, KN_LOG_ERROR);
-    int e = eng_disk_rate("file", 99, depth, rate);
+    int e = eng_disk_rate("file", 99, depth, room, rate);
     kn_log_set(NULL, KN_LOG_INFO);
     kn_io_set(NULL);
     return e;
@@ -70,12 +72,18 @@ static void rates(void **state)
 {
     (void)state;
     double rate = 0;
-    assert_int_equal(rate_with(20 * MIB + 5, 0, 1, &rate), 0);
+    assert_int_equal(rate_with(20 * MIB + 5, 0, 1, ENG_DISK_BYTES, &rate), 0);
     assert_true(rate > 104857599 && rate < 104857601);                  /* 1 MiB in 10 ms */
     assert_int_equal(read_once, (1 << 20) - 1);                         /* all of it, not the odd end */
     rate = 0;
-    assert_int_equal(rate_with(7 * MIB, 0, 16, &rate), 0);
+    assert_int_equal(rate_with(7 * MIB, 0, 16, ENG_DISK_BYTES, &rate), 0);
     assert_true(rate > 104857599 && rate < 104857601);                  /* the clock is theirs together */
+    assert_int_equal(piece, MIB);
+    assert_int_equal(rate_with(20 * MIB, 0, 16, 4 * MIB, &rate), 0);    /* a budget that has no more */
+    assert_true(rate > 104857599 && rate < 104857601);
+    assert_int_equal(piece, MIB / 4);
+    assert_true(eng_disk_room(0) == ENG_DISK_BYTES && eng_disk_room((size_t)4 << 30) == ENG_DISK_BYTES);
+    assert_int_equal(eng_disk_room(40 * MIB), 10 * MIB);
 }
 
 /* The second drive is twice as fast. */
@@ -108,7 +116,7 @@ static double rate_of_two(const char *mirror, int64_t bytes)
     io.now_ns = fake_now;
     file_bytes = bytes;
     kn_io_set(&io);
-    assert_int_equal(eng_disk_measure("first/model.gguf", mirror, &rate), 0);
+    assert_int_equal(eng_disk_measure("first/model.gguf", mirror, ENG_DISK_BYTES, &rate), 0);
     kn_io_set(NULL);
     return rate / 104857600;
 }
@@ -138,10 +146,11 @@ static void failures(void **state)
 {
     (void)state;
     double rate = -1;
-    assert_int_equal(rate_with(MIB - 1, 0, 1, &rate), KN_EINVAL);
-    assert_int_equal(rate_with(5 * MIB, EINVAL, 4, &rate), KN_EUNSUPPORTED);
-    assert_int_equal(rate_with(5 * MIB, EIO, 4, &rate), KN_EIO);
-    assert_int_equal(rate_with(5 * MIB, -1, 4, &rate), KN_EIO);
+    assert_int_equal(rate_with(MIB - 1, 0, 1, ENG_DISK_BYTES, &rate), KN_EINVAL);
+    assert_int_equal(rate_with(5 * MIB, EINVAL, 4, ENG_DISK_BYTES, &rate), KN_EUNSUPPORTED);
+    assert_int_equal(rate_with(5 * MIB, EIO, 4, ENG_DISK_BYTES, &rate), KN_EIO);
+    assert_int_equal(rate_with(5 * MIB, -1, 4, ENG_DISK_BYTES, &rate), KN_EIO);
+    assert_int_equal(rate_with(5 * MIB, 0, 16, 15 * 4096, &rate), KN_ENOMEM);
     assert_true(rate == -1);
     int fd = -5;
     assert_int_equal(eng_disk_trial("/nonexistent/folder", MIB, &fd), KN_EUNSUPPORTED);

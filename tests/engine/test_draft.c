@@ -152,6 +152,61 @@ static void as_many_as_pay(void **state)
     close_engine(e);
 }
 
+/* Who foresees how much of drafts is kept: weights at random, of features that are n_in wide. */
+static void write_lengths(const char *file, int n_in)
+{
+    enum { HIDDEN = 8 };
+    const uint64_t in[] = { (uint64_t)n_in, HIDDEN, HIDDEN }, out[] = { HIDDEN, HIDDEN, SPEC_LENGTHS };
+    static float weight[4096];
+    struct moe_writer *w;
+    char name[32];
+    assert_int_equal(moe_writer_open(&w, file), 0);
+    for (int i = 0; i < 4096; i++)
+        weight[i] = (float)(below(2001) - 1000) / 1000;
+    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
+        snprintf(name, sizeof name, "lengths.%d.weight", i);
+        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 2, (uint64_t[]){ out[i], in[i] }), 0);
+        snprintf(name, sizeof name, "lengths.%d.bias", i);
+        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 1, &out[i]), 0);
+    }
+    assert_int_equal(moe_writer_header(w), 0);
+    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
+        assert_int_equal(moe_writer_data(w, weight, in[i] * out[i] * sizeof *weight), 0);
+        assert_int_equal(moe_writer_data(w, weight, out[i] * sizeof *weight), 0);
+    }
+    assert_int_equal(moe_writer_finish(w), 0);
+    moe_writer_close(w);
+}
+
+/* Whatever it foresees, texts stay as they are. */
+static void lengths_are_foreseen(void **state)
+{
+    (void)state;
+    struct eng_options o = { .model = path, .n_parallel = 4, .n_chunk = 100, .n_draft = 1, .gamma = ENG_GAMMA_AUTO };
+    struct eng_engine *e = open_engine(1, 64, 0);
+    int d_model = moe_model_shape(e->model)->d_model;
+    char file[96], wish[256];
+    close_engine(e);
+    snprintf(file, sizeof file, "%s.lengths", path);
+    snprintf(wish, sizeof wish, "model:%s,lengths=%s", path, file);
+    assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
+    assert_string_equal(o.draft[0].lengths, file);
+    write_lengths(file, d_model);
+    run_real(wish, ENG_GAMMA_AUTO, 9, 0);
+    run_real(wish, 4, 0, 100);
+    write_lengths(file, d_model + 1);
+    faults_listen();
+    assert_int_equal(eng_open(&e, &o), KN_EUNSUPPORTED);
+    assert_non_null(strstr(faults.line, "features of"));
+    faults_listen_off();
+    faults_listen();
+    snprintf(o.draft[0].lengths, sizeof o.draft[0].lengths, "%s", path);
+    assert_int_equal(eng_open(&e, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "evals/lengths"));
+    faults_listen_off();
+    unlink(file);
+}
+
 static void several_draft_one_tree(void **state)
 {
     (void)state;
@@ -304,6 +359,7 @@ int main(void)
         cmocka_unit_test(models_draft),
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(as_many_as_pay),
+        cmocka_unit_test(lengths_are_foreseen),
         cmocka_unit_test(several_draft_one_tree),
         cmocka_unit_test(a_drafter_gives_its_memory_back),
         cmocka_unit_test(who_is_not_worth_his_memory_goes),

@@ -47,15 +47,37 @@ static double machine_random(void)
     return (double)(kn_mix(machine_seed) >> 11) * 0x1p-53;
 }
 
+static double machine_distinct(const struct machine *m, int n_plain, int n_drafted)
+{
+    double wide = n_plain + n_drafted * (m->alike > 0 ? m->alike : 1);
+    return m->cost.n_expert > 0 ? spec_cost_distinct(m->cost.n_expert, m->cost.n_used, wide) : 0;
+}
+
+/* Bytes that a pass reads. */
+static double machine_missed(const struct machine *m, int n_plain, int n_drafted)
+{
+    double distinct = machine_distinct(m, n_plain, n_drafted);
+    double missing = m->crowded > 0 ? m->missing + m->crowded * distinct / m->cost.n_expert : m->missing;
+    return m->Bps > 0 ? distinct * missing * m->expert_bytes : 0;
+}
+
+static double machine_compute_ns(const struct machine *m, int n_plain, int n_drafted)
+{
+    double rows = n_plain + n_drafted, distinct = machine_distinct(m, n_plain, n_drafted);
+    return spec_cost_pass_ns(&m->cost, rows, distinct, 0) + spec_cost_choose_ns(&m->cost, rows);
+}
+
 static double machine_pass_ns(const struct machine *m, int n_due, int n_beside, int n_drafted)
 {
-    double rows = n_due + n_beside + n_drafted;
-    double wide = n_due + n_beside + n_drafted * (m->alike > 0 ? m->alike : 1);
-    double distinct = m->cost.n_expert > 0 ? spec_cost_distinct(m->cost.n_expert, m->cost.n_used, wide) : 0;
-    double compute = spec_cost_pass_ns(&m->cost, rows, distinct, 0) + spec_cost_choose_ns(&m->cost, rows);
-    double missing = m->crowded > 0 ? m->missing + m->crowded * distinct / m->cost.n_expert : m->missing;
-    double disk = m->Bps > 0 ? distinct * missing * m->expert_bytes / m->Bps * 1e9 : 0;
-    return fmax(compute, disk);
+    double missed = machine_missed(m, n_due + n_beside, n_drafted);
+    return fmax(machine_compute_ns(m, n_due + n_beside, n_drafted), missed > 0 ? missed / m->Bps * 1e9 : 0);
+}
+
+/* What every node is said to miss that its texts do not bring in: nobody knows which. */
+static struct spec_need machine_need(const struct machine *m, int n_due)
+{
+    double others = m->Bps > 0 ? 1 - machine_distinct(m, n_due, 0) / m->cost.n_expert : 0;
+    return (struct spec_need){ NULL, (int)(m->cost.n_used * m->missing * others + 0.5) };
 }
 
 static double machine_noise(const struct machine *m)
@@ -86,6 +108,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
 {
     static struct spec_tree tree[MACHINE_SESSIONS];
     static struct spec_cut cut[MACHINE_SESSIONS];
+    static struct spec_need need[SPEC_NODES];
     struct spec_outcome outcome[MACHINE_SESSIONS];
     int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS], kept[MACHINE_SESSIONS];
     struct machine_run r = { .n_step = n_step };
@@ -105,9 +128,12 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
             for (int i = 0; i < n_due; i++) {
                 kept[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
-                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i] };
+                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i],
+                                            .need = m->Bps > 0 ? need : NULL };
             }
-            spec_control_cut(c, cut, n_due, 0);
+            for (int i = 0; i < SPEC_NODES; i++)
+                need[i] = machine_need(m, n_due);
+            spec_control_cut(c, cut, n_due, m->expert_bytes);
             for (int i = 0; i < n_due; i++) {
                 assert(cut[i].n_keep <= tree[i].n);
                 spec_tree_prune(&tree[i], cut[i].keep, false);
@@ -120,7 +146,8 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
         double truth = machine_pass_ns(m, n_due, 0, 0);
         struct spec_step s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
                                .pass_ns = machine_pass_ns(m, n_due, 0, n_drafted) * machine_noise(m),
-                               .outcome = outcome };
+                               .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome };
+        s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
         double took = s.draft_ns + s.pass_ns, off = truth * (n_due + n_kept) / n_due;
         r.took_ns += took;

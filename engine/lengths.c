@@ -1,0 +1,125 @@
+/* What the model last thought of a text says how much of the next draft will be kept: a network for each drafter that
+ * was given one (--draft KIND:FILE,lengths=FILE).  The controller is told before it decides.
+ *
+ * The feature is that of the last token that has been computed, the one before the pass's own; it lies in the model's
+ * context at the token's slot, as an EAGLE head reads it. */
+#include "engine/internal.h"
+
+#include <stdio.h>
+
+#define MOST_WIDE 16384
+
+struct eng_lengths {
+    struct eng_engine *engine;
+    struct spec_lengths net;
+    float *weights, *room;                      /* room: [n_parallel][n_in + 2 * n_hidden] */
+    double (*survival)[SPEC_DEPTHS];            /* [n_parallel] of those that are due */
+};
+
+/* ---- the file: F32 tensors lengths.N.weight [inputs][outputs] and lengths.N.bias --------------------------- */
+
+static int read_tensor(const struct moe_file *f, const char *what, int layer, uint64_t n_out, uint64_t n_in, float *out)
+{
+    char name[32];
+    snprintf(name, sizeof name, "lengths.%d.%s", layer, what);
+    const struct moe_tensor *t = moe_file_find_tensor(f, name);
+    if (!t || t->gguf_type != 0 || t->dim[0] != n_out || t->dim[1] != n_in || t->bytes != n_out * n_in * sizeof *out)
+        return kn_fail(KN_EINVAL, "%s: %s is no F32 tensor of %llu by %llu: evals/lengths writes such files",
+                       moe_file_path(f), name, (unsigned long long)n_out, (unsigned long long)n_in);
+    return moe_file_read(f, t, 0, out, (size_t)t->bytes);
+}
+
+/* The first matrix says how wide the layers are. */
+static int read_net(struct spec_lengths *net, float **weights, const struct moe_file *f)
+{
+    const struct moe_tensor *first = moe_file_find_tensor(f, "lengths.0.weight");
+    uint64_t n = first ? first->dim[0] : 0, n_in = first ? first->dim[1] : 0;
+    if (n < 1 || n > MOST_WIDE || n_in < 1 || n_in > MOST_WIDE)
+        return kn_fail(KN_EINVAL, "%s: has no lengths.0.weight of up to %d by %d: evals/lengths writes such files",
+                       moe_file_path(f), MOST_WIDE, MOST_WIDE);
+    uint64_t in[] = { n_in, n, n }, out[] = { n, n, SPEC_LENGTHS };
+    float *at = *weights = kn_calloc((size_t)((n_in + n + 2) * n + (n + 1) * SPEC_LENGTHS), sizeof *at);
+    int error = at ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", moe_file_path(f));
+    *net = (struct spec_lengths){ .n_in = (int)n_in, .n_hidden = (int)n };
+    for (int i = 0; i < SPEC_LENGTH_LAYERS && !error; i++) {
+        net->weight[i] = at;
+        net->bias[i] = at + in[i] * out[i];
+        if (!(error = read_tensor(f, "weight", i, out[i], in[i], at)))
+            error = read_tensor(f, "bias", i, out[i], 1, at + in[i] * out[i]);
+        at += (in[i] + 1) * out[i];
+    }
+    return error;
+}
+
+int eng_lengths_read(struct spec_lengths *out, float **weights, const char *path)
+{
+    struct moe_file *f;
+    int error = moe_file_open(&f, path);
+    if (error)
+        return error;
+    error = read_net(out, weights, f);
+    moe_file_close(f);
+    return error;
+}
+
+int eng_lengths_open(struct eng_engine *e, int drafter, const char *path)
+{
+    int d_model = moe_model_shape(e->model)->d_model;
+    struct eng_lengths *l = e->lengths[drafter] = kn_calloc(1, sizeof *l);
+    int error = l ? eng_lengths_read(&l->net, &l->weights, path) : kn_fail(KN_ENOMEM, "no memory for %s", path);
+    if (!error && l->net.n_in != d_model)
+        error = kn_fail(KN_EUNSUPPORTED, "%s foresees lengths from features of %d values, %s has %d", path, l->net.n_in,
+                        e->opt.model, d_model);
+    if (error)
+        return error;
+    l->engine = e;
+    l->room = kn_calloc((size_t)e->opt.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->room);
+    l->survival = kn_calloc((size_t)e->opt.n_parallel, sizeof *l->survival);
+    e->features = true;
+    return l->room && l->survival ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", path);
+}
+
+void eng_lengths_close(struct eng_engine *e)
+{
+    for (int i = 0; i < ENG_DRAFTERS_MOST; i++) {
+        struct eng_lengths *l = e->lengths[i];
+        if (!l)
+            continue;
+        kn_free(l->weights);
+        kn_free(l->room);
+        kn_free(l->survival);
+        kn_free(l);
+    }
+}
+
+/* ---- a pass ------------------------------------------------------------------------------------------------- */
+
+/* A drafter may be asked for four nodes a level, of which the best are verified; where what is drafted may not be
+ * looked at, for one. */
+static void guess_item(void *arg, int i, int thread)
+{
+    struct eng_lengths *l = arg;
+    struct eng_engine *e = l->engine;
+    const struct eng_session *s = e->due[i];
+    float *feature = l->room + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
+    double length[SPEC_LENGTHS];
+    (void)thread;
+    if (s->n_kv < 1)
+        return;
+    moe_context_feature(e->context, s->path.slot[s->n_kv - 1], feature);
+    spec_lengths_guess(&l->net, feature, feature + l->net.n_in, length);
+    int width = e->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
+    spec_lengths_survival(length + width * SPEC_LENGTH_DEPTHS, l->survival[i]);
+}
+
+void eng_lengths_tell(struct eng_engine *e)
+{
+    for (int k = 0; k < e->n_drafter; k++) {
+        struct eng_lengths *l = e->lengths[k];
+        if (!l || !e->drafter[k]->kind->load)       /* it is gone */
+            continue;
+        kn_parallel_for(e->team, e->n_due, guess_item, l);
+        for (int i = 0; i < e->n_due; i++)
+            spec_control_tell(e->control, k, e->due[i]->seat->number, e->due[i]->n_kv < 1 ? NULL : l->survival[i]);
+    }
+}

@@ -1,0 +1,120 @@
+/* evals/lengths/record.c - what the model last thought, and how much of the next draft was kept: what a network that
+ * foresees lengths learns from.
+ *
+ *     record MODEL PROMPTS.jsonl TEMPERATURE DRAFTER > RECORDS
+ *
+ * Prompts as acceptance takes them; each is answered alone, up to 192 tokens.  A pass is one record of floats: the
+ * prompt's number; SPEC_LENGTHS lengths; the survival to each of SPEC_DEPTHS depths as the drafter sees it; the d_model
+ * values of the feature.  One draft of 64 nodes has all widths and depths in it: so wide and so deep is the likeliest
+ * width times depth of its nodes that are no deeper.  Under coupled verification what is kept of the part is what is
+ * kept of the whole, as far as the part goes. */
+#include "evals/prompts.h"
+#include "engine/internal.h"
+#include "speculative/lengths.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NEW = 192, LONGEST = 320 };
+
+/* The likeliest first, of equals the earlier: parents stand before children. */
+static int rank(const struct spec_tree *t, int *order)
+{
+    for (int i = 0; i < t->n; i++) {
+        int at = i;
+        for (; at > 0 && t->survival[order[at - 1]] < t->survival[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    return t->n;
+}
+
+/* How many nodes of the path are in the part. */
+static int kept_of(const struct spec_tree *t, const struct spec_verify *v, const int *order, int nodes, int depth)
+{
+    bool in[SPEC_NODES] = { false };
+    int kept = 0;
+    for (int i = 0; i < t->n && nodes > 0; i++)
+        if (t->depth[order[i]] <= depth) {
+            in[order[i]] = true;
+            nodes--;
+        }
+    while (kept < v->n_path && in[v->path[kept]])
+        kept++;
+    return kept;
+}
+
+static void write_record(int prompt, const struct eng_seat *seat, const float *feature, int d_model)
+{
+    const struct spec_tree *t = &seat->tree;
+    float head[1 + SPEC_LENGTHS + SPEC_DEPTHS] = { (float)prompt }, *survival = head + 1 + SPEC_LENGTHS;
+    int order[SPEC_NODES];
+    rank(t, order);
+    for (int i = 0; i < SPEC_LENGTHS; i++) {
+        int depth = spec_length_depth(i);
+        head[1 + i] = (float)kept_of(t, &seat->verify, order, spec_length_width(i) * depth, depth);
+    }
+    for (int i = 0; i < t->n; i++)
+        if (t->depth[i] <= SPEC_DEPTHS)
+            survival[t->depth[i] - 1] += t->survival[i];
+    fwrite(head, sizeof *head, sizeof head / sizeof *head, stdout);
+    fwrite(feature, sizeof *feature, (size_t)d_model, stdout);
+}
+
+static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, int prompt,
+                  struct eng_event *event, float *feature)
+{
+    struct eng_request r = { .token = ids->id, .n_token = (int)ids->n, .n_predict = NEW };
+    struct eng_session *s;
+    spec_params_default(&r.sampling);
+    r.sampling.temperature = temperature;
+    r.sampling.seed = (uint64_t)prompt;
+    int error = eng_session_open(&s, e);
+    if (!error)
+        error = eng_session_start(s, &r);
+    while (!error && eng_session_runs(s)) {
+        struct eng_seat *seat = s->seat;
+        bool thought = seat && s->n_kv > 0;
+        if (thought)
+            moe_context_feature(e->context, s->path.slot[s->n_kv - 1], feature);
+        int n = eng_step(e, event);
+        error = n < 0 ? n : 0;
+        if (!error && thought && s->seat == seat && seat->tree.n)       /* the last pass of an answer is cut short */
+            write_record(prompt, seat, feature, moe_model_shape(e->model)->d_model);
+    }
+    eng_session_close(s);
+    return error;
+}
+
+int main(int argc, char **argv)
+{
+    struct eng_options o = { .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1, .n_ctx = LONGEST + NEW,
+                             .features = true, .n_draft = 1 };
+    struct eng_chat *chat = NULL;
+    struct eng_ids ids = { 0 };
+    struct eng_engine *e;
+    if (argc != 5) {
+        fprintf(stderr, "record MODEL PROMPTS.jsonl TEMPERATURE DRAFTER\n");
+        return 2;
+    }
+    o.model = argv[1];
+    if (read_prompts(argv[2]) || eng_draft_parse(&o.draft[0], argv[4]))
+        return 2;
+    bool tree = o.draft[0].kind == ENG_DRAFT_EAGLE && o.draft[0].tree != ENG_TREE_CHAIN;
+    o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS;      /* a chain has no width: a part of it is its beginning */
+    int error = eng_open(&e, &o);
+    if (error)
+        return 2;
+    struct eng_event *event = kn_calloc((size_t)eng_event_room(e), sizeof *event);
+    float *feature = kn_calloc((size_t)moe_model_shape(e->model)->d_model, sizeof *feature);
+    error = event && feature ? eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]) : KN_ENOMEM;
+    for (int i = 0; i < n_prompt && !error; i++)
+        if (!(error = render(chat, prompts[i].text, &ids)) && ids.n <= LONGEST)
+            error = answer(e, &ids, strtof(argv[3], NULL), i, event, feature);
+    eng_ids_free(&ids);
+    eng_chat_close(chat);
+    kn_free(event);
+    kn_free(feature);
+    eng_close(e);
+    return error ? 1 : 0;
+}
