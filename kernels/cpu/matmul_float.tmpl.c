@@ -129,7 +129,7 @@ static void run_fp8(const struct job *j)
             }
             wide.from[p] = (const void *)from;
         }
-        each_tile(t, acc, rows_halves_tiles, TILE);
+        each_tile(&t, acc, rows_halves_tiles, TILE);
     }
     store_sums(j, acc);
 }
