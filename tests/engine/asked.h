@@ -27,7 +27,7 @@ static const char *asked_shape = "tiny";
 static int asked_layers = 2;
 static enum kn_isa asked_isa = KN_ISA_COUNT - 1;
 static enum kn_kv asked_kv = KN_KV_F16;
-static int asked_tell;                                  /* rows of a pass whose prompts are told; 0: nobody asks for it */
+static int asked_tell;                                  /* rows of a pass that may tell prompts; 0: none */
 static bool asked_reads_fail;                           /* who needs what could not be read may fail */
 static void (*asked_meddle)(struct eng_engine *e);      /* before each step of a crowd; or NULL */
 static int n_vocab = 300;

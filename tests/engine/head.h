@@ -11,9 +11,9 @@
 static inline int write_head(const char *file, uint32_t d_model)
 {
     const struct { const char *key; uint32_t value; } number[] = {
-        { "block_count", 1 }, { "embedding_length", d_model }, { "context_length", 2048 }, { "feed_forward_length", 64 },
-        { "attention.head_count", 4 }, { "attention.head_count_kv", 2 }, { "attention.key_length", 32 },
-        { "attention.value_length", 32 }, { "vocab_size", (uint32_t)n_vocab } };
+        { "block_count", 1 }, { "embedding_length", d_model }, { "context_length", 2048 },
+        { "feed_forward_length", 64 }, { "attention.head_count", 4 }, { "attention.head_count_kv", 2 },
+        { "attention.key_length", 32 }, { "attention.value_length", 32 }, { "vocab_size", (uint32_t)n_vocab } };
     const struct { const char *name; uint64_t n_in, n_out; } tensor[] = {
         { "fc", 2 * d_model, d_model }, { "output_norm", d_model, 0 }, { "blk.0.attn_norm", d_model, 0 },
         { "blk.0.attn_q", d_model, 128 }, { "blk.0.attn_k", d_model, 64 }, { "blk.0.attn_v", d_model, 64 },

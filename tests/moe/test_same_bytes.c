@@ -3,9 +3,9 @@
  * with room for all experts, for some or for two, and however they are read.
  *
  * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
- * it by memcmp.  (ThreadSanitizer looks at threads, which share the same memory whatever the instruction set: there the
- * best one stands for the specification.)  Models are synthetic: Q4_K experts with Q8_0 attention, Q6_K, F16 with odd shapes, dense,
- * and a small one of each family that has something of its own. */
+ * it by memcmp.  (ThreadSanitizer looks at threads, which share the same memory whatever the instruction
+ * set: there the best one stands for the specification.)  Models are synthetic: Q4_K experts with Q8_0
+ * attention, Q6_K, F16 with odd shapes, dense, and a small one of each family that has something of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

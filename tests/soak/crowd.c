@@ -124,9 +124,10 @@ static struct eng_options draw_options(void)
     if (part < 4)
         o.host_mem = asked_memory(&o, (size_t)part, 5);
     snprintf(told->drew, sizeof told->drew,
-             "%s, kv %d, isa %d, %d parallel, chunk %d, %d threads, %d blocks of KV, memory for %d/5, io %d, gamma %d, rule %d, "
-             "dsi %d, drafts%s", asked_shape, (int)o.kv, (int)o.isa, o.n_parallel, o.n_chunk, o.n_thread, n_block,
-             part < 4 ? part : 5, (int)o.io, o.gamma, (int)o.verify, (int)o.dsi, o.n_draft ? drafts : " none");
+             "%s, kv %d, isa %d, %d parallel, chunk %d, %d threads, %d blocks of KV, memory for %d/5, io %d, "
+             "gamma %d, rule %d, dsi %d, drafts%s", asked_shape, (int)o.kv, (int)o.isa, o.n_parallel, o.n_chunk,
+             o.n_thread, n_block, part < 4 ? part : 5, (int)o.io, o.gamma, (int)o.verify, (int)o.dsi,
+             o.n_draft ? drafts : " none");
     return o;
 }
 
@@ -273,9 +274,9 @@ int main(int argc, char **argv)
         return 2;
     for (; n < n_most && (kn_now_ns() - start) / 1000000000 < seconds; n++)
         n_failed += !seed_holds(seed + n);
-    printf("crowds: seeds %llu to %llu, %d engines each: %llu failed; %ld passes, %ld preempted, %ld prompt tokens found, "
-           "%ld drafted, %ld kept, %.0f s beside passes, %ld drafters sent away\n", (unsigned long long)seed,
-           (unsigned long long)(seed + n - 1), ENGINES, (unsigned long long)n_failed, told->n_pass, told->n_preempted,
-           told->n_found, told->n_draft, told->n_kept, told->overlap_s, told->n_gone);
+    printf("crowds: seeds %llu to %llu, %d engines each: %llu failed; %ld passes, %ld preempted, "
+           "%ld prompt tokens found, %ld drafted, %ld kept, %.0f s beside passes, %ld drafters sent away\n",
+           (unsigned long long)seed, (unsigned long long)(seed + n - 1), ENGINES, (unsigned long long)n_failed,
+           told->n_pass, told->n_preempted, told->n_found, told->n_draft, told->n_kept, told->overlap_s, told->n_gone);
     return n_failed != 0;
 }
