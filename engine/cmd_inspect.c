@@ -1,8 +1,9 @@
 /* engine/cmd_inspect.c - `spillway inspect MODEL`: what a model file holds, without loading it.
  *
  * In: the header of any GGUF file, whatever its architecture, or a folder of a family that is known,
- * as the GGUF file that it would be.  Out: a summary, as lines or with --json as one object with the same things; with --verbose also every metadata value (of arrays
- * the first few items) and every tensor.  What the file does not say is left out.
+ * as the GGUF file that it would be.  Out: a summary, as lines or with --json as one object with the
+ * same things; with --verbose also every metadata value (of arrays the first few items) and every
+ * tensor.  What the file does not say is left out.
  *
  * Both forms come from one walk: a sheet knows which it is, and prints a thing as a line or a
  * member. */

@@ -3,9 +3,10 @@
  *     acceptance MODEL PROMPTS.jsonl TEMPERATURE[:RULE] GAMMA[,GAMMA]... DRAFTER[+DRAFTER]...
  *
  * A line of PROMPTS has a question, a prompt or turns: the one user message.  DRAFTER as for --draft; several
- * with + draft one tree.  RULE as for --verify, coupled if it is not given.  Each prompt is answered alone, 128 tokens at most; passes and tokens are counted from
- * the first token on, which comes with the prompt.  Prompts of more than 320 tokens are left out, as
- * evals/train/measure.py does.  Under coupled every drafter must leave the answers as the one before left them.
+ * with + draft one tree.  RULE as for --verify, coupled if it is not given.  Each prompt is answered alone,
+ * 128 tokens at most; passes and tokens are counted from the first token on, which comes with the prompt.
+ * Prompts of more than 320 tokens are left out, as evals/train/measure.py does.  Under coupled every drafter
+ * must leave the answers as the one before left them.
  * Intervals: 95 %, bootstrap over prompts.  Prints CSV. */
 #include "evals/prompts.h"
 #include "engine/engine.h"

@@ -129,9 +129,9 @@ static void convolve_step(void *arg, int step, int thread)
     float *q = j->s->out + (size_t)step * (size_t)j->s->d_in, *k = q + d->n_key_head * d->d_state_key;
     find_taps(j, step, x);
     ops->conv(x, j->l->taps, d->n_tap, d_mix, q);
-    for (int h = 0; h < d->n_key_head; h++) {
-        ops->rms_norm(q + h * d->d_state_key, j->s->unit_q, L2_EPS / (float)d->d_state_key, d->d_state_key, q + h * d->d_state_key);
-        ops->rms_norm(k + h * d->d_state_key, j->s->unit_k, L2_EPS / (float)d->d_state_key, d->d_state_key, k + h * d->d_state_key);
+    for (int at = 0; at < d->n_key_head * d->d_state_key; at += d->d_state_key) {
+        ops->rms_norm(q + at, j->s->unit_q, L2_EPS / (float)d->d_state_key, d->d_state_key, q + at);
+        ops->rms_norm(k + at, j->s->unit_k, L2_EPS / (float)d->d_state_key, d->d_state_key, k + at);
     }
     find_rates(j, x[d->n_tap - 1] + d_mix, q + d_mix);
 }

@@ -1,9 +1,9 @@
 /* moe/hf_config.c - config.json to the metadata that a GGUF file of the same model has.
  *
  * Most of it is a table: a key, and the key it becomes.  What changes the mathematics and has no key in
- * a family of ours (another activation, another scoring function) is looked for and refused with its name; keys that are not known are left alone, as they are
- * left alone in a GGUF file.  A window over all layers is a context of that length: until there the
- * model is the same. */
+ * a family of ours (another activation, another scoring function) is looked for and refused with its
+ * name; keys that are not known are left alone, as they are in a GGUF file.  A window over all layers is
+ * a context of that length: until there the model is the same. */
 #include "moe/folder.h"
 
 #include <string.h>
