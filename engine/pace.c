@@ -77,11 +77,13 @@ static bool looks(const struct eng_pace *p, int n_due)
     return p->n_both - p->looked >= (n_known < FEW ? LOOK : LOOK_ANEW);
 }
 
-/* And with so many of prompts, all there are? */
-static bool tries(const struct eng_pace *p, int most)
+/* And with all there are of prompts, when passes are short otherwise?  Seldom, whatever their sizes: people wait for it. */
+static bool tries(const struct eng_pace *p, int size, int all)
 {
-    const struct eng_cost *c = &p->row[size_of(most)];
-    return p->n_both - c->seen >= (c->n_pass ? TRY_ANEW : TRY);
+    unsigned ago = p->n_both;
+    for (int i = size + 2; i < ENG_PACE_SIZES; i++)
+        ago = p->n_both - p->row[i].seen < ago ? p->n_both - p->row[i].seen : ago;
+    return ago >= (p->row[all].n_pass ? TRY_ANEW : TRY);
 }
 
 void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
@@ -134,7 +136,7 @@ int eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most)
     bool more_is_long = p->row[size].n_pass == FEW && row_ns(p, 2 * n, FEW) * 2 * n > room;
     if (!more_is_long || all <= size + 1)
         return n;
-    if (tries(p, most))
+    if (tries(p, size, all))
         return most;
     double best = p->row[all].ns;
     if (!p->row[all].n_pass || row_ns(p, n, FEW) * CRAWLS <= best)

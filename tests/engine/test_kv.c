@@ -335,6 +335,22 @@ static void prompts_stretch_a_pass_so_far(void **state)
     assert_true(settled(1.8, 4, 512, 1e5, 1e8) >= 256);         /* the first costs nearly what all cost */
 }
 
+/* Prompts of all lengths: each is a size of its own, and all of them together make people wait as seldom as one. */
+static void what_is_long_is_tried_seldom(void **state)
+{
+    (void)state;
+    struct eng_pace p;
+    uint64_t random = 8;
+    int n_large = 0;
+    eng_pace_init(&p, 1.6);
+    for (int i = 0; i < 4096; i++) {
+        int most = 16 << kn_mix(random += KN_GOLDEN) % 6, n = eng_pace_rows(&p, 4, 2, most);
+        eng_pace_learn(&p, 4, n, pass_ns(4, n, 1e5, 0));
+        n_large += i >= 2048 && n >= 16;
+    }
+    assert_in_range(n_large, 1, 5);
+}
+
 /* Whatever else the machine does, and from the first pass on, of a hundred passes at most one makes those who
  * are answered wait twice as long for a prompt. */
 static void other_work_is_not_taken_for_a_prompts(void **state)
@@ -370,6 +386,7 @@ int main(void)
         cmocka_unit_test(keys_only_find),
         cmocka_unit_test(without_memory_it_says_so),
         cmocka_unit_test(prompts_stretch_a_pass_so_far),
+        cmocka_unit_test(what_is_long_is_tried_seldom),
         cmocka_unit_test(other_work_is_not_taken_for_a_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
