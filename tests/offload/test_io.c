@@ -594,15 +594,22 @@ static void refuse(long at, int error, bool lasts)
     pthread_mutex_unlock(&refusal.lock);
 }
 
-static bool refuse_no_more(void)
+static void refuse_no_more(void)
 {
     pthread_mutex_lock(&refusal.lock);
     refusal.left = 0;
+    pthread_mutex_unlock(&refusal.lock);
+}
+
+/* Has it struck?  If not, it will not any more. */
+static bool has_struck(void)
+{
+    pthread_mutex_lock(&refusal.lock);
     bool struck = refusal.struck;
+    refusal.left = struck ? refusal.left : 0;
     pthread_mutex_unlock(&refusal.lock);
     return struck;
 }
-
 
 int io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
                                      struct __kernel_timespec *wait, sigset_t *mask)
@@ -631,9 +638,12 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
     }
     for (int i = 0; i < 12 && !close_at_once; i++)
         await(io, &job[i]);
-    bool struck = !close_at_once && refuse_no_more();
+    bool struck = !close_at_once && has_struck();
     if (!close_at_once) {
-        assert_int_equal(read_one(io, 1, 8, 99999), 0);
+        do                                      /* what came in together with a refusal may hide it once */
+            assert_int_equal(read_one(io, 1, 8, 99999), 0);
+        while (struck && lasts && strcmp(off_io_name(io), "pread"));
+        refuse_no_more();
         assert_string_equal(off_io_name(io), struck && lasts ? "pread" : "io_uring");
         assert_int_equal(faults.n_line, struck && lasts);
     }
