@@ -31,18 +31,20 @@ struct disk {
     int fd;
     size_t piece;
     int64_t n_piece, n_place;
-    uint8_t *place;                             /* [n_place][piece] taken in turns */
+    uint8_t *place;                             /* [depth][n_place][piece]: each reader's own, taken in turns */
     uint64_t end_ns;
     atomic_int_fast64_t next, done;             /* pieces: claimed, read */
+    atomic_int n_reader;
     atomic_int error;                           /* errno */
 };
 
 static void *read_disk(void *arg)
 {
     struct disk *d = arg;
-    while (kn_now_ns() < d->end_ns && !atomic_load(&d->error)) {
+    uint8_t *own = d->place + (size_t)(atomic_fetch_add(&d->n_reader, 1) * d->n_place) * d->piece;
+    for (int64_t turn = 0; kn_now_ns() < d->end_ns && !atomic_load(&d->error); turn++) {
         int64_t i = atomic_fetch_add(&d->next, 1);
-        ssize_t n = kn_io()->pread(d->fd, d->place + (size_t)(i % d->n_place) * d->piece, d->piece,
+        ssize_t n = kn_io()->pread(d->fd, own + (size_t)(turn % d->n_place) * d->piece, d->piece,
                                    i % d->n_piece * (int64_t)d->piece);
         if (n == (ssize_t)d->piece)
             atomic_fetch_add(&d->done, 1);
@@ -81,7 +83,7 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
     if (!d.place)
         return kn_fail(KN_ENOMEM, "no memory to read %s into", path);
     d.n_piece = bytes / (int64_t)d.piece;
-    d.n_place = (int64_t)(room / d.piece);
+    d.n_place = (int64_t)(room / d.piece) / depth;
     for (size_t i = 0; i < room; i += OS_PAGE)
         d.place[i] = 1;                         /* or the system's time to find it were the disk's */
 
