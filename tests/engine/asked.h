@@ -225,6 +225,22 @@ static void make_requests(void)
 
 static void forget_requests(void) { gr_close(grammar); }
 
+/* The model and the requests, of a seed: for a test program that needs both. */
+static inline int setup_asked(void **state, uint64_t seed)
+{
+    int error = setup(state);
+    random_state = seed;
+    if (!error)
+        make_requests();
+    return error;
+}
+
+static inline int teardown_asked(void **state)
+{
+    forget_requests();
+    return teardown(state);
+}
+
 static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
 
 /* Where drafts are drawn texts are of the same law, and not the same. */

@@ -99,20 +99,7 @@ static void nodes_need_what_is_not_there(void **state)
     close_engine(e);
 }
 
-static int setup_all(void **state)
-{
-    int error = setup(state);
-    random_state = 31;
-    if (!error)
-        make_requests();
-    return error;
-}
-
-static int teardown_all(void **state)
-{
-    forget_requests();
-    return teardown(state);
-}
+static int setup_all(void **state) { return setup_asked(state, 31); }
 
 int main(void)
 {
@@ -120,5 +107,5 @@ int main(void)
         cmocka_unit_test(no_budget_changes_a_byte),
         cmocka_unit_test(nodes_need_what_is_not_there),
     };
-    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+    return cmocka_run_group_tests(tests, setup_all, teardown_asked);
 }

@@ -334,20 +334,7 @@ static void another_vocabulary_is_refused(void **state)
     kn_team_close(team);
 }
 
-static int setup_all(void **state)
-{
-    int error = setup(state);
-    random_state = 21;
-    if (!error)
-        make_requests();
-    return error;
-}
-
-static int teardown_all(void **state)
-{
-    forget_requests();
-    return teardown(state);
-}
+static int setup_all(void **state) { return setup_asked(state, 21); }
 
 int main(void)
 {
@@ -366,5 +353,5 @@ int main(void)
         cmocka_unit_test(wishes_are_read_or_refused),
         cmocka_unit_test(another_vocabulary_is_refused),
     };
-    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+    return cmocka_run_group_tests(tests, setup_all, teardown_asked);
 }

@@ -241,20 +241,7 @@ static void who_cannot_is_told(void **state)
         }
 }
 
-static int setup_all(void **state)
-{
-    int error = setup(state);
-    random_state = 41;
-    if (!error)
-        make_requests();
-    return error;
-}
-
-static int teardown_all(void **state)
-{
-    forget_requests();
-    return teardown(state);
-}
+static int setup_all(void **state) { return setup_asked(state, 41); }
 
 int main(void)
 {
@@ -268,5 +255,5 @@ int main(void)
         cmocka_unit_test(it_may_change_at_any_step),
         cmocka_unit_test(who_cannot_is_told),
     };
-    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+    return cmocka_run_group_tests(tests, setup_all, teardown_asked);
 }

@@ -333,17 +333,7 @@ static int setup_all(void **state)
 {
     asked_shape = "tiny-qwen3next";
     asked_layers = 4;
-    int error = setup(state);
-    random_state = 21;
-    if (!error)
-        make_requests();
-    return error;
-}
-
-static int teardown_all(void **state)
-{
-    forget_requests();
-    return teardown(state);
+    return setup_asked(state, 21);
 }
 
 int main(void)
@@ -362,5 +352,5 @@ int main(void)
         cmocka_unit_test(who_fails_leaves_no_state),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
-    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+    return cmocka_run_group_tests(tests, setup_all, teardown_asked);
 }
