@@ -94,17 +94,21 @@ int eng_drafters_load(struct eng_engine *e)
     return error;
 }
 
+struct eng_extra eng_drafter_need(const struct eng_drafter *d)
+{
+    return d->kind->need ? d->kind->need(d) : (struct eng_extra){ 0 };
+}
+
 struct eng_extra eng_drafters_need(const struct eng_engine *e)
 {
     struct eng_extra all = { 0 };
-    for (int i = 0; i < e->n_drafter; i++)
-        if (e->drafter[i]->kind->need) {
-            struct eng_extra one = e->drafter[i]->kind->need(e->drafter[i]);
-            all.weights += one.weights;
-            all.step += one.step;
-            all.slot += one.slot;
-            all.kept += one.kept;
-        }
+    for (int i = 0; i < e->n_drafter; i++) {
+        struct eng_extra one = eng_drafter_need(e->drafter[i]);
+        all.weights += one.weights;
+        all.step += one.step;
+        all.slot += one.slot;
+        all.kept += one.kept;
+    }
     if (e->features && !all.kept)               /* who reads them has counted them, but for lengths.c */
         all.slot += moe_feature_bytes(e->model, e->opt.kv);
     return all;

@@ -16,11 +16,6 @@
 #define PATIENCE   2048                         /* steps before the first */
 #define WORTH      0.01                         /* of a step: memory that is worth less may stay as it is */
 
-static struct eng_extra need_of(const struct eng_drafter *d)
-{
-    return d->kind->need ? d->kind->need(d) : (struct eng_extra){ 0 };
-}
-
 /* Drafters without one have little memory, and know what nobody else does. */
 static bool is_network(const struct eng_drafter *d) { return d->kind->load != NULL; }
 
@@ -62,7 +57,7 @@ int eng_draft_foresee(struct eng_engine *e)
         *cost = fitted;
     }
     for (int i = 0; i < e->n_drafter; i++) {    /* its pass reads what it is made of, and experts of its own */
-        struct eng_extra its = need_of(e->drafter[i]);
+        struct eng_extra its = eng_drafter_need(e->drafter[i]);
         draft_ns[i] = cost->fixed_ns * (double)its.weights / (double)shape->pass_bytes;
         if (its.n_moe_layer)
             draft_ns[i] += (spec_cost_pass_ns(cost, 1, 0, 0) - cost->fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
@@ -79,14 +74,14 @@ int eng_draft_foresee(struct eng_engine *e)
 
 static size_t gives_back(const struct eng_engine *e, const struct eng_drafter *d)
 {
-    struct eng_extra its = need_of(d);
+    struct eng_extra its = eng_drafter_need(d);
     return its.weights + its.step + (its.slot - its.kept) * (size_t)e->split.n_kv_slot;
 }
 
 /* And what of the store its own experts have, as far as it holds some of all. */
 static size_t leaves(const struct eng_engine *e, const struct eng_drafter *d)
 {
-    double own = (double)need_of(d).n_moe_layer * moe_model_shape(e->model)->n_expert;
+    double own = (double)eng_drafter_need(d).n_moe_layer * moe_model_shape(e->model)->n_expert;
     return gives_back(e, d) + (size_t)(own > 0 ? own / e->split.n_expert * (double)e->split.expert : 0);
 }
 
@@ -132,7 +127,7 @@ static const struct eng_drafter_kind gone_kind = {
 void eng_draft_unload(struct eng_engine *e, int drafter)
 {
     struct eng_drafter *d = e->drafter[drafter];
-    struct eng_extra its = need_of(d);
+    struct eng_extra its = eng_drafter_need(d);
     size_t bytes = gives_back(e, d);
     e->unloaded[drafter] = (struct eng_drafter){ .kind = &gone_kind, .name = d->name, .engine = e, .number = drafter };
     e->drafter[drafter] = &e->unloaded[drafter];

@@ -356,6 +356,7 @@ struct eng_drafter {
 int  eng_drafters_open(struct eng_engine *e);
 int  eng_drafters_load(struct eng_engine *e);
 void eng_drafters_close(struct eng_engine *e);
+struct eng_extra eng_drafter_need(const struct eng_drafter *d);
 struct eng_extra eng_drafters_need(const struct eng_engine *e);
 
 void eng_draft_break(struct eng_drafter *d, int error);       /* it has failed */
