@@ -82,7 +82,7 @@ uint32_t moe_file_type(enum kn_format f);
 
 #define MOE_QUANTIZATION_VERSION 2          /* general.quantization_version: of the blocks' layout */
 
-/* ---- what a model is: family.c reads it from metadata, model.c binds weights to it ---------------- */
+/* ---- what a model is: family.c reads it from metadata, bind.c finds its weights ---------------- */
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
@@ -448,11 +448,14 @@ void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product);
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
 
+/* bind.c: what the description asks for, found in the file, comes to be m's layer, dense and expert. */
+int moe_bind(struct moe_model *m);
+enum kn_format moe_format_of(const struct moe_tensor *t);
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);    /* matrix e of a stack, or 0 */
+bool moe_is_of_blocks(struct moe_string name, int first, int n_block);
+
 /* model.c: reads n matrices to their places. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);
-
-/* Matrix e of a stack, or 0, the only one. */
-struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);
 
 static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 
