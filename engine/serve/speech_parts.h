@@ -4,6 +4,7 @@
  *     speech_style.c      which marks a model uses
  *     speech.c            bytes to marks and text, text to events
  *     speech_call.c       calls, way by way
+ *     speech_object.c     those that are one JSON object
  *     speech_python.c     the one that writes them as Python does
  *     speech_value.c      JSON as it goes by; values that stand written out
  *     speech_grammar.c    the same ways as grammars
@@ -188,12 +189,21 @@ void eng_call_finish(struct eng_speech *s);
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* Gives the call up: what is held is content, and the present byte is read again. */
+/* Gives the call up: what is held is content; _before: and the present byte is read again. */
+void eng_call_give_up(struct eng_speech *s);
 void eng_call_give_up_before(struct eng_speech *s);
 /* False when it is too much: the call is then given up, the byte with it. */
 bool eng_call_hold(struct eng_speech *s, uint8_t c);
 void eng_call_open_name(struct eng_speech *s);
 bool eng_call_is_name(uint8_t c);
+void eng_call_argument(struct eng_speech *s, uint8_t c); /* a byte of them, as s->json stands after it */
+
+/* ---- speech_object.c ------------------------------------------------------------------------- */
+
+void eng_object_before(struct eng_speech *s, uint8_t c);
+void eng_object_open(struct eng_speech *s); /* its { is held already */
+void eng_object_byte(struct eng_speech *s, uint8_t c);
+void eng_object_break(struct eng_speech *s); /* what was told stays told */
 
 /* ---- speech_python.c ------------------------------------------------------------------------- */
 
