@@ -66,7 +66,7 @@ SRC_engine      = options manual config progress lookup merge pretokenize vocab 
                   grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
                   serve/speech_style serve/speech serve/speech_call serve/speech_object serve/speech_python serve/speech_value \
-                  serve/speech_grammar \
+                  serve/speech_tools serve/speech_grammar \
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
