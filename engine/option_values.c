@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- one value ------------------------------------------------------------------------------------- */
+
 static bool read_integer(const char *s, long long *out)
 {
     char *end;
@@ -101,122 +103,146 @@ static bool read_bias(const char *s, struct eng_config *c)
     return true;
 }
 
-static bool read_isa(const char *s, enum kn_isa *out)
-{
-    for (int i = 0; i < KN_ISA_COUNT; i++) {
-        if (!strcmp(s, kn_isa_name((enum kn_isa)i))) {
-            *out = (enum kn_isa)i;
-            return true;
-        }
-    }
-    return false;
-}
+/* ---- one of several names -------------------------------------------------------------------------- */
 
+static const char *const isa_name[] = { [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512",
+                                        [KN_ISA_COUNT] = NULL };
 static const char *const kv_name[] = { [KN_KV_F16] = "f16", [KN_KV_F32] = "f32", [KN_KV_COUNT] = NULL };
 static const char *const rule_name[] = { [SPEC_COUPLED] = "coupled", [SPEC_RATIO] = "ratio",
                                          [SPEC_BLOCK] = "block", NULL };
 static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = "uring",
                                        [OFF_IO_PREAD] = "pread", NULL };
+_Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
+               sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
+               "a name's place in its list is the field's value");
 
-/* The place of s in a list of names that NULL ends, or -1. */
-static int find_name(const char *s, const char *const *name)
+const char *const *eng_option_choices(const struct eng_option *o)
 {
-    for (int i = 0; name[i]; i++)
-        if (!strcmp(s, name[i]))
-            return i;
-    return -1;
+    switch (o->kind) {
+    case ENG_KV:     return kv_name;
+    case ENG_IO:     return io_name;
+    case ENG_ISA:    return isa_name;
+    case ENG_VERIFY: return rule_name;
+    default:         return NULL;
+    }
+}
+
+static bool read_choice(const char *s, const char *const *name, unsigned *out)
+{
+    for (unsigned i = 0; name[i]; i++)
+        if (!strcmp(s, name[i])) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+/* "scalar, avx2 or avx512" */
+static void list_choices(const char *const *name, char *out, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0; name[i] && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", !i ? "" : name[i + 1] ? ", " : " or ", name[i]);
+}
+
+/* ---- an option ------------------------------------------------------------------------------------- */
+
+static bool is_within(const struct eng_option *o, double x) { return x >= o->least && x <= o->most; }
+
+static bool read_int(const struct eng_option *o, const char *s, int *out)
+{
+    long long i;
+    if (!read_integer(s, &i) || !is_within(o, (double)i))
+        return false;
+    *out = (int)i;
+    return true;
+}
+
+static bool read_float(const struct eng_option *o, const char *s, float *out)
+{
+    double x;
+    if (!read_number(s, &x) || !is_within(o, x))
+        return false;
+    *out = (float)x;
+    return true;
+}
+
+static bool read_value(struct eng_config *c, const struct eng_option *o, const char *s)
+{
+    void *field = (char *)c + o->at;
+    switch (o->kind) {
+    case ENG_FLAG:    return read_flag(s, field);
+    case ENG_INTEGER: return read_int(o, s, field);
+    case ENG_NUMBER:  return read_float(o, s, field);
+    case ENG_SEED:    return read_seed(s, c);
+    case ENG_SIZE:    return read_size(s, field);
+    case ENG_BIASES:  return read_bias(s, c);
+    case ENG_OR_AUTO:
+        if (strcmp(s, "auto"))
+            return read_int(o, s, field);
+        *(int *)field = ENG_GAMMA_AUTO;
+        return true;
+    case ENG_STOPS:
+        if (!s[0] || c->n_stop == ENG_MAX_STOP)
+            return false;
+        c->stop[c->n_stop++] = s;
+        return true;
+    case ENG_ISA:
+    case ENG_KV:
+    case ENG_IO:
+    case ENG_VERIFY:
+        return read_choice(s, eng_option_choices(o), field);
+    case ENG_TEXT:
+        *(const char **)field = s;
+        return true;
+    case ENG_DRAFTS:                            /* which say themselves what is wrong with them */
+        break;
+    }
+    return false;
+}
+
+/* What an option takes, for who was told something else. */
+static void say_wanted(const struct eng_option *o, char *out, size_t size)
+{
+    switch (o->kind) {
+    case ENG_FLAG:
+        snprintf(out, size, "true or false");
+        break;
+    case ENG_INTEGER:
+        snprintf(out, size, "a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_OR_AUTO:
+        snprintf(out, size, "auto, or a whole number from %.0f to %.0f", o->least, o->most);
+        break;
+    case ENG_NUMBER:
+        snprintf(out, size, "a number from %g to %g", o->least, o->most);
+        break;
+    case ENG_SEED:
+        snprintf(out, size, "a whole number below 2^64, or -1");
+        break;
+    case ENG_SIZE:
+        snprintf(out, size, "a size such as 512M or 24G");
+        break;
+    case ENG_STOPS:
+        snprintf(out, size, "up to %d texts, none empty", ENG_MAX_STOP);
+        break;
+    case ENG_BIASES:
+        snprintf(out, size, "up to %d of ID=NUMBER or ID=-inf", ENG_MAX_BIAS);
+        break;
+    default:
+        list_choices(eng_option_choices(o), out, size);
+    }
 }
 
 int eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who)
 {
-    void *field = (char *)c + o->at;
-    char wanted[128] = "";
-    long long i;
-    double x;
-
-    switch (o->kind) {
-    case ENG_FLAG:
-        if (read_flag(s, field))
-            return 0;
-        snprintf(wanted, sizeof wanted, "true or false");
-        break;
-    case ENG_INTEGER:
-        if (read_integer(s, &i) && i >= o->least && i <= o->most) {
-            *(int *)field = (int)i;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", o->least, o->most);
-        break;
-    case ENG_NUMBER:
-        if (read_number(s, &x) && x >= o->least && x <= o->most) {
-            *(float *)field = (float)x;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "a number from %g to %g", o->least, o->most);
-        break;
-    case ENG_SEED:
-        if (read_seed(s, c))
-            return 0;
-        snprintf(wanted, sizeof wanted, "a whole number below 2^64, or -1");
-        break;
-    case ENG_SIZE:
-        if (read_size(s, field))
-            return 0;
-        snprintf(wanted, sizeof wanted, "a size such as 512M or 24G");
-        break;
-    case ENG_TEXT:
-        *(const char **)field = s;
+    char wanted[128];
+    if (o->kind == ENG_DRAFTS)
+        return c->n_draft == ENG_DRAFTERS_MOST ? kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST)
+                                               : eng_draft_parse(&c->draft[c->n_draft++], s);
+    if (read_value(c, o, s))
         return 0;
-    case ENG_STOPS:
-        if (s[0] && c->n_stop < ENG_MAX_STOP) {
-            c->stop[c->n_stop++] = s;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "up to %d texts, none empty", ENG_MAX_STOP);
-        break;
-    case ENG_BIASES:
-        if (read_bias(s, c))
-            return 0;
-        snprintf(wanted, sizeof wanted, "up to %d of ID=NUMBER or ID=-inf", ENG_MAX_BIAS);
-        break;
-    case ENG_ISA:
-        if (read_isa(s, field))
-            return 0;
-        snprintf(wanted, sizeof wanted, "scalar, avx2 or avx512");
-        break;
-    case ENG_DRAFTS:
-        if (c->n_draft == ENG_DRAFTERS_MOST)
-            return kn_fail(KN_ELIMIT, "%s: at most %d drafters", who, ENG_DRAFTERS_MOST);
-        return eng_draft_parse(&c->draft[c->n_draft++], s);
-    case ENG_OR_AUTO:
-        if (!strcmp(s, "auto") || (read_integer(s, &i) && i >= o->least && i <= o->most)) {
-            *(int *)field = !strcmp(s, "auto") ? ENG_GAMMA_AUTO : (int)i;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "auto, or a whole number from %.0f to %.0f", o->least, o->most);
-        break;
-    case ENG_VERIFY:
-        if (find_name(s, rule_name) >= 0) {
-            *(enum spec_rule *)field = (enum spec_rule)find_name(s, rule_name);
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "coupled, ratio or block");
-        break;
-    case ENG_KV:
-        if ((i = find_name(s, kv_name)) >= 0) {
-            *(enum kn_kv *)field = (enum kn_kv)i;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "f16 or f32");
-        break;
-    case ENG_IO:
-        if ((i = find_name(s, io_name)) >= 0) {
-            *(enum off_io_kind *)field = (enum off_io_kind)i;
-            return 0;
-        }
-        snprintf(wanted, sizeof wanted, "auto, uring or pread");
-        break;
-    }
+    say_wanted(o, wanted, sizeof wanted);
     return kn_fail(KN_EINVAL, "%s takes %s, not '%s'", who, wanted, s);
 }
 
@@ -230,20 +256,6 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
         c->sampling.n_bias = 0;
 }
 
-/* ---- for those who tell of it ---------------------------------------------------------------------- */
-
-const char *const *eng_option_choices(const struct eng_option *o)
-{
-    static const char *const isa_name[] = { "scalar", "avx2", "avx512", NULL };
-    switch (o->kind) {
-    case ENG_KV:     return kv_name;
-    case ENG_IO:     return io_name;
-    case ENG_ISA:    return isa_name;
-    case ENG_VERIFY: return rule_name;
-    default:         return NULL;
-    }
-}
-
 void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size)
 {
     const void *field = (const char *)c + o->at;
@@ -252,10 +264,8 @@ void eng_option_default_text(const struct eng_config *c, const struct eng_option
         snprintf(out, size, "%d", *(const int *)field);
     if (o->kind == ENG_NUMBER)
         snprintf(out, size, "%g", *(const float *)field);
-    if (o->kind == ENG_KV)
-        snprintf(out, size, "%s", kv_name[*(const enum kn_kv *)field]);
-    if (o->kind == ENG_IO)
-        snprintf(out, size, "%s", io_name[*(const enum off_io_kind *)field]);
+    if (o->kind == ENG_KV || o->kind == ENG_IO)
+        snprintf(out, size, "%s", eng_option_choices(o)[*(const unsigned *)field]);
     if (o->kind == ENG_TEXT && *(const char *const *)field)
         snprintf(out, size, "%s", *(const char *const *)field);
 }
