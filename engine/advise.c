@@ -27,13 +27,19 @@ int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t
     return error;
 }
 
+struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
+{
+    return (struct eng_setting){ moe_model_shape(eng_model(e)), eng_memory(e), *machine,
+                                 moe_kv_slot_bytes(eng_model(e), e->opt.kv), position };
+}
+
 /* Sequences that KV memory does not hold are not there. */
 static double speed_of(const struct eng_engine *e, const struct eng_machine *m, int n)
 {
     struct eng_forecast f;
     int position = kn_min(ENG_PLAN_POSITION, eng_n_ctx(e)), fit = eng_memory(e)->n_kv_slot / position;
-    eng_plan_forecast(&f, moe_model_shape(eng_model(e)), eng_memory(e), m,
-                      moe_kv_slot_bytes(eng_model(e), e->opt.kv), position, kn_min(n, kn_max(fit, 1)));
+    struct eng_setting s = eng_advise_setting(e, m, position);
+    eng_plan_forecast(&f, &s, kn_min(n, kn_max(fit, 1)));
     return f.tokens_per_s;
 }
 
