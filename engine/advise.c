@@ -22,8 +22,8 @@ int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t
     if (split->n_resident < split->n_expert && !disk_rate)
         error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate",
-                e->opt.model);
+        kn_fail(error, "%s: the disk cannot be measured by it, without O_DIRECT or with less than 1 MiB: give "
+                "--disk-rate", e->opt.model);
     return error;
 }
 
