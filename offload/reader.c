@@ -112,9 +112,7 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
     if (is >= 0 && is < was)
         return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
                        "put it back and start again", path, (long long)is, (long long)was);
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: "
-                   "an incomplete copy?", path, (unsigned long long)end,
-                   (unsigned long long)(job->offset + job->bytes - end));
+    return kn_fail_short(path, end, job->offset + job->bytes - end);
 }
 
 static void say_plain(struct off_reader *r, const char *path)
