@@ -53,7 +53,7 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = place mirror ring pool reader io load policy heat trace pack share slots tickets fill store packer
+SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
 SRC_moe         = names tables gguf safetensors hf_config hf_packed hf_tensors hf_pre hf_vocab folder file writer quantize shapes \
                   synth_vocab synth_fill synth family bind model context state forward rows attention latent delta \
                   router predict recall block
