@@ -70,7 +70,7 @@ SRC_engine      = options option_values manual config progress lookup merge pret
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv states keep_state pace schedule fit_file ahead draws lengths draft_text draft_known \
+                  chat terminal prefix kv states keep_state pace schedule fit_file expect draft_draws draft_lengths draft_text draft_known \
                   draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
                   interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \

@@ -212,10 +212,10 @@ struct eng_chooser {
     uint32_t *mask;
 };
 
-/* ahead.c: what the rows of a pass are expected to need. */
+/* expect.c: what the rows of a pass are expected to need. */
 #define ENG_RECALL 8192                         /* tokens whose experts are remembered, at most */
 
-struct eng_ahead {
+struct eng_expect {
     int32_t *token;                             /* [n_chunk + n_draft_row] expected: of texts, then of drafts */
     int n, n_text;
     struct spec_need *need;                     /* [n_draft_row] of nodes, session by session */
@@ -223,7 +223,7 @@ struct eng_ahead {
     bool *brought;                              /* [n_expert_total] texts need it; false between calls */
 };
 
-/* draws.c: what the tokens of a draft were drawn from. */
+/* draft_draws.c: what the tokens of a draft were drawn from. */
 struct eng_draws {
     struct spec_dist *law;                      /* [n_most] */
     float *weight;                              /* [n_most][n_vocab] theirs */
@@ -270,7 +270,7 @@ struct eng_engine {
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
     int n_recall;                               /* tokens whose experts are remembered; 0: nothing looks ahead */
-    struct eng_ahead ahead;
+    struct eng_expect expect;
     struct eng_draws draws;
     bool features;                              /* a drafter reads what the model thinks */
     struct eng_chooser *chooser;                /* [threads] */
@@ -327,7 +327,7 @@ struct eng_drafter_kind {
     /* The session has got a seat; or loses it.  NULL: nothing is to be done. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
     void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
-    /* Tokens were committed; n_kept of them were in the draft. */
+    /* Tokens were committed, and the text goes on; n_kept of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
     int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
@@ -386,24 +386,24 @@ bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 int  eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 
-/* ahead.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
+/* expect.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
  * ask, a pass at a time; settle expects what is left.  Needs puts into e->cut what nodes would have to wait for; false:
  * nothing is known of that. */
-int  eng_ahead_open(struct eng_engine *e);
-void eng_ahead_close(struct eng_engine *e);
-void eng_ahead_begin(struct eng_engine *e);
-void eng_ahead_add(struct eng_engine *e, int32_t token);
-void eng_ahead_ask(struct eng_engine *e);
-bool eng_ahead_needs(struct eng_engine *e);
-void eng_ahead_settle(struct eng_engine *e);
+int  eng_expect_open(struct eng_engine *e);
+void eng_expect_close(struct eng_engine *e);
+void eng_expect_begin(struct eng_engine *e);
+void eng_expect_add(struct eng_engine *e, int32_t token);
+void eng_expect_ask(struct eng_engine *e);
+bool eng_expect_needs(struct eng_engine *e);
+void eng_expect_settle(struct eng_engine *e);
 
-/* lengths.c: a network foresees how much of a drafter's next drafts is kept; those of the pass that are due. */
+/* draft_lengths.c: a network foresees how much of a drafter's next drafts is kept; those of the pass that are due. */
 int  eng_lengths_open(struct eng_engine *e, int drafter, const char *path);
 int  eng_lengths_read(struct spec_lengths *out, float **weights, const char *path);    /* weights: to be freed, always */
 void eng_lengths_close(struct eng_engine *e);
 void eng_lengths_tell(struct eng_engine *e);
 
-/* draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
+/* draft_draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
  * with what logits make of the text so far (any thread); and the drafter's n-th draw of a draft, from it. */
 int  eng_draws_open(struct eng_engine *e);
 void eng_draws_close(struct eng_engine *e);
