@@ -131,7 +131,7 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 ONE_THREAD = $(patsubst %,tests/%.c, \
     $(addprefix engine/test_,ask chat config draw fit_file grammar inspect jinja kv manual plan progress quantize reply simulate \
         speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
-    $(addprefix moe/test_,file folder forward latent model quantised quantize router safetensors synth writer) $(addprefix offload/test_,policy trace) \
+    $(addprefix moe/test_,file folder forward latent model quantised quantize recall router safetensors synth writer) $(addprefix offload/test_,policy trace) \
     $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law))
 TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
 define test_rule
