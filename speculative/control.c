@@ -126,13 +126,6 @@ void spec_control_dismiss(struct spec_control *c, int drafter)
     }
 }
 
-double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row)
-{
-    if (n_due < 1 || spec_passes_plain(&c->passes, n_due) <= 0)
-        return 0;
-    return spec_passes_ns(&c->passes, n_due, 0, kn_max(0, n_row - n_due), false);
-}
-
 /* ---- the choice ----------------------------------------------------------------------------------------- */
 
 static double may_lose(const struct spec_control *c, double plain_ns)
