@@ -301,7 +301,6 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 bool eng_has_states(const struct eng_engine *e);
 void eng_state_find(struct eng_session *s, int n);      /* goes on from what is known of its first n tokens */
 bool eng_state_waits(struct eng_session *s, struct eng_session *t);     /* for what t is about to compute */
-void eng_state_mark(struct eng_session *s, int position);       /* here a state is to be kept; a whole block's end */
 void eng_state_mark_prompt(struct eng_session *s);
 int  eng_state_copy_to(struct eng_session *s, int n_tok);       /* where a row's state is to be copied to; 0: nowhere */
 void eng_state_saved(struct eng_session *s);            /* the pass has done so; its blocks are kept */

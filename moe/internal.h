@@ -425,7 +425,6 @@ int  moe_latent_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
-void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
 void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r);
 int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
 void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */

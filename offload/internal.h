@@ -232,7 +232,6 @@ uint64_t off_check(const void *data, size_t bytes);
 /* An expert's is that of its matrices' checksums, so that matrices can be verified side by side. */
 uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES]);
 
-size_t off_extent_bytes(const struct off_expert *e);
 size_t off_panel_bytes(const struct off_source *s);     /* of a matrix in an extent: whole pages */
 
 /* What a head and an entry must be, byte for byte; offset: where the expert's extent is. */
