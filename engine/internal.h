@@ -1,4 +1,26 @@
-/* engine/internal.h - the engine's own insides: KV blocks, who advances, what is drafted, sessions. */
+/* engine/internal.h - the engine's own insides: KV blocks, who advances, what is drafted, sessions.
+ *
+ * What happens once, in order:
+ *     open.c                    the file, the vocabulary, the model, seats; and all of it closed
+ *     budget.c, plan.c          memory is split, or refused; advise.c: what speed to expect of it
+ *
+ * and with every step:
+ *     session.c                 a request becomes a sequence that waits for a seat
+ *     schedule.c, pace.c        who has a seat, and how many rows of a pass each gets
+ *     kv.c, prefix.c            their KV slots; texts that begin alike share them
+ *     states.c, keep_state.c    what recurrent layers know of a text: kept states, and which are worth it
+ *     draft.c                   who drafts, and how much
+ *       draft_text.c, draft_model.c, draft_head.c     those who can
+ *       draft_known.c           what of a text they have taken in
+ *       draft_draws.c           what their tokens were drawn from
+ *       draft_lengths.c         how much of a draft will be kept, foreseen
+ *       draft_price.c           what a draft costs, and what a drafter's memory would be worth to experts
+ *     expect.c                  experts that the rows to come will need are asked for
+ *     overlap.c                 a drafter goes on while the pass runs
+ *     step.c                    rows laid out, one pass, choices, commit
+ *
+ * dsi.c has one text verified by several workers instead.  Commands (cli.h), vocabularies (text.h), templates
+ * (jinja/), grammars, the server and batches stand above all this and see engine.h. */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 

@@ -1,4 +1,21 @@
-/* moe/internal.h - what the files of moe share among themselves; nobody else includes it. */
+/* moe/internal.h - what the files of moe share among themselves; nobody else includes it.
+ *
+ * From a file to a model, in order:
+ *     gguf.c, tables.c, names.c       the header of a GGUF file, what it says, what it calls things
+ *     folder.c, safetensors.c, hf_*.c a folder of the transformers package told as if it were one (folder.h)
+ *     file.c                          either, opened
+ *     family.c                        metadata to a description of the model
+ *     bind.c                          the description's tensors, found
+ *     model.c                         memory, loading, the store of experts
+ *
+ * and from tokens to logits:
+ *     context.c       all the memory of it       forward.c    embed, layers, logits
+ *     attention.c, latent.c, delta.c, state.c    the first half of a layer, of three kinds
+ *     block.c, router.c                          the second half: experts, and who goes to which
+ *     predict.c, recall.c                        which experts come next, by the rows and by the tokens
+ *     rows.c                                     what all of them do: passes over rows, and products
+ *
+ * writer.c writes files: for quantize.c, and for synth.c with shapes.c, synth_fill.c and synth_vocab.c. */
 #ifndef MOE_INTERNAL_H
 #define MOE_INTERNAL_H
 

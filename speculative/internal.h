@@ -1,4 +1,18 @@
-/* speculative/internal.h - what the files of this folder share. */
+/* speculative/internal.h - what the files of this folder share.
+ *
+ *     sample.c                a row of logits to a token
+ *     tree.c, verify.c        a draft, and which of its tokens are kept
+ *     drafter.c, recall.c     drafts from what texts said before
+ *
+ *     control.c               the controller: who drafts, and how deep (control.h)
+ *       passes.c, ahead.c     what passes take, alone and with drafting beside them
+ *       plans.c               what each drafter promises at each depth
+ *       cut.c                 which nodes are worth a row
+ *       learn.c, explain.c    what a step teaches; what was decided, in words
+ *     lengths.c               how much of a draft will be kept, by a network
+ *     cost.c, fit.c           a pass as a formula, and its constants from measurements
+ *
+ *     dsi.c, simulate.c       distributed speculation as a state machine; what it and others would come to */
 #ifndef SPECULATIVE_INTERNAL_H
 #define SPECULATIVE_INTERNAL_H
 
