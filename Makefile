@@ -63,7 +63,8 @@ SRC_engine      = options option_values manual config progress lookup merge pret
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
-                  grammar/builder grammar/json_text grammar/pattern grammar/number grammar/simplify grammar/schema \
+                  grammar/builder grammar/json_text grammar/regex grammar/pattern grammar/number \
+                  grammar/simplify grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
                   serve/speech_style serve/speech serve/speech_call serve/speech_object serve/speech_python serve/speech_value \
                   serve/speech_tools serve/speech_grammar \

@@ -1,6 +1,7 @@
 /* engine/grammar/automaton.h - what a grammar is made of.  For the files behind grammar.h only.
  *
  *     simplify.c                                      schemas to simple ones (schema.h)
+ *     regex.c                                         patterns to networks (regex.h)
  *     schema.c, json_text.c, pattern.c, number.c      make nodes
  *     builder.c                                       holds them
  *     determine.c                                     turns nodes into states
