@@ -166,12 +166,6 @@ int kn_file_refuse_folder(const char *path)
     return kn_fail(KN_EINVAL, "%s: it is a folder; name a file to write", path);
 }
 
-int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
-{
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",
-                   path, (unsigned long long)end, (unsigned long long)missing);
-}
-
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
 {
     for (size_t done = 0; done < bytes; ) {
@@ -201,4 +195,10 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
         done += (size_t)n;
     }
     return 0;
+}
+
+int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
+{
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",
+                   path, (unsigned long long)end, (unsigned long long)missing);
 }
