@@ -53,23 +53,25 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
-SRC_offload     = place mirror ring pool reader io load policy heat trace pack share slots tickets fill store packer
+SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
 SRC_moe         = names tables gguf safetensors hf_config hf_packed hf_tensors hf_pre hf_vocab folder file writer quantize shapes \
-                  synth_vocab synth_fill synth family model context state forward rows attention latent delta \
+                  synth_vocab synth_fill synth family bind model context state forward rows attention latent delta \
                   router predict recall block
-SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead lengths control cut learn explain
-SRC_engine      = options manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
+SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead lengths plans control cut learn explain
+SRC_engine      = options option_values manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
                   jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
                   jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
                   jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
-                  grammar/builder grammar/json_text grammar/pattern grammar/number grammar/schema \
+                  grammar/builder grammar/json_text grammar/regex grammar/pattern grammar/number \
+                  grammar/simplify grammar/schema \
                   grammar/determine grammar/walk grammar/mask \
-                  serve/speech_style serve/speech serve/speech_call serve/speech_python serve/speech_value serve/speech_grammar \
+                  serve/speech_style serve/speech serve/speech_call serve/speech_object serve/speech_python serve/speech_value \
+                  serve/speech_tools serve/speech_grammar \
                   serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
-                  chat terminal prefix kv states keep_state pace schedule fit_file ahead draws lengths draft_text draft_known \
+                  chat terminal prefix kv states keep_state pace schedule fit_file expect draft_draws draft_lengths draft_text draft_known \
                   draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
                   interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
@@ -130,7 +132,7 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 ONE_THREAD = $(patsubst %,tests/%.c, \
     $(addprefix engine/test_,ask chat config draw fit_file grammar inspect jinja kv manual plan progress quantize reply simulate \
         speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
-    $(addprefix moe/test_,file folder forward latent model quantised quantize router safetensors synth writer) $(addprefix offload/test_,policy trace) \
+    $(addprefix moe/test_,file folder forward latent model quantised quantize recall router safetensors synth writer) $(addprefix offload/test_,policy trace) \
     $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law))
 TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
 define test_rule

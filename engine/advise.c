@@ -22,9 +22,15 @@ int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t
     if (split->n_resident < split->n_expert && !disk_rate)
         error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
-        kn_fail(error, "%s: this file system has no O_DIRECT to measure the disk with: give --disk-rate",
-                e->opt.model);
+        kn_fail(error, "%s: the disk cannot be measured by it, without O_DIRECT or with less than 1 MiB: give "
+                "--disk-rate", e->opt.model);
     return error;
+}
+
+struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
+{
+    return (struct eng_setting){ moe_model_shape(eng_model(e)), eng_memory(e), *machine,
+                                 moe_kv_slot_bytes(eng_model(e), e->opt.kv), position };
 }
 
 /* Sequences that KV memory does not hold are not there. */
@@ -32,8 +38,8 @@ static double speed_of(const struct eng_engine *e, const struct eng_machine *m, 
 {
     struct eng_forecast f;
     int position = kn_min(ENG_PLAN_POSITION, eng_n_ctx(e)), fit = eng_memory(e)->n_kv_slot / position;
-    eng_plan_forecast(&f, moe_model_shape(eng_model(e)), eng_memory(e), m,
-                      moe_kv_slot_bytes(eng_model(e), e->opt.kv), position, kn_min(n, kn_max(fit, 1)));
+    struct eng_setting s = eng_advise_setting(e, m, position);
+    eng_plan_forecast(&f, &s, kn_min(n, kn_max(fit, 1)));
     return f.tokens_per_s;
 }
 

@@ -277,6 +277,9 @@ static void measure_depths(struct report *r, const char *what, const char *path,
         int e = eng_disk_rate(path, fd, depth[i], ENG_DISK_BYTES, &rate);
         if (e == KN_EUNSUPPORTED)
             say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
+        if (e == KN_ESHORT)
+            say(r, (struct finding){ what, NOTE, "not measured: the file has less than 1 MiB",
+                .fix = "give the -m of a larger model, or none" });
         if (e < 0)
             return;
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once",

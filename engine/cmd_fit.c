@@ -145,7 +145,7 @@ static int measure(struct fit *f)
         error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
                                        eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
-        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache: misses have no price", f->config->model);
+        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache, or is too short to measure: misses have no price", f->config->model);
         error = 0;
     }
     for (int i = 0; i < 6 && seqs[i] * 2 <= most; i++)

@@ -100,7 +100,7 @@ static void print_forecast(const struct eng_forecast *f, const struct eng_machin
 
 static void print_speed(const struct eng_config *c, const struct eng_engine *e, const struct eng_machine *m)
 {
-    size_t kv = moe_kv_slot_bytes(eng_model(e), c->kv);
+    struct eng_setting s = eng_advise_setting(e, m, ENG_PLAN_POSITION);
     if (!c->json) {
         printf("\n");
         if (m->disk_Bps > 0)
@@ -112,7 +112,7 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
     }
     for (int i = 0; i < N_BATCH; i++) {
         struct eng_forecast f;
-        eng_plan_forecast(&f, moe_model_shape(eng_model(e)), eng_memory(e), m, kv, ENG_PLAN_POSITION, batches[i]);
+        eng_plan_forecast(&f, &s, batches[i]);
         print_forecast(&f, m, c->json);
     }
 }

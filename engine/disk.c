@@ -74,8 +74,8 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
 {
     kn_assert(depth > 0 && depth <= MAX_DEPTH);
     int64_t bytes = kn_io()->size(fd);
-    if (bytes < (int64_t)PIECE)
-        return kn_fail(KN_EINVAL, "%s: shorter than 1 MiB, too short to measure with", path);
+    if (bytes < (int64_t)ENG_DISK_LEAST)
+        return KN_ESHORT;
     size_t each = room / (size_t)depth / OS_PAGE * OS_PAGE;
     struct disk d = { .fd = fd, .piece = each < PIECE ? each : PIECE };
     if (d.piece)
@@ -110,7 +110,7 @@ static int measure_one(const char *path, size_t room, double *bytes_per_s, int64
     int e = fd < 0 ? KN_EUNSUPPORTED : eng_disk_rate(path, fd, USUAL_DEPTH, room, bytes_per_s);
     *bytes = fd < 0 ? 0 : kn_io()->size(fd);
     kn_file_close(fd);
-    return e;
+    return e == KN_ESHORT ? KN_EUNSUPPORTED : e;
 }
 
 bool eng_disk_copy(char *out, const char *folder, const char *path)
@@ -147,8 +147,6 @@ int eng_disk_measure_model(const struct off_files *files, const char *mirror, si
     for (int i = 1; i < files->n_file; i++)
         if (kn_io()->size(files->fd[i]) > kn_io()->size(files->fd[largest]))
             largest = i;
-    if (kn_io()->size(files->fd[largest]) < (int64_t)ENG_DISK_LEAST)
-        return KN_EUNSUPPORTED;
     return eng_disk_measure(files->path[largest], mirror, room, bytes_per_s);
 }
 

@@ -11,18 +11,18 @@
 size_t eng_disk_room(size_t host_mem);
 
 /* `depth` threads read the file's megabytes, each the next that none has, for a third of a second, into `room` bytes
- * at most: smaller pieces where that is less than a megabyte for each.  fd has O_DIRECT.  KN_EUNSUPPORTED, nothing
- * said: this file cannot be read so. */
+ * at most: smaller pieces where that is less than a megabyte for each.  fd has O_DIRECT.  Nothing said:
+ * KN_EUNSUPPORTED, this file cannot be read so; KN_ESHORT, it has less than ENG_DISK_LEAST. */
 int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *bytes_per_s);
 
 /* The same of a file by name, at the depth where disks are fast; together with its copy in the folder `mirror`, if
- * there is one (NULL: none is looked for). */
+ * there is one (NULL: none is looked for).  KN_EUNSUPPORTED, nothing said: for either reason. */
 int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s);
 
 /* A file's copy in a folder, or that of its pack file, which is read in its place.  False: there is none. */
 bool eng_disk_copy(char *out /* [ENG_PATH_BYTES] */, const char *folder, const char *path);
 
-/* The same of the largest of a model's files; KN_EUNSUPPORTED as well where it is shorter than a MiB. */
+/* The same of the largest of a model's files. */
 int eng_disk_measure_model(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s);
 
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is

@@ -109,7 +109,7 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e)
         all.slot += one.slot;
         all.kept += one.kept;
     }
-    if (e->features && !all.kept)               /* who reads them has counted them, but for lengths.c */
+    if (e->features && !all.kept)               /* who reads them has counted them, but for draft_lengths.c */
         all.slot += moe_feature_bytes(e->model, e->opt.kv);
     return all;
 }
@@ -238,7 +238,7 @@ static void cut(struct eng_engine *e)
         e->cut[i] = (struct spec_cut){ .session = seat->number, .tree = &seat->tree, .n_asked = n_asked };
         e->all_lag &= n_asked == 0 && !e->overlap_depth;
     }
-    double bytes = eng_ahead_needs(e) ? expert_bytes(e) : 0;
+    double bytes = eng_expect_needs(e) ? expert_bytes(e) : 0;
     spec_control_cut(e->control, e->cut, e->n_due, bytes);
     for (int i = 0; i < e->n_due; i++)
         if (e->cut[i].n_keep < e->cut[i].tree->n)
@@ -270,7 +270,7 @@ static void draft_as_decided(struct eng_engine *e, int n_beside)
     else
         draft(e, e->decision.drafter, e->decision.depth);
     cut(e);
-    eng_ahead_settle(e);
+    eng_expect_settle(e);
 }
 
 static void draft_as_told(struct eng_engine *e)
@@ -278,13 +278,13 @@ static void draft_as_told(struct eng_engine *e)
     for (int i = 0; i < e->n_due; i++)
         e->n_node[i] = e->opt.gamma;
     draft(e, e->n_drafter, e->opt.gamma);
-    eng_ahead_settle(e);
+    eng_expect_settle(e);
 }
 
 static void draft_always_beside(struct eng_engine *e)
 {
     draft_beside(e, e->opt.lookahead ? e->opt.lookahead : eng_overlap_depth(e), true);
-    eng_ahead_settle(e);
+    eng_expect_settle(e);
 }
 
 void eng_draft(struct eng_engine *e, int n_beside)
@@ -297,7 +297,7 @@ void eng_draft(struct eng_engine *e, int n_beside)
     e->draft_ns = 0;
     e->overlap_depth = 0;
     eng_draws_clear(e);
-    eng_ahead_begin(e);
+    eng_expect_begin(e);
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();

@@ -79,7 +79,7 @@ struct draft_head {
     struct moe_model *model;
     struct moe_context *context;
     int n_want;                                 /* at most, in a pass */
-    int n_ahead;                                /* tokens that were expected before it drafted */
+    int n_expected;                                /* tokens that were expected before it drafted */
     struct moe_row *row;                        /* [MOST_ROW + n_want] */
     struct item *item;                          /* [n_parallel] */
     struct item **asks;                         /* [n_want] whose row of logits it is */
@@ -398,11 +398,11 @@ static void extend(struct draft_head *d, struct item *it)
 static void expect(struct draft_head *d, int n_item)
 {
     struct eng_engine *e = d->base.engine;
-    e->ahead.n = d->n_ahead;
+    e->expect.n = d->n_expected;
     for (int i = 0; i < n_item; i++)
         for (int k = 0; k < d->item[i].n_best; k++)
-            eng_ahead_add(e, d->item[i].guess[d->item[i].best[k]].token);
-    eng_ahead_ask(e);
+            eng_expect_add(e, d->item[i].guess[d->item[i].best[k]].token);
+    eng_expect_ask(e);
 }
 
 /* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
@@ -483,7 +483,7 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     }
     for (int i = 0; i < n_item; i++)
         d->item[i].width = kn_min(TOP, d->n_want / n_item);
-    d->n_ahead = base->engine->ahead.n;
+    d->n_expected = base->engine->expect.n;
     while (going > 0)
         going = draft_level(d, n_item);
     for (int i = 0; i < n_item && !going; i++)

@@ -2,7 +2,7 @@
  *
  * It chooses as the large one will, with the same parameters and the same noise, so that where the two agree
  * on a distribution they agree on the token.  Its keys and values lie at the slots of the session's path,
- * in memory of its own.  Where drafts are to be drawn (draws.c) it draws instead, from its own distribution
+ * in memory of its own.  Where drafts are to be drawn (draft_draws.c) it draws instead, from its own distribution
  * under those parameters.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
  * session whose text it has not caught up with goes without a draft meanwhile.
  *
@@ -231,7 +231,7 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_cho
     s->token[s->n_token + it->n++] = c->token;
     it->node = node;
     if (!it->chain)                             /* beside a pass its experts are what the disk is busy with */
-        eng_ahead_add(d->base.engine, c->token);
+        eng_expect_add(d->base.engine, c->token);
     it->goes_on = it->n < it->most;
 }
 
@@ -252,7 +252,7 @@ static int draft_token(struct draft_model *d, int n_item)
         if (d->chooses[i]->goes_on)
             extend(d, d->chooses[i], &d->choice[i]);
     if (!d->beside)
-        eng_ahead_ask(d->base.engine);
+        eng_expect_ask(d->base.engine);
     return n_want;
 }
 

@@ -51,7 +51,7 @@ int eng_draft_foresee(struct eng_engine *e)
     if ((e->opt.fit && (error = eng_fit_read(e->opt.fit, shape, &fitted))) ||
         (error = measure(&machine, e, e->opt.fit != NULL)))
         return error;
-    eng_plan_cost(cost, shape, &e->split, &machine);
+    eng_plan_cost(cost, &(struct eng_setting){ .shape = shape, .split = &e->split, .machine = machine });
     if (e->opt.fit) {                           /* which knows all but how many experts are on disk in this budget */
         fitted.disk_ns = cost->disk_ns;
         *cost = fitted;

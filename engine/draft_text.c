@@ -14,28 +14,38 @@ struct draft_text {
     struct spec_drafter_options opt;
 };
 
+/* What it has not seen of the session's text yet. */
+static void take(struct draft_text *d, struct eng_session *s)
+{
+    int *known = eng_draft_known(&d->base, s);
+    spec_drafter_commit(d->drafter, s->seat->number, s->token + *known, s->n_token - *known);
+    *known = s->n_token;
+}
+
 static void enter(struct eng_drafter *base, struct eng_session *s)
 {
     struct draft_text *d = (struct draft_text *)base;
     spec_drafter_begin(d->drafter, s->seat->number, s->path.salt);
-    spec_drafter_commit(d->drafter, s->seat->number, s->token, s->n_token);
+    take(d, s);
 }
 
-/* Only what has ended is a text for others; what is preempted comes again. */
+/* Only what has ended is a text for others, with what its last pass said; what is preempted comes again. */
 static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
 {
     struct draft_text *d = (struct draft_text *)base;
-    if (ended)
-        spec_drafter_end(d->drafter, s->seat->number);
-    else
+    if (!ended) {
         spec_drafter_drop(d->drafter, s->seat->number);
+        return;
+    }
+    take(d, s);
+    spec_drafter_end(d->drafter, s->seat->number);
 }
 
 static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
 {
+    (void)n_new;
     (void)n_kept;
-    spec_drafter_commit(((struct draft_text *)base)->drafter, s->seat->number, s->token + s->n_token - n_new,
-                        n_new);
+    take((struct draft_text *)base, s);
 }
 
 static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)

@@ -1,4 +1,26 @@
-/* engine/internal.h - the engine's own insides: KV blocks, who advances, what is drafted, sessions. */
+/* engine/internal.h - the engine's own insides: KV blocks, who advances, what is drafted, sessions.
+ *
+ * What happens once, in order:
+ *     open.c                    the file, the vocabulary, the model, seats; and all of it closed
+ *     budget.c, plan.c          memory is split, or refused; advise.c: what speed to expect of it
+ *
+ * and with every step:
+ *     session.c                 a request becomes a sequence that waits for a seat
+ *     schedule.c, pace.c        who has a seat, and how many rows of a pass each gets
+ *     kv.c, prefix.c            their KV slots; texts that begin alike share them
+ *     states.c, keep_state.c    what recurrent layers know of a text: kept states, and which are worth it
+ *     draft.c                   who drafts, and how much
+ *       draft_text.c, draft_model.c, draft_head.c     those who can
+ *       draft_known.c           what of a text they have taken in
+ *       draft_draws.c           what their tokens were drawn from
+ *       draft_lengths.c         how much of a draft will be kept, foreseen
+ *       draft_price.c           what a draft costs, and what a drafter's memory would be worth to experts
+ *     expect.c                  experts that the rows to come will need are asked for
+ *     overlap.c                 a drafter goes on while the pass runs
+ *     step.c                    rows laid out, one pass, choices, commit
+ *
+ * dsi.c has one text verified by several workers instead.  Commands (cli.h), vocabularies (text.h), templates
+ * (jinja/), grammars, the server and batches stand above all this and see engine.h. */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
@@ -212,10 +234,10 @@ struct eng_chooser {
     uint32_t *mask;
 };
 
-/* ahead.c: what the rows of a pass are expected to need. */
+/* expect.c: what the rows of a pass are expected to need. */
 #define ENG_RECALL 8192                         /* tokens whose experts are remembered, at most */
 
-struct eng_ahead {
+struct eng_expect {
     int32_t *token;                             /* [n_chunk + n_draft_row] expected: of texts, then of drafts */
     int n, n_text;
     struct spec_need *need;                     /* [n_draft_row] of nodes, session by session */
@@ -223,7 +245,7 @@ struct eng_ahead {
     bool *brought;                              /* [n_expert_total] texts need it; false between calls */
 };
 
-/* draws.c: what the tokens of a draft were drawn from. */
+/* draft_draws.c: what the tokens of a draft were drawn from. */
 struct eng_draws {
     struct spec_dist *law;                      /* [n_most] */
     float *weight;                              /* [n_most][n_vocab] theirs */
@@ -270,7 +292,7 @@ struct eng_engine {
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     int n_draft_row;                            /* rows of drafts in a pass, at most */
     int n_recall;                               /* tokens whose experts are remembered; 0: nothing looks ahead */
-    struct eng_ahead ahead;
+    struct eng_expect expect;
     struct eng_draws draws;
     bool features;                              /* a drafter reads what the model thinks */
     struct eng_chooser *chooser;                /* [threads] */
@@ -301,7 +323,6 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 bool eng_has_states(const struct eng_engine *e);
 void eng_state_find(struct eng_session *s, int n);      /* goes on from what is known of its first n tokens */
 bool eng_state_waits(struct eng_session *s, struct eng_session *t);     /* for what t is about to compute */
-void eng_state_mark(struct eng_session *s, int position);       /* here a state is to be kept; a whole block's end */
 void eng_state_mark_prompt(struct eng_session *s);
 int  eng_state_copy_to(struct eng_session *s, int n_tok);       /* where a row's state is to be copied to; 0: nowhere */
 void eng_state_saved(struct eng_session *s);            /* the pass has done so; its blocks are kept */
@@ -327,7 +348,7 @@ struct eng_drafter_kind {
     /* The session has got a seat; or loses it.  NULL: nothing is to be done. */
     void (*enter)(struct eng_drafter *d, struct eng_session *s);
     void (*leave)(struct eng_drafter *d, struct eng_session *s, bool ended);
-    /* Tokens were committed; n_kept of them were in the draft. */
+    /* Tokens were committed, and the text goes on; n_kept of them were in the draft. */
     void (*commit)(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept);
     /* Adds at most n_node[i] nodes to the tree of s[i], about `depth` deep; KV for as many more is reserved. */
     int  (*draft)(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth);
@@ -386,24 +407,24 @@ bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 int  eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
 
-/* ahead.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
+/* expect.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
  * ask, a pass at a time; settle expects what is left.  Needs puts into e->cut what nodes would have to wait for; false:
  * nothing is known of that. */
-int  eng_ahead_open(struct eng_engine *e);
-void eng_ahead_close(struct eng_engine *e);
-void eng_ahead_begin(struct eng_engine *e);
-void eng_ahead_add(struct eng_engine *e, int32_t token);
-void eng_ahead_ask(struct eng_engine *e);
-bool eng_ahead_needs(struct eng_engine *e);
-void eng_ahead_settle(struct eng_engine *e);
+int  eng_expect_open(struct eng_engine *e);
+void eng_expect_close(struct eng_engine *e);
+void eng_expect_begin(struct eng_engine *e);
+void eng_expect_add(struct eng_engine *e, int32_t token);
+void eng_expect_ask(struct eng_engine *e);
+bool eng_expect_needs(struct eng_engine *e);
+void eng_expect_settle(struct eng_engine *e);
 
-/* lengths.c: a network foresees how much of a drafter's next drafts is kept; those of the pass that are due. */
+/* draft_lengths.c: a network foresees how much of a drafter's next drafts is kept; those of the pass that are due. */
 int  eng_lengths_open(struct eng_engine *e, int drafter, const char *path);
 int  eng_lengths_read(struct spec_lengths *out, float **weights, const char *path);    /* weights: to be freed, always */
 void eng_lengths_close(struct eng_engine *e);
 void eng_lengths_tell(struct eng_engine *e);
 
-/* draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
+/* draft_draws.c: whether the session's drafts are drawn; a law to be filled, NULL: there is no more room; filling it
  * with what logits make of the text so far (any thread); and the drafter's n-th draw of a draft, from it. */
 int  eng_draws_open(struct eng_engine *e);
 void eng_draws_close(struct eng_engine *e);

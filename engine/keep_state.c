@@ -50,6 +50,16 @@ void eng_state_find(struct eng_session *s, int n)
         moe_context_copy_state(e->context, in_context(e, k.state), s->seat->number);
 }
 
+/* Here a state is to be kept: a whole block's end. */
+static void mark(struct eng_session *s, int position)
+{
+    for (int i = 0; i < s->n_mark; i++)
+        if (s->mark[i] == position)
+            return;
+    if (position > s->n_kv && s->n_mark < ENG_MARKS)
+        s->mark[s->n_mark++] = position;
+}
+
 /* They go together up to a block that t has not computed: there its state is kept, and s goes on from it. */
 bool eng_state_waits(struct eng_session *s, struct eng_session *t)
 {
@@ -61,25 +71,16 @@ bool eng_state_waits(struct eng_session *s, struct eng_session *t)
     same = whole(same);
     if (same <= s->n_kv || same <= t->n_kv)
         return false;
-    eng_state_mark(t, same);
+    mark(t, same);
     return true;
 }
 
 /* ---- what is kept --------------------------------------------------------------------------------------- */
 
-void eng_state_mark(struct eng_session *s, int position)
-{
-    for (int i = 0; i < s->n_mark; i++)
-        if (s->mark[i] == position)
-            return;
-    if (position > s->n_kv && s->n_mark < ENG_MARKS)
-        s->mark[s->n_mark++] = position;
-}
-
 void eng_state_mark_prompt(struct eng_session *s)
 {
-    eng_state_mark(s, s->branch);
-    eng_state_mark(s, whole(s->n_token - TURN));
+    mark(s, s->branch);
+    mark(s, whole(s->n_token - TURN));
 }
 
 int eng_state_copy_to(struct eng_session *s, int n_tok)

@@ -161,7 +161,7 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     eng_pace_init(&e->pace, e->opt.stretch > 0 ? e->opt.stretch : STRETCH);
     int error = kn_team_open(&e->team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
-        (error = open_choosers(e)) || (error = eng_drafters_open(e)) || (error = eng_ahead_open(e)) ||
+        (error = open_choosers(e)) || (error = eng_drafters_open(e)) || (error = eng_expect_open(e)) ||
         (error = eng_draws_open(e)) ||
         (error = eng_budget(&e->split, &(struct eng_use){
              .file = e->file, .model = e->model, .context = context_options(e),
@@ -260,7 +260,7 @@ void eng_close(struct eng_engine *e)
         kn_free(e->seat[i].grammar);
     }
     eng_drafters_close(e);
-    eng_ahead_close(e);
+    eng_expect_close(e);
     eng_draws_close(e);
     gr_tokens_close(e->tokens);
     moe_context_close(e->context);

@@ -34,19 +34,23 @@ int  eng_option_index(const struct eng_option *o);
 /* Says what a flag that this command does not take should have been.  who: where it was found. */
 int  eng_option_unknown(const char *who, const char *flag, enum eng_command_id command);
 
+/* Is everything there that the command cannot do without? */
+int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
+
+/* For help, man page and completion: the i-th of all options, or NULL; the i-th of the flags that the command
+ * cannot do without, or NULL. */
+const struct eng_option *eng_option_at(int i);
+const char *eng_option_needed(enum eng_command_id command, int nth);
+
+/* ---- option_values.c ------------------------------------------------------------------------------ */
+
 /* Sets the option's field from text, which must outlive c.  who: where it was found, for the message. */
 int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who);
 
 /* Empties a list.  Sources do not add up: the first of a stronger one starts anew. */
 void eng_option_forget(struct eng_config *c, const struct eng_option *o);
 
-/* Is everything there that the command cannot do without? */
-int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
-
-/* For help, man page and completion: the i-th of all options, or NULL; the i-th of the flags that the command
- * cannot do without, or NULL; the values there are, up to a NULL, or NULL when they are no list; the default. */
-const struct eng_option *eng_option_at(int i);
-const char *eng_option_needed(enum eng_command_id command, int nth);
+/* The values there are, up to a NULL, or NULL when they are no list; what it is unless told. */
 const char *const *eng_option_choices(const struct eng_option *o);
 void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size);
 

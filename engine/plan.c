@@ -79,25 +79,25 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     return 0;
 }
 
-void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
-                       const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row)
+void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {
+    const struct moe_shape *shape = s->shape;
     struct eng_forecast f = { .n_row = n_row };
-    double expert = 0, positions = (double)n_row * position, used = 0;
+    double expert = 0, positions = (double)n_row * s->position, used = 0;
     if (shape->n_expert) {
         expert = (double)shape->expert_file_bytes / shape->n_expert_total;
         f.experts = spec_cost_distinct(shape->n_expert, shape->n_used, n_row);
         used = f.experts * shape->n_moe_layer;
-        f.misses = used * (1 - (double)split->n_resident / split->n_expert);
+        f.misses = used * (1 - (double)s->split->n_resident / s->split->n_expert);
     }
     f.disk_bytes = f.misses * expert;
-    f.dram_bytes = (double)shape->pass_bytes + used * expert + positions * (double)kv_slot_bytes +
+    f.dram_bytes = (double)shape->pass_bytes + used * expert + positions * (double)s->kv_slot_bytes +
                    2.0 * n_row * (double)shape->state_bytes;
     f.macs = n_row * shape->row_macs + positions * shape->position_macs;
 
-    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / machine->disk_Bps : 0;
-    f.dram_s = f.dram_bytes / machine->dram_Bps;
-    f.mac_s = f.macs / machine->mac_ps;
+    f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / s->machine.disk_Bps : 0;
+    f.dram_s = f.dram_bytes / s->machine.dram_Bps;
+    f.mac_s = f.macs / s->machine.mac_ps;
     f.pass_s = (f.dram_s + f.mac_s) / OF_PROBES;
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
     if (f.disk_s > f.pass_s) {
@@ -108,9 +108,11 @@ void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, 
     *out = f;
 }
 
-void eng_plan_cost(struct spec_cost_model *out, const struct moe_shape *shape, const struct eng_split *split,
-                   const struct eng_machine *machine)
+void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
 {
+    const struct moe_shape *shape = s->shape;
+    const struct eng_split *split = s->split;
+    const struct eng_machine *machine = &s->machine;
     double byte_ns = 1e9 / (machine->dram_Bps * OF_PROBES), mac_ns = 1e9 / (machine->mac_ps * OF_SUMS);
     double bytes = 0, macs = 0;                 /* bytes and sums of one expert in every layer */
     if (shape->n_expert) {
@@ -133,15 +135,14 @@ static double least_s(const struct eng_forecast *f)
     return f->disk_s > s ? f->disk_s : s;
 }
 
-double eng_plan_gain(const struct moe_shape *shape, const struct eng_split *split, const struct eng_machine *machine,
-                     size_t kv_slot_bytes, int position, int n_seq, const double *survival, int most, int *depth)
+double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survival, int most, int *depth)
 {
     struct eng_forecast off, on;
     double best = 1, tokens = 1;
     *depth = 0;
-    eng_plan_forecast(&off, shape, split, machine, kv_slot_bytes, position, n_seq);
+    eng_plan_forecast(&off, s, n_seq);
     for (int i = 0; i < most; i++) {
-        eng_plan_forecast(&on, shape, split, machine, kv_slot_bytes, position, n_seq * (i + 2));
+        eng_plan_forecast(&on, s, n_seq * (i + 2));
         tokens += survival[i];
         double gain = tokens * least_s(&off) / least_s(&on);
         if (gain > best) {

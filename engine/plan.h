@@ -49,20 +49,24 @@ struct eng_forecast {                           /* one decode pass over n_row se
     const char *bound_by;                       /* "disk", "dram", "operations" */
 };
 
-/* position: how long the sequences are, for the keys and values that attention reads. */
-void eng_plan_forecast(struct eng_forecast *out, const struct moe_shape *shape, const struct eng_split *split,
-                       const struct eng_machine *machine, size_t kv_slot_bytes, int position, int n_row);
+struct eng_setting {                            /* a model, where its bytes are, and what they are read by */
+    const struct moe_shape *shape;
+    const struct eng_split *split;
+    struct eng_machine machine;
+    size_t kv_slot_bytes;                       /* of one position */
+    int position;                               /* how long sequences are: so many keys and values attention reads */
+};
 
-/* What the controller of drafts expects of passes, before it has seen any: a cost model of the same terms. */
-void eng_plan_cost(struct spec_cost_model *out, const struct moe_shape *shape, const struct eng_split *split,
-                   const struct eng_machine *machine);
+void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row);
+
+/* What the controller of drafts expects of passes, before it has seen any: a cost model of the same terms, for
+ * sequences whose keys and values are nothing beside weights. */
+void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s);
 
 /* What n_seq sequences could gain at most, by bytes and by operations, if drafts survive to each depth so often:
  * E(depth) T(n_seq) / T(n_seq (depth + 1)), where T is the slowest tier's time of a forecast.  1 and depth 0 when
  * that is nothing. */
-double eng_plan_gain(const struct moe_shape *shape, const struct eng_split *split, const struct eng_machine *machine,
-                     size_t kv_slot_bytes, int position, int n_seq, const double *survival /* [most] */, int most,
-                     int *depth);
+double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survival /* [most] */, int most, int *depth);
 
 /* ---- budget.c: the split for a model on this machine ------------------------------------------- */
 
@@ -92,6 +96,9 @@ int eng_budget(struct eng_split *out, const struct eng_use *use);
 
 struct eng_engine;
 struct eng_options;
+
+/* An engine's own, on such a machine. */
+struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
 
 /* Measured in about a second, but for what is given; the disk only when experts will be read from it. */
 int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);

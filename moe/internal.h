@@ -1,4 +1,21 @@
-/* moe/internal.h - what the files of moe share among themselves; nobody else includes it. */
+/* moe/internal.h - what the files of moe share among themselves; nobody else includes it.
+ *
+ * From a file to a model, in order:
+ *     gguf.c, tables.c, names.c       the header of a GGUF file, what it says, what it calls things
+ *     folder.c, safetensors.c, hf_*.c a folder of the transformers package told as if it were one (folder.h)
+ *     file.c                          either, opened
+ *     family.c                        metadata to a description of the model
+ *     bind.c                          the description's tensors, found
+ *     model.c                         memory, loading, the store of experts
+ *
+ * and from tokens to logits:
+ *     context.c       all the memory of it       forward.c    embed, layers, logits
+ *     attention.c, latent.c, delta.c, state.c    the first half of a layer, of three kinds
+ *     block.c, router.c                          the second half: experts, and who goes to which
+ *     predict.c, recall.c                        which experts come next, by the rows and by the tokens
+ *     rows.c                                     what all of them do: passes over rows, and products
+ *
+ * writer.c writes files: for quantize.c, and for synth.c with shapes.c, synth_fill.c and synth_vocab.c. */
 #ifndef MOE_INTERNAL_H
 #define MOE_INTERNAL_H
 
@@ -82,7 +99,7 @@ uint32_t moe_file_type(enum kn_format f);
 
 #define MOE_QUANTIZATION_VERSION 2          /* general.quantization_version: of the blocks' layout */
 
-/* ---- what a model is: family.c reads it from metadata, model.c binds weights to it ---------------- */
+/* ---- what a model is: family.c reads it from metadata, bind.c finds its weights ---------------- */
 
 enum moe_scaling { MOE_SCALING_NONE, MOE_SCALING_LINEAR, MOE_SCALING_YARN };
 enum moe_qk_norm { MOE_QK_NORM_NONE, MOE_QK_NORM_HEAD, MOE_QK_NORM_ALL };  /* of each head, of all as one */
@@ -425,7 +442,6 @@ int  moe_latent_load(struct moe_model *m, const struct moe_load_options *opt);
 void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
-void moe_choose(const float *p, int n_expert, int n_used, int32_t *id);     /* the largest, in order */
 void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r);
 int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
 void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
@@ -448,11 +464,14 @@ void moe_products(struct moe_context *c, int n);       /* c->product[0..n) */
 size_t moe_piece_room(const struct kn_team *t, size_t n_product);
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row);
 
+/* bind.c: what the description asks for, found in the file, comes to be m's layer, dense and expert. */
+int moe_bind(struct moe_model *m);
+enum kn_format moe_format_of(const struct moe_tensor *t);
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);    /* matrix e of a stack, or 0 */
+bool moe_is_of_blocks(struct moe_string name, int first, int n_block);
+
 /* model.c: reads n matrices to their places. */
 int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt);
-
-/* Matrix e of a stack, or 0, the only one. */
-struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);
 
 static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 

@@ -75,6 +75,13 @@ static void forget(struct moe_came *came, int n)
         }
 }
 
+static void disown(const struct moe_recall *r, int32_t token)
+{
+    int32_t *whose = &r->token[entry_of(r, token)];
+    if (*whose == token)
+        *whose = -1;
+}
+
 /* What was likely and not there: whether it has come. */
 static void learn_absent(struct moe_context *c, int layer)
 {
@@ -104,8 +111,10 @@ void moe_recall_learn(struct moe_context *c, int layer)
     for (int row = 0; row < c->n_row; row++) {
         uint16_t *id = ids_of(c, entry_of(r, c->batch->row[row].token), layer);
         const int32_t *now = c->route_id + (size_t)row * (size_t)n_used;
-        if (c->status[row])
+        if (c->status[row]) {                   /* what layers it has come through is one token's, the rest another's */
+            disown(r, c->batch->row[row].token);
             continue;
+        }
         for (int k = 0; k < n_used; k++) {
             came[k].asked += r->known[row];
             came[k].right += r->known[row] && is_among(id[k], now, n_used);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The largest n_used of p, by insertion: n_used is small beside n_expert. */
-void moe_choose(const float *p, int n_expert, int n_used, int32_t *id)
+static void choose(const float *p, int n_expert, int n_used, int32_t *id)
 {
     int n = 0;
     for (int e = 0; e < n_expert; e++) {
@@ -38,12 +38,12 @@ static void limit_groups(const struct moe_desc *d, float *rank)
     int n = d->n_expert / d->n_group;
     for (int g = 0; g < d->n_group; g++) {
         int32_t two[2];
-        moe_choose(rank + g * n, n, d->group_best, two);
+        choose(rank + g * n, n, d->group_best, two);
         score[g] = rank[g * n + two[0]];
         if (d->group_best > 1)
             score[g] += rank[g * n + two[1]];
     }
-    moe_choose(score, d->n_group, d->n_group_used, best);
+    choose(score, d->n_group, d->n_group_used, best);
     for (int i = 0; i < d->n_group_used; i++)
         keep[best[i]] = true;
     for (int e = 0; e < d->n_expert; e++)
@@ -75,7 +75,7 @@ void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struc
         ops->softmax(r.p, d->n_expert);
     for (int e = 0; d->gating == MOE_GATING_SIGMOID && e < d->n_expert; e++)
         r.p[e] = moe_sigmoid(r.p[e]);
-    moe_choose(rank_of(c, l, r), d->n_expert, d->n_used, r.id);
+    choose(rank_of(c, l, r), d->n_expert, d->n_used, r.id);
     for (int i = 0; i < d->n_used; i++)
         r.weight[i] = r.p[r.id[i]];
     if (d->gating == MOE_GATING_CHOSEN)

@@ -11,7 +11,7 @@
  *     mirror.c    a second copy of the files: whether it is one
  *     io.c        the I/O thread: jobs in by urgency, out when they have ended
  *     reader.c    a job as transfers: from which drive, alignment, short reads, retries, deadlines
- *     ring.c, pool.c   transfers by io_uring, or by threads with pread where there is none */
+ *     ring.c, pread.c  transfers by io_uring, or by threads with pread where there is none */
 #ifndef OFFLOAD_INTERNAL_H
 #define OFFLOAD_INTERNAL_H
 
@@ -27,7 +27,6 @@
  * of 16 rows take the same bytes, so a panel never reaches into rows that are still to come.  Scales that
  * lie apart land in front of their codes, in the room that panels will take with them. */
 
-
 /* One thread's work; scratch is its own. */
 void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *place, void *scratch);
 
@@ -40,7 +39,7 @@ void off_turn_team(const struct off_hands *hands, const struct off_source *s, vo
 size_t off_expert_bytes(const struct off_expert *e);    /* as it lies in its files */
 size_t off_slot_bytes(const struct off_expert *e);      /* the places of all its matrices */
 
-/* ---- transfers: ring.c, pool.c ----------------------------------------------------------------------
+/* ---- transfers: ring.c, pread.c ---------------------------------------------------------------------
  *
  * A mover moves bytes from files to memory, as many transfers at a time as its depth says, and knows
  * nothing else.  One thread uses it, but for wake(). */
@@ -75,7 +74,7 @@ struct off_mover {                              /* what every mover begins with 
 /* The ring says nothing when it cannot be had: it returns -errno, and what that may come from in *why.
  * It can read fd[] and nothing else. */
 int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, const char **why);
-int off_pool_open(struct off_mover **out, int depth);
+int off_pread_open(struct off_mover **out, int depth);
 
 /* ---- a second copy: mirror.c ------------------------------------------------------------------------- */
 
@@ -115,19 +114,6 @@ struct off_job {                                /* caller's memory, left alone u
     uint64_t deadline_ns;                       /* for the next sign of life */
 };
 
-/* The reads that bring a matrix to its place: of its rows, or codes, and of scales apart, else of nothing. */
-void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales);
-
-#define OFF_JOBS (2 * OFF_MATRICES)             /* of an expert: rows of each matrix, then scales of each */
-
-/* The place of matrix i, which these bring. */
-static inline uint8_t *off_place_of(const struct off_source *s, const struct off_job job[OFF_JOBS], int i)
-{
-    return job[s->scales.bytes ? OFF_MATRICES + i : i].to;
-}
-
-/* ---- jobs: io.c -------------------------------------------------------------------------------------- */
-
 struct off_io;
 struct off_io_options {
     enum off_io_kind kind;
@@ -148,6 +134,19 @@ uint64_t off_io_wait(struct off_io *io, uint64_t seen);
 void     off_io_nudge(struct off_io *io);
 
 const char *off_io_name(struct off_io *io);             /* "io_uring", "pread"; the one may become the other */
+
+/* ---- an expert as jobs: place.c ----------------------------------------------------------------------- */
+
+/* The reads that bring a matrix to its place: of its rows, or codes, and of scales apart, else of nothing. */
+void off_place_jobs(const struct off_source *s, void *place, struct off_job *rows, struct off_job *scales);
+
+#define OFF_JOBS (2 * OFF_MATRICES)             /* of an expert: rows of each matrix, then scales of each */
+
+/* The place of matrix i, which these bring. */
+static inline uint8_t *off_place_of(const struct off_source *s, const struct off_job job[OFF_JOBS], int i)
+{
+    return job[s->scales.bytes ? OFF_MATRICES + i : i].to;
+}
 
 /* ---- reading: reader.c, for io.c ----------------------------------------------------------------------
  *
@@ -233,7 +232,6 @@ uint64_t off_check(const void *data, size_t bytes);
 /* An expert's is that of its matrices' checksums, so that matrices can be verified side by side. */
 uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES]);
 
-size_t off_extent_bytes(const struct off_expert *e);
 size_t off_panel_bytes(const struct off_source *s);     /* of a matrix in an extent: whole pages */
 
 /* What a head and an entry must be, byte for byte; offset: where the expert's extent is. */

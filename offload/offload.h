@@ -158,7 +158,6 @@ bool   off_store_is_whole(struct off_store *s);         /* every expert is there
 void   off_store_grow(struct off_store *s, size_t bytes);
 /* Nobody will ask for these experts, of one group, any more: their slots go first. */
 void   off_store_forget(struct off_store *s, int32_t first, int n);
-size_t off_store_scratch(const struct off_store *s);    /* what its callers' hands need */
 const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 
 /* Starts bringing n distinct experts of one group in.  NOW: this is the group's turn.  mark: [n] of the

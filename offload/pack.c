@@ -60,7 +60,7 @@ size_t off_panel_bytes(const struct off_source *s)
     return s->n_out ? kn_align_up(kn_mat_bytes(s->format, s->n_out, s->n_in), OFF_PAGE) : 0;
 }
 
-size_t off_extent_bytes(const struct off_expert *e)
+static size_t extent_bytes(const struct off_expert *e)
 {
     size_t bytes = 0;
     for (int i = 0; i < OFF_MATRICES; i++)
@@ -82,14 +82,14 @@ void off_pack_head(struct off_pack_head *out, uint64_t model_id, const struct of
         .file_bytes = first_extent(n_expert), .n_expert = (uint32_t)n_expert, .n_matrix = OFF_MATRICES };
     memcpy(out->magic, magic, sizeof magic);
     for (int i = 0; i < n_expert; i++)
-        out->file_bytes += off_extent_bytes(&expert[i]);
+        out->file_bytes += extent_bytes(&expert[i]);
     out->check = off_check(out, offsetof(struct off_pack_head, check));
 }
 
 void off_pack_entry(struct off_pack_entry *out, const struct off_pack_head *head, const struct off_expert *e,
                     uint64_t offset, uint64_t check)
 {
-    *out = (struct off_pack_entry){ .offset = offset, .bytes = off_extent_bytes(e), .check = check };
+    *out = (struct off_pack_entry){ .offset = offset, .bytes = extent_bytes(e), .check = check };
     for (int i = 0; i < OFF_MATRICES; i++) {
         const struct off_source *m = &e->matrix[i];
         if (!m->n_out)

@@ -99,10 +99,17 @@ static int check_room(const struct packer *p)
                    "elsewhere with -o", p->path, (double)need / 1e9, (double)room / 1e9);
 }
 
-static int finish(struct packer *p)
+static int sync_part(const struct packer *p)
 {
-    if (kn_io()->sync(p->fd) < 0)
-        return kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part, strerror(errno));
+    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part,
+                                              strerror(errno)) : 0;
+}
+
+static int finish(const struct packer *p)
+{
+    int error = sync_part(p);
+    if (error)
+        return error;
     if (kn_io()->rename(p->part, p->path) < 0)
         return kn_fail(KN_EIO, "%s: it could not be renamed to %s: %s", p->part, p->path, strerror(errno));
     return 0;
@@ -181,10 +188,11 @@ static int write_group(struct packer *p, const struct half *h)
             at += off_panel_bytes(m);
         }
     }
-    if (kn_io()->sync(p->fd) < 0)
-        return kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part, strerror(errno));
+    int error = sync_part(p);
+    if (error)
+        return error;
     (void)kn_io()->forget(p->fd, (int64_t)p->at, (int64_t)(at - p->at));
-    int error = kn_file_write(p->fd, p->part, &p->table[h->first], (size_t)h->n * sizeof *p->table,
+    error = kn_file_write(p->fd, p->part, &p->table[h->first], (size_t)h->n * sizeof *p->table,
                               sizeof p->head + (uint64_t)h->first * sizeof *p->table);
     if (error)
         return error;

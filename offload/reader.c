@@ -1,7 +1,7 @@
 /* Jobs as transfers: whole pages, short reads, what is tried again and what is not.
  *
  * In comes a job; its range is widened to whole pages and cut into transfers, which a mover (ring.c,
- * pool.c) carries out.  Each that comes back is judged here, and a job is done when none of its transfers
+ * pread.c) carries out.  Each that comes back is judged here, and a job is done when none of its transfers
  * is outstanding.  The rules:
  *
  *   all of it, or up to the job's last byte   good: the last page may reach past the end of the file
@@ -112,9 +112,7 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
     if (is >= 0 && is < was)
         return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
                        "put it back and start again", path, (long long)is, (long long)was);
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: "
-                   "an incomplete copy?", path, (unsigned long long)end,
-                   (unsigned long long)(job->offset + job->bytes - end));
+    return kn_fail_short(path, end, job->offset + job->bytes - end);
 }
 
 static void say_plain(struct off_reader *r, const char *path)
@@ -343,7 +341,7 @@ struct off_job *off_reader_mend(struct off_reader *r)
     struct off_mover *pool;
     if (!r->mover->error)
         return NULL;
-    int error = off_pool_open(&pool, r->depth);
+    int error = off_pread_open(&pool, r->depth);
     if (!error) {
         r->mover->ops->close(r->mover);
         r->mover = pool;
@@ -445,7 +443,7 @@ static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
         kn_say(KN_LOG_WARN, "io_uring cannot be had: %s%s; reading with %d pread threads instead, which "
                "costs more processor time (--io pread says so without this line)", strerror(-error), why,
                depth);
-    return off_pool_open(&r->mover, depth);
+    return off_pread_open(&r->mover, depth);
 }
 
 int off_reader_open(struct off_reader **out, const struct off_files *files,

@@ -204,7 +204,6 @@ int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t 
     return n_out;
 }
 
-size_t off_store_scratch(const struct off_store *s) { return s->scratch_bytes; }
 const char *off_store_io(const struct off_store *s) { return off_io_name(s->io); }
 
 void off_stats_get(struct off_store *s, struct off_stats *out)

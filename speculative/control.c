@@ -1,17 +1,13 @@
 /* speculative/control.c - decides who drafts, and how deep.
  *
- * A plan is what a drafter promises at a depth: of all sequences' expected drafts the likeliest are taken while
- * tokens per second rise, and what that comes to is its gain over a plain step.  To find it for all depths
- * costs a few thousand additions: survivals are sorted into BINS, and a depth adds its own to those before it.
- *
- * Order of the questions: is a plain step's time known, and lately; has the account room; what gains most; is
- * there something that was never tried, or long ago, and may gain more. */
+ * Of what plans promise (plans.c) one is followed, or none.  Order of the questions: is a plain step's time
+ * known, and lately; has the account room; what gains most; is there something that was never tried, or long ago,
+ * and may gain more. */
 #include "speculative/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#define BINS       128
 #define TO_TURN_ON 1.03             /* gains that are worth a change */
 #define TO_STAY    1.005
 #define TO_SWITCH  1.03             /* over what is on */
@@ -28,12 +24,6 @@
 #define MAY_LOSE   4                /* plain steps, */
 #define SHARE      0.008            /* and this of the time so far, */
 #define LATELY     4000             /* which counts for at most so many steps */
-#define UNSEEN     0.8              /* survival per depth of what was never tried, in hope; */
-#define SEEN       0.64             /* and of what was; */
-#define LUCK       1.5              /* or what it was and so many deviations more */
-#define HARDLY     0.02             /* a survival below is not drafted for */
-
-struct plan { int drafter, depth; double rows, tokens, draft_ns, pass_ns, contention, gain, bar; };
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -136,137 +126,6 @@ void spec_control_dismiss(struct spec_control *c, int drafter)
     }
 }
 
-double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row)
-{
-    if (n_due < 1 || spec_passes_plain(&c->passes, n_due) <= 0)
-        return 0;
-    return spec_passes_ns(&c->passes, n_due, 0, kn_max(0, n_row - n_due), false);
-}
-
-/* ---- plans ---------------------------------------------------------------------------------------------- */
-
-static bool seen(const struct spec_control *c, int drafter)
-{
-    return c->arm[c->arm[drafter].of].seen_weight[0] >= 4;
-}
-
-/* One draft pass for n sequences, from the nearest size that was seen, or as foreseen; < 0: neither. */
-static double nearest_draft_ns(const struct spec_arm *a, int n_due)
-{
-    int size = spec_size_of(n_due);
-    for (int far = 0; far < SPEC_SIZES; far++)
-        for (int side = -1; side <= 1; side += 2) {
-            int i = size + side * far;
-            if (i >= 0 && i < SPEC_SIZES && a->draft_weight[i] > 0)
-                return a->draft_ns[i];
-        }
-    return a->foreseen_ns;
-}
-
-double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due)
-{
-    double alone = nearest_draft_ns(&c->arm[c->arm[drafter].of], n_due);
-    return alone >= 0 ? alone : nearest_draft_ns(&c->arm[drafter], n_due);
-}
-
-struct ask {                        /* what plans are made for */
-    const int *session;
-    int n_due, n_beside, room, size;
-    double off_ns, token_ns;
-    struct plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1];      /* what is expected of the depths that were tried */
-};
-
-static void expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
-{
-    int of = c->arm[drafter].of;
-    spec_control_expect(c, of, session, depth, what);
-    double hope = 1, most = 1;
-    for (int d = 0; hopeful && d < depth; d++) {
-        hope *= seen(c, drafter) ? SEEN : UNSEEN;
-        double luck = 1 + LUCK / sqrt(c->arm[of].hoped[d] + 1);
-        what[d] = most = fmin(most, fmax(what[d] * luck, hope));
-    }
-}
-
-/* The best that this depth makes of the bins: how many of the likeliest nodes to take. */
-static struct plan fill(const struct spec_control *c, const struct ask *q, int drafter, int depth, bool hopeful,
-                        const int *count, const double *sum)
-{
-    double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth, kept = 0;
-    struct plan best = { .drafter = drafter, .depth = depth, .bar = 2, .rows = q->n_due, .tokens = q->n_due,
-                         .draft_ns = draft_ns, .pass_ns = q->off_ns, .gain = q->off_ns / (draft_ns + q->off_ns) };
-    int n = 0;
-    for (int bin = BINS - 1; bin >= 0 && n < q->room; bin--) {
-        if (!count[bin])
-            continue;
-        int take = kn_min(count[bin], q->room - n);
-        n += take;
-        kept += sum[bin] * take / count[bin];
-        double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n, hopeful);
-        double gain = (q->off_ns + kept * q->token_ns) / (draft_ns + pass);
-        if (gain > best.gain)
-            best = (struct plan){ drafter, depth, q->n_due + n, q->n_due + kept, draft_ns, pass, 1, gain,
-                                  (double)bin / BINS };
-    }
-    return best;
-}
-
-/* Beside the pass: all that is ready is verified, and the pass takes as long as both together. */
-static struct plan plan_ahead(const struct spec_control *c, const struct ask *q, int drafter, int depth, bool hopeful)
-{
-    const struct spec_arm *a = &c->arm[drafter];
-    double rows = 0, kept = 0;
-    for (int i = 0; i < q->n_due; i++) {
-        struct spec_ahead_share s = spec_ahead_share(c->hope[i], depth);
-        rows += s.rows;
-        kept += s.kept;
-    }
-    rows = fmin(rows, q->room);
-    kept *= spec_ahead_yield(a);
-    struct plan p = { .drafter = drafter, .depth = depth, .rows = q->n_due + rows, .tokens = q->n_due + kept,
-                      .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth,
-                      .contention = spec_ahead_contention(c, a, q->size, hopeful) };
-    double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
-    double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);
-    p.pass_ns = less + (more - less) * (rows - (int)rows);      /* some steps have more rows, some have less */
-    p.gain = (q->off_ns + kept * q->token_ns) / spec_ahead_ns(p.pass_ns, p.draft_ns, p.contention);
-    return p;
-}
-
-/* The plans of a drafter for depths 1 .. most. */
-static void make_plans(struct spec_control *c, const struct ask *q, int drafter, int most, bool hopeful,
-                       struct plan *out /* [most + 1] */)
-{
-    int count[BINS] = { 0 };
-    double sum[BINS] = { 0 };
-    for (int i = 0; i < q->n_due && most > 0; i++)
-        expect(c, drafter, q->session[i], most, hopeful, c->hope[i]);
-    for (int depth = 1; c->arm[drafter].ahead && depth <= most; depth++)
-        out[depth] = plan_ahead(c, q, drafter, depth, hopeful);
-    if (c->arm[drafter].ahead)
-        return;
-    for (int depth = 1; depth <= most; depth++) {
-        for (int i = 0; i < q->n_due; i++) {
-            double last = c->hope[i][depth - 1];
-            if (last < HARDLY)
-                continue;
-            int bin = kn_min(BINS - 1, (int)(last * BINS));
-            count[bin]++;
-            sum[bin] += last;
-        }
-        out[depth] = fill(c, q, drafter, depth, hopeful, count, sum);
-    }
-}
-
-static struct plan best_of(const struct plan *p, int least, int most)
-{
-    struct plan best = { .drafter = SPEC_OFF };
-    for (int depth = least; depth <= most; depth++)
-        if (best.drafter == SPEC_OFF || p[depth].gain > best.gain)
-            best = p[depth];
-    return best;
-}
-
 /* ---- the choice ----------------------------------------------------------------------------------------- */
 
 static double may_lose(const struct spec_control *c, double plain_ns)
@@ -275,7 +134,8 @@ static double may_lose(const struct spec_control *c, double plain_ns)
 }
 
 /* A trial may lose all that it takes. */
-static bool affordable(const struct spec_control *c, const struct ask *q, const struct plan *p, double room_ns)
+static bool affordable(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p,
+                       double room_ns)
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
     double both = c->arm[p->drafter].ahead ? spec_ahead_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
@@ -283,7 +143,8 @@ static bool affordable(const struct spec_control *c, const struct ask *q, const 
 }
 
 /* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
-static bool find_vague(const struct spec_control *c, const struct ask *q, double best_gain, struct plan *out)
+static bool find_vague(const struct spec_control *c, const struct spec_ask *q, double best_gain,
+                       struct spec_plan *out)
 {
     int drafter = c->now[q->size].drafter;
     double least = VAGUE;
@@ -291,7 +152,7 @@ static bool find_vague(const struct spec_control *c, const struct ask *q, double
     if (drafter == SPEC_OFF || c->arm[drafter].ahead || c->step < c->arm[drafter].tried[q->size].next)
         return false;
     for (int depth = 1; depth <= c->arm[drafter].tried[q->size].deepest; depth++) {
-        const struct plan *p = &q->known[drafter][depth];
+        const struct spec_plan *p = &q->known[drafter][depth];
         double weight = spec_passes_weight(&c->passes, q->n_due, (int)p->rows - q->n_due);
         if (depth != c->now[q->size].depth && p->rows > q->n_due && p->gain > best_gain * NEARLY && weight < least) {
             least = weight;
@@ -302,10 +163,10 @@ static bool find_vague(const struct spec_control *c, const struct ask *q, double
 }
 
 /* Of what can be paid for. */
-static struct plan best_affordable(const struct spec_control *c, const struct ask *q, const struct plan *p,
-                                   int least, int most, double room_ns)
+static struct spec_plan best_affordable(const struct spec_control *c, const struct spec_ask *q,
+                                        const struct spec_plan *p, int least, int most, double room_ns)
 {
-    struct plan best = { .drafter = SPEC_OFF };
+    struct spec_plan best = { .drafter = SPEC_OFF };
     for (int depth = least; depth <= most; depth++)
         if (p[depth].rows > q->n_due && p[depth].gain > best.gain && affordable(c, q, &p[depth], room_ns))
             best = p[depth];
@@ -313,9 +174,10 @@ static struct plan best_affordable(const struct spec_control *c, const struct as
 }
 
 /* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
-static bool find_trial(struct spec_control *c, const struct ask *q, double best_gain, double room_ns, struct plan *out)
+static bool find_trial(struct spec_control *c, const struct spec_ask *q, double best_gain, double room_ns,
+                       struct spec_plan *out)
 {
-    struct plan hoped[SPEC_DEPTHS + 1];
+    struct spec_plan hoped[SPEC_DEPTHS + 1];
     out->drafter = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
         const struct spec_arm *a = &c->arm[i];
@@ -328,8 +190,8 @@ static bool find_trial(struct spec_control *c, const struct ask *q, double best_
         /* little is lost by short drafts; if they cannot win, by longer ones; ahead, nothing while it is hidden */
         int least = on ? deepest + 1 : 1, most = a->ahead ? a->most_depth : kn_min(a->most_depth, on ? 2 * deepest : 2);
         int reach = kn_min(a->most_depth, kn_max(most, 2 * deepest));
-        make_plans(c, q, i, reach, true, hoped);
-        struct plan p = best_affordable(c, q, hoped, least, most, room_ns);
+        spec_plans_make(c, q, i, reach, true, hoped);
+        struct spec_plan p = best_affordable(c, q, hoped, least, most, room_ns);
         if (p.drafter == SPEC_OFF || p.gain <= best_gain * TO_TURN_ON)
             p = best_affordable(c, q, hoped, least, reach, room_ns);
         if (p.drafter == SPEC_OFF || p.gain <= best_gain * TO_TURN_ON)
@@ -347,19 +209,19 @@ static int reach_of(const struct spec_control *c, int drafter, int size)
     const struct spec_arm *a = &c->arm[drafter];
     if (a->barred)
         return 0;
-    bool known = a->ahead ? a->beside[size].weight > 0 : c->passes.foreseen && seen(c, drafter);
+    bool known = a->ahead ? a->beside[size].weight > 0 : c->passes.foreseen && spec_control_seen(c, drafter);
     return known ? a->most_depth : a->tried[size].deepest;
 }
 
 /* What gains most of all that can be told. */
-static struct plan find_best(struct spec_control *c, struct ask *q)
+static struct spec_plan find_best(struct spec_control *c, struct spec_ask *q)
 {
-    struct plan best = { .drafter = SPEC_OFF, .gain = 1 };
+    struct spec_plan best = { .drafter = SPEC_OFF, .gain = 1 };
     for (int i = 0; i < c->opt.n_drafter; i++) {
         int reach = reach_of(c, i, q->size);
         int most = c->trial.left > 0 && c->trial.drafter == i ? kn_max(reach, c->trial.depth) : reach;
-        make_plans(c, q, i, most, false, q->known[i]);
-        struct plan p = best_of(q->known[i], 1, reach);
+        spec_plans_make(c, q, i, most, false, q->known[i]);
+        struct spec_plan p = spec_plan_best(q->known[i], 1, reach);
         if (p.drafter != SPEC_OFF && (best.drafter == SPEC_OFF || p.gain > best.gain))
             best = p;
     }
@@ -367,7 +229,7 @@ static struct plan find_best(struct spec_control *c, struct ask *q)
 }
 
 /* Who drafts at next to no cost, and deepest. */
-static int find_free(const struct spec_control *c, const struct ask *q)
+static int find_free(const struct spec_control *c, const struct spec_ask *q)
 {
     int best = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
@@ -381,7 +243,7 @@ static int find_free(const struct spec_control *c, const struct ask *q)
     return best;
 }
 
-static void take(struct spec_decision *d, const struct plan *p, double need)
+static void take(struct spec_decision *d, const struct spec_plan *p, double need)
 {
     d->best_drafter = p->drafter;
     d->best_depth = p->depth;
@@ -394,14 +256,14 @@ static void take(struct spec_decision *d, const struct plan *p, double need)
 }
 
 /* For whoever wants to know why it is on or off. */
-static void tell_ahead(struct spec_control *c, const struct ask *q, struct spec_decision *d)
+static void tell_ahead(struct spec_control *c, const struct spec_ask *q, struct spec_decision *d)
 {
-    struct plan p[SPEC_DEPTHS + 1];
+    struct spec_plan p[SPEC_DEPTHS + 1];
     for (int i = 0; i < c->opt.n_drafter; i++) {
         if (!c->arm[i].ahead || c->arm[i].barred || spec_control_draft_ns(c, i, q->n_due) < 0)
             continue;
-        make_plans(c, q, i, c->arm[i].most_depth, false, p);
-        struct plan best = best_of(p, 2, c->arm[i].most_depth);
+        spec_plans_make(c, q, i, c->arm[i].most_depth, false, p);
+        struct spec_plan best = spec_plan_best(p, 2, c->arm[i].most_depth);
         if (best.drafter != SPEC_OFF && best.gain > d->ahead.gain)
             d->ahead = (struct spec_ahead_plan){ best.depth, best.draft_ns, best.pass_ns, best.contention, best.gain };
     }
@@ -416,13 +278,14 @@ static void turn(struct spec_control *c, int size, int drafter, int depth)
 }
 
 /* Between what is on and what gains most. */
-static struct plan settle(struct spec_control *c, const struct ask *q, struct plan best, struct spec_decision *d)
+static struct spec_plan settle(struct spec_control *c, const struct spec_ask *q, struct spec_plan best,
+                               struct spec_decision *d)
 {
     int size = q->size, drafter = c->now[size].drafter, depth = c->now[size].depth;
     d->why = SPEC_WHY_GAINS;
     take(d, &best, TO_TURN_ON);
     if (drafter != SPEC_OFF) {
-        struct plan now = q->known[drafter][depth];
+        struct spec_plan now = q->known[drafter][depth];
         bool fresh = c->step - c->now[size].since < DWELL;
         if (now.gain >= TO_STAY && (fresh || best.gain < now.gain * TO_SWITCH)) {
             if (best.depth != depth || best.drafter != drafter)
@@ -444,10 +307,10 @@ static struct plan settle(struct spec_control *c, const struct ask *q, struct pl
     return best;
 }
 
-static void start_trial(struct spec_control *c, const struct ask *q, const struct plan *p)
+static void start_trial(struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p)
 {
     int size = q->size;
-    double last_gain = best_of(q->known[p->drafter], 1, reach_of(c, p->drafter, size)).gain;
+    double last_gain = spec_plan_best(q->known[p->drafter], 1, reach_of(c, p->drafter, size)).gain;
     c->trial.drafter = p->drafter;
     c->trial.depth = p->depth;
     c->trial.size = size;
@@ -460,16 +323,16 @@ static void start_trial(struct spec_control *c, const struct ask *q, const struc
 
 /* A trial ends early when the number of sequences changes, when it has become clear that it loses, or when even in
  * hope nothing of it is worth a row: nothing would be verified, and nothing learnt. */
-static bool trial_goes_on(struct spec_control *c, const struct ask *q, struct plan *out)
+static bool trial_goes_on(struct spec_control *c, const struct spec_ask *q, struct spec_plan *out)
 {
-    struct plan hoped[SPEC_DEPTHS + 1];
+    struct spec_plan hoped[SPEC_DEPTHS + 1];
     if (c->trial.left == 0)
         return false;
     double gain = q->known[c->trial.drafter][c->trial.depth].gain;
     /* ahead, the second step is the first that has something to verify */
     bool early = c->trial.left >= (c->arm[c->trial.drafter].ahead ? TRIAL - 1 : TRIAL);
     if (c->trial.size == q->size && (early || gain > CLEARLY)) {
-        make_plans(c, q, c->trial.drafter, c->trial.depth, true, hoped);
+        spec_plans_make(c, q, c->trial.drafter, c->trial.depth, true, hoped);
         *out = hoped[c->trial.depth];
         if (out->rows > q->n_due)
             return true;
@@ -479,15 +342,15 @@ static bool trial_goes_on(struct spec_control *c, const struct ask *q, struct pl
 }
 
 /* Returns the plan to follow; drafter SPEC_OFF for none. */
-static struct plan choose(struct spec_control *c, struct ask *q, struct spec_decision *d)
+static struct spec_plan choose(struct spec_control *c, struct spec_ask *q, struct spec_decision *d)
 {
-    struct plan none = { .drafter = SPEC_OFF }, hoped[SPEC_DEPTHS + 1];
+    struct spec_plan none = { .drafter = SPEC_OFF }, hoped[SPEC_DEPTHS + 1];
     if (!spec_passes_known(&c->passes, q->n_due)) {
         d->why = SPEC_WHY_LEARN;
         return none;
     }
     d->may_lose_ns = may_lose(c, spec_passes_plain(&c->passes, q->n_due));
-    struct plan best = find_best(c, q), trial = none;
+    struct spec_plan best = find_best(c, q), trial = none;
     take(d, &best, TO_TURN_ON);
     tell_ahead(c, q, d);
     if (c->doubt > 0 || c->step - c->plain_at[q->size] > REFRESH) {
@@ -517,7 +380,7 @@ static struct plan choose(struct spec_control *c, struct ask *q, struct spec_dec
         int free = c->opt.rule == SPEC_COUPLED ? find_free(c, q) : SPEC_OFF;
         if (free != SPEC_OFF) {
             d->why = SPEC_WHY_FREE;
-            make_plans(c, q, free, c->arm[free].most_depth, false, hoped);
+            spec_plans_make(c, q, free, c->arm[free].most_depth, false, hoped);
             best = hoped[c->arm[free].most_depth];
             take(d, &best, 0);
         }
@@ -527,7 +390,7 @@ static struct plan choose(struct spec_control *c, struct ask *q, struct spec_dec
 
 /* ---- decide --------------------------------------------------------------------------------------------- */
 
-static int share_nodes(const struct spec_control *c, const struct ask *q, const struct plan *p,
+static int share_nodes(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p,
                        const struct spec_decision *d, int *nodes)
 {
     double what[SPEC_DEPTHS];
@@ -537,7 +400,7 @@ static int share_nodes(const struct spec_control *c, const struct ask *q, const 
         if (d->why == SPEC_WHY_FREE || d->why == SPEC_WHY_FIXED || c->arm[p->drafter].ahead) {
             n = p->depth;
         } else {
-            expect(c, p->drafter, q->session[i], p->depth, d->why == SPEC_WHY_TRIAL, what);
+            spec_plan_expect(c, p->drafter, q->session[i], p->depth, d->why == SPEC_WHY_TRIAL, what);
             while (n < p->depth && what[n] >= p->bar)
                 n++;
         }
@@ -554,11 +417,11 @@ static int share_nodes(const struct spec_control *c, const struct ask *q, const 
 }
 
 /* What would be kept if texts were as regular as ahead.c takes them to be. */
-static double expected_ahead(const struct spec_control *c, const struct ask *q, const struct plan *p)
+static double expected_ahead(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p)
 {
     double what[SPEC_DEPTHS], kept = 0;
     for (int i = 0; i < q->n_due; i++) {
-        expect(c, p->drafter, q->session[i], p->depth, false, what);
+        spec_plan_expect(c, p->drafter, q->session[i], p->depth, false, what);
         kept += spec_ahead_share(what, p->depth).kept;
     }
     return kept;
@@ -570,11 +433,11 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
     int room = (c->opt.most_rows > 0 ? c->opt.most_rows : INT32_MAX) - n_beside - n_due;
     if (c->opt.most_drafted > 0)
         room = kn_min(room, c->opt.most_drafted);
-    struct ask q = { .session = session, .n_due = n_due, .n_beside = n_beside, .room = room };
+    struct spec_ask q = { .session = session, .n_due = n_due, .n_beside = n_beside, .room = room };
     q.size = spec_size_of(n_due);
     struct spec_decision d = { .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside,
                                .why = SPEC_WHY_NONE_DUE, .lost_ns = c->lost_ns };
-    struct plan p = { .drafter = SPEC_OFF };
+    struct spec_plan p = { .drafter = SPEC_OFF };
     memset(nodes, 0, (size_t)n_due * sizeof *nodes);
     c->step++;
     if (n_due > 0 && c->opt.n_drafter > 0 && room > 0) {

@@ -184,7 +184,4 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
 void spec_control_dismiss(struct spec_control *c, int drafter);
 int  spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 
-/* A pass of so many rows for n_due sequences, as far as known; 0: not at all. */
-double spec_control_pass_ns(const struct spec_control *c, int n_due, int n_row);
-
 #endif

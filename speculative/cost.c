@@ -25,13 +25,6 @@ double spec_cost_distinct(double n_expert, double n_used, double t)
     return n_expert * (1 - kn_pow(1 - n_used / n_expert, t));
 }
 
-int spec_cost_threshold(double n_expert, double n_used, double share)
-{
-    if (n_used >= n_expert)
-        return 1;
-    return (int)ceil(kn_log(1 - share) / kn_log(1 - n_used / n_expert));
-}
-
 double spec_cost_rows_of_expert(double n_used, double t, double distinct)
 {
     return distinct > 0 ? t * n_used / distinct : 0;
@@ -48,12 +41,6 @@ double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double disti
     return fmax(ns, c->disk_ns * u);
 }
 
-double spec_cost_miss_ns(double missed_bytes, double Bps, double hidden_ns)
-{
-    double ns = missed_bytes / Bps * 1e9 - hidden_ns;
-    return ns > 0 ? ns : 0;
-}
-
 double spec_cost_draft_ns(const struct spec_cost_model *c, double n_seq)
 {
     return c->draft_ns + c->draft_row_ns * spec_cost_phi(n_seq, c->ridge, c->growth);
@@ -67,17 +54,4 @@ double spec_cost_tokens(double accept, int depth)
     for (int i = 0; i < depth; i++)
         tokens += kept *= accept;
     return tokens;
-}
-
-void spec_cost_round(struct spec_round *out, const struct spec_cost_model *c, int n_seq, int depth, double accept)
-{
-    struct spec_round r = { .rows = n_seq * (depth + 1.0), .tokens = n_seq * spec_cost_tokens(accept, depth) };
-    r.off_ns = spec_cost_pass_ns(c, n_seq, 0, 0);
-    r.pass_ns = spec_cost_pass_ns(c, r.rows, 0, 0);
-    r.draft_ns = depth * spec_cost_draft_ns(c, n_seq);
-    r.choose_ns = spec_cost_choose_ns(c, r.rows);
-    r.efficiency = r.off_ns / r.pass_ns;
-    double off_token_ns = (r.off_ns + spec_cost_choose_ns(c, n_seq)) / n_seq;
-    r.speedup = r.tokens * off_token_ns / (r.draft_ns + r.pass_ns + r.choose_ns);
-    *out = r;
 }

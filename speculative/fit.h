@@ -63,7 +63,8 @@ enum { SPEC_BIAS, SPEC_K1, SPEC_K2, SPEC_K3, SPEC_DRAFT_BIAS, SPEC_DRAFT_K, SPEC
 
 struct spec_paper_point { double n_seq, depth, n_used, n_expert, sigma, speedup; };
 
-/* Equation 4 with the paper's G(t) and its B gamma rows. */
+/* Equation 4 with the paper's G(t) and its B gamma rows.  Its printed algorithm counts one draft pass and adds a plain
+ * pass to the denominator; equation 4 does neither. */
 double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at);
 
 int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC_PAPER_PARAMS],

@@ -1,4 +1,18 @@
-/* speculative/internal.h - what the files of this folder share. */
+/* speculative/internal.h - what the files of this folder share.
+ *
+ *     sample.c                a row of logits to a token
+ *     tree.c, verify.c        a draft, and which of its tokens are kept
+ *     drafter.c, recall.c     drafts from what texts said before
+ *
+ *     control.c               the controller: who drafts, and how deep (control.h)
+ *       passes.c, ahead.c     what passes take, alone and with drafting beside them
+ *       plans.c               what each drafter promises at each depth
+ *       cut.c                 which nodes are worth a row
+ *       learn.c, explain.c    what a step teaches; what was decided, in words
+ *     lengths.c               how much of a draft will be kept, by a network
+ *     cost.c, fit.c           a pass as a formula, and its constants from measurements
+ *
+ *     dsi.c, simulate.c       distributed speculation as a state machine; what it and others would come to */
 #ifndef SPECULATIVE_INTERNAL_H
 #define SPECULATIVE_INTERNAL_H
 
@@ -167,8 +181,6 @@ struct spec_ahead_share { double rows, kept; };
 struct spec_ahead_share spec_ahead_share(const double *what /* [depth] survival */, int depth);
 double spec_ahead_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful);
 double spec_ahead_ns(double pass_ns, double draft_ns, double contention);       /* together */
-/* One draft pass of n sequences: alone, or, if that was never tried, beside others'.  < 0: not known. */
-double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
 double spec_ahead_yield(const struct spec_arm *a);      /* what was kept, over what was expected */
 /* Together it took so long, each alone would have. */
 void   spec_ahead_learn(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns);
@@ -178,5 +190,32 @@ void   spec_ahead_count(struct spec_arm *a, double expected, int n_kept);
 void spec_control_expect(const struct spec_control *c, int drafter, int session, int depth, double *what);
 /* How much of what the drafter says of nodes comes true, by depth - 1. */
 void spec_control_truth(const struct spec_control *c, int drafter, int session, double *out /* [SPEC_DEPTHS] */);
+
+/* ---- plans.c: what each drafter promises at each depth --------------------------------------------------- */
+
+struct spec_plan {
+    int drafter, depth;                             /* SPEC_OFF: none */
+    double rows, tokens;                            /* of all sequences, theirs without drafts among them */
+    double draft_ns, pass_ns, contention;
+    double gain;                                    /* tokens a second, over those of a plain step */
+    double bar;                                     /* nodes that survive so often are taken */
+};
+
+struct spec_ask {                                   /* what plans are made for */
+    const int *session;                             /* [n_due] */
+    int n_due, n_beside, size;                      /* size: that they count as, spec_size_of */
+    int room;                                       /* rows that drafts may have */
+    double off_ns, token_ns;                        /* a step without drafts, and a token of a plain one */
+    struct spec_plan known[SPEC_DRAFTERS][SPEC_DEPTHS + 1];     /* what is expected of the depths that were tried */
+};
+
+/* For depths 1 .. most. */
+void spec_plans_make(struct spec_control *c, const struct spec_ask *q, int drafter, int most, bool hopeful,
+                     struct spec_plan *out /* [most + 1] */);
+struct spec_plan spec_plan_best(const struct spec_plan *p, int least, int most);
+void spec_plan_expect(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what);
+bool spec_control_seen(const struct spec_control *c, int drafter);      /* a few of its drafts */
+/* One draft pass of n sequences: alone, or, if that was never tried, beside others'.  < 0: not known. */
+double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
 
 #endif

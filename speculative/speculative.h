@@ -141,7 +141,6 @@ int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct
                     float survival, uint8_t source);
 
 int  spec_tree_child(const struct spec_tree *t, int node, int32_t token);        /* -1: none */
-void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other);
 
 /* Drops the nodes that are not to be kept and all below them.  blind: whether a node is kept depends on no
  * token that was drawn for it, its siblings or anything below, but at most on those before it. */

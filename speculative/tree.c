@@ -1,4 +1,4 @@
-/* speculative/tree.c - builds a draft: nodes, what was drawn, the union of several, and pruning.
+/* speculative/tree.c - builds a draft: nodes, what was drawn, and pruning.
  *
  * A tree is a few hundred nodes in plain arrays, parents before children; a child is looked for by walking
  * them, which at this size costs less than keeping an index would. */
@@ -40,37 +40,15 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
 }
 
 /* Beyond so many asked for, whether there is room depends on how many draws were of the same token. */
-static void add_draw(struct spec_tree *t, int node, const struct spec_dist *q)
-{
-    if (t->n_asked > SPEC_NODES)
-        t->peeked = true;
-    if (node >= 0 && t->n_draw < SPEC_NODES)
-        t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
-}
-
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
                    float survival, uint8_t source)
 {
     int node = spec_tree_add(t, parent, token, survival, source);
-    add_draw(t, node, q);
+    if (t->n_asked > SPEC_NODES)
+        t->peeked = true;
+    if (node >= 0 && t->n_draw < SPEC_NODES)
+        t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
     return node;
-}
-
-/* A node's draws stay in their order, after those that are there. */
-void spec_tree_merge(struct spec_tree *t, const struct spec_tree *other)
-{
-    int at[SPEC_NODES];             /* where a node of other is; SPEC_END: there was no room */
-    int n_asked = t->n_asked + other->n_asked;
-    for (int i = 0; i < other->n; i++) {
-        int parent = other->parent[i] == SPEC_ROOT ? SPEC_ROOT : at[other->parent[i]], node = -1;
-        if (parent != SPEC_END)
-            node = spec_tree_add(t, parent, other->token[i], other->survival[i], other->source[i]);
-        at[i] = node < 0 ? SPEC_END : node;
-    }
-    t->n_asked = n_asked;
-    for (int i = 0; i < other->n_draw; i++)
-        add_draw(t, at[other->draw[i].node], other->draw[i].q);
-    t->peeked |= other->peeked;
 }
 
 void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)

@@ -1,5 +1,7 @@
 /* engine/grammar/automaton.h - what a grammar is made of.  For the files behind grammar.h only.
  *
+ *     simplify.c                                      schemas to simple ones (schema.h)
+ *     regex.c                                         patterns to networks (regex.h)
  *     schema.c, json_text.c, pattern.c, number.c      make nodes
  *     builder.c                                       holds them
  *     determine.c                                     turns nodes into states
@@ -81,9 +83,6 @@ bool gr_grow(void **array, size_t *cap, size_t n, size_t size);
 /* ---- json_text.c: the parts of JSON ---------------------------------------------------------- */
 
 int32_t gr_text(struct gr_builder *b, const char *text, int32_t next);
-int32_t gr_space(struct gr_builder *b,
-                 int32_t next); /* nothing, a blank, or a line end and indent */
-int32_t gr_colon(struct gr_builder *b, int32_t next);
 int32_t gr_digits(struct gr_builder *b, int least, int most, int32_t next);
 /* One character within a string in double quotes, in every way to write it. */
 int32_t gr_string_character(struct gr_builder *b, int32_t next);
@@ -103,11 +102,8 @@ struct gr_members {
     int32_t other_name, other_rule; /* rules for members after these; GR_END: none */
 };
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m);
-bool gr_is_python(const struct gr_builder *b);
-/* A name or a value as it stands, spelt in one way; in Python in either quote. */
-int32_t gr_quoted(struct gr_builder *b, const char *text, int32_t next);
-int32_t gr_json_value(struct gr_builder *b, const json_t *value, int32_t next);
-int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next); /* any of them */
+/* Any of these values as it stands, spelt in one way; in Python strings in either quote. */
+int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next);
 
 struct gr_items {
     const int32_t *first; /* [n_first] rules of the first items */

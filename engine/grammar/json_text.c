@@ -32,13 +32,14 @@ static int32_t indent_rule(struct gr_builder *b)
     return SPLIT(b, blank, tab);
 }
 
-int32_t gr_space(struct gr_builder *b, int32_t next)
+/* Nothing, a blank, or a line end and indent. */
+static int32_t space(struct gr_builder *b, int32_t next)
 {
     int32_t line = gr_text(b, "\n", gr_call(b, b->base[GR_INDENT], next));
     return SPLIT(b, next, gr_text(b, " ", next), line);
 }
 
-int32_t gr_colon(struct gr_builder *b, int32_t next)
+static int32_t colon(struct gr_builder *b, int32_t next)
 {
     return gr_text(b, ":", SPLIT(b, next, gr_text(b, " ", next)));
 }
@@ -79,13 +80,13 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
                  either_case(b, 'e', 'f', three));
 }
 
-bool gr_is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
+static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
 
 /* To Python an escaped / is two characters, and to JSON an escaped ' is a mistake. */
 static int32_t character(struct gr_builder *b, char quote, int32_t next)
 {
     int32_t simple[8], n = 0;
-    for (const char *p = gr_is_python(b) ? "\"'\\bfnrt" : "\"/\\bfnrt"; *p; p++)
+    for (const char *p = is_python(b) ? "\"'\\bfnrt" : "\"/\\bfnrt"; *p; p++)
         simple[n++] = gr_bytes_node(b, *p, *p, next);
     int32_t escape =
         SPLIT(b, split(b, simple, (size_t)n), gr_text(b, "u", unicode_escape(b, next)));
@@ -212,10 +213,10 @@ static int32_t quoted(struct gr_builder *b, const char *text, char quote, int32_
     return gr_bytes_node(b, quote, quote, next);
 }
 
-int32_t gr_quoted(struct gr_builder *b, const char *text, int32_t next)
+static int32_t quoted_text(struct gr_builder *b, const char *text, int32_t next)
 {
     int32_t usual = quoted(b, text, '"', next);
-    return gr_is_python(b) ? SPLIT(b, usual, quoted(b, text, '\'', next)) : usual;
+    return is_python(b) ? SPLIT(b, usual, quoted(b, text, '\'', next)) : usual;
 }
 
 static int32_t string_rule(struct gr_builder *b, char quote)
@@ -269,7 +270,7 @@ struct words {
 static const struct words *words_of(const struct gr_builder *b)
 {
     static const struct words json = {"true", "false", "null"}, python = {"True", "False", "None"};
-    return gr_is_python(b) ? &python : &json;
+    return is_python(b) ? &python : &json;
 }
 
 /* ---- values that are given ------------------------------------------------------------------- */
@@ -285,6 +286,8 @@ static int32_t real_value(struct gr_builder *b, double x, int32_t next)
     return gr_text(b, text, next);
 }
 
+static int32_t value_text(struct gr_builder *b, const json_t *value, int32_t next);
+
 static int32_t object_value(struct gr_builder *b, const json_t *object, int32_t next)
 {
     const size_t n = json_object_size(object);
@@ -296,8 +299,8 @@ static int32_t object_value(struct gr_builder *b, const json_t *object, int32_t 
         member[i] = iter;
     next = gr_text(b, "}", next);
     for (size_t i = n; i-- > 0;) {
-        next = gr_text(b, ":", gr_json_value(b, json_object_iter_value(member[i]), next));
-        next = gr_quoted(b, json_object_iter_key(member[i]), next);
+        next = gr_text(b, ":", value_text(b, json_object_iter_value(member[i]), next));
+        next = quoted_text(b, json_object_iter_key(member[i]), next);
         if (i > 0)
             next = gr_text(b, ",", next);
     }
@@ -305,7 +308,7 @@ static int32_t object_value(struct gr_builder *b, const json_t *object, int32_t 
     return gr_text(b, "{", next);
 }
 
-int32_t gr_json_value(struct gr_builder *b, const json_t *value, int32_t next)
+static int32_t value_text(struct gr_builder *b, const json_t *value, int32_t next)
 {
     char text[32];
     switch (json_typeof(value)) {
@@ -314,13 +317,13 @@ int32_t gr_json_value(struct gr_builder *b, const json_t *value, int32_t next)
     case JSON_ARRAY:
         next = gr_text(b, "]", next);
         for (size_t i = json_array_size(value); i-- > 0;) {
-            next = gr_json_value(b, json_array_get(value, i), next);
+            next = value_text(b, json_array_get(value, i), next);
             if (i > 0)
                 next = gr_text(b, ",", next);
         }
         return gr_text(b, "[", next);
     case JSON_STRING:
-        return gr_quoted(b, json_string_value(value), next);
+        return quoted_text(b, json_string_value(value), next);
     case JSON_INTEGER:
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
         return gr_text(b, text, next);
@@ -340,7 +343,7 @@ int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next)
     if (!node)
         return gr_fail(b, KN_ENOMEM, "no memory for %zu values", n);
     for (size_t i = 0; i < n && !b->error; i++)
-        node[i] = gr_json_value(b, json_array_get(array, i), next);
+        node[i] = value_text(b, json_array_get(array, i), next);
     int32_t any = b->error ? GR_END : gr_alternatives(b, node, n);
     kn_free(node);
     return any;
@@ -351,25 +354,25 @@ int32_t gr_json_values(struct gr_builder *b, const json_t *array, int32_t next)
 static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t next)
 {
     int32_t value = m->literal ? gr_json_values(b, m->literal, next) : gr_call(b, m->rule, next);
-    return gr_quoted(b, m->name, gr_colon(b, value));
+    return quoted_text(b, m->name, colon(b, value));
 }
 
 /* From the last member to the first, each in two places: `first`, where nothing stands before it,
  * and `later`, behind a comma. */
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 {
-    int32_t close = gr_space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END),
+    int32_t close = space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END),
             later = close;
     if (m->other_rule != GR_END) {
         int32_t loop = gr_forward(b);
-        int32_t other = gr_call(b, m->other_name, gr_colon(b, gr_call(b, m->other_rule, loop)));
+        int32_t other = gr_call(b, m->other_name, colon(b, gr_call(b, m->other_rule, loop)));
         later = loop;
-        gr_set(b, loop, gr_either(b, close, gr_text(b, ",", gr_space(b, other))));
-        first = gr_either(b, first, gr_space(b, other));
+        gr_set(b, loop, gr_either(b, close, gr_text(b, ",", space(b, other))));
+        first = gr_either(b, first, space(b, other));
     }
     for (size_t i = m->n; i-- > 0;) {
         int32_t this = member(b, &m->member[i], later);
-        int32_t comma = gr_text(b, ",", gr_space(b, this)), alone = gr_space(b, this);
+        int32_t comma = gr_text(b, ",", space(b, this)), alone = space(b, this);
         first = m->member[i].required ? alone : gr_either(b, alone, first);
         later = m->member[i].required ? comma : gr_either(b, comma, later);
     }
@@ -391,7 +394,7 @@ static int32_t more_items(struct gr_builder *b, const struct gr_items *items, in
     }
     bool counts = least > 0 || most != GR_NO_LIMIT;
     int32_t loop = gr_forward(b);
-    int32_t item = gr_space(b, gr_call(b, items->rest, loop)), comma = gr_text(b, ",", item);
+    int32_t item = space(b, gr_call(b, items->rest, loop)), comma = gr_text(b, ",", item);
     if (counts) {
         item = gr_count(b, least, most, item);
         comma = gr_count(b, least, most, comma);
@@ -403,15 +406,15 @@ static int32_t more_items(struct gr_builder *b, const struct gr_items *items, in
 
 int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
 {
-    int32_t close = gr_space(b, gr_text(b, "]", GR_END)), first;
+    int32_t close = space(b, gr_text(b, "]", GR_END)), first;
     int32_t node = more_items(b, items, close, &first);
     size_t n = items->n_first < items->most ? items->n_first : items->most;
     if (n < items->n_first)
         node = close;
     for (size_t i = n; i-- > 0;) {
         int32_t call = gr_call(b, items->first[i], node);
-        first = gr_space(b, call);
-        node = gr_text(b, ",", gr_space(b, call));
+        first = space(b, call);
+        node = gr_text(b, ",", space(b, call));
         if (i >= items->least)
             node = gr_either(b, node, close);
     }
@@ -430,7 +433,7 @@ static void value_rules(struct gr_builder *b)
 {
     const struct words *w = words_of(b);
     b->base[GR_STRING] = string_rule(b, '"');
-    if (gr_is_python(b))
+    if (is_python(b))
         b->base[GR_STRING] = SPLIT(b, b->base[GR_STRING], string_rule(b, '\''));
     b->base[GR_BOOLEAN] = SPLIT(b, gr_text(b, w->yes, GR_END), gr_text(b, w->no, GR_END));
     b->base[GR_NULL] = gr_text(b, w->null, GR_END);

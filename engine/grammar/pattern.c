@@ -1,462 +1,20 @@
 /* engine/grammar/pattern.c - strings that are held to patterns and lengths, and names that are none of
  * some.
  *
- * A pattern is a regular expression as JSON Schema writes them, without what looks around or back.
- * It is parsed into a network over code points (Thompson's), and all patterns of a string, with the
- * number of its characters, are followed at once by sets, so that no pattern takes more than its
- * states allow.  Each set becomes a node; determine.c then drops those from which no end can be
- * reached.
- *
- * \d \w \s are those of ASCII; . is anything but the four line ends.  A pattern may match anywhere
- * unless it is anchored. */
+ * All patterns of a string, each a network over code points (regex.c), are followed at once by sets, with the
+ * number of its characters, so that no pattern takes more than its states allow.  Each set becomes a node;
+ * determine.c then drops those from which no end can be reached. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/grammar/automaton.h"
+#include "engine/grammar/regex.h"
 
 enum {
-    MOST_PARTS = 1 << 13, /* parts of all patterns of a string */
-    MOST_RANGES = 1 << 12,
     MOST_SETS = 1 << 14,
     MOST_CUTS = 1 << 10,
-    MOST_REPEAT = 1000,
-    MOST_NESTING = 64,
     MOST_PATTERNS = 16,
     MOST_WORK = 1 << 26,
-    LAST_CODE = 0x10ffff,
 };
-
-enum part_kind { PART_CLASS, PART_SPLIT, PART_BEGIN, PART_END, PART_MATCH };
-
-struct part {
-    uint8_t kind;
-    int32_t a, b;
-    int32_t range, n_range;
-}; /* a: then; b: or, of a split */
-struct range {
-    uint32_t lo, hi;
-};
-
-enum tree_kind { TREE_CLASS, TREE_BEGIN, TREE_END, TREE_SEQUENCE, TREE_ALTERNATIVES, TREE_REPEAT };
-
-struct tree { /* children from the last to the first; 0: none */
-    uint8_t kind;
-    int32_t child, sibling;
-    int32_t range, n_range; /* of a class */
-    int least, most;        /* of a repetition; most -1: no limit */
-};
-
-struct parser {
-    struct gr_builder *b;
-    const char *at, *whole;
-    struct tree *tree;   /* [MOST_PARTS] of one pattern; 0 is no tree */
-    struct part *part;   /* [MOST_PARTS] */
-    struct range *range; /* [MOST_RANGES] */
-    int32_t n_tree, n_part, n_range;
-    int nesting, work;
-    bool failed;
-};
-
-/* ---- parsing: text to a tree ----------------------------------------------------------------- */
-
-static int32_t refuse(struct parser *p, int code, const char *what)
-{
-    if (!p->failed)
-        gr_fail(p->b, code, "the pattern '%.60s' %s", p->whole, what);
-    p->failed = true;
-    return 0;
-}
-
-static int32_t tree(struct parser *p, enum tree_kind kind)
-{
-    if (p->n_tree == MOST_PARTS)
-        return refuse(p, KN_ELIMIT, "is too large");
-    p->tree[p->n_tree] = (struct tree){.kind = (uint8_t)kind};
-    return p->n_tree++;
-}
-
-static void add_child(struct parser *p, int32_t parent, int32_t child)
-{
-    if (p->failed)
-        return;
-    p->tree[child].sibling = p->tree[parent].child;
-    p->tree[parent].child = child;
-}
-
-static void add_range(struct parser *p, uint32_t lo, uint32_t hi)
-{
-    if (p->n_range == MOST_RANGES)
-        refuse(p, KN_ELIMIT, "is too large");
-    else
-        p->range[p->n_range++] = (struct range){lo, hi};
-}
-
-static int by_lo(const void *a, const void *b)
-{
-    const struct range *x = a, *y = b;
-    return (x->lo > y->lo) - (x->lo < y->lo);
-}
-
-/* Replaces the ranges from `first` on by their complement. */
-static void negate(struct parser *p, int32_t first)
-{
-    struct range *r = p->range + first;
-    int32_t n = p->n_range - first;
-    uint32_t next = 0;
-    qsort(r, (size_t)n, sizeof *r, by_lo);
-    int32_t out = 0;
-    for (int32_t i = 0; i < n; i++) { /* a gap is found no sooner than its right end is read */
-        struct range x = r[i];
-        if (x.lo > next)
-            r[out++] = (struct range){next, x.lo - 1};
-        next = x.hi + 1 > next ? x.hi + 1 : next;
-    }
-    p->n_range = first + out;
-    if (next <= LAST_CODE)
-        add_range(p, next, LAST_CODE);
-}
-
-static void add_named(struct parser *p, char name)
-{
-    int32_t first = p->n_range;
-    switch (name) {
-    case 'd':
-    case 'D':
-        add_range(p, '0', '9');
-        break;
-    case 'w':
-    case 'W':
-        add_range(p, '0', '9');
-        add_range(p, 'A', 'Z');
-        add_range(p, '_', '_');
-        add_range(p, 'a', 'z');
-        break;
-    default:
-        add_range(p, '\t', '\r');
-        add_range(p, ' ', ' ');
-    }
-    if (name >= 'A' && name <= 'Z')
-        negate(p, first);
-}
-
-static uint32_t next_code(struct parser *p)
-{
-    int bad;
-    bool cut;
-    int n = eng_utf8_next(p->at, strlen(p->at), &bad, &cut);
-    const uint8_t *s = (const uint8_t *)p->at;
-    if (n == 0)
-        return (uint32_t)refuse(p, KN_EINVAL, "is not UTF-8");
-    p->at += n;
-    switch (n) {
-    case 1:
-        return s[0];
-    case 2:
-        return (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu);
-    case 3:
-        return (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
-    default:
-        return (s[0] & 0x07u) << 18 | (s[1] & 0x3fu) << 12 | (s[2] & 0x3fu) << 6 | (s[3] & 0x3fu);
-    }
-}
-
-static uint32_t hex_code(struct parser *p, int n)
-{
-    uint32_t c = 0;
-    while (n-- > 0) {
-        const char *digits = "0123456789abcdef", *d = *p->at ? strchr(digits, *p->at | 0x20) : NULL;
-        if (!d)
-            return (uint32_t)refuse(p, KN_EINVAL, "has an escape that is not whole");
-        c = c << 4 | (uint32_t)(d - digits);
-        p->at++;
-    }
-    return c;
-}
-
-/* After a backslash: one code point, or false for a class, which is added to the ranges. */
-static bool escape(struct parser *p, uint32_t *code)
-{
-    static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";
-    char c = *p->at;
-    const char *simple = c ? strchr(from, c) : NULL;
-    if (c && strchr("dDwWsS", c)) {
-        p->at++;
-        add_named(p, c);
-        return false;
-    }
-    if (simple) {
-        p->at++;
-        *code = (uint8_t)to[simple - from];
-    } else if (c == 'x' || c == 'u') {
-        p->at++;
-        *code = hex_code(p, c == 'x' ? 2 : 4);
-    } else if (!c || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
-        refuse(p, KN_EUNSUPPORTED, "has an escape that is not supported");
-    } else {
-        *code = next_code(p);
-    }
-    return true;
-}
-
-/* The ranges from `first` on. */
-static int32_t class_tree(struct parser *p, int32_t first)
-{
-    int32_t at = tree(p, TREE_CLASS);
-    if (!p->failed) {
-        p->tree[at].range = first;
-        p->tree[at].n_range = p->n_range - first;
-    }
-    return at;
-}
-
-/* After '['. */
-static void parse_class(struct parser *p)
-{
-    int32_t first = p->n_range;
-    bool negated = *p->at == '^';
-    p->at += negated;
-    while (*p->at != ']' && !p->failed) {
-        uint32_t lo, hi;
-        if (!*p->at) {
-            refuse(p, KN_EINVAL, "has a [ without its ]");
-            return;
-        }
-        if (*p->at == '\\' && p->at[1] == 'b') {
-            p->at += 2;
-            lo = '\b';
-        } else if (*p->at == '\\') {
-            p->at++;
-            if (!escape(p, &lo))
-                continue;
-        } else {
-            lo = next_code(p);
-        }
-        hi = lo;
-        if (*p->at == '-' && p->at[1] && p->at[1] != ']') {
-            p->at++;
-            if (*p->at == '\\') {
-                p->at++;
-                if (!escape(p, &hi))
-                    refuse(p, KN_EINVAL, "has a range that ends in a class");
-            } else {
-                hi = next_code(p);
-            }
-        }
-        if (!p->failed && hi < lo)
-            refuse(p, KN_EINVAL, "has a range that runs backwards");
-        if (!p->failed)
-            add_range(p, lo, hi);
-    }
-    p->at += !p->failed;
-    if (negated && !p->failed)
-        negate(p, first);
-}
-
-static int32_t parse_alternatives(struct parser *p);
-
-static int32_t parse_group(struct parser *p)
-{
-    if (p->at[0] == '?' && p->at[1] == ':')
-        p->at += 2;
-    else if (p->at[0] == '?')
-        return refuse(p, KN_EUNSUPPORTED, "has a group that is not supported, (?...");
-    if (++p->nesting > MOST_NESTING)
-        return refuse(p, KN_ELIMIT, "nests too deeply");
-    int32_t group = parse_alternatives(p);
-    p->nesting--;
-    if (*p->at != ')')
-        return refuse(p, KN_EINVAL, "has a ( without its )");
-    p->at++;
-    return group;
-}
-
-static int32_t parse_atom(struct parser *p)
-{
-    int32_t first = p->n_range;
-    uint32_t code = 0;
-    switch (*p->at) {
-    case '(':
-        p->at++;
-        return parse_group(p);
-    case '[':
-        p->at++;
-        parse_class(p);
-        return class_tree(p, first);
-    case '.':
-        p->at++;
-        add_range(p, '\n', '\n');
-        add_range(p, '\r', '\r');
-        add_range(p, 0x2028, 0x2029);
-        negate(p, first);
-        return class_tree(p, first);
-    case '^':
-        p->at++;
-        return tree(p, TREE_BEGIN);
-    case '$':
-        p->at++;
-        return tree(p, TREE_END);
-    case '*':
-    case '+':
-    case '?':
-    case '{':
-        return refuse(p, KN_EINVAL, "has nothing to repeat");
-    case '\\':
-        p->at++;
-        if (!escape(p, &code))
-            return class_tree(p, first);
-        break;
-    default:
-        code = next_code(p);
-    }
-    add_range(p, code, code);
-    return class_tree(p, first);
-}
-
-static int parse_number(struct parser *p)
-{
-    int n = 0;
-    if (*p->at < '0' || *p->at > '9')
-        return refuse(p, KN_EINVAL, "has a { that is no repetition");
-    for (; *p->at >= '0' && *p->at <= '9' && n <= MOST_REPEAT; p->at++)
-        n = n * 10 + (*p->at - '0');
-    if (n > MOST_REPEAT)
-        return refuse(p, KN_ELIMIT, "repeats more than 1000 times");
-    return n;
-}
-
-/* The repetition at p->at; most -1: no limit. */
-static void parse_repetition(struct parser *p, int *least, int *most)
-{
-    *least = *most = 1;
-    char c = *p->at;
-    if (c == '*' || c == '+' || c == '?') {
-        *least = c == '+';
-        *most = c == '?' ? 1 : -1;
-        p->at++;
-    } else if (c == '{') {
-        p->at++;
-        *least = *most = parse_number(p);
-        if (*p->at == ',') {
-            p->at++;
-            *most = *p->at == '}' ? -1 : parse_number(p);
-        }
-        if (!p->failed && *p->at != '}')
-            refuse(p, KN_EINVAL, "has a { without its }");
-        if (!p->failed && *most >= 0 && *most < *least)
-            refuse(p, KN_EINVAL, "has a repetition that runs backwards");
-        p->at++;
-    } else {
-        return;
-    }
-    p->at += !p->failed && *p->at == '?'; /* lazy: the same language */
-}
-
-static int32_t parse_sequence(struct parser *p)
-{
-    int32_t sequence = tree(p, TREE_SEQUENCE);
-    while (*p->at && *p->at != '|' && *p->at != ')' && !p->failed) {
-        int least, most;
-        int32_t atom = parse_atom(p);
-        parse_repetition(p, &least, &most);
-        if (least != 1 || most != 1) {
-            int32_t repeat = tree(p, TREE_REPEAT);
-            add_child(p, repeat, atom);
-            p->tree[repeat].least = least;
-            p->tree[repeat].most = most;
-            atom = repeat;
-        }
-        add_child(p, sequence, atom);
-    }
-    return sequence;
-}
-
-static int32_t parse_alternatives(struct parser *p)
-{
-    int32_t all = tree(p, TREE_ALTERNATIVES);
-    add_child(p, all, parse_sequence(p));
-    while (*p->at == '|' && !p->failed) {
-        p->at++;
-        add_child(p, all, parse_sequence(p));
-    }
-    return all;
-}
-
-/* ---- the network: each function returns where its part begins -------------------------------- */
-
-static int32_t part(struct parser *p, enum part_kind kind, int32_t a, int32_t b)
-{
-    if (p->n_part == MOST_PARTS)
-        return refuse(p, KN_ELIMIT, "is too large");
-    p->part[p->n_part] = (struct part){.kind = (uint8_t)kind, .a = a, .b = b};
-    return p->n_part++;
-}
-
-static int32_t emit(struct parser *p, int32_t at, int32_t next);
-
-static int32_t emit_repeat(struct parser *p, const struct tree *t, int32_t next)
-{
-    int32_t node = next;
-    if (t->most < 0) {
-        node = part(p, PART_SPLIT, next, next);
-        int32_t again = emit(p, t->child, node);
-        p->part[node].b = again;
-    }
-    for (int i = t->most < 0 ? t->least : t->most; i > 0 && !p->failed; i--) {
-        node = emit(p, t->child, node);
-        if (i > t->least)
-            node = part(p, PART_SPLIT, next, node);
-    }
-    return node;
-}
-
-static int32_t emit(struct parser *p, int32_t at, int32_t next)
-{
-    const struct tree *t = &p->tree[at];
-    int32_t node = next;
-    if (p->failed || ++p->work > 16 * MOST_PARTS)
-        return refuse(p, KN_ELIMIT, "is too large");
-    switch (t->kind) {
-    case TREE_BEGIN:
-        return part(p, PART_BEGIN, next, 0);
-    case TREE_END:
-        return part(p, PART_END, next, 0);
-    case TREE_REPEAT:
-        return emit_repeat(p, t, next);
-    case TREE_SEQUENCE:
-        for (int32_t c = t->child; c && !p->failed; c = p->tree[c].sibling)
-            node = emit(p, c, node);
-        return node;
-    case TREE_ALTERNATIVES:
-        node = emit(p, t->child, next);
-        for (int32_t c = p->tree[t->child].sibling; c && !p->failed; c = p->tree[c].sibling)
-            node = part(p, PART_SPLIT, node, emit(p, c, next));
-        return node;
-    default:
-        node = part(p, PART_CLASS, next, 0);
-        p->part[node].range = t->range;
-        p->part[node].n_range = t->n_range;
-        return node;
-    }
-}
-
-/* A whole pattern: it may begin anywhere. */
-static int32_t parse_pattern(struct parser *p, const char *text)
-{
-    p->at = p->whole = text;
-    p->n_tree = 1;
-    p->nesting = 0;
-    int32_t top = parse_alternatives(p);
-    if (*p->at == ')')
-        refuse(p, KN_EINVAL, "has a ) without its (");
-    if (p->failed)
-        return 0;
-    int32_t start = emit(p, top, part(p, PART_MATCH, 0, 0));
-    int32_t any = p->n_range;
-    add_range(p, 0, LAST_CODE);
-    int32_t skip = part(p, PART_CLASS, 0, 0), loop = part(p, PART_SPLIT, start, skip);
-    p->part[skip] = (struct part){.kind = PART_CLASS, .a = loop, .range = any, .n_range = 1};
-    return loop;
-}
 
 /* ---- sets: all patterns and the length at once ----------------------------------------------- */
 
@@ -469,7 +27,7 @@ struct set {   /* what may come next, and whether the string may end */
 };
 
 struct sets {
-    struct parser *p;
+    struct gr_regex_parser *p;
     const struct gr_string *s;
     int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i's parts are first[i] on */
     struct set *set;                                        /* [n] */
@@ -493,7 +51,7 @@ static size_t close_over(struct sets *x, size_t n_stack, bool at_start, bool at_
     *matches = false;
     while (n_stack > 0) {
         int32_t at = x->stack[--n_stack];
-        const struct part *q = &x->p->part[at];
+        const struct gr_part *q = &x->p->part[at];
         if (x->seen[at] == x->stamp)
             continue;
         x->seen[at] = x->stamp;
@@ -565,13 +123,13 @@ static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t 
             return x->table[slot];
     }
     if (x->n == MOST_SETS || x->work > MOST_WORK)
-        return refuse(x->p, KN_ELIMIT, "with its lengths needs too many states"), -1;
+        return gr_regex_refuse(x->p, KN_ELIMIT, "with its lengths needs too many states"), -1;
     struct set made = {x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b)};
     if (!gr_grow((void **)&x->set, &x->cap, x->n, sizeof *x->set))
-        return refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
+        return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
     for (size_t i = 0; i < n_made; i++) {
         if (!gr_grow((void **)&x->member, &x->cap_member, x->n_member, sizeof *x->member))
-            return refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
+            return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
         x->member[x->n_member++] = x->made[i];
     }
     x->set[x->n] = made;
@@ -579,7 +137,7 @@ static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t 
     return (int32_t)x->n++;
 }
 
-static bool holds(const struct sets *x, const struct part *q, uint32_t code)
+static bool holds(const struct sets *x, const struct gr_part *q, uint32_t code)
 {
     for (int32_t i = 0; i < q->n_range; i++)
         if (code >= x->p->range[q->range + i].lo && code <= x->p->range[q->range + i].hi)
@@ -593,7 +151,7 @@ static size_t targets(struct sets *x, const struct set *s, uint32_t code)
     size_t n = 0;
     for (int32_t i = 0; i < s->n; i++) {
         int32_t at = x->member[s->at + (size_t)i];
-        const struct part *q = &x->p->part[at];
+        const struct gr_part *q = &x->p->part[at];
         x->work++;
         if (q->kind == PART_MATCH)
             x->target[n++] = at;
@@ -663,7 +221,7 @@ static int32_t follow_all(struct sets *x)
     return start < 0 ? GR_END : gr_text(x->p->b, "\"", x->set[start].node);
 }
 
-static int32_t patterns_rule(struct parser *p, const struct gr_string *s)
+static int32_t patterns_rule(struct gr_regex_parser *p, const struct gr_string *s)
 {
     struct sets *x = kn_calloc(1, sizeof *x);
     int32_t rule = GR_END;
@@ -673,7 +231,7 @@ static int32_t patterns_rule(struct parser *p, const struct gr_string *s)
     x->s = s;
     for (size_t i = 0; i < s->n_pattern && !p->failed; i++) {
         x->first[i] = p->n_part;
-        x->start[i] = parse_pattern(p, s->pattern[i]);
+        x->start[i] = gr_regex(p, s->pattern[i]);
         x->first[i + 1] = p->n_part;
     }
     size_t n = (size_t)p->n_part;
@@ -720,18 +278,9 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
         return counted_rule(b, s);
     if (s->n_pattern > MOST_PATTERNS)
         return gr_fail(b, KN_ELIMIT, "a string is held to more than %d patterns", MOST_PATTERNS);
-    struct parser p = {.b = b};
-    int32_t rule = GR_END;
-    p.tree = kn_alloc(MOST_PARTS * sizeof *p.tree);
-    p.part = kn_alloc(MOST_PARTS * sizeof *p.part);
-    p.range = kn_alloc(MOST_RANGES * sizeof *p.range);
-    if (p.tree && p.part && p.range)
-        rule = patterns_rule(&p, s);
-    else
-        gr_fail(b, KN_ENOMEM, "no memory for a pattern");
-    kn_free(p.tree);
-    kn_free(p.part);
-    kn_free(p.range);
+    struct gr_regex_parser p;
+    int32_t rule = gr_regex_open(&p, b) ? patterns_rule(&p, s) : GR_END;
+    gr_regex_close(&p);
     return rule;
 }
 

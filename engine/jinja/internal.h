@@ -236,7 +236,6 @@ struct jin_lexer {
     size_t line_at;                             /* where `line` was counted to */
     enum { JIN_IN_DATA, JIN_IN_PRINT, JIN_IN_BLOCK, JIN_IN_RAW } state;
     bool line_starting;
-    int raw_sign;
     char bracket[256];                          /* that wait to be closed */
     int n_bracket;
     struct { const struct jin_string **slot; size_t n, room; } names;
@@ -399,7 +398,6 @@ int64_t jin_length(struct jin *j, struct jin_value v);  /* -1: it has none */
 struct jin_value jin_undefined_name(struct jin_heap *h, const struct jin_string *name);
 struct jin_value jin_undefined_of(struct jin *j, struct jin_value owner, struct jin_value name);
 struct jin_value jin_undefined_hint(struct jin *j, const char *hint);
-__attribute__((noreturn)) void jin_fail_undefined(struct jin *j, struct jin_value v);
 void jin_need(struct jin *j, struct jin_value v);       /* fails if undefined */
 
 struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item,

@@ -82,7 +82,7 @@ struct jin_value jin_undefined_hint(struct jin *j, const char *hint)
     return undefined(&j->heap, (struct jin_undefined){ .hint = hint });
 }
 
-void jin_fail_undefined(struct jin *j, struct jin_value v)
+__attribute__((noreturn)) static void fail_undefined(struct jin *j, struct jin_value v)
 {
     const struct jin_undefined *u = v.undefined;
     if (u->hint)
@@ -102,7 +102,7 @@ void jin_fail_undefined(struct jin *j, struct jin_value v)
 void jin_need(struct jin *j, struct jin_value v)
 {
     if (v.type == JIN_UNDEFINED)
-        jin_fail_undefined(j, v);
+        fail_undefined(j, v);
 }
 
 /* ---- equality and order ---------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 
 static enum eng_speech_way way(const struct eng_speech *s) { return s->style->way; }
 
-static void give_up(struct eng_speech *s)
+void eng_call_give_up(struct eng_speech *s)
 {
     const size_t n = s->held.n;
     if (s->in_call)
@@ -26,7 +26,7 @@ static void give_up(struct eng_speech *s)
 /* Not with this byte, which is read again. */
 void eng_call_give_up_before(struct eng_speech *s)
 {
-    give_up(s);
+    eng_call_give_up(s);
     s->again = true;
 }
 
@@ -36,7 +36,7 @@ bool eng_call_hold(struct eng_speech *s, uint8_t c)
     eng_speech_hold(s, (char *)&c, 1);
     if (s->held.n <= ENG_SPEECH_HELD)
         return true;
-    give_up(s);
+    eng_call_give_up(s);
     return false;
 }
 
@@ -78,18 +78,6 @@ void eng_call_open(struct eng_speech *s, enum mark m)
     }
 }
 
-/* ---- an object with name and arguments ------------------------------------------------------- */
-
-/* Its { is held already. */
-static void open_object(struct eng_speech *s)
-{
-    s->state = IN_OBJECT;
-    s->has_name = s->has_arguments = false;
-    s->role = ROLE_NONE;
-    s->json = (struct json_scan){.lax = true};
-    eng_json_step(&s->json, '{');
-}
-
 /* Without a mark; the byte that opens it is held already. */
 void eng_call_open_bare(struct eng_speech *s)
 {
@@ -98,146 +86,7 @@ void eng_call_open_bare(struct eng_speech *s)
     if (s->listed)
         s->state = BEFORE_ITEM;
     else
-        open_object(s);
-}
-
-static bool key_is(const struct eng_speech *s, const char *name)
-{
-    return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
-}
-
-/* A value begins with c; false when it cannot be a call's. */
-static bool open_member(struct eng_speech *s, uint8_t c)
-{
-    if (key_is(s, "name")) {
-        s->role = ROLE_NAME;
-        s->name.n = 0;
-        return c == '"' && !s->has_name;
-    }
-    if (key_is(s, "arguments") || key_is(s, "parameters")) {
-        if (c != '{' || s->has_arguments)
-            return false;
-        s->role = ROLE_ARGUMENTS;
-        s->value.n = 0;
-        if (s->has_name)
-            eng_call_begin(s);
-        return true;
-    }
-    s->role = ROLE_OTHER;
-    return way(s) != ENG_SPEECH_LLAMA || key_is(s, "type") || key_is(s, "id");
-}
-
-/* From "name" with its escapes to the name. */
-static bool decode_name(struct eng_speech *s)
-{
-    json_t *v = json_loadb(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
-    size_t n = json_string_length(v);
-    bool good = n && n <= ENG_SPEECH_NAME;
-    if (way(s) == ENG_SPEECH_LLAMA) /* an object alone may mean anything */
-        good = good && eng_speech_find_tool(s->tools, json_string_value(v), n);
-    s->name.n = 0;
-    if (good && !eng_text_add(&s->name, json_string_value(v), n))
-        s->error = KN_ENOMEM;
-    json_decref(v);
-    return good;
-}
-
-/* A member's value is complete; false: this is no call. */
-static bool close_member(struct eng_speech *s)
-{
-    s->has_arguments |= s->role == ROLE_ARGUMENTS;
-    if (s->role == ROLE_NAME) {
-        if (!decode_name(s))
-            return false;
-        s->has_name = true;
-    }
-    if (s->has_name && s->has_arguments && s->role != ROLE_OTHER) {
-        if (!s->in_call) {
-            eng_call_begin(s);
-            eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->value.p, s->value.n);
-        }
-        eng_call_end(s, true);
-    }
-    s->role = ROLE_NONE;
-    return true;
-}
-
-/* Puts a byte of the arguments where they go; control characters within strings are mended. */
-static void argument_byte(struct eng_speech *s, uint8_t c)
-{
-    char p[ENG_JSON_ESCAPE] = {(char)c};
-    size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
-    if (s->in_call)
-        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
-    else if (!eng_text_add(&s->value, p, n)) /* the name comes later */
-        s->error = KN_ENOMEM;
-}
-
-static bool is_told(const struct eng_speech *s) { return s->has_name && s->has_arguments; }
-
-static void close_object(struct eng_speech *s)
-{
-    if (!is_told(s)) {
-        if (!s->has_name || way(s) == ENG_SPEECH_LLAMA) {
-            give_up(s);
-            return;
-        }
-        eng_call_begin(s);
-        eng_speech_tell(s, "{}");
-        eng_call_end(s, true);
-    }
-    s->held.n = 0;
-    if (s->listed)
-        s->state = BEFORE_ITEM;
-    else
-        eng_speech_to_text(s, true);
-}
-
-/* The object breaks off; what was told stays told. */
-static void break_object(struct eng_speech *s)
-{
-    if (is_told(s))
-        eng_speech_to_text(s, true);
-    else
-        give_up(s);
-}
-
-static void object_byte(struct eng_speech *s, uint8_t c)
-{
-    struct json_scan *j = &s->json;
-    const bool top = j->depth == 1, in_string = eng_json_in_string(j);
-    if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
-        eng_call_give_up_before(s);
-        return;
-    }
-    if (top && in_string && j->key && c != '"' && s->key.n <= ENG_SPEECH_NAME)
-        eng_speech_keep(s, &s->key, c);
-    enum json_step step = eng_json_step(j, c);
-    if (step == JSON_BAD) {
-        break_object(s);
-        s->again = true;
-        return;
-    }
-    if (top && !in_string && eng_json_in_string(j) && j->key)
-        s->key.n = 0;
-    if (s->role == ROLE_NAME)
-        eng_speech_keep(s, &s->name, c);
-    if (s->role == ROLE_ARGUMENTS)
-        argument_byte(s, c);
-    if (!s->in_call && !is_told(s) && !eng_call_hold(s, c))
-        return;
-    if (j->depth == 1 && s->role != ROLE_NONE && eng_json_after_value(j) && !close_member(s))
-        give_up(s);
-    else if (step == JSON_DONE)
-        close_object(s);
-}
-
-static void before_object_byte(struct eng_speech *s, uint8_t c)
-{
-    if (c != '{' && !eng_speech_space(c))
-        eng_call_give_up_before(s);
-    else if (eng_call_hold(s, c) && c == '{')
-        open_object(s);
+        eng_object_open(s);
 }
 
 /* ---- names and what is after them ------------------------------------------------------------ */
@@ -246,6 +95,17 @@ bool eng_call_is_name(uint8_t c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            c >= 0x80 || (c && strchr("_-.:/", c));
+}
+
+/* Puts a byte of the arguments where they go; control characters within strings are mended. */
+void eng_call_argument(struct eng_speech *s, uint8_t c)
+{
+    char p[ENG_JSON_ESCAPE] = {(char)c};
+    size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
+    if (s->in_call)
+        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
+    else if (!eng_text_add(&s->value, p, n)) /* the name comes later */
+        s->error = KN_ENOMEM;
 }
 
 static void arguments_byte(struct eng_speech *s, uint8_t c)
@@ -267,7 +127,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
         eng_call_give_up_before(s);
         return;
     }
-    argument_byte(s, c);
+    eng_call_argument(s, c);
     if (step != JSON_DONE)
         return;
     eng_call_end(s, true);
@@ -394,7 +254,7 @@ static void before_calls_byte(struct eng_speech *s, uint8_t c)
         if (eng_call_hold(s, c))
             s->state = BEFORE_ITEM;
     } else if (c == '{') {
-        before_object_byte(s, c);
+        eng_object_before(s, c);
     } else {
         eng_call_open_name(s);
         name_byte(s, c);
@@ -406,7 +266,7 @@ static void before_item_byte(struct eng_speech *s, uint8_t c)
     if (eng_speech_space(c) || c == ',')
         eng_call_hold(s, c);
     else if (c == '{')
-        before_object_byte(s, c);
+        eng_object_before(s, c);
     else if (c == ']' && s->any_call)
         eng_speech_to_text(s, true);
     else
@@ -485,10 +345,10 @@ void eng_call_byte(struct eng_speech *s, uint8_t c)
     }
     switch (s->state) {
     case BEFORE_OBJECT:
-        before_object_byte(s, c);
+        eng_object_before(s, c);
         break;
     case IN_OBJECT:
-        object_byte(s, c);
+        eng_object_byte(s, c);
         break;
     case BEFORE_CALLS:
         before_calls_byte(s, c);
@@ -649,9 +509,9 @@ void eng_call_mark(struct eng_speech *s, enum mark m)
     if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
         return;
     if (s->state == IN_OBJECT)
-        break_object(s);
+        eng_object_break(s);
     else
-        give_up(s);
+        eng_call_give_up(s);
     eng_speech_mark(s, m);
 }
 

@@ -15,22 +15,11 @@
 
 #include "engine/serve/speech_parts.h"
 
-enum { MOST_TOOLS = 1024, MOST_PARAMETERS = 256 };
-
-struct tool {
-    const char *name;
-    json_t *parameters; /* an object's schema */
-};
-
 struct writer {
     struct gr_builder *b;
     const struct eng_speech_style *style;
-    struct tool tool[MOST_TOOLS]; /* [n_tool] that may be called */
-    size_t n_tool;
-    json_t *made; /* an array: schemas that live until all is compiled */
+    struct tool_list tools;
     bool parallel;
-    char *why;
-    size_t n_why;
 };
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -80,9 +69,9 @@ typedef int32_t call_form(struct writer *w, const struct tool *t, int32_t next);
 static int32_t any_tool(struct writer *w, call_form *form, int32_t next)
 {
     int32_t node[MOST_TOOLS];
-    for (size_t i = 0; i < w->n_tool; i++)
-        node[i] = form(w, &w->tool[i], next);
-    return gr_alternatives(w->b, node, w->n_tool);
+    for (size_t i = 0; i < w->tools.n; i++)
+        node[i] = form(w, &w->tools.tool[i], next);
+    return gr_alternatives(w->b, node, w->tools.n);
 }
 
 static int32_t put_arguments(struct writer *w, const struct tool *t, int32_t next)
@@ -180,12 +169,6 @@ static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
 
-static int fail(struct writer *w, int code, const char *name, const char *what)
-{
-    snprintf(w->why, w->n_why, "tool %.64s: %s", name, what);
-    return code;
-}
-
 /* May a string stand without quotes and be read as itself? */
 static bool stands_plain(const char *text, size_t n)
 {
@@ -205,7 +188,7 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
         if (found && !json_object_get(own, places[i]))
             json_object_set(own, places[i], found);
     }
-    json_array_append_new(w->made, own);
+    json_array_append_new(w->tools.made, own);
     return own;
 }
 
@@ -343,56 +326,6 @@ static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, t->name, put(w, "(", first));
 }
 
-static bool is_plain_name(const char *name)
-{
-    for (const char *p = name; *p; p++)
-        if ((uint8_t)*p < 0x80 &&
-            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/", *p))
-            return false;
-    return *name && strlen(name) <= 64;
-}
-
-/* What stands one by one has to be told apart, and to be named. */
-static int check_parameters(struct writer *w, const struct tool *t)
-{
-    static const char *const refused[] = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"};
-    json_t *properties = json_object_get(t->parameters, "properties");
-    const json_t *required = json_object_get(t->parameters, "required");
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (json_object_get(t->parameters, refused[i]))
-            return fail(w, KN_EUNSUPPORTED, t->name,
-                        "this model writes arguments one by one: give \"properties\", without "
-                        "anyOf, oneOf, allOf, $ref, enum or const beside them");
-    if (properties && !json_is_object(properties))
-        return fail(w, KN_EINVAL, t->name, "\"properties\" is not an object");
-    if (json_object_size(properties) > MOST_PARAMETERS)
-        return fail(w, KN_ELIMIT, t->name, "it has more than 256 parameters");
-    for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
-        const char *key = json_object_iter_key(i);
-        size_t n = strlen(key);
-        if (!n || n != json_object_iter_key_len(i) || n > ENG_SPEECH_NAME || strpbrk(key, "<>"))
-            return fail(w, KN_EUNSUPPORTED, t->name,
-                        "this model cannot write a parameter whose name is empty, longer than 256 "
-                        "bytes or holds < or >");
-        if (w->style->way == ENG_SPEECH_PYTHONIC && !is_plain_name(key))
-            return fail(w, KN_EUNSUPPORTED, t->name,
-                        "this model can only write parameters with names of 1 to 64 letters, digits "
-                        "and _-.:/");
-        if (w->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
-            return fail(w, KN_EUNSUPPORTED, t->name,
-                        "this model cannot write a parameter whose name holds a quotation mark");
-        for (const char *p = key; *p; p++)
-            if ((uint8_t)*p < ' ')
-                return fail(w, KN_EUNSUPPORTED, t->name, "a parameter's name is no text");
-    }
-    for (size_t i = 0; i < json_array_size(required); i++) {
-        const char *name = json_string_value(json_array_get(required, i));
-        if (!name || !json_object_get(properties, name))
-            return fail(w, KN_EINVAL, t->name, "\"required\" names what is not in \"properties\"");
-    }
-    return 0;
-}
-
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /* What follows the mark that opens calls, to their end. */
@@ -478,7 +411,7 @@ static int32_t free_answer(struct writer *w)
 static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
 {
     int32_t json = gr_schema(w->b, t->schema, GR_END);
-    return w->n_tool ? either(w, json, required_answer(w)) : json;
+    return w->tools.n ? either(w, json, required_answer(w)) : json;
 }
 
 static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t, bool is_free,
@@ -500,7 +433,7 @@ static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t
     int32_t next = gr_forward(w->b), node[4], n = 0;
     int32_t head = put_mark(w, MARK_START, put(w, "assistant", next));
     int32_t body = put_mark(w, MARK_MESSAGE, until(w, MARK_END, is_free, head));
-    if (w->n_tool)
+    if (w->tools.n)
         node[n++] = any_tool(w, harmony_call, GR_END);
     node[n++] = put_mark(w, MARK_CHANNEL, put(w, "analysis", body));
     if (t->schema && t->choice != ENG_TOOL_REQUIRED && t->choice != ENG_TOOL_NAMED) {
@@ -517,73 +450,15 @@ static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t
     return next;
 }
 
-/* ---- a request's tools ----------------------------------------------------------------------- */
-
-static int add_tool(struct writer *w, const json_t *entry)
-{
-    const json_t *f = eng_speech_tool(entry), *name = json_object_get(f, "name");
-    json_t *parameters = json_object_get(f, "parameters");
-    struct tool *t = &w->tool[w->n_tool];
-    if (!json_is_string(name) || !is_plain_name(json_string_value(name)))
-        return fail(w, KN_EINVAL, json_is_string(name) ? json_string_value(name) : "",
-                    "a name is 1 to 64 letters, digits and _-.:/");
-    t->name = json_string_value(name);
-    t->parameters = json_is_object(parameters) ? json_copy(parameters) : json_object();
-    if (!t->parameters || json_array_append_new(w->made, t->parameters))
-        return fail(w, KN_ENOMEM, t->name, "no memory for its schema");
-    if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
-        return fail(w, KN_EINVAL, t->name, "\"parameters\" is not an object");
-    if (!json_object_get(t->parameters, "type"))
-        json_object_set_new(t->parameters, "type", json_string("object"));
-    if (json_object_size(t->parameters) == 1)
-        json_object_set_new(t->parameters, "properties", json_object());
-    const char *type = json_string_value(json_object_get(t->parameters, "type"));
-    if (!type || strcmp(type, "object"))
-        return fail(w, KN_EINVAL, t->name, "the type of \"parameters\" has to be \"object\"");
-    w->n_tool++;
-    if (w->style->way == ENG_SPEECH_QWEN_XML || w->style->way == ENG_SPEECH_GLM ||
-        w->style->way == ENG_SPEECH_INVOKE || w->style->way == ENG_SPEECH_PYTHONIC)
-        return check_parameters(w, t);
-    return 0;
-}
-
-static int add_tools(struct writer *w, const struct eng_speech_tools *t)
-{
-    for (size_t i = 0; i < json_array_size(t->tools); i++) {
-        const json_t *entry = json_array_get(t->tools, i);
-        const char *name = json_string_value(json_object_get(eng_speech_tool(entry), "name"));
-        if (t->choice == ENG_TOOL_NAMED && (!name || strcmp(name, t->name)))
-            continue;
-        if (w->n_tool == MOST_TOOLS) {
-            snprintf(w->why, w->n_why, "more than %d tools", MOST_TOOLS);
-            return KN_ELIMIT;
-        }
-        int error = add_tool(w, entry);
-        if (error)
-            return error;
-    }
-    if (w->n_tool)
-        return 0;
-    snprintf(w->why, w->n_why, "tool_choice: no tool is called %.64s", t->name);
-    return KN_EINVAL;
-}
-
-static int write_grammar(struct gr_grammar **out, struct writer *w,
-                         const struct eng_speech_tools *t)
+static int32_t answer(struct writer *w, const struct eng_speech_tools *t)
 {
     const bool may_talk = t->choice == ENG_TOOL_AUTO || t->choice == ENG_TOOL_NONE;
     const bool is_free = may_talk && !t->schema;
-    int32_t start;
     if (w->style->way == ENG_SPEECH_HARMONY)
-        start = harmony_answer(w, t, is_free);
-    else if (may_talk && t->schema)
-        start = with_thoughts(w, t, false, schema_answer(w, t));
-    else
-        start = with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
-    int error = gr_compile(out, w->b, start);
-    if (error)
-        snprintf(w->why, w->n_why, "%s", gr_builder_why(w->b));
-    return error;
+        return harmony_answer(w, t, is_free);
+    if (may_talk && t->schema)
+        return with_thoughts(w, t, false, schema_answer(w, t));
+    return with_thoughts(w, t, is_free, is_free ? free_answer(w) : required_answer(w));
 }
 
 int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s,
@@ -602,21 +477,19 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     if (!calls && !t->schema)
         return 0;
     struct writer *w = kn_calloc(1, sizeof *w);
-    int error = w && (w->made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
+    int error = w && (w->tools.made = json_array()) ? gr_builder_open(&w->b) : KN_ENOMEM;
     if (!error) {
         w->style = s;
         w->parallel = t->parallel;
-        w->why = why;
-        w->n_why = n_why;
-        error = calls ? add_tools(w, t) : 0;
+        error = calls ? eng_speech_list_tools(&w->tools, s, t, why, n_why) : 0;
     }
-    if (!error)
-        error = write_grammar(out, w, t);
-    else if (!*why)
+    if (!error && (error = gr_compile(out, w->b, answer(w, t))))
+        snprintf(why, n_why, "%s", gr_builder_why(w->b));
+    if (error && !*why)
         snprintf(why, n_why, "no memory for the grammar");
     if (w) {
         gr_builder_close(w->b);
-        json_decref(w->made);
+        json_decref(w->tools.made);
     }
     kn_free(w);
     return error;

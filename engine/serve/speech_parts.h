@@ -4,8 +4,10 @@
  *     speech_style.c      which marks a model uses
  *     speech.c            bytes to marks and text, text to events
  *     speech_call.c       calls, way by way
+ *     speech_object.c     those that are one JSON object
  *     speech_python.c     the one that writes them as Python does
  *     speech_value.c      JSON as it goes by; values that stand written out
+ *     speech_tools.c      a request's tools, checked
  *     speech_grammar.c    the same ways as grammars
  *
  * Bytes go through a reader of marks (speech.c), which looks only for those that mean something in
@@ -188,12 +190,21 @@ void eng_call_finish(struct eng_speech *s);
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* Gives the call up: what is held is content, and the present byte is read again. */
+/* Gives the call up: what is held is content; _before: and the present byte is read again. */
+void eng_call_give_up(struct eng_speech *s);
 void eng_call_give_up_before(struct eng_speech *s);
 /* False when it is too much: the call is then given up, the byte with it. */
 bool eng_call_hold(struct eng_speech *s, uint8_t c);
 void eng_call_open_name(struct eng_speech *s);
 bool eng_call_is_name(uint8_t c);
+void eng_call_argument(struct eng_speech *s, uint8_t c); /* a byte of them, as s->json stands after it */
+
+/* ---- speech_object.c ------------------------------------------------------------------------- */
+
+void eng_object_before(struct eng_speech *s, uint8_t c);
+void eng_object_open(struct eng_speech *s); /* its { is held already */
+void eng_object_byte(struct eng_speech *s, uint8_t c);
+void eng_object_break(struct eng_speech *s); /* what was told stays told */
 
 /* ---- speech_python.c ------------------------------------------------------------------------- */
 
@@ -207,5 +218,24 @@ void eng_value_byte(struct eng_speech *s, uint8_t c);
 void eng_value_close(struct eng_speech *s);
 void eng_value_cut(struct eng_speech *s);
 bool eng_value_hides_marks(const struct eng_speech *s); /* they are within a JSON string */
+
+/* ---- speech_tools.c -------------------------------------------------------------------------- */
+
+enum { MOST_TOOLS = 1024, MOST_PARAMETERS = 256 };
+
+struct tool {
+    const char *name;
+    json_t *parameters; /* an object's schema */
+};
+
+struct tool_list {
+    struct tool tool[MOST_TOOLS]; /* [n] that may be called */
+    size_t n;
+    json_t *made; /* an array: schemas that live until all is compiled */
+};
+
+/* Adds those that may be called to out, which is empty but for `made`; or says why not. */
+int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s,
+                          const struct eng_speech_tools *t, char *why, size_t n_why);
 
 #endif

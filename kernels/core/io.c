@@ -176,9 +176,7 @@ int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t off
             return kn_fail(KN_EIO, "%s: reading %zu bytes at %llu: %s", path, bytes,
                            (unsigned long long)offset, strerror(errno));
         if (n == 0)
-            return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %zu bytes before what it "
-                           "promises: an incomplete copy?", path,
-                           (unsigned long long)(offset + done), bytes - done);
+            return kn_fail_short(path, offset + done, bytes - done);
         done += (size_t)n;
     }
     return 0;
@@ -197,4 +195,10 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
         done += (size_t)n;
     }
     return 0;
+}
+
+int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
+{
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",
+                   path, (unsigned long long)end, (unsigned long long)missing);
 }

@@ -146,7 +146,7 @@ static void failures(void **state)
 {
     (void)state;
     double rate = -1;
-    assert_int_equal(rate_with(MIB - 1, 0, 1, ENG_DISK_BYTES, &rate), KN_EINVAL);
+    assert_int_equal(rate_with(MIB - 1, 0, 1, ENG_DISK_BYTES, &rate), KN_ESHORT);
     assert_int_equal(rate_with(5 * MIB, EINVAL, 4, ENG_DISK_BYTES, &rate), KN_EUNSUPPORTED);
     assert_int_equal(rate_with(5 * MIB, EIO, 4, ENG_DISK_BYTES, &rate), KN_EIO);
     assert_int_equal(rate_with(5 * MIB, -1, 4, ENG_DISK_BYTES, &rate), KN_EIO);

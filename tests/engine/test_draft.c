@@ -138,6 +138,35 @@ static void texts_draft(void **state)
     run_real("oracle:0", 4, 9, 0);
 }
 
+/* What a text said last is there for who comes to the same place: its last pass counts, too. */
+static void a_text_is_shared_to_its_end(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 8, N_SAID = 10, N_TEXT = 8 };
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], "suffix,shared"), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    for (int text = 0; text < N_TEXT; text++) {
+        struct eng_session *s;
+        int32_t token[N_PROMPT + N_SAID];
+        for (int i = 0; i < N_PROMPT; i++)
+            token[i] = (int32_t)(kn_mix((uint64_t)(text * N_PROMPT + i)) % 250);
+        struct eng_request r = request(token, N_PROMPT, N_SAID, (uint64_t)text);
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &r), 0);
+        for (int n = N_PROMPT; eng_session_runs(s);)
+            for (int i = 0, got = eng_step(e, event); i < got; i++)
+                token[n++] = event[i].token;
+        r.n_token = N_PROMPT + N_SAID - 2;
+        r.n_predict = 6;
+        assert_int_equal(eng_session_start(s, &r), 0);
+        assert_true(eng_step(e, event) > 0 && s->seat->tree.n >= 2);
+        assert_memory_equal(s->seat->tree.token, token + r.n_token, 2 * sizeof *token);
+        eng_session_close(s);
+    }
+    close_engine(e);
+}
+
 /* Whatever is decided, when time is the machine's own. */
 static void as_many_as_pay(void **state)
 {
@@ -345,6 +374,7 @@ int main(void)
         cmocka_unit_test(a_drafter_that_fails_is_left_alone),
         cmocka_unit_test(models_draft),
         cmocka_unit_test(texts_draft),
+        cmocka_unit_test(a_text_is_shared_to_its_end),
         cmocka_unit_test(as_many_as_pay),
         cmocka_unit_test(lengths_are_foreseen),
         cmocka_unit_test(several_draft_one_tree),

@@ -155,7 +155,7 @@ static void the_slowest_tier_sets_the_pace(void **state)
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct eng_forecast f;
-    eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(near(f.experts, 1.75) && near(f.misses, 0.875) && near(f.disk_bytes, 87.5));
     assert_true(near(f.dram_bytes, 300 + 350 + 100));           /* dense, 3.5 experts, 10 positions */
     assert_true(near(f.macs, 2000 + 240));                      /* 10 positions of 2 x 12 */
@@ -164,23 +164,23 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_string_equal(f.bound_by, "disk");
 
     machine.disk_Bps = 1000;
-    eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 0.224)));
     assert_string_equal(f.bound_by, "dram");
 
     machine.mac_ps = 1000;
-    eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 2.24)));
     assert_string_equal(f.bound_by, "operations");
 
     split.n_resident = 8;                                       /* nothing to read: the disk need not be known */
     machine.disk_Bps = 0;
-    eng_plan_forecast(&f, &shape, &split, &machine, 10, 5, 2);
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(f.disk_s == 0 && f.misses == 0);
 
     shape = (struct moe_shape){ .n_layer = 2, .pass_bytes = 300, .row_macs = 1000, .position_macs = 24 };
     split = (struct eng_split){ 0 };
-    eng_plan_forecast(&f, &shape, &split, &machine, 10, 0, 4);
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 0 }, 4);
     assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
 }
 
@@ -194,13 +194,13 @@ static void a_forecast_is_a_cost_model_too(void **state)
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
     struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
     struct spec_cost_model c;
-    eng_plan_cost(&c, &shape, &split, &machine);
+    eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
     assert_true(near(c.disk_ns, 50 / 50. * 1e9));
     assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
     assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk's time, as above */
     split.n_resident = 8;                                       /* bytes and sums, both from the first row on */
-    eng_plan_cost(&c, &shape, &split, &machine);
+    eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     for (int t = 1; t < 9; t++) {
         double u = spec_cost_distinct(4, 1, t);
         assert_true(near(spec_cost_pass_ns(&c, t, 0, 0), ((300 + 200 * u) / 880 + t * 1000 / 4500.) * 1e9));
@@ -215,17 +215,17 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
     struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,
                                .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300, .row_macs = 10 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
-    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_setting s = { &shape, &split, { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 }, 0, 0 };
     int depth;
-    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 2 / 1.75));
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2 / 1.75));
     assert_int_equal(depth, 1);
-    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 0, &depth), 1));
+    assert_true(near(eng_plan_gain(&s, 1, survival, 0, &depth), 1));
     assert_int_equal(depth, 0);
     split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
-    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
     assert_int_equal(depth, 2);
-    machine.mac_ps = 10;                                        /* sums take all the time, and each row as much */
-    assert_true(near(eng_plan_gain(&shape, &split, &machine, 0, 0, 1, survival, 4, &depth), 1));
+    s.machine.mac_ps = 10;                                        /* sums take all the time, and each row as much */
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 1));
     assert_int_equal(depth, 0);
 }
 

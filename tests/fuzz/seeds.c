@@ -198,7 +198,8 @@ static const char roles[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\
 
 struct shape { const char *name; int n_dim, dim[4]; const char *dtype; };       /* dtype NULL: F32 */
 
-static const struct shape dense_shapes[] = {
+/* d_model 16: what a dense model and one of experts have in common, and what each has. */
+static const struct shape sixteen_shapes[] = {
     { "lm_head.weight", 2, { 8, 16 }, NULL },
     { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
     { "model.norm.weight", 1, { 16 }, NULL },
@@ -208,20 +209,13 @@ static const struct shape dense_shapes[] = {
     { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
+};
+static const struct shape dense_shapes[] = {
     { "model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.mlp.up_proj.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
 };
 static const struct shape expert_shapes[] = {
-    { "lm_head.weight", 2, { 8, 16 }, NULL },
-    { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
-    { "model.norm.weight", 1, { 16 }, NULL },
-    { "model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
-    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
-    { "model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 }, NULL },
-    { "model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 }, NULL },
-    { "model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 }, NULL },
-    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.gate.weight", 2, { 2, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.0.w1.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 }, NULL },
@@ -280,20 +274,23 @@ static const struct shape fp8_shapes[] = {
 
 #define SIXTEEN "\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
 
-static const struct { const char *name, *config, *tokenizer; const struct shape *shape; int n; } folders[] = {
+struct shapes { const struct shape *shape; int n; };
+#define ALL(list) { list, sizeof(list) / sizeof *(list) }
+
+static const struct { const char *name, *config, *tokenizer; struct shapes shapes[2]; } folders[] = {
     { "dense", "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
       "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
-      bytes_tokenizer, dense_shapes, 12 },
+      bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
-      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, expert_shapes, 15 },
+      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, { ALL(sixteen_shapes), ALL(expert_shapes) } },
     { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"sliding_window\":16,"
       "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32,"
-      "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, blocks_shapes, 22 },
+      "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
     { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
-      bytes_tokenizer, fp8_shapes, 18 },
+      bytes_tokenizer, { ALL(fp8_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
@@ -318,8 +315,9 @@ static void write_folders(const char *folder)
         struct gguf g = { 0 }, header = { 0 };
         char path[512];
         uint64_t at = 0;
-        for (int k = 0; k < folders[i].n; k++)
-            at = add_shape(&header, &folders[i].shape[k], at);
+        for (int list = 0; list < 2; list++)
+            for (int k = 0; k < folders[i].shapes[list].n; k++)
+                at = add_shape(&header, &folders[i].shapes[list].shape[k], at);
         gguf_u8(&header, '}');
         gguf_bytes(&g, folders[i].config, strlen(folders[i].config));
         gguf_bytes(&g, rest, strlen(rest));

@@ -1,5 +1,6 @@
 /* The controller on machines of numbers (machine.h): never slower than off, near the best fixed depth, whatever
  * the machine, the drafter, the batch, and whatever changes on the way; and its parts by hand. */
+#include "speculative/internal.h"
 #include "tests/speculative/machine.h"
 #include "tests/faults.h"
 
@@ -156,7 +157,7 @@ static void between_two_known_passes_it_bends(void **state)
     m.noise = 0;
     machine_go(c, &m, &d, 16, 40, NULL, NULL);
     for (int n = 0; n <= 128; n += 16) {
-        double ns = spec_control_pass_ns(c, 16, 16 + n), truth = machine_pass_ns(&m, 16, 0, n);
+        double ns = spec_passes_ns(&c->passes, 16, 0, n, false), truth = machine_pass_ns(&m, 16, 0, n);
         if (fabs(ns / truth - 1) > 0.02)
             fail_msg("%d rows: %.1f ms for %.1f", 16 + n, ns * 1e-6, truth * 1e-6);
     }
@@ -314,12 +315,12 @@ static void change_is_for_all_sizes(void **state)
     machine_seed = 11;
     machine_go(c, &m, &d, 1, 100, NULL, NULL);
     machine_go(c, &m, &d, 4, 400, NULL, NULL);
-    assert_true(fabs(spec_control_pass_ns(c, 1, 1) / 13e6 - 1) < 0.01);
+    assert_true(fabs(spec_passes_ns(&c->passes, 1, 0, 0, false) / 13e6 - 1) < 0.01);
     m.cost.fixed_ns *= 2;
     m.cost.choose_row_ns *= 2;
     machine_go(c, &m, &d, 4, 60, NULL, NULL);
-    assert_true(fabs(spec_control_pass_ns(c, 4, 4) / 44e6 - 1) < 0.05);
-    assert_true(fabs(spec_control_pass_ns(c, 1, 1) / 26e6 - 1) < 0.1);
+    assert_true(fabs(spec_passes_ns(&c->passes, 4, 0, 0, false) / 44e6 - 1) < 0.05);
+    assert_true(fabs(spec_passes_ns(&c->passes, 1, 0, 0, false) / 26e6 - 1) < 0.1);
     spec_control_close(c);
 }
 

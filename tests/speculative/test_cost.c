@@ -31,27 +31,25 @@ static void phi_bends_once(void **state)
     near_to(spec_cost_phi(3, 1e-9, M_E), 3, 1e-8);
 }
 
-/* N(t) / N(1) and the rows from which 95 % of experts are met, of models that are served. */
+/* N(t) / N(1) of models that are served. */
 static void distinct_experts(void **state)
 {
     (void)state;
-    static const struct { double n, used; int threshold; double two, sixteen, many; } row[] = {
-        { 8, 2, 11, 1.75, 3.96, 4.00 },
-        { 64, 8, 23, 1.88, 7.06, 8.0 },
-        { 128, 8, 47, 1.94, 10.3, 15.7 },
-        { 256, 8, 95, 1.97, 12.75, 27.8 },
-        { 384, 8, 143, 1.98, 13.7, 35.5 },
+    static const struct { double n, used, two, sixteen, many; } row[] = {
+        { 8, 2, 1.75, 3.96, 4.00 },
+        { 64, 8, 1.88, 7.06, 8.0 },
+        { 128, 8, 1.94, 10.3, 15.7 },
+        { 256, 8, 1.97, 12.75, 27.8 },
+        { 384, 8, 1.98, 13.7, 35.5 },
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         double n = row[i].n, k = row[i].used;
         near_to(spec_cost_distinct(n, k, 1), k, 1e-9);
-        assert_int_equal(spec_cost_threshold(n, k, 0.95), row[i].threshold);
         near_to(spec_cost_distinct(n, k, 2) / k, row[i].two, 0.0051);
         near_to(spec_cost_distinct(n, k, 16) / k, row[i].sixteen, 0.051);
         near_to(spec_cost_distinct(n, k, 64) / k, row[i].many, 0.051);
     }
     near_to(spec_cost_distinct(4, 4, 3), 4, 0);
-    assert_int_equal(spec_cost_threshold(4, 4, 0.95), 1);
     near_to(spec_cost_rows_of_expert(8, 16, 32), 4, 0);
 }
 
@@ -68,8 +66,6 @@ static void pass_adds_up(void **state)
             100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 7, 1e-9);
     near_to(spec_cost_draft_ns(&c, 2), 5 + 4 * 0.21, 1e-9);
     near_to(spec_cost_choose_ns(&c, 6), 4, 1e-12);
-    near_to(spec_cost_miss_ns(3e9, 2e9, 0.5e9), 1e9, 1e-3);
-    near_to(spec_cost_miss_ns(1e9, 2e9, 0.6e9), 0, 0);
     c.disk_ns = 1;                              /* hides behind the rest; or the rest behind it */
     near_to(spec_cost_pass_ns(&c, 3, 4, 7),
             100 + 10 * (pow(1.1, 3) - 1) + 3 * 4 + 2 * 4 * (pow(1.1, 1.5) - 1) + 7, 1e-9);
@@ -79,26 +75,12 @@ static void pass_adds_up(void **state)
     near_to(spec_cost_pass_ns(&c, 3, 0, 0), 100 + 10 * (pow(1.1, 3) - 1), 1e-9);
 }
 
-/* Equation 4: every draft pass counts, and a plain pass does not. */
-static void round_is_equation_4(void **state)
+static void tokens_of_a_round(void **state)
 {
     (void)state;
     near_to(spec_cost_tokens(0.7, 2), (1 - pow(0.7, 3)) / 0.3, 1e-12);
     near_to(spec_cost_tokens(1, 4), 5, 1e-12);
     near_to(spec_cost_tokens(0, 4), 1, 1e-12);
-    struct spec_cost_model c = { .fixed_ns = 40, .dense_ns = 10, .ridge = 8, .growth = 1.05, .draft_ns = 3,
-                           .draft_row_ns = 1, .choose_ns = 0.2, .choose_row_ns = 0.1 };
-    struct spec_round r;
-    spec_cost_round(&r, &c, 4, 3, 0.8);
-    double off = spec_cost_pass_ns(&c, 4, 0, 0), pass = spec_cost_pass_ns(&c, 16, 0, 0);
-    double draft = 3 * spec_cost_draft_ns(&c, 4), tokens = 4 * (1 + 0.8 + 0.64 + 0.512);
-    near_to(r.rows, 16, 0);
-    near_to(r.efficiency, off / pass, 1e-12);
-    near_to(r.speedup, tokens * (off + 0.6) / 4 / (draft + pass + 1.8), 1e-12);
-    /* free drafts that are all kept, verified for nothing, are worth their number; as printed, it would be half */
-    struct spec_cost_model flat = { .fixed_ns = 1, .ridge = 1, .growth = 1 };
-    spec_cost_round(&r, &flat, 1, 4, 1);
-    near_to(r.speedup, 5, 1e-12);
 }
 
 int main(void)
@@ -107,7 +89,7 @@ int main(void)
         cmocka_unit_test(phi_bends_once),
         cmocka_unit_test(distinct_experts),
         cmocka_unit_test(pass_adds_up),
-        cmocka_unit_test(round_is_equation_4),
+        cmocka_unit_test(tokens_of_a_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,12 +11,12 @@
 
 #include <string.h>
 
-int eng_ahead_open(struct eng_engine *e)
+int eng_expect_open(struct eng_engine *e)
 {
     const struct moe_shape *s = moe_model_shape(e->model);
     size_t n_row = (size_t)e->opt.n_chunk + (size_t)e->n_draft_row, n_expert = (size_t)s->n_expert_total;
     size_t n_each = (size_t)(s->n_layer * s->n_used), n_need = (size_t)e->n_draft_row;
-    struct eng_ahead *a = &e->ahead;
+    struct eng_expect *a = &e->expect;
     if (!n_expert)
         return 0;
     e->n_recall = kn_min(s->n_vocab, ENG_RECALL);
@@ -31,46 +31,46 @@ int eng_ahead_open(struct eng_engine *e)
     return 0;
 }
 
-void eng_ahead_close(struct eng_engine *e)
+void eng_expect_close(struct eng_engine *e)
 {
-    kn_free(e->ahead.token);
-    kn_free(e->ahead.need);
-    kn_free(e->ahead.expert);
-    kn_free(e->ahead.brought);
+    kn_free(e->expect.token);
+    kn_free(e->expect.need);
+    kn_free(e->expect.expert);
+    kn_free(e->expect.brought);
 }
 
 /* ---- what will come --------------------------------------------------------------------------------------- */
 
-void eng_ahead_begin(struct eng_engine *e)
+void eng_expect_begin(struct eng_engine *e)
 {
-    struct eng_ahead *a = &e->ahead;
+    struct eng_expect *a = &e->expect;
     a->n = 0;
     for (int i = 0; i < e->n_active && e->n_recall; i++)
         for (int k = 0; k < e->active[i]->n_row; k++)
             a->token[a->n++] = e->active[i]->token[e->active[i]->n_kv + k];
     a->n_text = a->n;
-    eng_ahead_ask(e);
+    eng_expect_ask(e);
 }
 
-void eng_ahead_add(struct eng_engine *e, int32_t token)
+void eng_expect_add(struct eng_engine *e, int32_t token)
 {
-    if (e->n_recall && e->ahead.n < e->ahead.n_text + e->n_draft_row)
-        e->ahead.token[e->ahead.n++] = token;
+    if (e->n_recall && e->expect.n < e->expect.n_text + e->n_draft_row)
+        e->expect.token[e->expect.n++] = token;
 }
 
-void eng_ahead_ask(struct eng_engine *e)
+void eng_expect_ask(struct eng_engine *e)
 {
     if (e->n_recall)
-        moe_context_expect(e->context, e->ahead.token, e->ahead.n);
+        moe_context_expect(e->context, e->expect.token, e->expect.n);
 }
 
-void eng_ahead_settle(struct eng_engine *e)
+void eng_expect_settle(struct eng_engine *e)
 {
-    e->ahead.n = e->ahead.n_text;
+    e->expect.n = e->expect.n_text;
     for (int i = 0; i < e->n_due; i++)
         for (int k = 0; k < e->due[i]->seat->tree.n; k++)
-            eng_ahead_add(e, e->due[i]->seat->tree.token[k]);
-    eng_ahead_ask(e);
+            eng_expect_add(e, e->due[i]->seat->tree.token[k]);
+    eng_expect_ask(e);
 }
 
 /* ---- what nodes need --------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ void eng_ahead_settle(struct eng_engine *e)
 /* What rows of the text itself have to wait for is waited for anyway. */
 static void mark_text(struct eng_engine *e)
 {
-    const struct eng_ahead *a = &e->ahead;
+    const struct eng_expect *a = &e->expect;
     for (int i = 0; i < a->n_text; i++) {
         int n = moe_context_missing(e->context, a->token[i], a->expert);
         for (int k = 0; k < n; k++)
@@ -94,10 +94,10 @@ static void guess_needs(struct spec_need *need, int n, int n_known, int n_missin
             need[i] = (struct spec_need){ NULL, n_known ? (n_missing + n_known / 2) / n_known : 0 };
 }
 
-bool eng_ahead_needs(struct eng_engine *e)
+bool eng_expect_needs(struct eng_engine *e)
 {
     const struct moe_shape *s = moe_model_shape(e->model);
-    struct eng_ahead *a = &e->ahead;
+    struct eng_expect *a = &e->expect;
     int n_node = 0, n_known = 0, n_missing = 0;
     if (!e->n_recall || off_store_is_whole(moe_model_store(e->model)) || a->n_text * s->n_used >= 8 * s->n_expert)
         return false;                           /* all is here, or texts bring all of it in */

@@ -114,7 +114,7 @@ static const struct off_mover_ops pool_ops = {
     .name = "pread", .close = pool_close, .push = pool_push, .pull = pool_pull, .wake = pool_wake,
 };
 
-int off_pool_open(struct off_mover **out, int depth)
+int off_pread_open(struct off_mover **out, int depth)
 {
     struct pool *p = kn_calloc(1, sizeof *p);
     pthread_t *thread = kn_calloc((size_t)depth, sizeof *thread);

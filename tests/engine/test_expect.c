@@ -71,10 +71,10 @@ static void nodes_need_what_is_not_there(void **state)
         for (int again = 0; again < 2; again++) {       /* the second time says the same */
             for (int i = 0; i < e->n_due; i++)
                 e->cut[i] = (struct spec_cut){ .tree = &e->due[i]->seat->tree };
-            assert_true(eng_ahead_needs(e));
+            assert_true(eng_expect_needs(e));
             for (int i = 0, at = 0; i < e->n_due; i++)
                 for (int j = 0; j < e->cut[i].tree->n; j++, at++) {
-                    struct spec_need *need = &e->ahead.need[at];
+                    struct spec_need *need = &e->expect.need[at];
                     assert_true(e->cut[i].need + j == need && need->n >= 0);
                     assert_true(need->n <= shape->n_layer * shape->n_used);
                     if (again)
@@ -85,12 +85,12 @@ static void nodes_need_what_is_not_there(void **state)
                         assert_true(is_missing(e, need->expert[k]));
                 }
         }
-        for (int i = 0; i < e->ahead.n_text; i++) {     /* nor what the text needs itself */
-            int n = moe_context_missing(e->context, e->ahead.token[i], text);
-            for (int at = 0; at < e->ahead.n - e->ahead.n_text; at++)
-                for (int k = 0; k < e->ahead.need[at].n && e->ahead.need[at].expert; k++)
+        for (int i = 0; i < e->expect.n_text; i++) {     /* nor what the text needs itself */
+            int n = moe_context_missing(e->context, e->expect.token[i], text);
+            for (int at = 0; at < e->expect.n - e->expect.n_text; at++)
+                for (int k = 0; k < e->expect.need[at].n && e->expect.need[at].expert; k++)
                     for (int m = 0; m < n; m++)
-                        assert_int_not_equal(e->ahead.need[at].expert[k], text[m]);
+                        assert_int_not_equal(e->expect.need[at].expert[k], text[m]);
         }
     }
     assert_true(n_need > 0);
