@@ -278,9 +278,8 @@ static int run_prompt(struct run *r)
 static void print_info(const struct run *r)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(r->engine));
-    kn_say(KN_LOG_INFO,
-           "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens", s->arch,
-           s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
+    fprintf(stderr, "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens\n", s->arch,
+            s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
 }
 
 static int add_message(struct run *r, const char *role, const char *text, size_t n)
