@@ -29,12 +29,13 @@ static uint64_t clock_that_freezes(void)
     return kn_io_system.now_ns() + atomic_load(&skipped_ns);
 }
 
-static atomic_int n_logged_401;
+static atomic_int n_logged_401, n_logged_host;
 
 static void listen_to_log(enum kn_level level, const char *line)
 {
     (void)level;
     atomic_fetch_add(&n_logged_401, strstr(line, ": 401: ") != NULL);
+    atomic_fetch_add(&n_logged_host, strstr(line, "choose another --host, one of this machine's") != NULL);
 }
 
 static int setup(void **state)
@@ -891,6 +892,10 @@ static void test_open_to_others(void **state)
     o.port = 0;
     o.api_key_file = "/dev/null";
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* no key in it */
+    o.api_key_file = NULL;
+    o.host = "192.0.2.1";
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* an address for examples, nobody's */
+    assert_int_equal(atomic_load(&n_logged_host), 1);
     assert_null(s);
 }
 
