@@ -314,6 +314,7 @@ static int take_turn(struct run *r)
         error = answer(r, &t);
     if (!error) {
         putchar('\n');
+        fflush(stdout);                         /* before the prompt, also on a pipe */
         report(r, &t);
         error = add_message(r, "assistant", r->said, r->n_said);
     }
@@ -353,8 +354,8 @@ static int run_chat(struct run *r)
         } else {
             continue;
         }
-        if (!error)
-            (void)take_turn(r);                 /* it has said what was wrong; the chat goes on */
+        if (!error && take_turn(r) && r->ids.n >= (size_t)eng_n_ctx(r->engine))
+            fputs("/clear begins a new conversation\n", stderr);        /* what was wrong is said; the chat goes on */
     }
     eng_terminal_close(terminal);
     return error;
