@@ -29,13 +29,12 @@ static uint64_t clock_that_freezes(void)
     return kn_io_system.now_ns() + atomic_load(&skipped_ns);
 }
 
-static atomic_int n_logged_401, n_logged_host;
+static atomic_int n_logged_401;
 
 static void listen_to_log(enum kn_level level, const char *line)
 {
     (void)level;
     atomic_fetch_add(&n_logged_401, strstr(line, ": 401: ") != NULL);
-    atomic_fetch_add(&n_logged_host, strstr(line, "choose another --host, one of this machine's") != NULL);
 }
 
 static int setup(void **state)
@@ -883,26 +882,6 @@ static void test_keys(void **state)
     unlink(path);
 }
 
-static void test_open_to_others(void **state)
-{
-    (void)state;
-    struct eng_server *s = NULL;
-    struct eng_serve_options o = serve_defaults();
-    o.host = "0.0.0.0";
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    o.host = "127.0.0.1";
-    o.port = served.port;
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* taken */
-    o.port = 0;
-    o.api_key_file = "/dev/null";
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* no key in it */
-    o.api_key_file = NULL;
-    o.host = "192.0.2.1";
-    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL); /* an address for examples, nobody's */
-    assert_int_equal(atomic_load(&n_logged_host), 1);
-    assert_null(s);
-}
-
 /* ---- what is no request ---------------------------------------------------------------------- */
 
 static void spoil(char *p, size_t *n, uint64_t *random)
@@ -997,7 +976,6 @@ int main(void)
         cmocka_unit_test(test_idle_connections),
         cmocka_unit_test(test_most_connections),
         cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_open_to_others),
         cmocka_unit_test(test_malformed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
