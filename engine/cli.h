@@ -104,6 +104,10 @@ const char *eng_nearest(const char *word, const char *const *names, int n);
 int eng_read_all(int fd, const char *name, char **text, size_t *n);
 int eng_read_file(const char *path, char **text, size_t *n);
 
+/* Started without standard input, output or error: the first file opened would be taken for it, and the log written
+ * into a batch's answers. */
+void eng_stdio_keep(void);
+
 /* ---- progress ---------------------------------------------------------------------------------- */
 
 /* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet.  It counts bytes, or

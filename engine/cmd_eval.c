@@ -139,7 +139,7 @@ static int eval_ids(struct eval *ev)
     int error = parse_ids(c->ids, &ids);
     if (!error && (size_t)snprintf(part, sizeof part, "%s.part", c->logits) >= sizeof part)
         error = kn_fail(KN_EINVAL, "--logits: the name is too long");
-    if (error || (error = open_eval(ev, (int)ids.n)))
+    if (error || (error = kn_file_refuse_target(c->logits)) || (error = open_eval(ev, (int)ids.n)))
         goto done;
     for (size_t i = 0; i < ids.n; i++)
         if (ids.id[i] >= ev->n_vocab) {

@@ -278,9 +278,8 @@ static int run_prompt(struct run *r)
 static void print_info(const struct run *r)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(r->engine));
-    kn_say(KN_LOG_INFO,
-           "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens", s->arch,
-           s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
+    fprintf(stderr, "%s, %d layers, d_model %d, %d experts of which %d are used; %zu of %d tokens\n", s->arch,
+            s->n_layer, s->d_model, s->n_expert, s->n_used, r->ids.n, eng_n_ctx(r->engine));
 }
 
 static int add_message(struct run *r, const char *role, const char *text, size_t n)
@@ -315,6 +314,7 @@ static int take_turn(struct run *r)
         error = answer(r, &t);
     if (!error) {
         putchar('\n');
+        fflush(stdout);                         /* before the prompt, also on a pipe */
         report(r, &t);
         error = add_message(r, "assistant", r->said, r->n_said);
     }
@@ -354,8 +354,8 @@ static int run_chat(struct run *r)
         } else {
             continue;
         }
-        if (!error)
-            (void)take_turn(r);                 /* it has said what was wrong; the chat goes on */
+        if (!error && take_turn(r) && r->ids.n >= (size_t)eng_n_ctx(r->engine))
+            fputs("/clear begins a new conversation\n", stderr);        /* what was wrong is said; the chat goes on */
     }
     eng_terminal_close(terminal);
     return error;

@@ -1,4 +1,4 @@
-/* engine/input.c - all of a file or a pipe, into memory. */
+/* engine/input.c - all of a file or a pipe, into memory; and the three files that a program is started with. */
 #include "engine/cli.h"
 
 #include <fcntl.h>
@@ -34,4 +34,13 @@ int eng_read_file(const char *path, char **text, size_t *n)
     error = eng_read_all(fd, path, text, n);
     kn_file_close(fd);
     return error;
+}
+
+void eng_stdio_keep(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO)
+        ;
+    if (fd > STDERR_FILENO)
+        close(fd);
 }

@@ -51,11 +51,16 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
 
 static int dispatch(int argc, char **argv)
 {
+    static char help[] = "--help";
     if (argc < 2) {
         print_usage(stderr);
         return 2;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+    if (!strcmp(argv[1], "help") && argc > 2) {         /* help run: run --help */
+        argv[1] = argv[2];
+        argv[2] = help;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_usage(stdout);
         return 0;
     }
@@ -75,6 +80,7 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    eng_stdio_keep();
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         kn_fail(KN_EIO, "standard output: cannot write all of it");

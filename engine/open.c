@@ -140,6 +140,9 @@ static int open_model(struct eng_engine *e)
                        eng_vocab_size(e->vocab), shape->n_vocab);
     if (!e->opt.n_ctx)
         e->opt.n_ctx = kn_min(shape->n_ctx_train, 8192);
+    else if (e->opt.n_ctx > shape->n_ctx_train)
+        kn_say(KN_LOG_WARN, "--ctx-size %d: %s knows texts of %d tokens, and goes astray in longer ones", e->opt.n_ctx,
+               e->opt.model, shape->n_ctx_train);
     /* attention's multiply-adds, which are in float, against all others, which are not */
     e->position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
     if (e->opt.n_draft && e->opt.gamma)

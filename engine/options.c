@@ -335,7 +335,7 @@ const char *eng_nearest(const char *word, const char *const *names, int n)
     int least = MAX_MISTAKE + 1;
     for (int i = 0; i < n; i++) {
         int d = distance(word, names[i]);
-        if (d < least && d < (int)strlen(names[i])) {
+        if (d < least && d < (int)strlen(names[i]) && d < (int)strlen(word)) {
             least = d;
             best = names[i];
         }
@@ -366,8 +366,30 @@ const struct eng_option *eng_option_find(const char *flag, unsigned commands)
     return NULL;
 }
 
+/* What people bring along from command lines of other servers, and what stands for it here. */
+static const struct { const char *flags, *instead; } foreign[] = {
+    { "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
+      "--cpu-offload-gb --gpu-memory-utilization",
+      "is not needed: what is kept in memory and what on disk follows from --host-mem" },
+    { "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "
+      "--enable-prefix-caching --enable-chunked-prefill --trust-remote-code --enable-auto-tool-choice",
+      "is not needed: leave it out" },
+    { "-b --batch-size --max-num-batched-tokens", "is not known: --chunk N says how many tokens of prompts a pass takes" },
+    { "-tb --threads-batch --threads-http", "is not known: --threads N is for all of it" },
+    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: say --kv f16 or --kv f32" },
+    { "-md --model-draft --draft-model --spec-draft-model", "is not known: say --draft model:FILE" },
+    { "--max-model-len", "is not known: say --ctx-size N" },
+    { "-hf -hfr --hf-repo -mu --model-url", "is not known: nothing is downloaded; -m takes a file or a folder" },
+    { "--api-key", "is not known: write keys into a file, one a line, and say --api-key-file FILE" },
+    { "-cnv --conversation -i --interactive -no-cnv --no-conversation",
+      "is not needed: run is a chat on a terminal, and without one or with -p it answers and ends" },
+};
+
 int eng_option_unknown(const char *who, const char *flag, enum eng_command_id command)
 {
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (is_alias(foreign[i].flags, flag))
+            return kn_fail(KN_EINVAL, "%s: %s %s", who, flag, foreign[i].instead);
     const struct eng_option *other = eng_option_find(flag, ENG_ALL_COMMANDS);
     if (other) {
         char takers[128] = "";
@@ -406,10 +428,16 @@ const char *eng_option_needed(enum eng_command_id command, int nth)
 
 int eng_option_check(const struct eng_config *c, enum eng_command_id command)
 {
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].command == command && !*(const char *const *)((const char *)c + needed[i].at))
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        const char *given = *(const char *const *)((const char *)c + needed[i].at);
+        if (needed[i].command == command && (!given || !given[0]))      /* "$MODEL" of a script may be empty */
             return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
                            needed[i].flag, eng_command_name[command]);
+    }
+    const char *host = c->cors ? strstr(c->cors, "://") : NULL;
+    if (c->cors && strcmp(c->cors, "*") != 0 && strcmp(c->cors, "null") != 0 && (!host || strchr(host + 3, '/')))
+        return kn_fail(KN_EINVAL, "--cors takes * or what browsers call an origin, as https://chat.example.com, without a "
+                       "path or a / at its end, not '%s'", c->cors);
     for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
             return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");

@@ -5,11 +5,15 @@
  *
  * The terminal is in libedit's mode only inside eng_terminal_read(); libedit puts it back at the end of
  * each line, and before a signal that ends or stops the program.  So there is nothing to restore while an
- * answer is generated, whatever happens then.  The prompt goes to stderr: stdout is for answers. */
+ * answer is generated, whatever happens then.  The prompt goes to stderr: stdout is for answers.
+ *
+ * What is pasted is one piece, of however many lines: the terminal is asked to put marks around it, and takes
+ * that back before anyone else has it. */
 #include "engine/cli.h"
 
 #include <errno.h>
 #include <histedit.h>
+#include <limits.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,6 +24,10 @@
 #define MAX_HISTORY 500                         /* lines */
 #define MAX_MESSAGE (16u << 20)                 /* bytes */
 #define FENCE       "\"\"\""
+#define PASTE_ON    "\033[?2004h"
+#define PASTE_OFF   "\033[?2004l"
+#define PASTE_BEGIN "\033[200~"
+#define PASTE_END   L"\033[201~"
 
 const char eng_terminal_help[] =
     "  /retry   answer the last message again\n"
@@ -36,11 +44,11 @@ struct eng_terminal {
     EditLine *edit;                             /* NULL: not a terminal */
     History *history;
     mbstate_t multibyte;                        /* of read_char */
-    struct sigaction before;                    /* what SIGINT did */
+    struct sigaction before, before_term;       /* what SIGINT did, and SIGTERM */
     char *text;                                 /* the message so far, terminated */
     size_t n, room;
     bool fenced;                                /* inside """ */
-    bool catching;
+    bool catching, marks;                       /* marks: around what is pasted */
 };
 
 /* Set by the handler; read and cleared by the main thread. */
@@ -56,6 +64,15 @@ static void on_interrupt(int number)
     }
 }
 
+/* libedit has put the terminal back by now, as far as it knows of it. */
+static void on_end(int number)
+{
+    if (atomic_load(&reading))
+        (void)!write(STDERR_FILENO, PASTE_OFF, sizeof PASTE_OFF - 1);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
 bool eng_terminal_stopped(void) { return atomic_load(&stop_wanted); }
 bool eng_terminal_is_tty(const struct eng_terminal *t) { return t->edit != NULL; }
 
@@ -67,6 +84,12 @@ static char *prompt(EditLine *edit)
     struct eng_terminal *t;
     el_get(edit, EL_CLIENTDATA, &t);
     return t->fenced ? more : message;
+}
+
+static void show_marks(const struct eng_terminal *t, bool on)
+{
+    if (t->marks)
+        fputs(on ? PASTE_ON : PASTE_OFF, stderr);
 }
 
 /* Waits: 1 for input, 0 for a signal, -1 for Ctrl-C.  That can arrive only inside ppoll(), or it could slip
@@ -96,7 +119,8 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (ready < 0)
             return -1;
         if (ready == 0) {
-            el_set(edit, EL_REFRESH);           /* the window's size, or back from Ctrl-Z */
+            show_marks(t, true);                /* the window's size, or back from Ctrl-Z */
+            el_set(edit, EL_REFRESH);
             continue;
         }
         ssize_t n = read(STDIN_FILENO, &byte, 1);
@@ -111,9 +135,37 @@ static int read_char(EditLine *edit, wchar_t *out)
     return -1;
 }
 
+/* What is pasted, without the ends of lines at its end: Enter sends it.  A terminal may end lines as Enter does. */
+static unsigned char on_paste(EditLine *edit, int key)
+{
+    static const wchar_t end[] = PASTE_END;
+    wchar_t c;
+    size_t met = 0, n_end = 0;                  /* characters of the end; lines ended since the last text */
+    (void)key;
+    while (read_char(edit, &c) == 1) {
+        met = c == end[met] ? met + 1 : c == end[0];
+        if (met && !end[met])
+            return CC_REFRESH;
+        if (met)
+            continue;
+        if (c == '\r' || c == '\n') {
+            n_end++;
+        } else if (c >= ' ' || c == '\t') {
+            char text[MB_LEN_MAX + 1] = "";
+            mbstate_t state = { 0 };
+            for (; n_end; n_end--)
+                el_insertstr(edit, "\n");
+            if (wcrtomb(text, c, &state) != (size_t)-1)
+                el_insertstr(edit, text);
+        }
+    }
+    return CC_EOF;
+}
+
 static int open_edit(struct eng_terminal *t)
 {
     HistEvent event;
+    const char *kind = NULL;
     setlocale(LC_CTYPE, "C.UTF-8");
     t->edit = el_init("spillway", stdin, stderr, stderr);
     t->history = history_init();
@@ -128,6 +180,10 @@ static int open_edit(struct eng_terminal *t)
     el_set(t->edit, EL_HIST, history, t->history);
     el_set(t->edit, EL_GETCFN, read_char);
     el_set(t->edit, EL_SIGNAL, 1);
+    el_set(t->edit, EL_ADDFN, "paste", "Insert what is pasted", on_paste);
+    el_set(t->edit, EL_BIND, PASTE_BEGIN, "paste", NULL);
+    el_get(t->edit, EL_TERMINAL, &kind);
+    t->marks = kind && strcmp(kind, "dumb") != 0;
     return 0;
 }
 
@@ -271,6 +327,7 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
     int e = 0;
     *kind = ENG_INPUT_QUIT;
     atomic_store(&reading, true);
+    show_marks(t, true);
     for (;;) {
         enum line what = LINE_END;
         atomic_store(&stop_wanted, false);
@@ -291,6 +348,7 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
             break;
         }
     }
+    show_marks(t, false);
     atomic_store(&reading, false);
     return e;
 }
@@ -310,6 +368,7 @@ int eng_terminal_open(struct eng_terminal **out)
     }
     atomic_store(&stop_wanted, false);
     sigaction(SIGINT, &action, &t->before);
+    sigaction(SIGTERM, &(struct sigaction){ .sa_handler = on_end }, &t->before_term);
     t->catching = true;
     *out = t;
     return 0;
@@ -319,8 +378,10 @@ void eng_terminal_close(struct eng_terminal *t)
 {
     if (!t)
         return;
-    if (t->catching)
+    if (t->catching) {
         sigaction(SIGINT, &t->before, NULL);
+        sigaction(SIGTERM, &t->before_term, NULL);
+    }
     if (t->edit)
         el_end(t->edit);
     if (t->history)

@@ -211,7 +211,7 @@ int moe_file_refuse_target(const struct moe_file *f, const char *path)
     for (int i = 0; i < f->files.n_file; i++)
         if (!fstat(f->fd[i], &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
             return kn_fail(KN_EINVAL, "%s: it is what is read; name another file to write", path);
-    return kn_file_refuse_folder(path);
+    return kn_file_refuse_target(path);
 }
 
 /* ---- looking up ------------------------------------------------------------------------------ */

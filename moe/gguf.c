@@ -57,7 +57,7 @@ static int claim(const struct source *s, uint64_t n, size_t size)
     if (__builtin_mul_overflow(n, size, &bytes) || bytes >= LENGTH_ABSURD)
         return refuse(s, KN_ECORRUPT, "its length %llu makes no sense", (unsigned long long)n);
     if (bytes > left)
-        return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left",
+        return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left: an incomplete copy?",
                       (unsigned long long)bytes, (unsigned long long)left);
     if (bytes > HEADER_MOST - s->at)
         return refuse(s, KN_ELIMIT, "needs %llu bytes; a header may have %llu",
@@ -319,7 +319,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
             return refuse(s, KN_ECORRUPT, "its place makes no sense: offset %llu, %llu bytes",
                           (unsigned long long)t->offset, (unsigned long long)t->bytes);
         if (end > s->size)
-            return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu",
+            return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu: an incomplete copy?",
                           (unsigned long long)end, (unsigned long long)s->size);
     }
     return all->n > first ? check_overlap(s, &all->item[first], all->n - first) : 0;
@@ -336,6 +336,8 @@ static int read_header(struct source *s, struct header *h)
     int err = take(s, h, sizeof *h);
     if (err)
         return err;
+    if (!memcmp(h, "version https://git-lfs.", sizeof *h))
+        return refuse(s, KN_EUNSUPPORTED, "this is git-lfs's note of which file belongs here; git lfs pull fetches it");
     if (memcmp(h->magic, "GGUF", 4)) {
         char shown[SHOWN];
         moe_string_show((struct moe_string){ h->magic, 4 }, shown, sizeof shown);

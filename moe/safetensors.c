@@ -73,7 +73,7 @@ static int read_place(const struct header *h, struct moe_stored *t, const json_t
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) || from < 0 || to < from)
         return moe_refuse(KN_ECORRUPT, h->path, field, "its data_offsets are not where it begins and ends");
     if ((uint64_t)to > h->size - h->data)
-        return moe_refuse(KN_ESHORT, h->path, field, "ends at byte %llu, the file at %llu",
+        return moe_refuse(KN_ESHORT, h->path, field, "ends at byte %llu, the file at %llu: an incomplete copy?",
                           (unsigned long long)h->data + (unsigned long long)to, (unsigned long long)h->size);
     if ((uint64_t)(to - from) != t->bytes)
         return moe_refuse(KN_ECORRUPT, h->path, field, "has %lld bytes, its type and shape make %llu",

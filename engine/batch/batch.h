@@ -50,7 +50,7 @@ struct eng_lines {
 /* Of the first `size` bytes of a file.  It stays the caller's. */
 int  eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size);
 void eng_lines_close(struct eng_lines *l);
-/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, said.  Empty lines are passed over. */
+/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, said.  Blank lines are passed over. */
 int  eng_lines_next(struct eng_lines *l, struct eng_line *out);
 
 /* ---- seen.c ------------------------------------------------------------------------------------ */
@@ -101,6 +101,8 @@ void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, u
 /* What a line of an output file says is done: a custom_id, or the number of a line that was no request.
  * name has room for ENG_CUSTOM_ID_MOST; 0 bytes: it is no such line. */
 size_t eng_record_read(const struct eng_line *line, char *name);
+/* Is it the beginning of such a line, or as much of one as there is? */
+bool eng_record_begins(const struct eng_line *line);
 /* The name of a line that was no request. */
 size_t eng_record_number_name(uint64_t number, char *name);
 
@@ -125,9 +127,10 @@ struct eng_journal {
     uint64_t gather_ns;                         /* that a line waits for others before it is written */
 };
 
-/* Opens or makes both, keeps others out, and cuts off a line that was not finished. */
+/* Opens or makes both, keeps others out, and refuses what does not begin as a batch's output, untouched. */
 int  eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
-/* Their lines, counted; then noted in `seen`.  What is no line of a batch is refused.  Before start. */
+/* Their lines, counted; then noted in `seen`, and one that was not finished is cut off.  What is no line of a batch
+ * is refused.  Before start. */
 int  eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int  eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
 int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties it; before start */

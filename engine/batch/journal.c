@@ -60,24 +60,49 @@ static int cut(struct eng_outlet_file *f, uint64_t bytes)
     return 0;
 }
 
+static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
+{
+    return kn_fail(KN_EINVAL, "%s:%llu: not a line of a batch's output: name another file", f->path,
+                   (unsigned long long)number);
+}
+
+/* Nothing may be cut off what is no output of ours, or emptied.  Of a power cut a new file may hold zeros alone. */
+static int check_begin(const struct eng_outlet_file *f)
+{
+    struct eng_lines lines;
+    struct eng_line line;
+    int got, error = eng_lines_open(&lines, f->fd, f->path, f->bytes);
+    if (error)
+        return error;
+    if ((got = eng_lines_next(&lines, &line)) == 1) {
+        bool zeros = line.torn && !line.too_long;
+        for (size_t i = 0; i < line.n && zeros; i++)
+            zeros = !line.text[i];
+        got = zeros || eng_record_begins(&line) ? 0 : refuse_other(f, line.number);
+    }
+    eng_lines_close(&lines);
+    return got;
+}
+
 int eng_journal_open(struct eng_journal *j, const char *answers, const char *errors)
 {
     *j = (struct eng_journal){ .file = { { .fd = -1 }, { .fd = -1 } } };
     int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
-    if (error)
+    if (error || (error = check_begin(&j->file[ENG_OUTLET_ANSWERS])))
         return error;
     struct stat there, other;                   /* the same file: its lock would look like another's */
     if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
         there.st_dev == other.st_dev)
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
-    return open_file(&j->file[ENG_OUTLET_ERRORS], errors);
+    error = open_file(&j->file[ENG_OUTLET_ERRORS], errors);
+    return error ? error : check_begin(&j->file[ENG_OUTLET_ERRORS]);
 }
 
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cut(&j->file[which], 0); }
 
 /* ---- what is there ----------------------------------------------------------------------------- */
 
-/* Counts; and notes, when there is where to. */
+/* Counts; or notes, when there is where to, and cuts: by then every line is known to be ours. */
 static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
 {
     struct eng_lines lines;
@@ -96,15 +121,14 @@ static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
         f->n_line++;
         size_t n = seen ? eng_record_read(&line, name) : 1;
         if (n == 0) {
-            got = kn_fail(KN_EINVAL, "%s:%llu: not a line of a batch's output: name another file",
-                          f->path, (unsigned long long)line.number);
+            got = refuse_other(f, line.number);
             break;
         }
         if (seen)
             eng_seen_done(seen, name, n);
     }
     eng_lines_close(&lines);
-    if (got < 0 || keep == f->bytes)
+    if (got < 0 || !seen || keep == f->bytes)
         return got < 0 ? got : 0;
     kn_say(KN_LOG_INFO, "%s: the last line was not finished, and will be done again", f->path);
     return cut(f, keep);

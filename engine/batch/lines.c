@@ -73,6 +73,14 @@ static int next(struct eng_lines *l, struct eng_line *out)
     }
 }
 
+static bool is_blank(const struct eng_line *line)
+{
+    size_t i = 0;
+    while (i < line->n && (line->text[i] == ' ' || line->text[i] == '\t'))
+        i++;
+    return i == line->n;
+}
+
 int eng_lines_next(struct eng_lines *l, struct eng_line *out)
 {
     while (l->start < l->end || l->at < l->size) {
@@ -85,7 +93,7 @@ int eng_lines_next(struct eng_lines *l, struct eng_line *out)
         }
         if (out->n > 0 && out->text[out->n - 1] == '\r')
             out->n--;
-        if (out->n > 0 || out->torn)
+        if (out->torn || !is_blank(out))
             return 1;
     }
     return 0;

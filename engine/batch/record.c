@@ -95,9 +95,11 @@ uint64_t eng_record_hash(const char *custom_id, size_t n)
 
 /* ---- out --------------------------------------------------------------------------------------- */
 
+#define BEGIN "{\"id\":\"batch_req_"
+
 static void begin(struct eng_bytes *out, uint64_t id, const char *custom_id, size_t n)
 {
-    eng_bytes_format(out, "{\"id\":\"batch_req_%016llx\",\"custom_id\":", (unsigned long long)id);
+    eng_bytes_format(out, BEGIN "%016llx\",\"custom_id\":", (unsigned long long)id);
     if (custom_id)
         eng_bytes_quote(out, custom_id, n);
     else
@@ -127,6 +129,12 @@ void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, u
 }
 
 /* ---- back -------------------------------------------------------------------------------------- */
+
+bool eng_record_begins(const struct eng_line *line)
+{
+    size_t n = line->n < sizeof BEGIN - 1 ? line->n : sizeof BEGIN - 1;
+    return !memcmp(line->text, BEGIN, n) && (n == sizeof BEGIN - 1 || line->torn);
+}
 
 /* No custom_id begins so: none holds a NUL. */
 size_t eng_record_number_name(uint64_t number, char *name)
@@ -170,7 +178,7 @@ static uint64_t last_number(const char *from, const char *end)
 size_t eng_record_read(const struct eng_line *line, char *name)
 {
     const char *p = line->text, *end = p + line->n, *after;
-    if (!skip(&p, end, "{\"id\":\"batch_req_") || end - p < 16)
+    if (!skip(&p, end, BEGIN) || end - p < 16)
         return 0;
     p += 16;
     if (!skip(&p, end, "\",\"custom_id\":") || p == end)

@@ -49,6 +49,21 @@ struct eng_batch {
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
+/* Every line of such a file would be refused by itself, with a reason that is not the reason. */
+static int check_text(const struct eng_line *first, const char *path)
+{
+    static const struct { const char *begin; size_t n; const char *what; } other[] = {
+        { "\x1f\x8b", 2, "gzip's" }, { "BZh", 3, "bzip2's" }, { "\xfd" "7zXZ", 5, "xz's" },
+        { "\x28\xb5\x2f\xfd", 4, "zstd's" }, { "PK\3\4", 4, "a zip's" },
+        { "\xff\xfe", 2, "UTF-16's" }, { "\xfe\xff", 2, "UTF-16's" }, { "GGUF", 4, "a model's" },
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (first->n >= other[i].n && !memcmp(first->text, other[i].begin, other[i].n))
+            return kn_fail(KN_EINVAL, "%s: its first bytes are %s: a batch is lines of UTF-8, as they stand", path,
+                           other[i].what);
+    return 0;
+}
+
 static int open_input(struct eng_batch *b)
 {
     struct stat st;
@@ -65,7 +80,10 @@ static int open_input(struct eng_batch *b)
     if ((error = eng_lines_open(&b->lines, b->in, b->opt.in, b->in_bytes)))
         return error;
     while ((got = eng_lines_next(&b->lines, &line)) == 1) {
-        b->counts.total++;
+        if (b->counts.total++ == 0 && (error = check_text(&line, b->opt.in))) {
+            got = error;
+            break;
+        }
         if (line.n > b->longest)
             b->longest = line.n;
     }

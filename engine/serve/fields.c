@@ -149,7 +149,7 @@ bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, 
     }
     if (value && most == INT64_MAX && least == INT64_MIN)
         eng_field_refuse(f, name, "must be an integer of 64 bits");
-    else if (value && most >= INT32_MAX)
+    else if (value && most >= INT32_MAX && !(whole && x > most))
         eng_field_refuse(f, name, "must be an integer, at least %lld", (long long)least);
     else if (value)
         eng_field_refuse(f, name, "must be an integer from %lld to %lld", (long long)least,

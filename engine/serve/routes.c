@@ -152,6 +152,24 @@ static const struct srv_route *find_route(const char *method, const char *path,
     return NULL;
 }
 
+/* The path that is meant, where a client's base URL brought too much before it or a slash behind; or NULL. */
+static const char *nearest_route(const char *path)
+{
+    size_t n = strlen(path), most = 1;                  /* not the page's: everything has a slash */
+    const char *best = NULL;
+    for (int i = 0; i < N_ROUTE; i++) {
+        size_t m = strlen(routes[i].path);
+        if (m <= most || m >= n)
+            continue;
+        if (!strcmp(path + n - m, routes[i].path) ||
+            (n == m + 1 && path[m] == '/' && !strncmp(path, routes[i].path, m))) {
+            best = routes[i].path;
+            most = m;
+        }
+    }
+    return best;
+}
+
 static int refuse_route(struct eng_exchange *x, const char *method, const char *path,
                         const char *allowed, struct eng_refusal *why)
 {
@@ -161,6 +179,9 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
         eng_http_set_header(x, "Allow", allowed);
         return eng_refuse(why, 405, NULL, "", "%s is for %s, not %s", shown, allowed, method);
     }
+    const char *near = nearest_route(path);
+    if (near)
+        return eng_refuse(why, 404, NULL, "", "there is nothing at %s: ask at %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
             return eng_refuse(why, 501, NULL, "", "%s is not offered: this server generates text",

@@ -166,6 +166,19 @@ int kn_file_refuse_folder(const char *path)
     return kn_fail(KN_EINVAL, "%s: it is a folder; name a file to write", path);
 }
 
+int kn_file_refuse_target(const char *path)
+{
+    if (kn_file_refuse_folder(path))
+        return KN_EINVAL;
+    int fd = seam->open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    bool plain = seam->size(fd) >= 0;
+    kn_file_close(fd);
+    return plain ? 0 : kn_fail(KN_EINVAL, "%s: a file would take the place of this link or device; name another "
+                               "to write", path);
+}
+
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
 {
     for (size_t done = 0; done < bytes; ) {

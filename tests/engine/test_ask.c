@@ -424,6 +424,10 @@ static void a_request_reaches_the_engine_whole(void **state)
                      0);
     assert_true(ask->sampling.seed < UINT64_C(1) << 53);
     eng_ask_close(ask);
+    body = with(ENG_API_CHAT, "\"max_tokens\": 1000000000000"); /* an integer, at least 1 */
+    assert_int_not_equal(
+        eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_string_equal(why.message, "'max_tokens' must be an integer from 1 to 2147483647");
 }
 
 static void no_memory_is_an_answer_too(void **state)

@@ -446,7 +446,7 @@ static int command(const char *words)
 
 static void the_command_says_how_it_went(void **state)
 {
-    char words[512], other[128];
+    char words[512], beside[128];
     (void)state;
     faults_listen();
     put_requests();
@@ -467,6 +467,13 @@ static void the_command_says_how_it_went(void **state)
     put(in, "\n\n");
     assert_int_equal(command(words), 2);
     assert_non_null(strstr(faults.line, "no line in it"));
+    static const char *const other[] = { "\x1f\x8b\x08{}\n", "\xff\xfe{", "PK\3\4" };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {     /* not a refusal for each of what seem its lines */
+        faults_listen();
+        put(in, other[i]);
+        assert_int_equal(command(words), 2);
+        assert_non_null(strstr(faults.line, "a batch is lines of UTF-8, as they stand"));
+    }
     put(in, "{}\n");
     faults_listen();
     snprintf(words, sizeof words, "-m %s %s -o %s --errors %s", model, in, in, errors);
@@ -481,8 +488,8 @@ static void the_command_says_how_it_went(void **state)
     assert_int_equal(command(words), 2);
     assert_non_null(strstr(faults.line, "-o OUT.jsonl"));
     faults_listen_off();
-    snprintf(other, sizeof other, "%s.errors", out);
-    unlink(other);
+    snprintf(beside, sizeof beside, "%s.errors", out);
+    unlink(beside);
     forget();
     unlink(in);
 }

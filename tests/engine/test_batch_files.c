@@ -71,9 +71,9 @@ static void close_lines(struct eng_lines *l)
 
 static void lines_are_numbered_and_placed(void **state)
 {
-    static const char text[] = "\xef\xbb\xbf" "one\r\n\n\r\n  two\nthree";
+    static const char text[] = "\xef\xbb\xbf" "one\r\n \t\n\r\n  two\nthree";
     static const struct { const char *text; uint64_t number, offset; bool torn; } want[] = {
-        { "one", 1, 0, false }, { "  two", 4, 11, false }, { "three", 5, 17, true } };
+        { "one", 1, 0, false }, { "  two", 4, 13, false }, { "three", 5, 19, true } };
     struct eng_lines l;
     struct eng_line line;
     (void)state;
@@ -428,6 +428,25 @@ static void others_and_other_files_are_refused(void **state)
     assert_int_equal(get(out), 9);
     put(out, "{\"custom_id\":\"a\"}\n{\"tor", 23);
     refuses(out, errors, ":1: not a line of a batch's output");
+    assert_int_equal(get(out), 23);             /* nothing is cut off what is another's */
+    put(out, "no line's end", 13);
+    refuses(out, errors, ":1: not a line of a batch's output");
+    assert_int_equal(get(out), 13);
+    put(out, "\0\0GGUF", 6);
+    refuses(out, errors, ":1: not a line of a batch's output");
+    assert_int_equal(get(out), 6);
+    struct eng_bytes b = make_record(0);
+    size_t n = b.n;
+    eng_bytes_text(&b, "another's\n{\"tor");
+    put(out, b.data, b.n);
+    refuses(out, errors, ":2: not a line of a batch's output");
+    assert_int_equal(get(out), b.n);
+    put(out, b.data, n);
+    put(errors, "my notes", 8);
+    assert_int_equal(eng_journal_open(&j, out, errors), KN_EINVAL);         /* before anyone can empty it */
+    assert_int_equal(eng_journal_close(&j), 0);
+    assert_int_equal(get(errors), 8);
+    eng_bytes_free(&b);
     forget_files();
 }
 

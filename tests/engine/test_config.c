@@ -235,6 +235,13 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --top_k 1", "did you mean --top-k?" },
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
         { ENG_run, "-m m -z", "-z is unknown; see" },
+        { ENG_run, "-m m -nx", "-nx is unknown; see" },         /* no flag of three letters is meant */
+        { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: what is kept in memory" },
+        { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
+        { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
+        { ENG_run, "-m= -p x", "run needs -m MODEL" },
+        { ENG_serve, "-m m --cors chat.example.com", "--cors takes * or what browsers call an origin" },
+        { ENG_serve, "-m m --cors https://chat.example.com/", "without a path or a / at its end" },
         { ENG_run, "-m m -u 1", "-u is unknown" },
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
         { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
@@ -293,6 +300,7 @@ static void nearest(void **state)
     assert_string_equal(eng_nearest("tokenise", names, 5), "tokenize");
     assert_string_equal(eng_nearest("rnu", names, 5), "run");
     assert_string_equal(eng_nearest("doctr", names, 5), "doctor");
+    assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1));      /* nothing of it is left */
     assert_null(eng_nearest("", names, 5));
     assert_null(eng_nearest("serve", names, 5));
     assert_null(eng_nearest("a very long word that is like no other", names, 5));

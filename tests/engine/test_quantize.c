@@ -1,11 +1,13 @@
 /* What quantize says: a line or a member for each tensor, a total, and what it refuses to do. */
 #include <math.h>
+#include <signal.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -138,6 +140,41 @@ static void mistakes_are_refused(void **state)
     assert_non_null(strstr(said, "it is a folder"));
 }
 
+/* Its rename at the end would leave a file where a device was, or fill the drive that a link leads away from. */
+static void what_is_no_plain_file_is_no_target(void **state)
+{
+    char other[2][200];
+    struct stat st;
+    (void)state;
+    snprintf(other[0], sizeof other[0], "%s/pipe", folder);
+    assert_int_equal(mkfifo(other[0], 0600), 0);
+    snprintf(other[1], sizeof other[1], "%s/leads-away", folder);
+    assert_int_equal(symlink("/elsewhere/out.gguf", other[1]), 0);
+    for (int i = 0; i < 2; i++) {
+        configure("q4_k");
+        config.output = other[i];
+        assert_int_equal(quantize(), 2);
+        assert_non_null(strstr(said, "a file would take the place of this link or device"));
+        assert_int_equal(lstat(other[i], &st), 0);
+        assert_false(S_ISREG(st.st_mode));
+    }
+}
+
+/* The terminal is closed on it.  The last of the tests: the wish to stop stays. */
+static void hung_up_on_it_leaves_nothing(void **state)
+{
+    char other[200];
+    (void)state;
+    eng_interrupt();
+    raise(SIGHUP);
+    configure("q4_k");
+    snprintf(other, sizeof other, "%s/stopped.gguf", folder);
+    config.output = other;
+    assert_int_equal(quantize(), 2);
+    assert_non_null(strstr(said, "stopped; nothing was written"));
+    assert_int_equal(access(other, F_OK), -1);
+}
+
 static void the_input_is_no_target(void **state)
 {
     (void)state;
@@ -161,6 +198,8 @@ int main(void)
         cmocka_unit_test(every_part_s_flag_reaches_it),
         cmocka_unit_test(mistakes_are_refused),
         cmocka_unit_test(the_input_is_no_target),
+        cmocka_unit_test(what_is_no_plain_file_is_no_target),
+        cmocka_unit_test(hung_up_on_it_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, folder_remove);
 }

@@ -161,6 +161,42 @@ static void test_no_model(void **state)
     eng_serve_close(v.server);
 }
 
+static char said[512];
+
+static void listen_to_log(enum kn_level level, const char *line)
+{
+    (void)level;
+    snprintf(said, sizeof said, "%s", line);
+}
+
+/* What cannot be listened on, or may not, is refused before anything is loaded. */
+static void test_no_place(void **state)
+{
+    (void)state;
+    struct eng_server *s = NULL, *first;
+    struct eng_serve_options o = serve_defaults();
+    kn_log_set(listen_to_log, KN_LOG_ERROR);
+    o.host = "0.0.0.0";
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(said, "is open to others"));
+    o.host = "127.0.0.1";
+    assert_int_equal(eng_serve_open(&first, &o), 0);
+    o.port = eng_serve_port(first);
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(said, "choose another --port, or end who has it"));
+    eng_serve_close(first);
+    o.port = 0;
+    o.api_key_file = "/dev/null";
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(said, "no key in it"));
+    o.api_key_file = NULL;
+    o.host = "192.0.2.1"; /* an address for examples, nobody's */
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(said, "choose another --host, one of this machine's"));
+    assert_null(s);
+    kn_log_set(NULL, KN_LOG_INFO);
+}
+
 int main(void)
 {
     struct kn_io io = kn_io_system;
@@ -172,6 +208,7 @@ int main(void)
         cmocka_unit_test(test_manager_is_told),
         cmocka_unit_test(test_stop_while_loading),
         cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_no_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

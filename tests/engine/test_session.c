@@ -396,6 +396,26 @@ static void how_far_a_session_goes(void **state)
     close_engine(e);
 }
 
+static void a_context_beyond_the_models_is_warned_of(void **state)
+{
+    struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_parallel = 1 };
+    struct eng_engine *e;
+    (void)state;
+    faults_listen();
+    assert_int_equal(eng_describe(&e, &o), 0);
+    o.n_ctx = moe_model_shape(e->model)->n_ctx_train;
+    eng_close(e);
+    assert_int_equal(eng_describe(&e, &o), 0);
+    eng_close(e);
+    assert_int_equal(faults.n_line, 0);
+    o.n_ctx++;
+    assert_int_equal(eng_describe(&e, &o), 0);
+    eng_close(e);
+    assert_int_equal(faults.n_line, 1);
+    assert_non_null(strstr(faults.line, "goes astray in longer ones"));
+    faults_listen_off();
+}
+
 static void wrong_requests_are_refused(void **state)
 {
     (void)state;
@@ -712,6 +732,7 @@ int main(void)
         cmocka_unit_test(what_the_kv_holds_is_kept),
         cmocka_unit_test(a_session_stopped_half_way_goes_on),
         cmocka_unit_test(how_far_a_session_goes),
+        cmocka_unit_test(a_context_beyond_the_models_is_warned_of),
         cmocka_unit_test(wrong_requests_are_refused),
         cmocka_unit_test(ignored_ends_never_come),
         cmocka_unit_test(rows_beyond_the_vocabulary_are_no_choice),

@@ -8,12 +8,15 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <pty.h>
 #include <signal.h>
 #include <stdio_ext.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
+
+#define MARKS "\033[?2004h"                     /* please put some around what is pasted */
 
 /* What each read gives, one line each, as "kind:text"; \n in a text is shown as |. */
 static void report_all(struct eng_terminal *t, FILE *out)
@@ -191,7 +194,7 @@ static void told(struct person *p, const char *expected)
     line[strcspn(line, "\n")] = 0;
     assert_string_equal(line, expected);
     if (line[0] != '5' && strcmp(line, "0:generate") != 0)
-        see_prompt(p, "#> ");
+        see_prompt(p, "#" MARKS "> ");
 }
 
 static void stand_up(struct person *p, int expected)
@@ -223,6 +226,28 @@ static void edits_lines(void **state)
     type(&p, "/info\n");
     told(&p, "4:");
     type(&p, "\004");
+    told(&p, "5:");
+    stand_up(&p, 0);
+}
+
+/* Lines of a paste are one message, which can be gone on with; Enter sends it.  The marks are asked for at a
+ * prompt, and not while an answer comes. */
+static void pastes_are_one_piece(void **state)
+{
+    (void)state;
+    struct person p;
+    sit_down(&p);
+    see_prompt(&p, MARKS "> ");
+    type(&p, "see: \033[200~one\r\r\ttwo \303\251\r\001\033[Athree\n\r\n\033[201~ end\n");
+    told(&p, "0:see: one||\ttwo \303\251|Athree end");
+    type(&p, "\033[A!\n");                      /* and is so in the history */
+    told(&p, "0:see: one||\ttwo \303\251|Athree end!");
+    type(&p, "\033[200~/quit\rmore\033[201~\n");
+    told(&p, "0:/quit|more");
+    type(&p, "\033[200~\033[20\033[201~plain\n");
+    told(&p, "0:plain");
+    type(&p, "\004");
+    see(&p, "\033[?2004l");
     told(&p, "5:");
     stand_up(&p, 0);
 }
@@ -292,6 +317,7 @@ static void killed(void **state)
     tcgetattr(p.tty, &before);
     assert_false(before.c_lflag & ICANON);      /* libedit has it */
     kill(p.pid, SIGTERM);
+    see(&p, "\033[?2004l");
     int status;
     assert_int_equal(waitpid(p.pid, &status, 0), p.pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
@@ -302,12 +328,31 @@ static void killed(void **state)
     alarm(0);
 }
 
+/* Whoever started it closed them. */
+static void places_of_the_standard_files_are_kept(void **state)
+{
+    int status;
+    (void)state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        close(STDIN_FILENO);
+        close(STDERR_FILENO);
+        eng_stdio_keep();
+        _exit(fcntl(STDIN_FILENO, F_GETFD) < 0 || open("/dev/null", O_RDONLY) <= STDERR_FILENO);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_a_pipe), cmocka_unit_test(long_line_of_a_pipe),
-        cmocka_unit_test(edits_lines),     cmocka_unit_test(control_c),
+        cmocka_unit_test(edits_lines),     cmocka_unit_test(pastes_are_one_piece),
+        cmocka_unit_test(control_c),
         cmocka_unit_test(second_control_c), cmocka_unit_test(killed),
+        cmocka_unit_test(places_of_the_standard_files_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -258,6 +258,10 @@ static void headers_that_are_no_gguf(void **state)
     gguf_save(&g, path);
     assert_refused("magic", path, KN_EUNSUPPORTED, "\\x1b]0;");
     gguf_free(&g);
+    gguf_bytes(&g, "version https://git-lfs.github.com/spec/v1\noid sha256:", 54);
+    gguf_save(&g, path);
+    assert_refused("git-lfs", path, KN_EUNSUPPORTED, "git lfs pull fetches it");
+    gguf_free(&g);
     gguf_save(&g, path);
     assert_refused("empty", path, KN_ESHORT, "header");
 
