@@ -7,7 +7,9 @@
  * 128 tokens at most; passes and tokens are counted from the first token on, which comes with the prompt.
  * Prompts of more than 320 tokens are left out, as evals/train/measure.py does.  Under coupled every drafter
  * must leave the answers as the one before left them.
- * Intervals: 95 %, bootstrap over prompts.  Prints CSV. */
+ * Intervals: 95 %, bootstrap over prompts.  Prints CSV.  The last two columns are of this machine, and worth little
+ * unless it is quiet: what drafting took for each token drafted, what was accepted read again included, and what
+ * the model took for a pass. */
 #include "evals/prompts.h"
 #include "engine/engine.h"
 
@@ -18,13 +20,23 @@
 enum { NEW = 128, LONGEST = 320, DRAWS = 2000 };
 
 struct counts { double tokens, passes; };
+struct times { double drafted, draft_ns, passes, pass_ns; };
 
 static const char *const rules[] = { "coupled", "ratio", "block" };
 static enum spec_rule rule;
 
+/* What one step took, of what is known before and after it. */
+static void add_times(struct times *t, const struct eng_stats *a, const struct eng_stats *b)
+{
+    t->drafted += (double)(b->n_draft - a->n_draft);
+    t->draft_ns += (double)(b->draft_ns - a->draft_ns);
+    t->passes += (double)(b->n_pass - a->n_pass);
+    t->pass_ns += (double)(b->pass_ns - a->pass_ns);
+}
+
 /* 1: it was left out. */
 static int answer(struct eng_engine *e, const struct eng_ids *ids, float temperature, struct prompt *p,
-                  struct eng_event *event, struct counts *out)
+                  struct eng_event *event, struct counts *out, struct times *times)
 {
     struct eng_request r = { .token = ids->id, .n_token = (int)ids->n, .n_predict = NEW };
     struct eng_session *s;
@@ -37,8 +49,13 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
     if (!error)
         error = eng_session_start(s, &r);
     while (!error && eng_session_runs(s)) {
+        struct eng_stats before, after;
+        eng_stats_get(e, &before);
         int n = eng_step(e, event);
+        eng_stats_get(e, &after);
         error = n < 0 ? n : 0;
+        if (n_token > 1)                        /* before, a drafter reads the prompt */
+            add_times(times, &before, &after);
         out->passes += n_token > 0;
         for (int i = 0; i < n; i++, n_token++)
             hash = kn_mix(hash + (uint64_t)event[i].token + KN_GOLDEN);
@@ -57,8 +74,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double us_each(double ns, double n) { return n > 0 ? ns / n / 1e3 : 0; }
+
 static void report(const char *drafter, const char *gamma, float temperature, const struct counts *c, int n,
-                   double drafted)
+                   double drafted, const struct times *took)
 {
     static double ratio[DRAWS];
     double tokens = 0, passes = 0;
@@ -77,8 +96,9 @@ static void report(const char *drafter, const char *gamma, float temperature, co
         ratio[k] = t / p;
     }
     qsort(ratio, DRAWS, sizeof *ratio, by_value);
-    printf("%g,%s,\"%s\",%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f\n", (double)temperature, rules[rule], drafter, gamma, n,
-           tokens, drafted / passes, tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40]);
+    printf("%g,%s,\"%s\",%s,%d,%.0f,%.2f,%.3f,%.3f,%.3f,%.1f,%.1f\n", (double)temperature, rules[rule], drafter, gamma,
+           n, tokens, drafted / passes, tokens / passes, ratio[DRAWS / 40], ratio[DRAWS - DRAWS / 40],
+           us_each(took->draft_ns, took->drafted), us_each(took->pass_ns, took->passes));
     fflush(stdout);
 }
 
@@ -103,6 +123,7 @@ static int measure(const char *model, const char *drafter, const char *gamma, fl
     struct eng_chat *chat = NULL;
     struct eng_ids ids = { 0 };
     struct eng_stats stats = { 0 };
+    struct times times = { 0 };
     int error = parse_drafters(&o, drafter), n = 0;
     if (error || (error = eng_open(&e, &o)))
         return error;
@@ -110,10 +131,10 @@ static int measure(const char *model, const char *drafter, const char *gamma, fl
     error = event ? eng_chat_open(&chat, eng_file(e), eng_vocab(e), model) : KN_ENOMEM;
     for (int i = 0; i < n_prompt && error >= 0; i++)
         if ((error = render(chat, prompts[i].text, &ids)) == 0 && ids.n <= LONGEST)
-            n += (error = answer(e, &ids, temperature, &prompts[i], event, &counts[n])) == 0;
+            n += (error = answer(e, &ids, temperature, &prompts[i], event, &counts[n], &times)) == 0;
     eng_stats_get(e, &stats);
     if (error >= 0)
-        report(drafter, gamma, temperature, counts, n, (double)stats.n_draft);
+        report(drafter, gamma, temperature, counts, n, (double)stats.n_draft, &times);
     eng_ids_free(&ids);
     eng_chat_close(chat);
     kn_free(event);
@@ -136,7 +157,8 @@ int main(int argc, char **argv)
     }
     if (read_prompts(argv[2]))
         return 2;
-    puts("temperature,rule,drafter,gamma,n_prompt,n_token,drafted_per_pass,tokens_per_pass,low,high");
+    puts("temperature,rule,drafter,gamma,n_prompt,n_token,drafted_per_pass,tokens_per_pass,low,high,"
+         "draft_us,pass_us");
     for (int i = 5; i < argc; i++) {
         char gammas[256], *rest;
         snprintf(gammas, sizeof gammas, "%s", argv[4]);

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from files import arguments, load
-from lessons import Lessons, padded
+from lessons import Lessons, known, padded
 
 
 @torch.inference_mode()
@@ -38,17 +38,19 @@ def main():
     p.add_argument("marks")
     p.add_argument("--window", type=int, default=1)
     a = p.parse_args()
-    draft, lessons, marks = load(a.draft), Lessons(a.lessons), {}
+    draft, lessons, marks, learnt = load(a.draft), Lessons(a.lessons), {}, {}
     for group in lessons.groups(8192):
         docs = lessons.read(group)
-        for (r, start, end, name), ok in zip(lessons.docs[group], right(draft, docs)):
-            marks.setdefault(name, np.zeros(len(r), dtype=np.bool_))[start:end] = lasting(ok, a.window)
+        for (r, start, end, name), d, ok in zip(lessons.docs[group], docs, right(draft, docs)):
+            for of, what in (marks, lasting(ok, a.window)), (learnt, known(d)):
+                of.setdefault(name, np.zeros(len(r), dtype=np.bool_))[start:end] = what
     os.makedirs(a.marks, exist_ok=True)
     for name, m in marks.items():
         if os.path.exists(f"{a.marks}/{name}"):
             m |= np.load(f"{a.marks}/{name}")
         np.save(f"{a.marks}/{name}", m)
-    print(f"{np.concatenate([*marks.values()]).mean():.3f} of the tokens are marked")
+    n_marked, n_learnt = sum((marks[n] & m).sum() for n, m in learnt.items()), sum(m.sum() for m in learnt.values())
+    print(f"{n_marked / n_learnt:.3f} of what there is to learn is marked")
 
 
 if __name__ == "__main__":

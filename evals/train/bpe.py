@@ -129,11 +129,11 @@ class Coder:
         return bytes(BYTE[c] for i in ids if i >= len(SPECIAL) for c in self.tokens[i]).decode(errors="replace")
 
 
-def main(what, *a):
-    if what == "train":
+def main(what=None, *a):
+    if what == "train" and len(a) == 3:
         with open(a[0], encoding="utf-8") as f, open(a[2], "w", encoding="utf-8") as out:
             json.dump(train(f.read(), int(a[1])), out)
-    elif what == "encode":
+    elif what == "encode" and len(a) == 3:
         with open(a[1], encoding="utf-8") as f:
             ids = np.array(Coder(a[0]).encode(f.read()), dtype=np.int32)
         ids.tofile(a[2])

@@ -3,15 +3,16 @@
     distil.py LESSONS_FOLDER --out NAME (--shape draft | --start DRAFT.pt) [--marks FOLDER]
 
 The loss is the cross-entropy of the target's 64 likeliest successors under the draft, all others counting
-as one, over the assistant's words.  With --marks (boost.py) tokens that an earlier draft gets right count
-for little: the result is a second draft that covers what the first one misses."""
+as one, wherever lessons have them: over the assistant's words.  With --marks (boost.py) tokens that an
+earlier draft gets right count for little: the result is a second draft that covers what the first one
+misses."""
 
 import numpy as np
 import torch
 
 import loop
-from files import DEVICE, answer_at, arguments, load, read_shape
-from lessons import Lessons, padded
+from files import DEVICE, arguments, load, read_shape
+from lessons import Lessons, known, padded
 from model import Model
 
 
@@ -21,7 +22,7 @@ class Batch:
     def __init__(self, docs, shift=0):
         self.ids = padded([d["id"] for d in docs])
         t = self.ids.shape[1]
-        spans = [slice(min(max(answer_at(d["id"]) - 1, shift), len(d) - 1), len(d)) for d in docs]
+        spans = [slice(min(max(int(known(d).argmax()), shift), len(d) - 1), len(d)) for d in docs]
         self.spans = spans
         self.at = torch.from_numpy(np.concatenate([np.arange(s.start, s.stop) + i * t
                                                    for i, s in enumerate(spans)])).to(DEVICE)
@@ -66,6 +67,9 @@ def main():
     def loss_of(step):
         where = pick(step)
         b = Batch(lessons.read(where))
+        if max(int(b.ids.max()), int(b.top.max())) >= draft.s.n_vocab:
+            raise SystemExit(f"the lessons' vocabulary has more than {draft.s.n_vocab} tokens: use a --shape with the "
+                             "target's n_vocab")
         logits = draft.head(draft.features(b.ids).flatten(0, 1)[b.at])
         loss, right = soft_loss(logits, b.top, b.p), (logits.argmax(-1) == b.top[:, 0]).float()
         weight = torch.ones_like(loss)

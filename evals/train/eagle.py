@@ -39,7 +39,8 @@ def main():
     a = p.parse_args()
     torch.manual_seed(1)
     target = load(a.target)
-    head = load(a.start, target) if a.start else Eagle(read_shape(a.shape), target).to(DEVICE)
+    same = {"d_model": target.s.d_model, "n_vocab": target.s.n_vocab}
+    head = load(a.start, target) if a.start else Eagle(read_shape(a.shape, **same), target).to(DEVICE)
     lessons = Lessons(a.lessons)
     pick = in_turn(lessons.groups(a.batch), 1)
     print(f"{len(lessons.docs)} documents, {lessons.n_tok} tokens", flush=True)

@@ -1,7 +1,9 @@
 """Writes networks as GGUF, in the layout of published qwen3 / qwen3moe files; EAGLE heads as README.md says.
 
     export.py NETWORK.pt VOCAB OUT.gguf (f16|q8_0) --name NAME              VOCAB: vocab.json or a GGUF file
-    export.py HEAD.pt TARGET.gguf OUT.gguf (f16|q8_0) --name NAME           an EAGLE head, and what it is for"""
+    export.py HEAD.pt TARGET.gguf OUT.gguf (f16|q8_0) --name NAME           an EAGLE head, and what it is for
+
+From a GGUF file the whole tokenizer is copied, whatever it is, and how long texts may be."""
 
 import hashlib
 
@@ -9,8 +11,7 @@ import gguf
 import numpy as np
 
 from bpe import vocabulary
-from files import arguments, load, names
-from model import Eagle
+from files import arguments, is_head, load, names
 
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -21,7 +22,6 @@ def write(out, arch, name, s, fill, tensors, kind):
     """One GGUF file: keys of shape s, what fill adds, and tensors {name: Tensor}."""
     g = gguf.GGUFWriter(out, arch)
     g.add_name(name)
-    g.add_context_length(2048)
     g.add_embedding_length(s.d_model)
     g.add_block_count(s.n_layer)
     g.add_feed_forward_length(s.d_ff)
@@ -46,7 +46,35 @@ def write(out, arch, name, s, fill, tensors, kind):
     g.close()
 
 
+def add_vocabulary(g, vocab):
+    g.add_context_length(2048)
+    g.add_tokenizer_model("gpt2")
+    g.add_tokenizer_pre("gpt-2")
+    g.add_token_list(vocab["tokens"])
+    g.add_token_merges(vocab["merges"])
+    g.add_token_types([gguf.TokenType.CONTROL if i < 3 else gguf.TokenType.NORMAL
+                       for i in range(len(vocab["tokens"]))])
+    g.add_bos_token_id(0)
+    g.add_eos_token_id(2)
+    g.add_pad_token_id(0)
+    g.add_add_bos_token(False)
+    g.add_chat_template(TEMPLATE)
+
+
+def copy_vocabulary(g, path):
+    add_context(g, path)
+    for name, f in gguf.GGUFReader(path).fields.items():
+        if name.startswith("tokenizer."):
+            g.add_key_value(name, f.contents(), f.types[0], f.types[-1] if len(f.types) > 1 else None)
+
+
+def add_context(g, path):
+    fields = gguf.GGUFReader(path).fields
+    g.add_context_length(fields[fields["general.architecture"].contents() + ".context_length"].contents())
+
+
 def write_model(model, vocab, out, kind, name):
+    """vocab: what a vocab.json holds, or the path of a GGUF file."""
     s = model.s
 
     def fill(g):
@@ -54,17 +82,7 @@ def write_model(model, vocab, out, kind, name):
             g.add_expert_count(s.n_expert)
             g.add_expert_used_count(s.n_used)
             g.add_expert_feed_forward_length(s.d_ff)
-        g.add_tokenizer_model("gpt2")
-        g.add_tokenizer_pre("gpt-2")
-        g.add_token_list(vocab["tokens"])
-        g.add_token_merges(vocab["merges"])
-        g.add_token_types([gguf.TokenType.CONTROL if i < 3 else gguf.TokenType.NORMAL
-                           for i in range(len(vocab["tokens"]))])
-        g.add_bos_token_id(0)
-        g.add_eos_token_id(2)
-        g.add_pad_token_id(0)
-        g.add_add_bos_token(False)
-        g.add_chat_template(TEMPLATE)
+        (copy_vocabulary if isinstance(vocab, str) else add_vocabulary)(g, vocab)
     weights = model.state_dict()
     write(out, "qwen3moe" if s.n_expert else "qwen3", name, s, fill,
           {theirs: weights[ours] for ours, theirs in names(s).items()}, kind)
@@ -75,6 +93,7 @@ def write_eagle(head, target_path, out, kind, name):
         digest = hashlib.file_digest(f, "sha256").hexdigest()
 
     def fill(g):
+        add_context(g, target_path)
         g.add_vocab_size(head.target[0].s.n_vocab)
         g.add_string("eagle.target.sha256", digest)
     weights = head.state_dict()
@@ -90,12 +109,11 @@ def main():
     p.add_argument("kind", choices=KINDS)
     p.add_argument("--name", required=True)
     a = p.parse_args()
-    target = load(a.vocab) if a.vocab.endswith(".gguf") else None
-    net = load(a.network, target)
-    if isinstance(net, Eagle):
-        write_eagle(net, a.vocab, a.out, a.kind, a.name)
+    if is_head(a.network):                      # of a draft model's target the weights need not fit
+        write_eagle(load(a.network, load(a.vocab)), a.vocab, a.out, a.kind, a.name)
     else:
-        write_model(net, vocabulary(a.vocab), a.out, a.kind, a.name)
+        write_model(load(a.network), a.vocab if a.vocab.endswith(".gguf") else vocabulary(a.vocab), a.out, a.kind,
+                    a.name)
 
 
 if __name__ == "__main__":

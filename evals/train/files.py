@@ -43,11 +43,11 @@ def names(s, arch="qwen3"):
     return out
 
 
-def read_shape(name):
-    """A shape of shapes/NAME.json, or of a path."""
-    path = name if os.path.exists(name) else f"{HERE}/shapes/{name}.json"
+def read_shape(name, **given):
+    """A shape of shapes/NAME.json, or of a path, but for what is given."""
+    path = name if name.endswith(".json") else f"{HERE}/shapes/{name}.json"
     with open(path, encoding="utf-8") as f:
-        return Shape(**json.load(f))
+        return Shape(**json.load(f) | given)
 
 
 def read_gguf(path):
@@ -75,6 +75,11 @@ def read_gguf(path):
         values = gguf.quants.dequantize(t.data, t.tensor_type)
         weights[ours] = torch.from_numpy(np.array(values, dtype=np.float32))
     return s, weights
+
+
+def is_head(path):
+    """Is the checkpoint an EAGLE head, which needs its target?"""
+    return "fc.weight" in torch.load(path, map_location="cpu", mmap=True, weights_only=True)["weights"]
 
 
 def load(path, target=None):

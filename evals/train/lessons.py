@@ -1,10 +1,12 @@
 """Writes down what a target answers: for every token its likeliest 64 successors and the feature behind them.
 
-    lessons.py TARGET OUT_FOLDER IDS... [--length N] [--docs N]
+    lessons.py TARGET OUT_FOLDER TEXTS... [--length N] [--docs N]
 
-Drafters are trained on these files, so the target runs once however many drafters follow.  IDS are files
-of sample.py or bpe.py; the folder gets one .npy per 1,000 documents, and a run that was stopped goes on
-with the first that is missing.  One record per token (dtype below): with d_model 256 it is 770 bytes."""
+Drafters are trained on these files, so the target runs once however many drafters follow.  TEXTS are files
+of sample.py or bpe.py, or folders of them or of teach's; OUT_FOLDER gets one .npy per 1,000 documents, and a
+run that was stopped goes on with the first that is missing.  One record per token (dtype below): with d_model
+256 it is 900 bytes.  Successors are written down where there is something to learn: in the assistant's words,
+or in what teach wrote down, or everywhere; elsewhere they are zero."""
 
 import os
 import time
@@ -12,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from files import DEVICE, arguments, documents, load
+from files import DEVICE, answer_at, arguments, documents, load
 
 TOP = 64
 SHARD = 1000
@@ -20,7 +22,7 @@ SHARD = 1000
 
 def record(d_model):
     return np.dtype([("id", np.int32), ("first", np.bool_),         # token; whether a document begins here
-                     ("top", np.uint16, TOP), ("logp", np.float16, TOP),
+                     ("top", np.int32, TOP), ("logp", np.float16, TOP),
                      ("feature", np.float16, d_model)])
 
 
@@ -44,30 +46,47 @@ def padded(docs):
     return torch.from_numpy(out).to(DEVICE)
 
 
+def known(doc):
+    """Where in a document's records successors are written down: the second likeliest has no logp of 0."""
+    return doc["logp"][:, 1] < 0
+
+
 @torch.inference_mode()
 def answers(model, docs):
-    f = model.features(padded(docs))
+    """The records of each document; docs: (tokens, the first place that something is learnt at)."""
+    f = model.features(padded([d for d, _ in docs]))
     logp, top = torch.log_softmax(model.head(f).float(), -1).topk(TOP, -1)
-    for i, d in enumerate(docs):
+    for i, (d, at) in enumerate(docs):
         out = np.zeros(len(d), dtype=record(model.s.d_model))
         out["id"], out["first"][0] = d, True
-        for name, t in (("top", top), ("logp", logp), ("feature", f)):
-            out[name] = t[i, :len(d)].float().cpu().numpy()
+        out["feature"] = f[i, :len(d)].float().cpu().numpy()
+        for name, t in (("top", top), ("logp", logp)):
+            out[name][at:] = t[i, at:len(d)].float().cpu().numpy()
         yield out
+
+
+def texts(path, length):
+    """(tokens, the first place that something is learnt at) of each document of TEXTS."""
+    taught = os.path.isdir(path) and [n for n in os.listdir(path) if n.endswith(".npy")]
+    if taught:
+        docs = ((d["id"], int(known(d).argmax())) for d in Lessons(path).read(slice(None)))
+    else:
+        docs = ((d, max(answer_at(d) - 1, 0)) for d in documents(path))
+    return [(np.array(d[:length]), at) for d, at in docs if at < length - 1]
 
 
 def main():
     p = arguments(__doc__)
     p.add_argument("target")
     p.add_argument("out")
-    p.add_argument("ids", nargs="+")
+    p.add_argument("texts", nargs="+")
     p.add_argument("--length", type=int, default=256, help="documents are cut here")
     p.add_argument("--docs", type=int, help="only this many documents, chosen at random")
     p.add_argument("--batch", type=int, default=8192, help="tokens in one pass")
     p.add_argument("--shard", default="0/1", help="this process's part, for several at once")
     a = p.parse_args()
     model = load(a.target)
-    docs = [d for path in a.ids for d in documents(path, a.length)]
+    docs = [d for path in a.texts for d in texts(path, a.length)]
     docs = [docs[i] for i in np.random.default_rng(3).permutation(len(docs))[:a.docs]]
     os.makedirs(a.out, exist_ok=True)
     mine, of = map(int, a.shard.split("/"))
@@ -76,12 +95,12 @@ def main():
         path = f"{a.out}/{at // SHARD:04}.npy"
         if os.path.exists(path):
             continue
-        some = sorted(docs[at:at + SHARD], key=len)
-        parts = [r for b in batches([*map(len, some)], a.batch) for r in answers(model, some[b])]
+        some = sorted(docs[at:at + SHARD], key=lambda d: len(d[0]))
+        parts = [r for b in batches([len(d) for d, _ in some], a.batch) for r in answers(model, some[b])]
         with open(path + ".new", "wb") as f:
             np.save(f, np.concatenate(parts))
         os.replace(path + ".new", path)
-        n += sum(map(len, some))
+        n += sum(len(d) for d, _ in some)
         print(f"{path}: {n} tokens, {n / (time.time() - start):.0f} per second", flush=True)
 
 

@@ -3,7 +3,8 @@
 AdamW; the learning rate warms up over 60 steps and falls along a cosine to a tenth at the last step.  Step
 n always sees the same batch, so a run that was stopped, by --minutes or otherwise, and started again goes
 the way of one that was not.  NAME.pt holds the weights for use, NAME.state what is needed to go on,
-NAME.csv the means of 20 steps."""
+NAME.csv the means of 20 steps.  What was stopped may be gone on with under other --steps: the rate is then
+the one that a run of so many steps has there."""
 
 import math
 import os
@@ -19,6 +20,7 @@ WARM, KEEP_EVERY_S = 60, 60
 def arguments(parser, steps, peak):
     parser.add_argument("--out", required=True, help="NAME: writes NAME.pt, NAME.state, NAME.csv")
     parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--until", type=int, default=1 << 60, help="stop behind this step, as if by hand")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop then; the same command goes on")
     parser.add_argument("--peak", type=float, default=peak, help="learning rate")
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
@@ -54,7 +56,7 @@ def fit(net, loss_of, a):
         save(net, a.out + ".pt")
     print(f"{sum(p.numel() for p in params) / 1e6:.2f} M parameters, step {step} of {a.steps}", flush=True)
     sums, count = {}, 0
-    while step < a.steps and time.time() - start < 60 * a.minutes:
+    while step < min(a.steps, a.until) and time.time() - start < 60 * a.minutes:
         for g in opt.param_groups:
             g["lr"] = rate(step, a)
         with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):

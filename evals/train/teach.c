@@ -2,18 +2,22 @@
  *
  *     teach MODEL PROMPTS.jsonl OUT_FOLDER [COUNT [LENGTH]]
  *
- * The first COUNT prompts (corpus.py, ask.py) are answered twice each, greedily and at temperature 1, up to LENGTH
- * tokens with the prompt; of every place in an answer the ENG_TOP likeliest tokens are written down.  It is what
- * sample.py and lessons.py do together, at the engine's speed, in its arithmetic and within its memory, but without
- * the features that an EAGLE head learns from.  OUT_FOLDER, which exists, gets one .npy per SHARD prompts, for
- * distil.py and boost.py; files that are there already are not made again.  Seeds are the prompts' numbers. */
+ * A line of PROMPTS is a chat, {"messages": [{"role": "user", "content": "..."}]}, or the text of a whole prompt as
+ * corpus.py writes it, {"prompt": "..."}.  The first COUNT are answered twice each, greedily and at temperature 1,
+ * up to LENGTH tokens with the prompt; of every place in an answer the ENG_TOP likeliest tokens are written down.  It
+ * is what sample.py and lessons.py do together, at the engine's speed, in its arithmetic and within its memory, but
+ * without the features that an EAGLE head learns from (lessons.py adds them).  OUT_FOLDER gets one .npy per SHARD
+ * prompts, for distil.py and boost.py; files that are there already are not made again.  Seeds are the prompts'
+ * numbers. */
 #include "engine/chat.h"
 #include "engine/cli.h"
 #include "engine/engine.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SHARD = 500, PARALLEL = 64, HEADER = 256 };
@@ -115,23 +119,33 @@ static int teach(struct eng_engine *e, struct pupil *pupil, const struct eng_ids
     return error;
 }
 
+static int read_prompt(const struct eng_engine *e, const struct eng_chat *chat, json_t *json, struct eng_ids *out)
+{
+    const char *text = json_string_value(json_object_get(json, "prompt"));
+    struct eng_template_error why;
+    if (text)
+        return eng_tokenize(eng_vocab(e), text, strlen(text), ENG_TEXT_PARSE_SPECIAL, out);
+    if (chat && json_object_get(json, "messages") && !json_object_set_new(json, "add_generation_prompt", json_true()))
+        return eng_chat_tokens(chat, json, out, &why);
+    return KN_EINVAL;
+}
+
 /* Prompts that leave room for an answer; returns how many were taken from the lines. */
-static int read_prompts(const struct eng_vocab *v, char **line, int n_line, int length, struct eng_ids *out)
+static int read_prompts(const struct eng_engine *e, const struct eng_chat *chat, char **line, int n_line, int length,
+                        struct eng_ids *out)
 {
     int n = 0;
     for (int i = 0; i < n_line; i++) {
         json_t *json = json_loads(line[i], 0, NULL);
-        const char *text = json_string_value(json_object_get(json, "prompt"));
         out[n].n = 0;
-        if (text && !eng_tokenize(v, text, strlen(text), ENG_TEXT_PARSE_SPECIAL, &out[n]) &&
-            out[n].n && (int)out[n].n < length * 6 / 10)
-            n++;
+        n += !read_prompt(e, chat, json, &out[n]) && out[n].n && (int)out[n].n < length * 6 / 10;
         json_decref(json);
     }
     return n;
 }
 
-static int teach_all(struct eng_engine *e, char **line, int n_line, int length, const char *folder)
+static int teach_all(struct eng_engine *e, const struct eng_chat *chat, char **line, int n_line, int length,
+                     const char *folder)
 {
     static struct pupil pupil[PARALLEL];
     static struct eng_ids prompt[SHARD];
@@ -153,7 +167,8 @@ static int teach_all(struct eng_engine *e, char **line, int n_line, int length, 
             break;
         }
         write_header(&s);
-        int n = read_prompts(eng_vocab(e), line + at, n_line - at < SHARD ? n_line - at : SHARD, length, prompt);
+        int n_here = n_line - at < SHARD ? n_line - at : SHARD;
+        int n = read_prompts(e, chat, line + at, n_here, length, prompt);
         error = teach(e, pupil, prompt, n, length, (uint64_t)at, event, &s);
         write_header(&s);
         if (fclose(s.file) && !error)
@@ -161,7 +176,8 @@ static int teach_all(struct eng_engine *e, char **line, int n_line, int length, 
         if (!error && rename(part, path))
             error = kn_fail(KN_EIO, "%s: cannot be written", path);
         if (!error)
-            fprintf(stderr, "%s: %ld tokens\n", path, s.n);
+            fprintf(stderr, "%s: %ld tokens, answers to %d of %d prompts%s\n", path, s.n, n, n_here,
+                    n < n_here ? ": others have no text, or are longer than 6/10 of LENGTH" : "");
     }
     for (int i = 0; i < PARALLEL; i++)
         kn_free(pupil[i].place);
@@ -178,9 +194,10 @@ int main(int argc, char **argv)
         return 2;
     }
     int most = argc > 4 ? atoi(argv[4]) : 5000, length = argc > 5 ? atoi(argv[5]) : 256, n = 0;
-    struct eng_options o = { .model = argv[1], .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = PARALLEL,
+    struct eng_options o = { .model = argv[1], .isa = KN_ISA_COUNT - 1, .n_parallel = PARALLEL,
                              .n_ctx = length };
     struct eng_engine *e;
+    struct eng_chat *chat = NULL;
     char *text, *rest;
     size_t bytes;
     if (most < 1 || length < 8 || eng_read_file(argv[2], &text, &bytes))
@@ -188,9 +205,13 @@ int main(int argc, char **argv)
     char **line = kn_calloc((size_t)most, sizeof *line);
     for (char *l = strtok_r(text, "\n", &rest); l && n < most && line; l = strtok_r(NULL, "\n", &rest))
         line[n++] = l;
+    if (mkdir(argv[3], 0777) && errno != EEXIST)
+        return kn_fail(KN_EIO, "%s: cannot be made", argv[3]) != 0;
     if (!line || eng_open(&e, &o))
         return 1;
-    int error = teach_all(e, line, n, length, argv[3]);
+    eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]);      /* without a template: whole prompts only */
+    int error = teach_all(e, chat, line, n, length, argv[3]);
+    eng_chat_close(chat);
     eng_close(e);
     kn_free(line);
     kn_free(text);
