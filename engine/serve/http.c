@@ -552,7 +552,7 @@ static int open_socket(struct eng_http *h, int *out)
     freeaddrinfo(all);
     if (fd < 0)
         return kn_fail(KN_EINVAL,
-                       "cannot listen on %s, port %d: %s: choose another --port, or end who has it",
+                       "cannot listen on %s, port %d: %s: choose another port, or end who has it",
                        h->opt.host, h->opt.port, strerror(error));
     if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
         h->loopback = is_loopback((const struct sockaddr *)&mine);
