@@ -76,7 +76,7 @@ SRC_engine      = options option_values manual config progress lookup merge pret
                   interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \
-                  batch/lines batch/seen batch/record batch/journal batch/run \
+                  batch/lines batch/seen batch/record batch/journal batch/run batch/watch \
                   cmd_run cmd_serve cmd_batch cmd_eval cmd_bench bench_drafts cmd_tokenize cmd_render cmd_inspect cmd_quantize \
                   cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN            = engine/main

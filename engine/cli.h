@@ -59,6 +59,7 @@ struct eng_config {
     int n_thread, n_ctx, n_chunk;                       /* 0: all CPUs; the model's; - */
     int n_parallel;                                     /* 0: what is expected to be fastest */
     const char *host, *api_key_file, *alias, *cors;     /* of the server */
+    int metrics_port;                                   /* of a batch; 0: none */
     int port, n_queue, n_connection, patience_s, idle_s, ping_s, drain_s, stall_s;
     size_t max_body;
     const char *notify_socket;                          /* of the service manager, and how often it wants */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SAY_NS        10000000000               /* between two lines, where there is no terminal */
+#define TELL_NS       200000000                 /* to who watches */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
 #define TOLD_ROWS     16                        /* of prompts, in a pass */
 #define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
@@ -25,8 +26,9 @@ struct job {
     struct eng_chat *chat;
     struct eng_speech_style speech;
     struct eng_progress *bar;
+    struct eng_watch *watch;                    /* NULL: nobody asked to */
     int n_parallel;
-    uint64_t start_ns, said_ns;
+    uint64_t start_ns, said_ns, told_ns;
     char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES], fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
@@ -51,6 +53,18 @@ static int open_batch(struct job *j)
         .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
 }
 
+static int open_watch(struct job *j)
+{
+    if (!j->config->metrics_port)
+        return 0;
+    int error = eng_watch_open(&j->watch, j->config->metrics_port, j->name);
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    if (!error)
+        eng_watch_tell(j->watch, &(struct eng_hub_view){ 0 }, &n);
+    return error;
+}
+
 /* Nobody waits for a single token here: prompts fill the passes as far as they go. */
 static int open_engine(struct job *j)
 {
@@ -66,7 +80,8 @@ static int open_engine(struct job *j)
     if (error)
         return error;
     j->n_parallel = o.n_parallel;
-    o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX);
+    o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
+              (j->watch ? eng_watch_bytes() : 0);
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(j->bar);
@@ -95,11 +110,26 @@ static void say(const struct eng_batch_counts *n, double seconds)
            seconds > 0 ? (double)n->n_token / seconds : 0, (double)(uint64_t)(left / 60), (int)left % 60);
 }
 
+static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t now)
+{
+    struct eng_hub_view v = { .n_parallel = j->n_parallel, .n_ctx = eng_n_ctx(j->engine),
+                              .split = *eng_memory(j->engine), .budget_bytes = eng_memory(j->engine)->total };
+    struct off_store *store = moe_model_store(eng_model(j->engine));
+    eng_stats_get(j->engine, &v.engine);
+    if (store)
+        off_stats_get(store, &v.store);
+    v.n_job = v.engine.n_running + v.engine.n_waiting;
+    eng_watch_tell(j->watch, &v, n);
+    j->told_ns = now;
+}
+
 static void tell_progress(struct job *j)
 {
     struct eng_batch_counts n;
     eng_batch_counts(j->batch, &n);
     uint64_t now = kn_now_ns();
+    if (j->watch && now - j->told_ns >= TELL_NS)
+        tell_watch(j, &n, now);
     struct off_progress *p = eng_progress_counter(j->bar);
     atomic_store_explicit(&p->done_bytes, n.done, memory_order_relaxed);
     atomic_store_explicit(&p->total_bytes, n.total - n.before, memory_order_relaxed);
@@ -161,9 +191,9 @@ int eng_cmd_batch(const struct eng_config *config)
     struct job j = { .config = config };
     const atomic_bool *stop = eng_interrupt();
     int status = 2;
-    if (!open_batch(&j) && !open_engine(&j) && !open_chat(&j)) {
+    name_model(&j);
+    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_chat(&j)) {
         const char *name = j.name;
-        name_model(&j);
         struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat,
                                  .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
                                  .any_model = true,
@@ -173,6 +203,7 @@ int eng_cmd_batch(const struct eng_config *config)
         eng_desk_learn(&desk, &j.speech);
         status = work(&j, &desk, stop);
     }
+    eng_watch_close(j.watch);
     eng_batch_close(j.batch);
     eng_chat_close(j.chat);
     eng_close(j.engine);

@@ -148,6 +148,7 @@ struct eng_pace {
     double stretch;                             /* such a pass may take this many times one without */
     struct eng_cost base[ENG_PACE_DUE];         /* a pass without prompts, by rows */
     struct eng_cost row[ENG_PACE_SIZES];        /* what one row of a prompt adds, by how many there are */
+    struct eng_cost alone[ENG_PACE_SIZES];      /* and what it takes in a pass that nobody waits for */
     unsigned n_both, looked;                    /* passes with both; when one last went without prompts */
 };
 

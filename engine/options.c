@@ -119,6 +119,8 @@ static const struct eng_option options[] = {
       "FILE", "the same for what cannot be answered; unless told, the output's name with .errors" },
     { "retry-failed", "", BATCH, ENG_FLAG, AT(retry_failed), 0, 0,
       NULL, "empty the errors file first, and try those again" },
+    { "metrics-port", "", BATCH, ENG_INTEGER, AT(metrics_port), 0, 65535,
+      "N", "answer GET /metrics there on 127.0.0.1, as serve does; 0: do not" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
       "LIST", "sequences decoded together, 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,

@@ -8,8 +8,10 @@
  * token waits long whatever is done; then rather seldom: the pass takes as many as it needs for nearly that speed.
  *
  * What rows cost is learnt from the passes themselves: those that people wait for one by one, a prompt's by
- * sizes in powers of two.  In a crowd that always reads, a pass now and then goes without prompts, and one takes
- * all there is of them: soon where nothing is known of so many, rarely where it is.  A machine that does
+ * sizes in powers of two.  In a crowd that always reads, a pass now and then goes without prompts.  What more rows
+ * than people would wait for cost is seen for nothing when nobody waits; else a pass now and then takes a few times as
+ * many as are short, and only where that made a row cheaper the next such pass takes a few times as many again.  So
+ * nobody waits for all the rows there are to learn that each is as dear as the first.  A machine that does
  * other things as well makes passes long for no fault of their rows, and none short: what a pass says is
  * believed readily when it is less than was known, slowly when it is more.  A size that is short enough is not
  * relied on before it was tried a few times, and is reached from the one below it. */
@@ -25,8 +27,10 @@
 #define ANY      1e6                            /* a stretch so long that nobody minds any */
 #define LOOK     8u                             /* passes with both, until one shows what is not known */
 #define LOOK_ANEW 64u                           /* or is: what a pass takes without prompts */
-#define TRY      64u                            /* passes with both, until one takes all there is of prompts, */
+#define TRY      64u                            /* passes with both, until one takes more than is short, */
 #define TRY_ANEW 512u                           /* or takes it again */
+#define STEP     2                              /* sizes: how much more */
+#define CHEAPER  0.87                           /* a row, for each size: less of a gain and more are not tried */
 
 static int size_of(int n)
 {
@@ -77,22 +81,14 @@ static bool looks(const struct eng_pace *p, int n_due)
     return p->n_both - p->looked >= (n_known < FEW ? LOOK : LOOK_ANEW);
 }
 
-/* And with all there are of prompts, when passes are short otherwise?  Seldom, whatever their sizes: people wait for it. */
-static bool tries(const struct eng_pace *p, int size, int all)
-{
-    unsigned ago = p->n_both;
-    for (int i = size + 2; i < ENG_PACE_SIZES; i++)
-        ago = p->n_both - p->row[i].seen < ago ? p->n_both - p->row[i].seen : ago;
-    return ago >= (p->row[all].n_pass ? TRY_ANEW : TRY);
-}
-
 void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
 {
     struct eng_cost *row = &p->row[size_of(n_prompt)];
     double base = base_ns(p, n_due);
-    if (n_due == 0)
-        return;
-    if (n_prompt == 0) {
+    if (n_due == 0) {
+        if (n_prompt > 0)
+            learn(&p->alone[size_of(n_prompt)], pass_ns / n_prompt);
+    } else if (n_prompt == 0) {
         learn(&p->base[kn_min(n_due, ENG_PACE_DUE - 1)], pass_ns);
         p->looked = p->n_both;
     } else if (base > 0) {
@@ -125,6 +121,68 @@ static int short_rows(const struct eng_pace *p, double room, int most)
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
 
+/* ---- more than is short ---- */
+
+/* A row of a crowd of this size, by whatever is known; 0: nothing. */
+static double known_ns(const struct eng_pace *p, int size)
+{
+    const struct eng_cost *beside = &p->row[size], *alone = &p->alone[size];
+    return !alone->n_pass || (beside->n_pass && beside->ns < alone->ns) ? beside->ns : alone->ns;
+}
+
+/* Is a row of all there are known to be no bargain?  Not by what was read cold, when a few were dearer still than they
+ * are now: a crowd makes no row dearer. */
+static bool no_bargain(const struct eng_pace *p, int size, int all)
+{
+    int far = kn_max(all - 1, size + STEP + 1);
+    while (far < ENG_PACE_SIZES && known_ns(p, far) <= 0)
+        far++;
+    if (far >= ENG_PACE_SIZES || known_ns(p, far) <= CRAWLS * known_ns(p, size))
+        return false;
+    return known_ns(p, size + STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + STEP);
+}
+
+/* How far up rows are known to get cheaper, from what is short. */
+static int climb(const struct eng_pace *p, int size, int all)
+{
+    double gain = CHEAPER;
+    if (no_bargain(p, size, all))
+        return size;
+    for (int next = size + 1; next <= kn_min(all, size + STEP); next++, gain *= CHEAPER)
+        if (known_ns(p, next) > 0 && known_ns(p, next) <= gain * known_ns(p, size)) {
+            size = next;
+            gain = 1;
+        }
+    return size;
+}
+
+/* Is it time to see what a row of so large a crowd costs?  Seldom, whatever the size: people wait for it. */
+static bool tries(const struct eng_pace *p, int size)
+{
+    unsigned ago = p->n_both;
+    bool known = false;
+    for (int i = size - 1; i < ENG_PACE_SIZES; i++) {
+        ago = p->n_both - p->row[i].seen < ago ? p->n_both - p->row[i].seen : ago;
+        known |= known_ns(p, i) > 0;
+    }
+    return ago >= (known ? TRY_ANEW : TRY);
+}
+
+/* Where all the rows at once would be read far faster than n: as many as come near to that; else n. */
+static int long_rows(const struct eng_pace *p, int n, int most)
+{
+    int size = size_of(n), all = size_of(most);
+    double best = 0;
+    for (int i = size + STEP; i <= kn_min(all + 1, ENG_PACE_SIZES - 1); i++)
+        if (known_ns(p, i) > 0 && (best <= 0 || known_ns(p, i) < best))
+            best = known_ns(p, i);
+    if (best <= 0 || row_ns(p, n, FEW) * CRAWLS <= best)
+        return n;
+    while (size < all && (known_ns(p, size) <= 0 || known_ns(p, size) * NEARLY > best))
+        size++;
+    return kn_min(most, (2 << size) - 1);
+}
+
 int eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most)
 {
     if (n_due == 0 || most <= LEAST || p->stretch >= ANY)
@@ -136,12 +194,6 @@ int eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most)
     bool more_is_long = p->row[size].n_pass == FEW && row_ns(p, 2 * n, FEW) * 2 * n > room;
     if (!more_is_long || all <= size + 1)
         return n;
-    if (tries(p, size, all))
-        return most;
-    double best = p->row[all].ns;
-    if (!p->row[all].n_pass || row_ns(p, n, FEW) * CRAWLS <= best)
-        return n;
-    while (size < all && (!p->row[size].n_pass || p->row[size].ns * NEARLY > best))
-        size++;
-    return kn_min(most, (2 << size) - 1);
+    int next = kn_min(all, climb(p, size, all) + STEP);
+    return tries(p, next) ? kn_min(most, 1 << next) : long_rows(p, n, most);
 }

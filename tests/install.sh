@@ -48,6 +48,17 @@ else
     echo "install: no systemd-analyze here to verify the unit"
 fi
 
+# what the program is linked with comes into the image: the same release's names of packages
+if [ "$(. /etc/os-release 2>/dev/null; echo "$ID $VERSION_ID")" = "debian 12" ] && command -v readelf >/dev/null; then
+    for lib in $(readelf -d "$program" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'); do
+        package=$(dpkg-query -S "*/$lib" 2>/dev/null | sed -n '1s/:.*//p')
+        case $package in libc6*|libgcc-s1|libstdc++6) continue ;; esac
+        grep -qw -e "${package:-of $lib}" configs/Containerfile || complain "the image is without ${package:-the package of $lib}"
+    done
+else
+    echo "install: no Debian 12 here to compare the image's packages with"
+fi
+
 put uninstall
 left=$(find "$root" -type f)
 [ -z "$left" ] || complain "uninstall leaves $left"

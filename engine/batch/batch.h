@@ -16,6 +16,7 @@
  *     record.c    a line of the input to a request; answers and reasons to lines
  *     journal.c   the two output files: locked, mended, appended to, made durable by a thread
  *     run.c       sessions kept busy, until there are no more lines
+ *     watch.c     how far it is, for who collects metrics
  *
  * Memory does not grow with the job, but for 16 to 32 bytes a line (seen.c), which are taken at open. */
 #ifndef ENGINE_BATCH_H
@@ -25,6 +26,7 @@
 
 #include "engine/engine.h"
 #include "engine/serve/ask.h"
+#include "engine/serve/hub.h"
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 
@@ -168,5 +170,16 @@ void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
 /* No more steps: 0 when everything that is done is on the disk, or why it is not. */
 int  eng_batch_settle(struct eng_batch *b);
 void eng_batch_close(struct eng_batch *b);
+
+/* ---- watch.c ----------------------------------------------------------------------------------- */
+
+struct eng_watch;
+
+/* On 127.0.0.1, from now until close; port 0: any.  model stays the caller's.  bytes: what it takes at most. */
+int  eng_watch_open(struct eng_watch **out, int port, const char *model);
+size_t eng_watch_bytes(void);
+int  eng_watch_port(const struct eng_watch *w);
+void eng_watch_tell(struct eng_watch *w, const struct eng_hub_view *view, const struct eng_batch_counts *counts);
+void eng_watch_close(struct eng_watch *w);
 
 #endif

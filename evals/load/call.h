@@ -154,7 +154,7 @@ static inline void call_event(struct call *c, const char *text, size_t n)
         c->done = true;
         return;
     }
-    json_t *event = json_loadb(text, n, 0, &why);
+    json_t *event = json_loadb(text, n, JSON_ALLOW_NUL, &why);      /* random weights say anything */
     const json_t *usage = json_object_get(event, "usage"), *error = json_object_get(event, "error");
     if (!event)
         call_fail(c, "an event that is no JSON");

@@ -41,10 +41,10 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* The i-th number of a stream, in [0, 1). */
+/* The i-th number of a stream, in [0, 1); seeds side by side have no stream in common. */
 static double uniform(uint64_t stream, uint64_t i)
 {
-    return (double)(mix(mix(want.seed + stream) + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 11) * 0x1p-53;
+    return (double)(mix(mix(mix(want.seed) + stream) + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 11) * 0x1p-53;
 }
 
 struct samples { double *x; size_t n, cap; };

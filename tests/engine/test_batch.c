@@ -2,6 +2,7 @@
  * the file, however often the job is killed or stopped, and whichever call of the machine fails.
  *
  * The model is tiny and random; lines are texts and conversations with one choice or several. */
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +18,7 @@
 #include "engine/internal.h"
 #include "moe/moe.h"
 #include "tests/faults.h"
+#include "tests/send.h"
 
 #define N_LINE 24
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -429,6 +431,51 @@ static void any_call_may_fail(void **state)
     free_files(&want, &none);
 }
 
+/* ---- watched ----------------------------------------------------------------------------------- */
+
+static void ask(int port, const char *request, char *answer, size_t room)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    size_t n = 0;
+    ssize_t some;
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    send_bytes(fd, request, strlen(request));
+    while ((some = receive_bytes(fd, answer + n, room - 1 - n)) > 0)
+        n += (size_t)some;
+    answer[n] = 0;
+    close(fd);
+}
+
+static void it_can_be_watched(void **state)
+{
+    static char answer[65536];
+    static const char *const line[] = {
+        "HTTP/1.1 200", "\nspillway_batch_lines 24\n", "\nspillway_batch_lines_before 5\n",
+        "\nspillway_batch_lines_done 7\n", "\nspillway_batch_lines_failed 1\n",
+        "\nvllm:num_requests_running{model_name=\"m\",engine=\"0\"} 3\n",
+        "\nvllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 400\n" };
+    struct eng_watch *w, *second = NULL;
+    (void)state;
+    faults_listen();
+    assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
+    eng_watch_tell(w, &(struct eng_hub_view){ .n_parallel = 4, .n_job = 3, .engine.n_running = 3 },
+                   &(struct eng_batch_counts){ .total = 24, .before = 5, .done = 7, .failed = 1, .n_token = 400 });
+    int port = eng_watch_port(w);
+    ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
+        if (!strstr(answer, line[i]))
+            fail_msg("no %s in %s", line[i], answer);
+    ask(port, "POST /v1/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", answer, sizeof answer);
+    assert_non_null(strstr(answer, " 404 "));
+    assert_int_equal(eng_watch_open(&second, port, "m"), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "choose another port"));
+    assert_null(second);
+    eng_watch_close(w);
+    eng_watch_close(NULL);
+}
+
 /* ---- the command ------------------------------------------------------------------------------- */
 
 static int command(const char *words)
@@ -502,6 +549,7 @@ int main(void)
         cmocka_unit_test(stopped_after_any_step_it_goes_on),
         cmocka_unit_test(killed_at_any_moment_it_goes_on),
         cmocka_unit_test(any_call_may_fail),
+        cmocka_unit_test(it_can_be_watched),
         cmocka_unit_test(the_command_says_how_it_went),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
