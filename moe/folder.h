@@ -37,6 +37,7 @@ struct moe_folder {
     struct moe_index by_name;
     const struct moe_hf_family *family;
     int n_layer, n_expert;                      /* 0: no experts */
+    int n_ahead;                                /* layers behind the last, as config.json has it */
     int d_head;
     int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
     int scale_rows, scale_values;               /* of packed weights: a scale's; values 0: none are packed */
