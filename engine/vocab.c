@@ -27,7 +27,6 @@ struct loader {
     const char *path;
     struct eng_vocab *v;
     const struct moe_string *token; /* [n_vocab] as the file spells them */
-    bool merges_by_id;              /* ranked by what they make, not by their place in the list */
     struct eng_words names;         /* over those */
     struct eng_letters letters;
 };
@@ -73,7 +72,9 @@ static int load_kind(struct loader *l)
     } else if (moe_string_is(s, "llama")) {
         l->v->kind = ENG_VOCAB_PIECES;
     } else {
-        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "model: tokenizer '%.*s' is not supported",
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: " KEY "model: tokenizer '%.*s' is not supported; gpt2 (byte-level BPE) and "
+                       "llama (SentencePiece's BPE) are",
                        l->path, (int)(s.n < 64 ? s.n : 64), s.data);
     }
     return 0;
@@ -290,8 +291,6 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
                        "%s: " KEY "merges: merge %u, '%.*s', is not of two tokens that "
                        "make a third",
                        l->path, rank, (int)(s.n < 64 ? s.n : 64), s.data);
-    if (l->merges_by_id)
-        pair.rank = (uint32_t)pair.id;
     eng_pairs_add(&l->v->pairs, pair);
     return 0;
 }
@@ -304,7 +303,6 @@ static int load_habits(struct loader *l)
 
     l->v->whole_words = eng_pre_takes_whole_words(l->v->pre);
     if ((found = moe_file_bool(l->file, KEY "ignore_merges", &l->v->whole_words)) < 0 ||
-        (found = moe_file_bool(l->file, KEY "merges_by_id", &l->merges_by_id)) < 0 ||
         (found = moe_file_string(l->file, KEY "normalizer", &normalizer)) < 0)
         return found;
     l->v->compose = moe_string_is(normalizer, "nfc");

@@ -2,8 +2,8 @@
  *
  * In come lines of a token's bytes in base64 and its rank, which is its id, and what tokenizer_config.json says of
  * special tokens.  Out comes what tokenizer.json would have: byte-level BPE whose merges are all pairs of tokens
- * that make a third, in the order of the third's rank.  By the rank alone they are to be ordered, of equals the
- * leftmost first, which is more than an order of merges says (aa a and a aa make the same): the vocabulary is told.
+ * that make a third, in the order of the third's rank.  tiktoken ranks them by the third alone, of equals the
+ * leftmost first; in no text was that another order (evals/tokenizer/compare_tiktoken.py looks for one).
  *
  * How text is cut stands in a program beside the file; one is known, Kimi's. */
 #include "moe/folder.h"

@@ -33,7 +33,7 @@ struct loader {
     int32_t *type;                              /* [n] */
     size_t n;
     bool pieces;                                /* SentencePiece's */
-    const char *cut_as;                         /* of tiktoken.model, whose ranks are ids; or NULL */
+    const char *cut_as;                         /* of tiktoken.model; or NULL */
     bool add_bos, add_eos;
 };
 
@@ -350,8 +350,6 @@ static int read_bytes(struct loader *l)
     moe_put_bool(l->d, KEY "ignore_merges", json_is_true(json_object_get(l->model, "ignore_merges")));
     if (nfc)
         moe_put_string(l->d, KEY "normalizer", "nfc", 3);
-    if (l->cut_as)
-        moe_put_bool(l->d, KEY "merges_by_id", true);
     return put_merges(l, json_object_get(l->model, "merges"));
 }
 

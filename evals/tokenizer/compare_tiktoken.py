@@ -5,7 +5,7 @@
 
 MANY is the program made from many.c.  Two rank files are made, of which no published one is needed: one that is
 learnt (compare.py's), and one whose tokens are all short strings of four letters, half of them left out, in any
-order: so that many pairs make the same token, which an order of merges cannot rank as tiktoken does.  Special tokens
+order: so that many pairs make the same token, which an order of merges ranks where tiktoken does not.  Special tokens
 are named and unnamed ones, as tokenization_kimi.py has them.  Prints a CSV line for each; exit 1 if any id differs.
 Needs the packages tiktoken, tokenizers, sentencepiece, protobuf and gguf."""
 import argparse, base64, itertools, json, os, random, sys, tempfile

@@ -305,7 +305,7 @@ static int count_lines(const char *text)
     return n;
 }
 
-/* Crowded tokens among them: several pairs make the same one, and the leftmost pair is the first. */
+/* Crowded tokens among them, which several pairs make. */
 static void ranks_are_merges(void **state)
 {
     (void)state;
