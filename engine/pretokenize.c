@@ -209,7 +209,9 @@ int eng_pre_open(struct eng_pre **out, struct moe_string name, const char *path)
         if (moe_string_is(name, names[i].name))
             rule = names[i].rule;
     if (!rule)
-        return kn_fail(KN_EUNSUPPORTED, "%s: tokenizer.ggml.pre: pre-tokeniser '%.*s' is not known",
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: tokenizer.ggml.pre: pre-tokeniser '%.*s' is not known: the pattern by which "
+                       "it cuts text would be needed here",
                        path, (int)(name.n < 64 ? name.n : 64), name.data);
     pre = kn_calloc(1, sizeof *pre);
     if (!pre)

@@ -72,7 +72,9 @@ static int load_kind(struct loader *l)
     } else if (moe_string_is(s, "llama")) {
         l->v->kind = ENG_VOCAB_PIECES;
     } else {
-        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "model: tokenizer '%.*s' is not supported",
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: " KEY "model: tokenizer '%.*s' is not supported; gpt2 (byte-level BPE) and "
+                       "llama (SentencePiece's BPE) are",
                        l->path, (int)(s.n < 64 ? s.n : 64), s.data);
     }
     return 0;

@@ -191,8 +191,9 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
         return NULL;
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %u, which is not supported "
-                         "(these are:%s)", path, name, t->gguf_type, kn_format_list);
+        const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: take a "
+                         "file of these:%s", path, name, type ? type->name : "unknown", t->gguf_type, kn_format_list);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {

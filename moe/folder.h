@@ -7,6 +7,7 @@
  *     hf_tensors.c   those tensors by the names, and in the shapes, of a GGUF file
  *     hf_packed.c    which of them are codes whose scales are another tensor, and how
  *     hf_vocab.c     tokenizer.json and what stands beside it to tokenizer.*; hf_pre.c: how text is cut
+ *     hf_tiktoken.c  tiktoken.model to what tokenizer.json would say
  *
  * So a folder becomes the same tables that a GGUF file of the same model has, and nobody behind
  * moe_file_open() can tell them apart. */
@@ -37,6 +38,7 @@ struct moe_folder {
     struct moe_index by_name;
     const struct moe_hf_family *family;
     int n_layer, n_expert;                      /* 0: no experts */
+    int n_ahead;                                /* layers behind the last, as config.json has it */
     int d_head;
     int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
     int scale_rows, scale_values;               /* of packed weights: a scale's; values 0: none are packed */
@@ -100,6 +102,10 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);
 int moe_hf_vocab(struct moe_folder *d);
+
+/* What tokenizer.json would say where tiktoken.model is instead, and "cut_as", the name of how text is cut; *out is
+ * NULL when there is no such file.  config: tokenizer_config.json, or NULL. */
+int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **out);
 
 /* The name that GGUF files give to this way of cutting text, or NULL, said. */
 const char *moe_hf_pre(const json_t *pre_tokenizer, const char *path);

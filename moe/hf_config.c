@@ -514,9 +514,7 @@ int moe_hf_config(struct moe_folder *d)
     get_int(d, d->config, "num_hidden_layers", 4096, &n_layer);
     get_int(d, d->config, "num_nextn_predict_layers", 4096, &n_ahead);
     d->n_layer = (int)n_layer;
-    put_u32(d, "block_count", n_layer + n_ahead);
-    if (n_ahead)
-        put_u32(d, "nextn_predict_layers", n_ahead);
+    d->n_ahead = (int)n_ahead;
     d->tied = get_bool(d, d->config, "tie_word_embeddings", false);
     read_tables(d);
     read_experts(d);

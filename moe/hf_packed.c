@@ -21,13 +21,27 @@ static const json_t *get(const json_t *object, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
+/* What would be needed to read those that people have. */
+static const struct { const char *method, *why; } packings[] = {
+    { "gptq", ", whose codes lie with their inputs first and would have to be turned over when they arrive" },
+    { "awq", ", whose codes lie with their inputs first, with zero points: a format of its own would be needed" },
+    { "auto-round", ", which packs as gptq does: its codes would have to be turned over when they arrive" },
+    { "bitsandbytes", ", whose codes index a table: a format of its own would be needed" },
+    { "modelopt", ", whose FP4 or FP8 has scales in two levels: a format of its own would be needed" },
+    { "fbgemm_fp8", ", FP8 with a scale for each row: a format of its own would be needed" },
+    { "mxfp4", ", which is known by the names of gpt-oss alone" },
+};
+
 static int refuse_packing(struct moe_folder *d, const char *what)
 {
     char shown[128];
+    const char *why = "";
+    for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
+        why = strcmp(what, packings[i].method) ? why : packings[i].why;
     moe_string_show((struct moe_string){ what, strlen(what) }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: its weights are packed as '%s'; F32, F16, BF16, FP8 with a scale "
-                            "for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors) are read: take the "
-                            "model as it was before, or a .gguf", d->f->name, "config.json", shown);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; F32, F16, BF16, FP8 "
+                            "with a scale for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors) are "
+                            "read: take one of those, or a .gguf", d->f->name, shown, why);
 }
 
 /* As FP8 is published: a scale for each 128 by 128 values, or other blocks of whole ones of ours. */

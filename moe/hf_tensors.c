@@ -6,8 +6,9 @@
  * moves: a tensor here is where its bytes are.  But for a few vectors that GGUF has another function of:
  * those are read and kept.
  *
- * What the table does not know keeps its name, and the model refuses it with that name.  Layers beyond the
- * last, which guess tokens ahead, are given through as they are. */
+ * What the table does not know keeps its name, and the model refuses it with that name.  Layers that guess
+ * tokens ahead come behind the last: so they are numbered where they are like the others, and so they are
+ * here where they lie apart, under "mtp.". */
 #include "moe/folder.h"
 
 #include <stdio.h>
@@ -100,6 +101,12 @@ static const struct { const char *from, *to; enum take take; } parts[] = {
     { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
     { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "eh_proj.weight",                    "nextn.eh_proj.weight", AS_IT_IS },
+    { "enorm.weight",                      "nextn.enorm.weight", AS_IT_IS },
+    { "hnorm.weight",                      "nextn.hnorm.weight", AS_IT_IS },
+    { "shared_head.norm.weight",           "nextn.shared_head_norm.weight", AS_IT_IS },
+    { "shared_head.head.weight",           NULL, NOTHING },     /* the model's once more, as the next */
+    { "embed_tokens.weight",               NULL, NOTHING },
 };
 #define N_PART (sizeof parts / sizeof *parts)
 
@@ -108,11 +115,20 @@ static const struct { const char *from, *to; } ends[] = {
     { "norm.weight", "output_norm.weight" },
 };
 
+/* The same of the first layer that guesses ahead, where it lies apart. */
+static const char apart[] = "mtp.";
+static const struct { const char *from, *to; } apart_ends[] = {
+    { "fc.weight", "nextn.eh_proj.weight" },
+    { "pre_fc_norm_embedding.weight", "nextn.enorm.weight" },
+    { "pre_fc_norm_hidden.weight", "nextn.hnorm.weight" },
+    { "norm.weight", "nextn.shared_head_norm.weight" },
+};
+
 /* Beside a tensor that is packed, and read with it. */
 static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_shape" };
 
-/* A name taken apart: layers.N.rest, with the expert's number out of the rest. */
-struct name { int layer, expert; char rest[SHOWN]; };
+/* A name taken apart: layers.N.rest, with the expert's number out of the rest, which begins at `at`. */
+struct name { int layer, expert; size_t at; char rest[SHOWN]; };
 
 /* What is before the layers' and the ends' names. */
 static const char *root_of(const struct moe_folder *d)
@@ -127,6 +143,7 @@ struct mapper {
     struct off_scales scales;                   /* bytes 0: none */
     size_t n_slab, *n_left;                     /* places handed out; [room] of a stack, still to come */
     int n_aside;                                /* tensors of what is no part of the language model */
+    int n_ahead;                                /* layers that guess ahead */
     size_t room;                                /* tensors that there can be at most */
 };
 
@@ -164,7 +181,7 @@ static bool take_apart(struct moe_string s, struct name *out)
     *out = (struct name){ .expert = -1 };
     if (!begins(s, LAYERS) || !(n = take_number(s.data + at, s.n - at, &out->layer)))
         return false;
-    at += n + 1;
+    out->at = at += n + 1;
     const char *rest = s.data + at, *e = memmem(rest, s.n - at, experts, sizeof experts - 1);
     size_t left = s.n - at, head = e ? (size_t)(e - rest) + sizeof experts - 1 : 0;
     n = e ? take_number(rest + head, left - head, &out->expert) : 0;
@@ -517,7 +534,7 @@ static int take(struct mapper *m, enum take how, const char *name, int expert)
 static int take_plain(struct mapper *m, enum take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };
-    if (m->d->family->delta && moe_string_ends(s, "_norm.weight") && !moe_string_ends(s, ".ssm_norm.weight")) {
+    if (m->d->family->delta && moe_string_ends(s, "norm.weight") && !moe_string_ends(s, ".ssm_norm.weight")) {
         int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
         return err ? err : add_read(m, name, one_more);
     }
@@ -544,13 +561,12 @@ static int map_layer(struct mapper *m, const struct name *n)
     return known ? 0 : 1;
 }
 
-/* Under its own name; a layer that guesses ahead is known by "blk.N.". */
-static int map_unknown(struct mapper *m, bool ahead)
+/* Under its own name; or, of a layer that guesses ahead, under `head` and what is behind `skip` bytes of it. */
+static int map_unknown(struct mapper *m, const char *head, size_t skip)
 {
     struct moe_tensor t = moe_as_stored(m->t);
     char name[4 * SHOWN];
-    size_t skip = ahead ? strlen(root_of(m->d)) + sizeof LAYERS - 1 : 0;
-    size_t n = ahead ? (size_t)snprintf(name, sizeof name, "blk.") : 0;
+    size_t n = (size_t)snprintf(name, sizeof name, "%s", head);
     moe_string_show((struct moe_string){ m->t->name.data + skip, m->t->name.n - skip }, name + n, sizeof name - n);
     if (m->t->gguf_type < 0)
         t.gguf_type = UINT32_MAX;               /* nobody will read it */
@@ -573,34 +589,72 @@ static int map_end(struct mapper *m, struct moe_string s)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (moe_string_is(s, ends[i].from))
             return take_plain(m, AS_IT_IS, ends[i].to, -1);
-    return 1;
+    return map_unknown(m, "", 0);
+}
+
+static int map_apart_end(struct mapper *m, struct moe_string s)
+{
+    char name[SHOWN];
+    for (size_t i = 0; i < sizeof apart_ends / sizeof *apart_ends; i++)
+        if (moe_string_is(s, apart_ends[i].from)) {
+            snprintf(name, sizeof name, "blk.%d.%s", m->d->n_layer, apart_ends[i].to);
+            return take_plain(m, AS_IT_IS, name, -1);
+        }
+    snprintf(name, sizeof name, "blk.%d.nextn.", m->d->n_layer);
+    return map_unknown(m, name, sizeof apart - 1);
+}
+
+static int map_layer_or_unknown(struct mapper *m, struct name *n, size_t skip)
+{
+    char head[32] = "";
+    size_t end = strlen(n->rest);
+    bool is_ahead = n->layer >= m->d->n_layer;
+    if (end > sizeof MOE_HF_PACKED && !strcmp(n->rest + end - (sizeof MOE_HF_PACKED - 1), MOE_HF_PACKED))
+        n->rest[end - (sizeof MOE_HF_PACKED - 1)] = '\0';
+    int err = is_beside(m) ? 0 : map_layer(m, n);
+    if (err <= 0)
+        return err;
+    if (is_ahead)
+        snprintf(head, sizeof head, "blk.%d.", n->layer);
+    return map_unknown(m, head, is_ahead ? skip + n->at : 0);
 }
 
 static int map(struct mapper *m)
 {
     struct name n;
-    const char *root = root_of(m->d);
     struct moe_string s = m->t->name;
     if (moe_string_is(s, "lm_head.weight"))
         return m->d->tied ? 0 : take(m, AS_IT_IS, "output.weight", -1);
-    if (m->d->family->delta && (begins(s, "mtp.") || begins(s, "model.visual."))) {
+    if (m->d->family->delta && begins(s, "model.visual.")) {
         m->n_aside++;
         return 0;
     }
+    bool is_apart = m->d->family->delta && begins(s, apart);
+    const char *root = is_apart ? apart : root_of(m->d);
     if (!begins(s, root))
-        return map_unknown(m, false);
+        return map_unknown(m, "", 0);
     s = (struct moe_string){ s.data + strlen(root), s.n - strlen(root) };
-    if (!take_apart(s, &n)) {
-        int err = map_end(m, s);
-        return err <= 0 ? err : map_unknown(m, false);
+    if (!take_apart(s, &n))
+        return is_apart ? map_apart_end(m, s) : map_end(m, s);
+    if (is_apart) {
+        m->n_ahead = n.layer < m->n_ahead ? m->n_ahead : n.layer + 1;
+        n.layer += m->d->n_layer;
     }
-    if (n.layer >= m->d->n_layer)
-        return map_unknown(m, true);
-    size_t end = strlen(n.rest);
-    if (end > sizeof MOE_HF_PACKED && !strcmp(n.rest + end - (sizeof MOE_HF_PACKED - 1), MOE_HF_PACKED))
-        n.rest[end - (sizeof MOE_HF_PACKED - 1)] = '\0';
-    int err = is_beside(m) ? 0 : map_layer(m, &n);
-    return err <= 0 ? err : map_unknown(m, false);
+    return map_layer_or_unknown(m, &n, strlen(root));
+}
+
+/* Layers that lie apart are counted: not every config.json says that there are any. */
+static int say_layers(struct mapper *m)
+{
+    struct moe_folder *d = m->d;
+    int n_ahead = d->family->delta ? m->n_ahead : d->n_ahead;
+    char key[128];
+    snprintf(key, sizeof key, "%s.block_count", d->family->arch);
+    moe_put_u32(d, key, (uint32_t)(d->n_layer + n_ahead));
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", d->family->arch);
+    if (n_ahead)
+        moe_put_u32(d, key, (uint32_t)n_ahead);
+    return d->err;
 }
 
 int moe_hf_tensors(struct moe_folder *d)
@@ -615,10 +669,9 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors of what guesses tokens ahead or sees pictures are left in the files",
-               d->f->name, m.n_aside);
+        kn_say(KN_LOG_INFO, "%s: %d tensors of what sees pictures are left in the files", d->f->name, m.n_aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);
-    return err;
+    return err ? err : say_layers(&m);
 }

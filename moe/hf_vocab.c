@@ -1,7 +1,7 @@
 /* moe/hf_vocab.c - tokenizer.json, and what stands beside it, to the vocabulary that a GGUF file has.
  *
- * In come tokenizer.json (tokens, merges, how text is cut), tokenizer_config.json (which token has which
- * role, the chat template), chat_template.jinja (which wins), generation_config.json (where a turn ends).
+ * In come tokenizer.json (tokens, merges, how text is cut) or tiktoken.model, tokenizer_config.json (which token
+ * has which role, the chat template), chat_template.jinja (which wins), generation_config.json (where a turn ends).
  * Out comes the metadata under tokenizer.*, which engine/vocab.c reads and checks as it does a GGUF file's.
  *
  * Two kinds are known: byte-level BPE, and BPE over characters with bytes for what has no token, which
@@ -33,6 +33,7 @@ struct loader {
     int32_t *type;                              /* [n] */
     size_t n;
     bool pieces;                                /* SentencePiece's */
+    const char *cut_as;                         /* of tiktoken.model; or NULL */
     bool add_bos, add_eos;
 };
 
@@ -341,7 +342,7 @@ static int read_bytes(struct loader *l)
     bool nfc = has_type(normalizer, "NFC");
     if (!nfc && !is_nothing(normalizer))
         return unknown(l, "normalizer", normalizer);
-    const char *pre = moe_hf_pre(json_object_get(l->tokenizer, "pre_tokenizer"), l->path);
+    const char *pre = l->cut_as ? l->cut_as : moe_hf_pre(json_object_get(l->tokenizer, "pre_tokenizer"), l->path);
     if (!pre)
         return KN_EUNSUPPORTED;
     moe_put_string(l->d, KEY "model", "gpt2", 4);
@@ -502,11 +503,15 @@ static int read_files(struct loader *l)
     int err = moe_folder_path(l->d, name, l->path, sizeof l->path);
     if (!err)
         err = moe_folder_json(l->d, name, FILE_MOST, &l->tokenizer);
+    if (!err)
+        err = moe_folder_json(l->d, "tokenizer_config.json", CONFIG_MOST, &l->config);
+    if (!err && !l->tokenizer) {
+        err = moe_hf_tiktoken(l->d, l->config, &l->tokenizer);
+        l->cut_as = json_string_value(json_object_get(l->tokenizer, "cut_as"));
+    }
     if (!err && !l->tokenizer)
         err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: AutoTokenizer.from_pretrained(..)"
                       ".save_pretrained(..)", l->path);
-    if (!err)
-        err = moe_folder_json(l->d, "tokenizer_config.json", CONFIG_MOST, &l->config);
     return err ? err : moe_folder_json(l->d, "generation_config.json", CONFIG_MOST, &l->generation);
 }
 

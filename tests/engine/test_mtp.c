@@ -1,4 +1,4 @@
-/* Layers that guess ahead, of three families: they draft what the reference guesses; a draft is of the text alone; no
+/* Layers that guess ahead, of four families: they draft what the reference guesses; a draft is of the text alone; no
  * text changes, whether what they guess is mostly right or never; they come and go with their memory; and a file that
  * has none is refused. */
 #include <setjmp.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/moe/golden.h"
+#include "tests/moe/hf_folder.h"
 #include "tests/engine/drafted.h"
 
 static const char *const shape[] = { "mtp", "mtp,tree=static", "mtp,tree=dynamic" };
@@ -89,12 +89,11 @@ static const struct spec_tree *tree_behind_said(struct eng_engine *e, const int3
 }
 
 /* What is drafted first behind tokens 0 .. pos + 1 is what the reference guesses one ahead at pos. */
-static void it_drafts_what_the_reference_guesses(void **state)
+static void drafts_are_the_reference_s(const char *model)
 {
     char name[128], line[4096];
     int n = 0, depth, pos, most;
-    snprintf(name, sizeof name, "tests/fixtures/golden/%s.ahead", (const char *)*state);
-    make_model(*state, false);
+    snprintf(name, sizeof name, "tests/fixtures/golden/%s.ahead", model);
     struct eng_engine *e = open_mtp(shape[0], KN_ISA_COUNT - 1, 512);
     FILE *f = fopen(name, "r");
     assert_non_null(f);
@@ -110,7 +109,29 @@ static void it_drafts_what_the_reference_guesses(void **state)
     fclose(f);
     assert_true(n > 20);
     eng_close(e);
+}
+
+static void it_drafts_what_the_reference_guesses(void **state)
+{
+    make_model(*state, false);
+    drafts_are_the_reference_s(*state);
     forget_model();
+}
+
+/* And from a folder as published. */
+static void a_folder_drafts_it_too(void **state)
+{
+    struct hf_folder h;
+    char command[128];
+    make_model(*state, false);
+    unlink(path);
+    assert_int_equal(hf_folder_read(&h, *state), 0);
+    hf_folder_write(&h, path, false, 1);
+    drafts_are_the_reference_s(*state);
+    hf_folder_free(&h);
+    forget_model();
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
 }
 
 /* ---- a draft is of the text alone -------------------------------------------------------------------- */
@@ -251,15 +272,16 @@ static int setup_path(void **state)
 
 int main(void)
 {
-    static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next" };
+    static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next", "qwen35moe" };
 #define EACH(i) { name[i], it_drafts_what_the_reference_guesses, NULL, NULL, name[i] }, \
+                { name[i], a_folder_drafts_it_too, NULL, NULL, name[i] }, \
                 { name[i], a_draft_is_of_the_text_alone, NULL, NULL, name[i] }, \
                 { name[i], right_guesses_change_nothing, NULL, NULL, name[i] }, \
                 { name[i], wrong_guesses_change_nothing, NULL, NULL, name[i] }, \
                 { name[i], it_merges_with_others, NULL, NULL, name[i] }, \
                 { name[i], it_shares_the_store_and_leaves_it, NULL, NULL, name[i] }
     const struct CMUnitTest tests[] = {
-        EACH(0), EACH(1), EACH(2),
+        EACH(0), EACH(1), EACH(2), EACH(3),
         cmocka_unit_test(who_has_none_is_refused),
         cmocka_unit_test(wishes_are_read_or_refused),
     };

@@ -1,8 +1,9 @@
-/* Vocabularies from tokenizer.json and what stands beside it: the ids of the original, roles, templates and
+/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles, templates and
  * where a turn ends; what is not known is refused and shown. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include <jansson.h>
 
@@ -269,12 +270,126 @@ static void what_is_not_known_is_refused(void **state)
     assert_int_equal(moe_file_open(&f, folder), KN_ECORRUPT);
 }
 
+/* ---- tiktoken.model ------------------------------------------------------------------------------ */
+
+#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\",\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+
+/* As published: named special tokens by their ids, which begin behind the last rank, n. */
+static void save_kimi_config(int n)
+{
+    char text[700];
+    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\",\"added_tokens_decoder\":{"
+             "\"%d\":{\"content\":\"[BOS]\",\"special\":true},\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},\"%d\":{\"content\":"
+             "\"<|tool_calls_section_begin|>\",\"special\":false},\"%d\":{\"content\":\"[UNK]\"}}}",
+             n, n + 1, n + 2, n + 9, n + 22);
+    save_text("tokenizer_config.json", text);
+}
+
+static void only_tiktoken(const char *text, size_t n)
+{
+    char full[160];
+    static const char *const gone[] = { "tokenizer.json", "generation_config.json", "chat_template.jinja" };
+    for (int i = 0; i < LEN(gone); i++) {
+        snprintf(full, sizeof full, "%s/%s", folder, gone[i]);
+        unlink(full);
+    }
+    save("tiktoken.model", text, n);
+}
+
+static int count_lines(const char *text)
+{
+    int n = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        n++;
+    return n;
+}
+
+/* Crowded tokens among them, which several pairs make. */
+static void ranks_are_merges(void **state)
+{
+    (void)state;
+    size_t n, n_file, n_line, n_more;
+    char *file = slurp(DATA "kimi.tiktoken", &n_file), *texts = slurp(DATA "texts.bin", &n);
+    char *lines = slurp(DATA "kimi-tiktoken.ids", &n_line), *own = slurp(DATA "kimi-tiktoken.texts", &n_more);
+    const char *line = lines;
+    int n_rank = count_lines(file);
+    struct eng_vocab *v;
+    struct moe_file *f;
+    only_tiktoken(file, n_file);
+    save_kimi_config(n_rank);
+    assert_int_equal(open_vocab(&v, &f), 0);
+    moe_file_close(f);
+    for (size_t at = 0; at < n;) {
+        uint32_t len;
+        memcpy(&len, texts + at, 4);
+        line = expect_line(v, texts + at + 4, len, line);
+        at += 4 + len;
+    }
+    for (char *at = own, *end; (end = strchr(at, '\n')); at = end + 1)
+        line = expect_line(v, at, (size_t)(end - at), line);
+    assert_int_equal(*line, 0);
+    assert_int_equal(eng_vocab_size(v), n_rank + 256);
+    assert_true(eng_vocab_bos(v) == n_rank && eng_vocab_eos(v) == n_rank + 1 && !eng_vocab_adds_bos(v));
+    assert_true(eng_vocab_is_stop(v, n_rank + 1) && eng_vocab_is_stop(v, n_rank + 2));
+    assert_int_equal(eng_vocab_type(v, n_rank + 9), ENG_TOKEN_USER);
+    assert_int_equal(eng_vocab_type(v, n_rank + 200), ENG_TOKEN_CONTROL);
+    eng_vocab_close(v);
+    free(file);
+    free(texts);
+    free(lines);
+    free(own);
+}
+
+static void a_rank_file_that_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    static const struct { const char *line, *config; int code; const char *says; } kind[] = {
+        { "eA= 300", NULL, KN_ECORRUPT, "line 257: it is no token in base64" },
+        { "e*== 256", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6 256x", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6 257", NULL, KN_EUNSUPPORTED, "line 257: ranks do not count from 0" },
+        { "eA== 256", NULL, KN_ECORRUPT, "line 257: the token is there twice" },
+        { NULL, "{" KIMI_CLASS "}", KN_ECORRUPT, "there is no token for each byte" },
+        { "eHl6 256", "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_x.Y\",null]}}", KN_EUNSUPPORTED,
+          "is \"tokenization_x.Y\") and tokenization_kimi.TikTokenTokenizer is supported" },
+        { "eHl6 256", "{}", KN_EUNSUPPORTED, "not named here" },
+    };
+    size_t n_file;
+    char *file = slurp(DATA "kimi.tiktoken", &n_file), *end = file;
+    for (int i = 0; i < 255; i++)
+        end = strchr(end, '\n') + 1;
+    size_t n_most = (size_t)(end - file), n_bytes = n_most + (size_t)(strchr(end, '\n') + 1 - end);
+    for (int i = 0; i < LEN(kind); i++) {
+        char text[8192];
+        struct eng_vocab *v = NULL;
+        struct moe_file *f = NULL;
+        size_t n = kind[i].line ? n_bytes : n_most;
+        assert_true(n + 100 < sizeof text);
+        memcpy(text, file, n);
+        n += (size_t)sprintf(text + n, "%s\n", kind[i].line ? kind[i].line : "");
+        only_tiktoken(text, n);
+        save_text("tokenizer_config.json", kind[i].config ? kind[i].config : "{" KIMI_CLASS "}");
+        faults_reset();
+        int got = open_vocab(&v, &f);
+        eng_vocab_close(v);
+        moe_file_close(f);
+        if (got != kind[i].code || faults.n_line != 1 || !strstr(faults.line, kind[i].says) || !faults_clean())
+            fail_msg("%s: got %d, want %d; %d lines: %s", kind[i].line, got, kind[i].code, faults.n_line, faults.line);
+        faults_off();
+    }
+    free(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_original),
         cmocka_unit_test(roles_and_templates_come_from_beside_it),
         cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(ranks_are_merges),
+        cmocka_unit_test(a_rank_file_that_is_wrong_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, folder_remove);
 }

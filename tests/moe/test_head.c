@@ -8,7 +8,7 @@
 
 #include "tests/faults.h"
 #include "tests/moe/change.h"
-#include "tests/moe/golden.h"
+#include "tests/moe/hf_folder.h"
 #include "tests/moe/load.h"
 
 #define TOLERANCE 1e-4                          /* of the largest logit, as in test_forward.c */
@@ -17,7 +17,7 @@
 #define CHUNK     64
 #define N_SLOT    (MOST + DEPTH)                /* guesses have slots of their own, behind the text's */
 
-static char path[96];
+static char path[96], model[96];                /* a file, and a folder */
 static struct kn_team *team;
 
 /* A model, its head, and what both need to run. */
@@ -32,12 +32,9 @@ struct pair {
 
 static const char *pack_path, *heat_path;       /* of the models to come; or NULL */
 
-static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool little)
+static void open_written(struct pair *p, const char *where, enum kn_isa isa, bool little)
 {
-    memset(p, 0, sizeof *p);
-    assert_int_equal(golden_read(&p->g, name), 0);
-    assert_int_equal(golden_write(&p->g, path), 0);
-    assert_int_equal(moe_file_open(&p->file, path), 0);
+    assert_int_equal(moe_file_open(&p->file, where), 0);
     assert_int_equal(moe_model_open(&p->model, p->file, &(struct moe_model_options){ .isa = isa, .ahead = true }), 0);
     assert_int_equal(moe_model_open_ahead(&p->head, p->model), 0);
     size_t least = moe_model_shape(p->model)->expert_least;
@@ -53,6 +50,14 @@ static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool li
     assert_int_equal(moe_context_open(&p->guesses, p->head, &co), 0);
     for (int i = 0; i < N_SLOT; i++)
         p->slot[i] = i < p->g.n_tok ? (i * 7 + 3) % p->g.n_tok : i;
+}
+
+static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool little)
+{
+    memset(p, 0, sizeof *p);
+    assert_int_equal(golden_read(&p->g, name), 0);
+    assert_int_equal(golden_write(&p->g, path), 0);
+    open_written(p, path, isa, little);
 }
 
 static void close_pair(struct pair *p)
@@ -176,6 +181,39 @@ static void its_experts_are_where_the_others_are(void **state)
     free(b);
     close_pair(&all);
     close_pair(&few);
+}
+
+/* As published: the layer under the names that it has there, its ends beside it, the model's own ends once more. */
+static void a_folder_guesses_the_same(void **state)
+{
+    struct hf_folder h;
+    struct pair file = { .file = NULL }, hf = { .file = NULL };
+    char command[128];
+    assert_int_equal(hf_folder_read(&h, *state), 0);
+    int n_layer = hf_config_int(&h, "num_hidden_layers");
+    for (int i = 0; i < 2 && !strstr(h.config, "linear_attention"); i++) {
+        struct hf_tensor *t = &h.tensor[h.n_tensor++];
+        *t = (struct hf_tensor){ .how = "whole" };
+        strcpy(t->gguf, i ? "output.weight" : "token_embd.weight");
+        snprintf(t->name, sizeof t->name, "model.layers.%d.%s.weight", n_layer, i ? "shared_head.head" : "embed_tokens");
+    }
+    hf_folder_write(&h, model, false, 2);
+    assert_int_equal(hf_folder_gguf(&h, path, false), 0);
+    assert_int_equal(golden_read(&file.g, *state), 0);
+    assert_int_equal(golden_read(&hf.g, *state), 0);
+    open_written(&file, path, KN_ISA_COUNT - 1, false);
+    open_written(&hf, model, KN_ISA_COUNT - 1, true);
+    const struct moe_shape *a = moe_model_shape(file.model), *b = moe_model_shape(hf.model);
+    assert_true(a->n_ahead == b->n_ahead && a->ahead_bytes == b->ahead_bytes && a->dense_bytes == b->dense_bytes);
+    float *x = read_text(&file), *y = read_text(&hf);
+    assert_memory_equal(x, y, (size_t)(hf.g.n_tok - 1) * (size_t)hf.g.n_vocab * sizeof *x);
+    free(x);
+    free(y);
+    close_pair(&hf);
+    close_pair(&file);
+    hf_folder_free(&h);
+    snprintf(command, sizeof command, "rm -rf '%s'", model);
+    assert_int_equal(system(command), 0);
 }
 
 /* Without a word they are left in the file, and the shape says that they are there. */
@@ -378,6 +416,7 @@ static int setup(void **state)
 {
     (void)state;
     snprintf(path, sizeof path, "/tmp/spillway-head-%d.gguf", getpid());
+    snprintf(model, sizeof model, "/tmp/spillway-head-%d", getpid());
     return kn_team_open(&team, 2);
 }
 
@@ -390,12 +429,13 @@ static int teardown(void **state)
 
 int main(void)
 {
-    static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next" };
+    static char *const name[] = { "glm4moe", "deepseek3_one_group", "qwen3next", "qwen35moe" };
     const struct CMUnitTest tests[] = {
 #define EACH(i) { name[i], guesses_are_those_of_transformers, NULL, NULL, name[i] }, \
                 { name[i], its_experts_are_where_the_others_are, NULL, NULL, name[i] }, \
+                { name[i], a_folder_guesses_the_same, NULL, NULL, name[i] }, \
                 { name[i], nobody_loads_it_unasked, NULL, NULL, name[i] }
-        EACH(0), EACH(1), EACH(2),
+        EACH(0), EACH(1), EACH(2), EACH(3),
         cmocka_unit_test(the_files_beside_serve_both),
         cmocka_unit_test(a_failed_read_is_told),
         cmocka_unit_test(what_a_file_lacks_is_said),
