@@ -8,9 +8,11 @@
 
 #include <string.h>
 
+/* Rows of other layers that lie there may be narrower, and whole blocks where the widest is not: DeepSeek-V2-Lite's
+ * dense layer has 10944 values in blocks of 32, what its other layers share 2816 in blocks of 256. */
 static size_t code_stride(enum kn_act kind, int n_in)
 {
-    return kn_align_up(kn_act_bytes(kind, n_in), 64);
+    return kn_align_up(kn_act_bytes(kind, (int)kn_align_up((size_t)n_in, kind == KN_ACT_Q256 ? 256 : 32)), 64);
 }
 
 static void take_acts(struct kn_arena *a, struct moe_acts *out, unsigned kinds, int n_row, int n_in)

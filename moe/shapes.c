@@ -129,6 +129,12 @@ static const struct moe_synth_shape shapes[] = {
         .expert_scale = 1.5f, .sigmoid = true, .n_group = 4, .n_group_used = 2,
         .yarn_factor = 8, .yarn_ctx = 256, .yarn_log = 0.1f,
         .rope_base = 1e4f, .eps = 1e-6f,
+    }, {                        /* a dense layer's rows in blocks of 32, shared ones in blocks of 256 */
+        .name = "tiny-lite", .arch = "deepseek2", .pre = "deepseek-llm",
+        .n_layer = 2, .d_model = 256, .n_head = 4, .n_kv = 1, .d_head = 40, .d_ff = 352,
+        .n_expert = 8, .n_used = 2, .d_expert = 128, .n_vocab = 512, .n_ctx = 2048,
+        .d_latent = 32, .d_value = 16, .n_rot = 8, .d_shared = 256, .n_lead = 1, .expert_scale = 1,
+        .rope_base = 1e4f, .eps = 1e-6f,
     }, {                        /* rows that are no whole blocks, experts no power of two */
         .name = "tiny-odd", .arch = "llama", .pre = "llama-bpe",
         .n_layer = 2, .d_model = 192, .n_head = 6, .n_kv = 3, .d_head = 32, .d_ff = 200,

@@ -12,6 +12,7 @@
 
 #include "moe/internal.h"
 #include "tests/faults.h"
+#include "tests/moe/load.h"
 #include "tests/moe/folder.h"
 
 static struct moe_file *make(struct moe_synth_options opt, int n_thread)
@@ -237,6 +238,48 @@ static void a_layer_ahead_is_added_behind_all(void **state)
     }
 }
 
+/* As DeepSeek-V2-Lite is published in k-quants: its dense layer falls back to blocks of 32, what the others share does
+ * not, and both lie in one place of the step.  Rows together are as rows alone. */
+static void layers_may_be_of_different_widths(void **state)
+{
+    (void)state;
+    static const enum kn_format format[] = { KN_Q4_K, KN_Q5_K, KN_Q6_K, KN_Q2_K };
+    for (int k = 0; k < 4; k++) {
+        struct moe_file *f = make((struct moe_synth_options){ .shape = "tiny-lite", .format = format[k] }, 2);
+        moe_file_close(f);
+        faults_off();                           /* from here on nobody counts */
+        assert_int_equal(moe_file_open(&f, path), 0);
+        struct moe_model *m = NULL;
+        struct moe_context *c;
+        struct kn_team *team;
+        struct moe_row row[5];
+        struct moe_result result;
+        static const int32_t slot[5] = { 0, 1, 2, 3, 4 };
+        assert_int_equal(kn_team_open(&team, 1), 0);
+        assert_int_equal(load_model(&m, f, KN_ISA_COUNT - 1, team, OFF_IO_PREAD), 0);
+        struct moe_context_options co = { .max_row = 5, .max_want = 5, .n_slot = 5, .max_pos = 5, .kv = KN_KV_F32,
+                                          .team = team };
+        assert_int_equal(moe_context_open(&c, m, &co), 0);
+        int n_vocab = moe_model_shape(m)->n_vocab;
+        float *all = malloc(5 * (size_t)n_vocab * sizeof *all);
+        for (int i = 0; i < 5; i++)
+            row[i] = (struct moe_row){ .token = 30 + i, .position = i, .want_logits = true, .base = slot, .n_base = 5 };
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, 5 }, &result), 0);
+        memcpy(all, result.logits, 5 * (size_t)n_vocab * sizeof *all);
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(moe_forward(c, &(struct moe_batch){ &row[i], 1 }, &result), 0);
+            assert_memory_equal(result.logits, all + i * n_vocab, (size_t)n_vocab * sizeof *all);
+            assert_true(isfinite(all[i * n_vocab]));
+        }
+        free(all);
+        moe_context_close(c);
+        moe_model_close(m);
+        moe_file_close(f);
+        kn_team_close(team);
+        remove(path);
+    }
+}
+
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
@@ -286,6 +329,7 @@ int main(void)
         cmocka_unit_test(formats_fall_back_and_say_so),
         cmocka_unit_test(vocabularies_are_made_by_their_merges),
         cmocka_unit_test(a_layer_ahead_is_added_behind_all),
+        cmocka_unit_test(layers_may_be_of_different_widths),
         cmocka_unit_test(impossible_options_are_refused),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);
