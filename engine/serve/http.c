@@ -551,7 +551,7 @@ static int open_socket(struct eng_http *h, int *out)
     error = errno;
     freeaddrinfo(all);
     if (fd < 0)
-        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another --%s", h->opt.host,
+        return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host,
                        h->opt.port, strerror(error),
                        error == EADDRNOTAVAIL ? "host, one of this machine's"
                        : error == EACCES      ? "port, from 1024 up, or a user who may"

@@ -183,7 +183,7 @@ static void test_no_place(void **state)
     assert_int_equal(eng_serve_open(&first, &o), 0);
     o.port = eng_serve_port(first);
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "choose another --port, or end who has it"));
+    assert_non_null(strstr(said, "choose another port, or end who has it"));
     eng_serve_close(first);
     o.port = 0;
     o.api_key_file = "/dev/null";
@@ -192,7 +192,7 @@ static void test_no_place(void **state)
     o.api_key_file = NULL;
     o.host = "192.0.2.1"; /* an address for examples, nobody's */
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "choose another --host, one of this machine's"));
+    assert_non_null(strstr(said, "choose another host, one of this machine's"));
     assert_null(s);
     kn_log_set(NULL, KN_LOG_INFO);
 }
