@@ -19,7 +19,8 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
 {
     struct eng_engine *e;
     struct eng_options o = { .model = MODEL, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .gamma = 60, .n_draft = 1 };
+                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH,
+                             .gamma = 60, .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     assert_int_equal(eng_open(&e, &o), 0);
     eng_set_gamma(e, 8);
@@ -122,7 +123,7 @@ static void a_draft_is_of_the_text_alone(void **state)
         int n_same = 0;
         for (int k = 0; k < n; k += 3)
             n_same += draft_again(k % 2 ? e : avx2, text, k, n);
-        assert_true(n_same >= (n + 2) / 3);     /* each draft_again; more as the pace has it */
+        assert_true(n_same >= (n + 2) / 3);
         eng_close(e);
         eng_close(avx2);
     }

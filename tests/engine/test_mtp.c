@@ -58,7 +58,8 @@ static struct eng_engine *open_mtp(const char *draft, enum kn_isa isa, int n_chu
 {
     struct eng_engine *e;
     struct eng_options o = { .model = path, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1, .n_parallel = 3,
-                             .n_session = N_SESSION, .n_chunk = n_chunk, .gamma = 60, .n_draft = 1 };
+                             .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH, .gamma = 60,
+                             .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     assert_int_equal(eng_open(&e, &o), 0);
     eng_set_gamma(e, 8);
@@ -148,7 +149,7 @@ static void a_draft_is_of_the_text_alone(void **state)
             assert_true(pass[k].tree.n > 0 && pass[k].tree.n <= 8);
         for (int k = 0; k < n; k += 3)
             n_same += draft_again(k % 2 ? e : avx2, text, k, n);
-        assert_true(n_same > 0);                /* all but now and then one: a guess more or less, why is not known yet */
+        assert_true(n_same >= (n + 2) / 3);
         eng_close(e);
         eng_close(avx2);
     }
@@ -163,12 +164,13 @@ static void run_tries(bool guided)
         { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
     for (int i = 0; i < 4; i++) {
         struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk,
-                                 .n_thread = 1 + (i == 1), .gamma = tries[i].gamma, .n_draft = 1 };
+                                 .stretch = i < 3 ? ANY_STRETCH : 0, .n_thread = 1 + (i == 1),
+                                 .gamma = tries[i].gamma, .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
-        run_crowd(e, SHARE(8));
+        run_crowd(e, SHARE(16));                /* of eight, chance decides how many are kept */
         assert_true(!e->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
-        if (WHOLE && guided && i < 3 && e->stats.n_draft > 0 && !e->stats.n_draft_kept)
+        if (WHOLE && guided && i < 3 && e->stats.n_draft_kept * (i ? 12 : 3) < e->stats.n_draft)
             fail_msg("try %d: %d kept of %d", i, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
         close_engine(e);
     }
