@@ -128,9 +128,10 @@ struct spec_arm {                                   /* a drafter */
     struct { double contention, weight; } beside[SPEC_SIZES];   /* ahead: of steps together */
     double expected, came;                          /* ahead: tokens kept per step, sums */
     double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
-    double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* of what was verified: sums of that, and of what came true */
+    double judged[SPEC_DEPTHS];                     /* drafts that were verified so far, */
+    double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* sums of what was said of them, and of what came true */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
-    double hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];     /* the same, of a short while */
+    double judged_late[SPEC_DEPTHS], hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];   /* of a short while */
     double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     double foreseen_ns;                             /* the same, until one was seen; < 0: not known */

@@ -13,7 +13,7 @@
 #define TRUTH_LATE   (1 - 1 / 32.0)
 #define TRUTH_IDLE   (1 - 1 / 2048.0)
 #define HABIT        (1 - 1 / 64.0)
-#define PRIOR_TRUTH  8.0            /* drafts' worth of belief that a depth is as true as the one before it */
+#define PRIOR_TRUTH  16.0           /* drafts' worth of belief that a depth is as true as the one before it */
 #define PRIOR_HABIT  24.0
 #define PRIOR_SEEN   4.0
 #define PRIOR_TOLD   8.0
@@ -63,18 +63,21 @@ void spec_control_expect(const struct spec_control *c, int drafter, int session,
 }
 
 /* The long memory makes small gains visible; when the short one contradicts it, it is forgotten. */
-static void update_truth(struct spec_arm *a, int d, double hoped, double kept)
+static void update_truth(struct spec_arm *a, int d, double n, double hoped, double kept)
 {
     double share = hoped > 0 ? TRUTH : TRUTH_IDLE;
+    a->judged[d] = a->judged[d] * share + n;
     a->hoped[d] = a->hoped[d] * share + hoped;
     a->kept[d] = a->kept[d] * share + kept;
     if (hoped <= 0)
         return;
+    a->judged_late[d] = a->judged_late[d] * TRUTH_LATE + n;
     a->hoped_late[d] = a->hoped_late[d] * TRUTH_LATE + hoped;
     a->kept_late[d] = a->kept_late[d] * TRUTH_LATE + kept;
     double usual = a->hoped_late[d] * a->truth[d];
     if (fabs(a->kept_late[d] - usual) <= SIGMAS * sqrt(fmax(usual, 1)))
         return;
+    memcpy(a->judged, a->judged_late, sizeof a->judged);
     memcpy(a->hoped, a->hoped_late, sizeof a->hoped);
     memcpy(a->kept, a->kept_late, sizeof a->kept);
 }
@@ -83,7 +86,7 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
 {
     int of = c->arm[drafter].of;
     struct spec_arm *a = &c->arm[of], *counts = &c->arm[drafter];
-    double hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 }, before = 1;
+    double n[SPEC_DEPTHS] = { 0 }, hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 }, before = 1;
     for (int i = 0; i < s->n_due; i++) {
         const struct spec_outcome *o = &s->outcome[i];
         if (!o->tree || o->tree->n == 0)
@@ -99,6 +102,7 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
             bool came = o->n_kept > d;
             h->hoped += fmin(1, mine[d] * a->truth[d]);
             h->kept += came;
+            n[d]++;
             hoped[d] += fmin(1, mine[d]);
             kept[d] += came;
         }
@@ -106,9 +110,11 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
         counts->n_kept += (uint64_t)o->n_kept;
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
-        update_truth(a, d, hoped[d], kept[d]);
-    for (int d = 0; d < SPEC_DEPTHS; d++)
-        before = a->truth[d] = (a->kept[d] + PRIOR_TRUTH * before) / (a->hoped[d] + PRIOR_TRUTH);
+        update_truth(a, d, n[d], hoped[d], kept[d]);
+    for (int d = 0; d < SPEC_DEPTHS; d++) {
+        double prior = a->hoped[d] > 0 ? PRIOR_TRUTH * a->hoped[d] / a->judged[d] : 1;
+        before = a->truth[d] = (a->kept[d] + prior * before) / (a->hoped[d] + prior);
+    }
 }
 
 /* ---- what passes take --------------------------------------------------------------------------------------- */
