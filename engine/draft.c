@@ -179,7 +179,9 @@ static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part
         return;
     for (int k = 0; k < e->n_due; k++)
         e->n_part[k] = e->n_node[k] * (part + 1) / n_part - e->due[k]->seat->tree.n;
+    d->n_text = 0;
     int error = d->kind->draft(d, e->due, e->n_part, e->n_due, depth);
+    e->n_draft_text += d->n_text;
     if (error)
         eng_draft_break(d, error);
 }
@@ -295,6 +297,7 @@ void eng_draft(struct eng_engine *e, int n_beside)
     }
     e->all_lag = false;
     e->draft_ns = 0;
+    e->n_draft_text = 0;
     e->overlap_depth = 0;
     eng_draws_clear(e);
     eng_expect_begin(e);
@@ -339,7 +342,7 @@ void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pas
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
         .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
-        .n_beside = n_beside, .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
+        .n_text = e->n_draft_text, .n_beside = n_beside, .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
         .n_ahead = e->overlap_depth ? eng_overlap_last(e)->n_pass : 0 });
     eng_draft_judge(e);
 }

@@ -77,6 +77,7 @@ struct spec_choice eng_draws_token(const struct eng_drafter *d, const struct eng
     const int most = 1 << 16;                   /* draws of one drafter in a draft */
     struct spec_choice c;
     c.token = spec_dist_token(law, spec_draft_uniform(&s->sampling, s->n_token, d->number * most + n));
-    c.logprob = (float)kn_log(spec_dist_prob(law, c.token));
+    c.chance = (float)spec_dist_prob(law, c.token);
+    c.logprob = (float)kn_log((double)c.chance);
     return c;
 }

@@ -221,6 +221,7 @@ static void lay_text(struct draft_head *d, struct item *it, int n_behind, int *n
                     .feature_slot = s->path.slot[at - 1] };
     }
     eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
+    d->base.n_text += at - from;
     *eng_draft_known(&d->base, s) = at;
     it->goes_on = at == s->n_token && at > 1;
     s->seat->lags |= at < s->n_token;
@@ -269,7 +270,7 @@ static int choose(const struct item *it, struct spec_sampler *sampler, const flo
     int n = s->n_token + it->level;
     if (spec_sample(sampler, &s->sampling, logits, s->token, n, n, &c))
         return 0;
-    *top = (struct spec_top){ c.token, c.logprob };
+    *top = (struct spec_top){ c.token, s->sampling.temperature > 0 ? (float)kn_log((double)c.chance) : c.logprob };
     return 1;
 }
 

@@ -174,6 +174,7 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
         room -= n;
     }
     eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
+    d->base.n_text += at - from;
     return at;
 }
 
@@ -218,9 +219,9 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_cho
     uint8_t source = (uint8_t)(1 << d->base.number);
     bool ends = eng_vocab_is_stop(d->base.engine->vocab, c->token);
     int node = -1;
-    it->survival *= (float)kn_exp(c->logprob);
+    it->survival *= c->chance;
     if (it->chain && !ends)
-        eng_chain_add(it->chain, c->token, (float)kn_exp(c->logprob));
+        eng_chain_add(it->chain, c->token, c->chance);
     else if (it->law)
         node = spec_tree_draw(t, it->node, c->token, it->law, it->survival, source);
     else if (!ends)

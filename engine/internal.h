@@ -284,7 +284,7 @@ struct eng_engine {
     struct spec_cut *cut;                       /* [n_parallel] */
     struct spec_outcome *outcome;               /* [n_parallel] in the order of due */
     int *due_seat;                              /* [n_parallel] their seats' numbers */
-    uint64_t draft_ns;                          /* of the pass under way */
+    uint64_t draft_ns; int n_draft_text;        /* of the pass under way: drafting, and what it took in for that */
     bool all_lag;                               /* it was to have drafts, and says nothing of what they are worth */
     struct eng_overlap *overlap;                  /* NULL: nobody drafts while a pass runs */
     int overlap_arm;                              /* of the controller: to draft ahead */
@@ -372,6 +372,7 @@ struct eng_drafter {
     struct eng_chooser *chooser;                /* [threads] */
     bool can_draw;                              /* from a distribution of its own, where that is asked for */
     bool broken;                                /* it has failed once */
+    int n_text;                                 /* tokens of texts that it has taken in for its last draft */
 };
 
 /* Opens what e->opt.draft names, so far that its memory is known; eng_drafters_load takes the memory. */

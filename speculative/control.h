@@ -152,6 +152,7 @@ struct spec_step {                                  /* what the step came to */
     double draft_ns, pass_ns;                       /* drafting; all else that the step took */
     double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; what was read of them */
     double experts;                                 /* distinct ones per layer; 0: not known */
+    int n_text;                                     /* tokens of texts that drafters took in first */
     double ahead_ns; int n_ahead;                   /* drafting beside the pass: how long, and passes of it */
     const struct spec_outcome *outcome;             /* [n_due], in decide's order */
     int n_due, n_beside;

@@ -22,6 +22,7 @@
 #define ACCOUNT      (1 - 1 / 2048.0)
 #define STRAY        2              /* times what was expected: longer, and something else held the step up */
 #define STALL        (1 - 1 / 64.0)
+#define MOST_TEXT    2              /* times what one draft and one pass leave to be taken in */
 #define MEMORY       12
 #define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
 #define STRANGE      0.25           /* so much in all: odd, */
@@ -232,14 +233,15 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
     if (known)
         account(c, s, n_drafted, n_kept);
     learn_pass(c, s, n_drafted, known);
-    bool warm = drafter == c->drafted_by;
+    /* the first time after a while, or of those who are new, it has all of the text to take in */
+    bool warm = drafter == c->drafted_by && s->n_text <= s->n_due * MOST_TEXT * (c->last.depth + 1);
     c->drafted_by = drafter;
     if (drafter == SPEC_OFF)
         return;
     struct spec_arm *a = &c->arm[drafter];
     a->n_step++;
     double draft_ns = a->ahead ? s->ahead_ns / fmax(1, s->n_ahead) : s->draft_ns / c->last.depth;
-    if (warm && (!a->ahead || s->n_ahead))      /* the first time after a while it has all of the text to take in */
+    if (warm && (!a->ahead || s->n_ahead))
         learn_draft(a, size, draft_ns);
     if (warm && a->ahead && s->n_ahead + n_drafted > 0)
         learn_beside(c, s, n_drafted, n_kept);

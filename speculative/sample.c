@@ -252,21 +252,32 @@ double *spec_room(struct spec_sampler *s) { return (double *)(void *)s->heap; }
 
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
-/* The argmax of z / T + g so far. */
-struct winner { uint64_t stream; double temperature, score; int32_t token; };
+/* The argmax of z / T + g so far, and the most that any other has. */
+struct winner { uint64_t stream; double temperature, score, second; int32_t token; };
 
 static inline void consider(struct winner *w, float z, int32_t token)
 {
     double scaled = z / w->temperature;
     uint64_t bits = noise_bits(w->stream, token);
-    if (scaled + noise_most(bits) < w->score)
+    if (scaled + noise_most(bits) < w->second || token == w->token)
         return;
 
     double score = scaled + noise_gumbel(bits);
     if (score > w->score || (score == w->score && token < w->token)) {
+        w->second = w->score;
         w->score = score;
         w->token = token;
+    } else if (score > w->second) {
+        w->second = score;
     }
+}
+
+/* Other logits choose the same if they like it as well, or if it was far ahead with its noise: at a high temperature
+ * nearly always, however unlikely it is.  Half and half is right on the mean of trained drafts. */
+static float chance_of(const struct winner *w, float logprob)
+{
+    double ahead = (w->score - w->second) * w->temperature;
+    return (float)((kn_exp((double)logprob) + 1 / (1 + kn_exp(-ahead))) / 2);
 }
 
 /* Orders as (value descending, id ascending) when sorted from the largest down. */
@@ -399,7 +410,7 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     int e = process(s, p, logits, history, n_history, position, &first);
     if (e < 0)
         return e;
-    struct winner w = { .token = first };
+    struct winner w = { .token = first, .second = -INFINITY };
     if (p->temperature > 0) {
         w.stream = noise_stream(p->seed, p->choice, position);
         w.temperature = p->temperature;
@@ -412,6 +423,7 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     }
     out->token = w.token;
     out->logprob = spec_logprob(s, logits, w.token);
+    out->chance = p->temperature > 0 ? chance_of(&w, out->logprob) : (float)kn_exp((double)out->logprob);
     return 0;
 }
 

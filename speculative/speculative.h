@@ -57,6 +57,7 @@ void spec_sampler_close(struct spec_sampler *s);
 struct spec_choice {
     int32_t token;
     float logprob;                                  /* softmax after step 0 alone, T = 1 */
+    float chance;                                   /* that who sees about the same, and the same noise, chooses it */
 };
 
 /* Chooses the token for `position` (of the token to come).  history[n_history] is what precedes it,

@@ -236,7 +236,7 @@ static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struc
     }
     v->carry = want < have ? want / have : 1;
     if (want > 0) {
-        v->out[v->n_walked] = (struct spec_choice){ x, spec_logprob(s, logits, x) };
+        v->out[v->n_walked] = (struct spec_choice){ .token = x, .logprob = spec_logprob(s, logits, x) };
         go_to(v, child);
     }
     if (want == 0 || (child + 1 == t->n && !keep_all(v)))

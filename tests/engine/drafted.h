@@ -9,27 +9,36 @@
  * text goes on past where it was recorded. */
 #define ANY_STRETCH 1e9
 
-static inline struct eng_session *start(struct eng_engine *e, const int32_t *token, int n, uint64_t salt)
+static inline struct eng_session *start_biased(struct eng_engine *e, const int32_t *token, int n, uint64_t salt,
+                                               const struct spec_bias *bias)
 {
     struct eng_session *s;
     struct eng_request r = request(token, n, N_CTX, 0);
     r.salt = salt;
     r.n_top = 0;
     r.sampling.temperature = 0;
+    r.sampling.bias = bias;
+    r.sampling.n_bias = bias != NULL;
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     return s;
 }
 
+static inline struct eng_session *start(struct eng_engine *e, const int32_t *token, int n, uint64_t salt)
+{
+    return start_biased(e, token, n, salt, NULL);
+}
+
 static inline void step(struct eng_engine *e) { assert_true(eng_step(e, event) >= 0); }
 
 /* The tree that is drafted behind these n tokens themselves: all but the last are computed already. */
-static inline const struct spec_tree *tree_behind(struct eng_engine *e, const int32_t *text, int n)
+static inline const struct spec_tree *tree_behind(struct eng_engine *e, const int32_t *text, int n,
+                                                  const struct spec_bias *bias)
 {
     struct eng_session *s = start(e, text, n, 0);
     step(e);
     eng_session_close(s);
-    s = start(e, text, n, 0);
+    s = start_biased(e, text, n, 0, bias);
     step(e);
     const struct spec_tree *t = &e->seat[s->seat->number].tree;
     eng_session_close(s);

@@ -565,6 +565,27 @@ static struct spec_control *settled(int n)
     return c;
 }
 
+/* Who is new has all of his text taken in before he is drafted for: that is no draft's price. */
+static void texts_taken_in_are_no_drafts(void **state)
+{
+    (void)state;
+    for (int n_text = 8; n_text <= 800; n_text *= 10) {
+        struct spec_control *c = settled(2);
+        struct spec_decision d;
+        int session[2] = { 0, 1 }, nodes[2];
+        for (int i = 0; i < 20; i++) {
+            struct spec_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
+            spec_control_decide(c, session, 2, 0, &d, nodes);
+            spec_control_learn(c, &(struct spec_step){ .n_row = 2, .n_due = 2, .outcome = outcome, .n_text = n_text,
+                .draft_ns = d.drafter == SPEC_OFF ? 0 : 4e6 * d.depth, .pass_ns = d.off_ns });
+        }
+        double per_draft = d.best_drafter == SPEC_OFF ? 0 : d.draft_ns / d.best_depth;
+        if (n_text == 8 ? per_draft < 1e6 : fabs(per_draft / 0.2e6 - 1) > 0.1)
+            fail_msg("%d tokens taken in: a draft takes %.2f ms", n_text, per_draft / 1e6);
+        spec_control_close(c);
+    }
+}
+
 /* Steps until drafts are on because they gain. */
 static void decide_on(struct spec_control *c, int n)
 {
@@ -780,6 +801,7 @@ int main(void)
         cmocka_unit_test(change_is_for_all_sizes),
         cmocka_unit_test(boasts_are_seen_through),
         cmocka_unit_test(modesty_is_seen_through),
+        cmocka_unit_test(texts_taken_in_are_no_drafts),
         cmocka_unit_test(better_drafter_is_found),
         cmocka_unit_test(free_drafts_are_taken_when_there_are_any),
         cmocka_unit_test(memory_has_its_price),

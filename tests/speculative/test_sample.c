@@ -472,7 +472,7 @@ static void refuses(void **state)
     const float nothing[3] = { NAN, -INFINITY, NAN }, one[3] = { NAN, -9, NAN };
     struct spec_sampler *s = NULL;
     struct spec_params p;
-    struct spec_choice c = { 123, 4 };
+    struct spec_choice c = { 123, 4, 0 };
     kn_log_set(unheard, KN_LOG_ERROR);
     assert_int_equal(spec_sampler_open(&s, 0), KN_EINVAL);
     assert_null(s);
@@ -502,6 +502,40 @@ static void refuses(void **state)
     for (int i = 0; i < 9; i++)
         assert_int_equal(spec_params_check(&bad[i], 3), KN_EINVAL);
     kn_log_set(NULL, KN_LOG_INFO);
+}
+
+/* The likeliest of all, and what it is ahead of the next, noise and all. */
+static void chance_is_of_law_and_noise(void **state)
+{
+    (void)state;
+    enum { N = 90 };
+    static const float temperature[] = { 0, 0.3f, 1, 4 };
+    float logits[N];
+    struct spec_sampler *s = open_sampler(N);
+    struct spec_params p;
+    struct spec_choice c;
+    spec_params_default(&p);
+    random_state = 21;
+    for (int64_t position = 0; position < 200; position++) {
+        double t = p.temperature = temperature[position % 4], most = -INFINITY, second = -INFINITY;
+        p.top_k = position % 8 < 4 ? 0 : N;             /* all of them, by the other way */
+        for (int i = 0; i < N; i++)
+            logits[i] = random_float(-5, 5);
+        assert_int_equal(spec_sample(s, &p, logits, NULL, 0, position, &c), 0);
+        for (int32_t i = 0; i < N && t > 0; i++) {
+            double score = (double)logits[i] / t + spec_noise(p.seed, p.choice, position, i);
+            second = fmax(second, fmin(score, most));
+            most = fmax(most, score);
+        }
+        double law = exp((double)c.logprob), want = t > 0 ? (law + 1 / (1 + exp(-(most - second) * t))) / 2 : law;
+        if (fabs((double)c.chance - want) > 1e-6)
+            fail_msg("at %d, T %g: %.7f, not %.7f", (int)position, t, (double)c.chance, want);
+    }
+    uint32_t mask[3] = { 1 << 7 };                      /* nothing else can come */
+    p.mask = mask;
+    assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
+    assert_true(c.token == 7 && c.chance >= 0.5f && c.chance <= 1);
+    spec_sampler_close(s);
 }
 
 /* A single token allowed is chosen whatever its logit; its logprob is the plain softmax's. */
@@ -622,6 +656,7 @@ int main(void)
         cmocka_unit_test(logprob_is_of_the_plain_softmax),
         cmocka_unit_test(likeliest_by_a_plain_sort),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(chance_is_of_law_and_noise),
         cmocka_unit_test(mask_leaves_only_its_tokens),
         cmocka_unit_test(survives_no_memory),
     };
