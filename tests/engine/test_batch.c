@@ -433,14 +433,25 @@ static void any_call_may_fail(void **state)
 
 /* ---- watched ----------------------------------------------------------------------------------- */
 
-static void ask(int port, const char *request, char *answer, size_t room)
+/* -1: nobody listens. */
+static int connect_to(int port)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void ask(int port, const char *request, char *answer, size_t room)
+{
+    int fd = connect_to(port);
     size_t n = 0;
     ssize_t some;
-    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_true(fd >= 0);
     send_bytes(fd, request, strlen(request));
     while ((some = receive_bytes(fd, answer + n, room - 1 - n)) > 0)
         n += (size_t)some;
@@ -474,6 +485,30 @@ static void it_can_be_watched(void **state)
     assert_null(second);
     eng_watch_close(w);
     eng_watch_close(NULL);
+}
+
+/* It asks and asks, has read all there is, and leaves while more is written. */
+static void who_leaves_ends_no_batch(void **state)
+{
+    static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    static char many[4000 * (sizeof request - 1) + 1], answer[65536];
+    struct eng_watch *w;
+    (void)state;
+    signal(SIGPIPE, SIG_DFL);
+    for (size_t at = 0; at + 1 < sizeof many; at += sizeof request - 1)
+        memcpy(many + at, request, sizeof request);
+    assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
+    for (int i = 0; i < 20; i++) {
+        int fd = connect_to(eng_watch_port(w));
+        assert_true(fd >= 0 && send(fd, many, sizeof many - 1, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+        assert_true(receive_bytes(fd, answer, sizeof answer) > 0);
+        while (recv(fd, answer, sizeof answer, MSG_DONTWAIT) > 0)
+            ;
+        close(fd);
+    }
+    ask(eng_watch_port(w), "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    assert_non_null(strstr(answer, "HTTP/1.1 200"));
+    eng_watch_close(w);
 }
 
 /* ---- the command ------------------------------------------------------------------------------- */
@@ -550,6 +585,7 @@ int main(void)
         cmocka_unit_test(killed_at_any_moment_it_goes_on),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(it_can_be_watched),
+        cmocka_unit_test(who_leaves_ends_no_batch),
         cmocka_unit_test(the_command_says_how_it_went),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
