@@ -576,6 +576,64 @@ static void the_command_says_how_it_went(void **state)
     unlink(in);
 }
 
+static double figure(const char *page, const char *name)
+{
+    const char *at = strstr(page, name);
+    return at ? strtod(at + strcspn(at, " "), NULL) : -1;
+}
+
+/* Of more lines than there is patience for, until some are done; then it is asked to stop. */
+static void the_command_can_be_watched(void **state)
+{
+    static char page[65536];
+    char words[512];
+    struct eng_watch *w;
+    int status;
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: a child with threads is not for ThreadSanitizer\n");
+    skip();
+#endif
+    FILE *f = fopen(in, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 4000; i++)
+        fprintf(f, "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
+                   "\"max_tokens\":100,\"ignore_eos\":true}}\n", i);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
+    int port = eng_watch_port(w);
+    snprintf(words, sizeof words, "-m %s %s -o %s --errors %s --parallel 4 --ctx-size 256 -t 1 --quiet "
+             "--metrics-port %d", model, in, out, errors, port);
+    faults_listen();
+    assert_int_equal(command(words), 2);
+    assert_non_null(strstr(faults.line, "choose another port"));
+    faults_listen_off();
+    eng_watch_close(w);
+
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        faults_listen();
+        _exit(command(words));
+    }
+    for (int fd; figure(page, "\nspillway_batch_lines_done") < 1; usleep(1000)) {
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0);      /* it has not ended */
+        if ((fd = connect_to(port)) < 0)
+            continue;
+        close(fd);
+        ask(port, "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", page, sizeof page);
+    }
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_true(figure(page, "\nspillway_batch_lines") == 4000 && figure(page, "\nspillway_ready") == 1);
+    assert_true(figure(page, "\nvllm:generation_tokens_total") >= 100);
+    assert_true(figure(page, "\nspillway_passes_total") >= 100);
+    assert_true(figure(page, "\nspillway_memory_budget_bytes") > 0);
+    forget();
+    unlink(in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,6 +645,7 @@ int main(void)
         cmocka_unit_test(it_can_be_watched),
         cmocka_unit_test(who_leaves_ends_no_batch),
         cmocka_unit_test(the_command_says_how_it_went),
+        cmocka_unit_test(the_command_can_be_watched),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
