@@ -36,7 +36,7 @@ struct fit {
     struct spec_point pass[MOST_POINT], choose[MOST_POINT];
     int n_pass;
     struct { int n_seq, depth; } at[MOST_POINT];
-    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
+    struct taken { double pass, choose, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
 };
 
@@ -110,8 +110,7 @@ static int take_step(struct fit *f, struct taken *t)
         if (f->event[i].finish == ENG_FAILED)
             return f->event[i].status;
     *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
-                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row),
-                         b.experts - a.experts, (double)(bytes_read(f) - bytes) };
+                         (double)(b.n_row - a.n_row), b.experts - a.experts, (double)(bytes_read(f) - bytes) };
     return got < 0 ? got : 0;
 }
 
