@@ -112,8 +112,7 @@ static void say(const struct eng_batch_counts *n, double seconds)
 
 static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t now)
 {
-    struct eng_hub_view v = { .n_parallel = j->n_parallel, .n_ctx = eng_n_ctx(j->engine),
-                              .split = *eng_memory(j->engine), .budget_bytes = eng_memory(j->engine)->total };
+    struct eng_hub_view v = { .n_parallel = j->n_parallel, .budget_bytes = eng_memory(j->engine)->total };
     struct off_store *store = moe_model_store(eng_model(j->engine));
     eng_stats_get(j->engine, &v.engine);
     if (store)

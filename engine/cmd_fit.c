@@ -36,7 +36,7 @@ struct fit {
     struct spec_point pass[MOST_POINT], choose[MOST_POINT];
     int n_pass;
     struct { int n_seq, depth; } at[MOST_POINT];
-    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
+    struct taken { double pass, choose, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
 };
 
@@ -110,8 +110,7 @@ static int take_step(struct fit *f, struct taken *t)
         if (f->event[i].finish == ENG_FAILED)
             return f->event[i].status;
     *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
-                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row),
-                         b.experts - a.experts, (double)(bytes_read(f) - bytes) };
+                         (double)(b.n_row - a.n_row), b.experts - a.experts, (double)(bytes_read(f) - bytes) };
     return got < 0 ? got : 0;
 }
 
@@ -145,7 +144,8 @@ static int measure(struct fit *f)
         error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
                                        eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
-        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache, or is too short to measure: misses have no price", f->config->model);
+        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache, or is too short to measure: misses have no price",
+               f->config->model);
         error = 0;
     }
     for (int i = 0; i < 6 && seqs[i] * 2 <= most; i++)
@@ -244,8 +244,8 @@ int eng_cmd_fit(const struct eng_config *config)
     if (!f)
         return kn_fail(KN_ENOMEM, "no memory for the fit"), 2;
     f->config = config;
-    int error = open_fit(f);
-    if (!error && !(error = measure(f)) && !(error = fit_points(f))) {
+    int error = config->output ? eng_fit_check(config->output) : 0;
+    if (!error && !(error = open_fit(f)) && !(error = measure(f)) && !(error = fit_points(f))) {
         print_points(f);
         if (config->output)
             error = eng_fit_write(config->output, config->model, &f->fit);

@@ -2,11 +2,14 @@
 #include "engine/fit_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
@@ -17,13 +20,33 @@ static const struct { const char *name; size_t at; } field[] = {
 
 static double *field_of(struct spec_cost_model *c, size_t i) { return (double *)((char *)c + field[i].at); }
 
+static int refuse_write(const char *path)
+{
+    return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
+}
+
+int eng_fit_check(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return 0;                               /* who reads a pipe would take this for its end */
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT && (fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0)
+        unlink(path);
+    if (fd < 0 && errno != EEXIST)              /* a link to what is yet to be made */
+        return refuse_write(path);
+    if (fd >= 0)
+        close(fd);
+    return 0;
+}
+
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit)
 {
     struct spec_cost_model c = fit->cost;
     char name[128];                             /* who reads it takes lines of 200 bytes */
     FILE *out = fopen(path, "w");
     if (!out)
-        return kn_fail(KN_EIO, "%s: cannot be written: %s", path, strerror(errno));
+        return refuse_write(path);
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
     fprintf(out, "# what passes take on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
                  "# model %s\n"
@@ -32,7 +55,7 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
     for (size_t i = 0; i < N_FIELD; i++)
         fprintf(out, "%s=%.9g\n", field[i].name, *field_of(&c, i));
     bool bad = ferror(out);
-    return fclose(out) || bad ? kn_fail(KN_EIO, "%s: cannot be written: %s", path, strerror(errno)) : 0;
+    return fclose(out) || bad ? refuse_write(path) : 0;
 }
 
 struct reading { struct spec_cost_model cost; bool seen[N_FIELD]; };

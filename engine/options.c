@@ -5,7 +5,6 @@
 #include "engine/options.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_MISTAKE 2                           /* letters, for "did you mean" */
@@ -376,7 +375,8 @@ static const struct { const char *flags, *instead; } foreign[] = {
     { "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "
       "--enable-prefix-caching --enable-chunked-prefill --trust-remote-code --enable-auto-tool-choice",
       "is not needed: leave it out" },
-    { "-b --batch-size --max-num-batched-tokens", "is not known: --chunk N says how many tokens of prompts a pass takes" },
+    { "-b --batch-size --max-num-batched-tokens",
+      "is not known: --chunk N says how many tokens of prompts a pass takes" },
     { "-tb --threads-batch --threads-http", "is not known: --threads N is for all of it" },
     { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: say --kv f16 or --kv f32" },
     { "-md --model-draft --draft-model --spec-draft-model", "is not known: say --draft model:FILE" },
@@ -438,8 +438,8 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
     }
     const char *host = c->cors ? strstr(c->cors, "://") : NULL;
     if (c->cors && strcmp(c->cors, "*") != 0 && strcmp(c->cors, "null") != 0 && (!host || strchr(host + 3, '/')))
-        return kn_fail(KN_EINVAL, "--cors takes * or what browsers call an origin, as https://chat.example.com, without a "
-                       "path or a / at its end, not '%s'", c->cors);
+        return kn_fail(KN_EINVAL, "--cors takes * or what browsers call an origin, as https://chat.example.com, "
+                       "without a path or a / at its end, not '%s'", c->cors);
     for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
             return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");

@@ -54,6 +54,7 @@ struct eng_terminal {
 /* Set by the handler; read and cleared by the main thread. */
 static atomic_bool stop_wanted;
 static atomic_bool reading;                     /* inside eng_terminal_read(); the main thread's */
+static atomic_bool marked;                      /* the terminal puts marks around what is pasted; the main thread's */
 
 /* A second Ctrl-C that no one has heeded the first of ends the program. */
 static void on_interrupt(int number)
@@ -67,7 +68,7 @@ static void on_interrupt(int number)
 /* libedit has put the terminal back by now, as far as it knows of it. */
 static void on_end(int number)
 {
-    if (atomic_load(&reading))
+    if (atomic_load(&marked))
         (void)!write(STDERR_FILENO, PASTE_OFF, sizeof PASTE_OFF - 1);
     signal(number, SIG_DFL);
     raise(number);
@@ -88,8 +89,11 @@ static char *prompt(EditLine *edit)
 
 static void show_marks(const struct eng_terminal *t, bool on)
 {
-    if (t->marks)
-        fputs(on ? PASTE_ON : PASTE_OFF, stderr);
+    if (!t->marks)
+        return;
+    atomic_store(&marked, true);
+    fputs(on ? PASTE_ON : PASTE_OFF, stderr);
+    atomic_store(&marked, on);
 }
 
 /* Waits: 1 for input, 0 for a signal, -1 for Ctrl-C.  That can arrive only inside ppoll(), or it could slip

@@ -6,6 +6,7 @@
 #include "engine/serve/metrics.h"
 
 #include <event2/event.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -75,8 +76,13 @@ static void on_request(void *arg, struct eng_exchange *x)
     eng_bytes_free(&out);
 }
 
+/* A client's leaving is an error of the write, and not the end of the batch. */
 static void *serve(void *arg)
 {
+    sigset_t gone;
+    sigemptyset(&gone);
+    sigaddset(&gone, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &gone, NULL);
     (void)event_base_dispatch(((struct eng_watch *)arg)->base);
     return NULL;
 }

@@ -181,7 +181,8 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     }
     const char *near = nearest_route(path);
     if (near)
-        return eng_refuse(why, 404, NULL, "", "there is nothing at %s: ask at %s, or correct the base URL", shown, near);
+        return eng_refuse(why, 404, NULL, "",
+                          "there is nothing at %s: ask at %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
             return eng_refuse(why, 501, NULL, "", "%s is not offered: this server generates text",

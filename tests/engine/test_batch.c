@@ -433,14 +433,25 @@ static void any_call_may_fail(void **state)
 
 /* ---- watched ----------------------------------------------------------------------------------- */
 
-static void ask(int port, const char *request, char *answer, size_t room)
+/* -1: nobody listens. */
+static int connect_to(int port)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void ask(int port, const char *request, char *answer, size_t room)
+{
+    int fd = connect_to(port);
     size_t n = 0;
     ssize_t some;
-    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_true(fd >= 0);
     send_bytes(fd, request, strlen(request));
     while ((some = receive_bytes(fd, answer + n, room - 1 - n)) > 0)
         n += (size_t)some;
@@ -474,6 +485,30 @@ static void it_can_be_watched(void **state)
     assert_null(second);
     eng_watch_close(w);
     eng_watch_close(NULL);
+}
+
+/* It asks and asks, has read all there is, and leaves while more is written. */
+static void who_leaves_ends_no_batch(void **state)
+{
+    static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    static char many[4000 * (sizeof request - 1) + 1], answer[65536];
+    struct eng_watch *w;
+    (void)state;
+    signal(SIGPIPE, SIG_DFL);
+    for (size_t at = 0; at + 1 < sizeof many; at += sizeof request - 1)
+        memcpy(many + at, request, sizeof request);
+    assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
+    for (int i = 0; i < 20; i++) {
+        int fd = connect_to(eng_watch_port(w));
+        assert_true(fd >= 0 && send(fd, many, sizeof many - 1, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+        assert_true(receive_bytes(fd, answer, sizeof answer) > 0);
+        while (recv(fd, answer, sizeof answer, MSG_DONTWAIT) > 0)
+            ;
+        close(fd);
+    }
+    ask(eng_watch_port(w), "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", answer, sizeof answer);
+    assert_non_null(strstr(answer, "HTTP/1.1 200"));
+    eng_watch_close(w);
 }
 
 /* ---- the command ------------------------------------------------------------------------------- */
@@ -541,6 +576,64 @@ static void the_command_says_how_it_went(void **state)
     unlink(in);
 }
 
+static double figure(const char *page, const char *name)
+{
+    const char *at = strstr(page, name);
+    return at ? strtod(at + strcspn(at, " "), NULL) : -1;
+}
+
+/* Of more lines than there is patience for, until some are done; then it is asked to stop. */
+static void the_command_can_be_watched(void **state)
+{
+    static char page[65536];
+    char words[512];
+    struct eng_watch *w;
+    int status;
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: a child with threads is not for ThreadSanitizer\n");
+    skip();
+#endif
+    FILE *f = fopen(in, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 4000; i++)
+        fprintf(f, "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
+                   "\"max_tokens\":100,\"ignore_eos\":true}}\n", i);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(eng_watch_open(&w, 0, "m"), 0);
+    int port = eng_watch_port(w);
+    snprintf(words, sizeof words, "-m %s %s -o %s --errors %s --parallel 4 --ctx-size 256 -t 1 --quiet "
+             "--metrics-port %d", model, in, out, errors, port);
+    faults_listen();
+    assert_int_equal(command(words), 2);
+    assert_non_null(strstr(faults.line, "choose another port"));
+    faults_listen_off();
+    eng_watch_close(w);
+
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        faults_listen();
+        _exit(command(words));
+    }
+    for (int fd; figure(page, "\nspillway_batch_lines_done") < 1; usleep(1000)) {
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0);      /* it has not ended */
+        if ((fd = connect_to(port)) < 0)
+            continue;
+        close(fd);
+        ask(port, "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", page, sizeof page);
+    }
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_true(figure(page, "\nspillway_batch_lines") == 4000 && figure(page, "\nspillway_ready") == 1);
+    assert_true(figure(page, "\nvllm:generation_tokens_total") >= 100);
+    assert_true(figure(page, "\nspillway_passes_total") >= 100);
+    assert_true(figure(page, "\nspillway_memory_budget_bytes") > 0);
+    forget();
+    unlink(in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -550,7 +643,9 @@ int main(void)
         cmocka_unit_test(killed_at_any_moment_it_goes_on),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(it_can_be_watched),
+        cmocka_unit_test(who_leaves_ends_no_batch),
         cmocka_unit_test(the_command_says_how_it_went),
+        cmocka_unit_test(the_command_can_be_watched),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

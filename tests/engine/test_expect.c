@@ -85,7 +85,7 @@ static void nodes_need_what_is_not_there(void **state)
                         assert_true(is_missing(e, need->expert[k]));
                 }
         }
-        for (int i = 0; i < e->expect.n_text; i++) {     /* nor what the text needs itself */
+        for (int i = 0; i < e->expect.n_text; i++) {    /* nor what the text needs itself */
             int n = moe_context_missing(e->context, e->expect.token[i], text);
             for (int at = 0; at < e->expect.n - e->expect.n_text; at++)
                 for (int k = 0; k < e->expect.need[at].n && e->expect.need[at].expert; k++)

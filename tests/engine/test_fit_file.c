@@ -3,9 +3,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/cli.h"
 #include "engine/fit_file.h"
 #include "tests/faults.h"
 
@@ -69,11 +71,46 @@ static void anything_else_is_refused(void **state)
     faults_listen_off();
 }
 
+/* Not after all has been measured; nor does the question leave a trace. */
+static void what_cannot_be_written_is_told_first(void **state)
+{
+    char other[sizeof path + 8], got[8] = "";
+    char *argv[] = { "-m", "/nowhere/model.gguf", "-o", "/nowhere/at/all" };
+    static struct eng_config config;
+    (void)state;
+    snprintf(other, sizeof other, "%s-link", path);
+    assert_int_equal(eng_fit_check(path), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(symlink(path, other), 0);
+    assert_int_equal(eng_fit_check(other), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    write_text("kept");
+    assert_int_equal(eng_fit_check(other), 0);
+    FILE *f = fopen(other, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(got, sizeof got, f));
+    assert_string_equal(got, "kept");
+    fclose(f);
+    unlink(other);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);    /* nobody reads it yet */
+    assert_int_equal(eng_fit_check(path), 0);
+    unlink(path);
+    faults_listen();
+    assert_int_equal(eng_fit_check("/tmp"), KN_EIO);
+    assert_int_equal(eng_config_parse(&config, ENG_fit, 4, argv), 0);
+    faults_listen();
+    assert_int_equal(eng_cmd_fit(&config), 2);
+    assert_non_null(strstr(faults.line, "/nowhere/at/all: cannot be written"));
+    faults_listen_off();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back),
         cmocka_unit_test(anything_else_is_refused),
+        cmocka_unit_test(what_cannot_be_written_is_told_first),
     };
     snprintf(path, sizeof path, "/tmp/spillway-fit-%d", getpid());
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -224,7 +224,7 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
     split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
     assert_int_equal(depth, 2);
-    s.machine.mac_ps = 10;                                        /* sums take all the time, and each row as much */
+    s.machine.mac_ps = 10;                                      /* sums take all the time, and each row as much */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 1));
     assert_int_equal(depth, 0);
 }

@@ -1,5 +1,6 @@
 /* The server's end: it finishes what it began, or is told not to; and an end before it has begun. */
 #include "tests/engine/serve_client.h"
+#include "tests/faults.h"
 #include <limits.h>
 #include <sys/un.h>
 
@@ -161,40 +162,33 @@ static void test_no_model(void **state)
     eng_serve_close(v.server);
 }
 
-static char said[512];
-
-static void listen_to_log(enum kn_level level, const char *line)
-{
-    (void)level;
-    snprintf(said, sizeof said, "%s", line);
-}
-
 /* What cannot be listened on, or may not, is refused before anything is loaded. */
 static void test_no_place(void **state)
 {
     (void)state;
     struct eng_server *s = NULL, *first;
     struct eng_serve_options o = serve_defaults();
-    kn_log_set(listen_to_log, KN_LOG_ERROR);
+    faults.most = KN_LOG_ERROR;
+    faults_listen();
     o.host = "0.0.0.0";
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "is open to others"));
+    assert_non_null(strstr(faults.last, "is open to others"));
     o.host = "127.0.0.1";
     assert_int_equal(eng_serve_open(&first, &o), 0);
     o.port = eng_serve_port(first);
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "choose another port, or end who has it"));
+    assert_non_null(strstr(faults.last, "choose another port, or end who has it"));
     eng_serve_close(first);
     o.port = 0;
     o.api_key_file = "/dev/null";
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "no key in it"));
+    assert_non_null(strstr(faults.last, "no key in it"));
     o.api_key_file = NULL;
     o.host = "192.0.2.1"; /* an address for examples, nobody's */
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(said, "choose another host, one of this machine's"));
+    assert_non_null(strstr(faults.last, "choose another host, one of this machine's"));
     assert_null(s);
-    kn_log_set(NULL, KN_LOG_INFO);
+    faults_listen_off();
 }
 
 int main(void)

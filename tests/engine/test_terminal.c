@@ -12,6 +12,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <stdio_ext.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -119,6 +120,39 @@ static void long_line_of_a_pipe(void **state)
     dup2(kept, STDIN_FILENO);
     close(kept);
     free(input);
+}
+
+/* Ended in the middle of a message: marks that nobody was asked to put are not taken back. */
+static void killed_at_a_pipe(void **state)
+{
+    (void)state;
+    int in[2], err[2], left, status;
+    char said[64];
+    assert_true(pipe(in) == 0 && pipe(err) == 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct eng_terminal *t;
+        enum eng_input kind;
+        const char *text;
+        alarm(120);
+        dup2(in[0], STDIN_FILENO);
+        dup2(err[1], STDERR_FILENO);
+        __fpurge(stdin);
+        if (eng_terminal_open(&t) == 0)
+            (void)eng_terminal_read(t, &kind, &text);
+        _exit(2);
+    }
+    assert_int_equal(write(in[1], "\"\"\"\n", 4), 4);
+    while (ioctl(in[0], FIONREAD, &left) == 0 && left > 0)
+        usleep(500);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    close(err[1]);
+    assert_int_equal(read(err[0], said, sizeof said), 0);
+    close(err[0]);
+    close(in[0]), close(in[1]);
 }
 
 /* ---- a terminal -------------------------------------------------------------------------------- */
@@ -349,6 +383,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_a_pipe), cmocka_unit_test(long_line_of_a_pipe),
+        cmocka_unit_test(killed_at_a_pipe),
         cmocka_unit_test(edits_lines),     cmocka_unit_test(pastes_are_one_piece),
         cmocka_unit_test(control_c),
         cmocka_unit_test(second_control_c), cmocka_unit_test(killed),

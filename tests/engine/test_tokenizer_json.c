@@ -1,5 +1,5 @@
-/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles, templates and
- * where a turn ends; what is not known is refused and shown. */
+/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles,
+ * templates and where a turn ends; what is not known is refused and shown. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -272,14 +272,16 @@ static void what_is_not_known_is_refused(void **state)
 
 /* ---- tiktoken.model ------------------------------------------------------------------------------ */
 
-#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\",\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\"," \
+                   "\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
 
 /* As published: named special tokens by their ids, which begin behind the last rank, n. */
 static void save_kimi_config(int n)
 {
     char text[700];
-    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\",\"added_tokens_decoder\":{"
-             "\"%d\":{\"content\":\"[BOS]\",\"special\":true},\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
+    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\","
+             "\"added_tokens_decoder\":{\"%d\":{\"content\":\"[BOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
              "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},\"%d\":{\"content\":"
              "\"<|tool_calls_section_begin|>\",\"special\":false},\"%d\":{\"content\":\"[UNK]\"}}}",
              n, n + 1, n + 2, n + 9, n + 22);
