@@ -1,5 +1,5 @@
-/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles, templates and
- * where a turn ends; what is not known is refused and shown. */
+/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles,
+ * templates and where a turn ends; what is not known is refused and shown. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,6 +97,18 @@ static const char *expect_line(const struct eng_vocab *v, const char *text, size
     return line + 1;
 }
 
+/* Of texts.bin: each with its length before it. */
+static const char *expect_texts(const struct eng_vocab *v, const char *texts, size_t n, const char *line)
+{
+    for (size_t at = 0; at < n;) {
+        uint32_t len;
+        memcpy(&len, texts + at, 4);
+        line = expect_line(v, texts + at + 4, len, line);
+        at += 4 + len;
+    }
+    return line;
+}
+
 static void ids_are_those_of_the_original(void **state)
 {
     (void)state;
@@ -115,12 +127,7 @@ static void ids_are_those_of_the_original(void **state)
         const char *line = lines;
         assert_int_equal(open_vocab(&v, &f), 0);
         moe_file_close(f);
-        for (size_t at = 0; at < n;) {
-            uint32_t len;
-            memcpy(&len, texts + at, 4);
-            line = expect_line(v, texts + at + 4, len, line);
-            at += 4 + len;
-        }
+        line = expect_texts(v, texts, n, line);
         for (int k = 0; k < LEN(more); k++)
             line = expect_line(v, more[k], strlen(more[k]), line);
         assert_int_equal(*line, 0);
@@ -272,7 +279,8 @@ static void what_is_not_known_is_refused(void **state)
 
 /* ---- tiktoken.model ------------------------------------------------------------------------------ */
 
-#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\",\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\",\"auto_map\":{\"AutoTokenizer\":[" \
+    "\"tokenization_kimi.TikTokenTokenizer\",null]}"
 
 /* As published: named special tokens by their ids, which begin behind the last rank, n. */
 static void save_kimi_config(int n)
@@ -320,12 +328,7 @@ static void ranks_are_merges(void **state)
     save_kimi_config(n_rank);
     assert_int_equal(open_vocab(&v, &f), 0);
     moe_file_close(f);
-    for (size_t at = 0; at < n;) {
-        uint32_t len;
-        memcpy(&len, texts + at, 4);
-        line = expect_line(v, texts + at + 4, len, line);
-        at += 4 + len;
-    }
+    line = expect_texts(v, texts, n, line);
     for (char *at = own, *end; (end = strchr(at, '\n')); at = end + 1)
         line = expect_line(v, at, (size_t)(end - at), line);
     assert_int_equal(*line, 0);
