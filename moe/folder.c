@@ -133,7 +133,7 @@ static size_t item_bytes(enum moe_type type)
     }
 }
 
-void moe_put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar)
+static void put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar)
 {
     put_value(d, key, (struct moe_value){ .type = type, .item = type, .n = 1,
                                           .data = keep(d, scalar, item_bytes(type)) });
@@ -151,21 +151,21 @@ void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t
     struct moe_string kept = { 0 };
     if (!d->err)
         d->err = moe_keep_string(d->f, s, n, &kept);
-    moe_put(d, key, MOE_STRING, &kept);
+    put(d, key, MOE_STRING, &kept);
 }
 
-void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x) { moe_put(d, key, MOE_U32, &x); }
+void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x) { put(d, key, MOE_U32, &x); }
 
 void moe_put_bool(struct moe_folder *d, const char *key, bool x)
 {
     uint8_t byte = x;
-    moe_put(d, key, MOE_BOOL, &byte);
+    put(d, key, MOE_BOOL, &byte);
 }
 
 void moe_put_f32(struct moe_folder *d, const char *key, double x)
 {
     float narrow = (float)x;
-    moe_put(d, key, MOE_F32, &narrow);
+    put(d, key, MOE_F32, &narrow);
 }
 
 /* ---- weights ---------------------------------------------------------------------------------- */

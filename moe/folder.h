@@ -72,7 +72,6 @@ int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, j
 int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n);
 
 /* Metadata; after a failure nothing happens. */
-void moe_put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar);
 void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t n);
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n);
 void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x);
