@@ -31,20 +31,6 @@ static int fail(const struct reader *r, int code, size_t line, const char *what)
     return kn_fail(code, "%s: %s: %s: line %zu: %s", r->d->f->name, kn_error_text(code), file_name, line, what);
 }
 
-/* Bytes that can be seen are their own code points, the others come behind. */
-static void set_letters(struct reader *r)
-{
-    int next = 256;
-    for (int b = 0; b < 256; b++) {
-        bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        int c = seen ? b : next++;
-        if (c < 128)
-            snprintf(r->letter[b], 3, "%c", c);
-        else
-            snprintf(r->letter[b], 3, "%c%c", 0xc0 | c >> 6, 0x80 | (c & 63));
-    }
-}
-
 static int digit_of(char c)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -185,7 +171,8 @@ int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **o
     *out = NULL;
     if (err || !text)
         return err;
-    set_letters(&r);
+    for (int b = 0; b < 256; b++)
+        moe_byte_letter(b, r.letter[b]);
     r.vocab = json_object();
     r.merges = json_array();
     err = r.vocab && r.merges ? check_class(&r, config) : kn_fail(KN_ENOMEM, "%s: no memory to read it", file_name);

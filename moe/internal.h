@@ -73,6 +73,10 @@ int    moe_index_add(const struct moe_file *f, struct moe_index *x, moe_name_of 
 size_t moe_index_find(const struct moe_file *f, const struct moe_index *x, moe_name_of *name, const void *table,
                       struct moe_string want);      /* or SIZE_MAX */
 
+/* Byte-level BPE writes every byte as a character: one that can be seen as itself, the others as those from U+0100
+ * on, in their order.  Its code. */
+int moe_byte_letter(int byte, char letter[3]);
+
 /* 1: the key or the name was there already. */
 int moe_add_value(struct moe_file *f, struct moe_values *values, const struct moe_value *v);
 int moe_add_tensor(struct moe_file *f, const struct moe_tensor *t);
