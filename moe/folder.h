@@ -102,6 +102,8 @@ int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);
 int moe_hf_vocab(struct moe_folder *d);
 
+#define MOE_HF_TIKTOKEN "tiktoken.model"
+
 /* What tokenizer.json would say where tiktoken.model is instead, and "cut_as", the name of how text is cut; *out is
  * NULL when there is no such file.  config: tokenizer_config.json, or NULL. */
 int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **out);

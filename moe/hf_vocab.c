@@ -26,7 +26,7 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };     /* enum eng_token
 
 struct loader {
     struct moe_folder *d;
-    char path[4096];                            /* of tokenizer.json */
+    char path[4096];                            /* of tokenizer.json, or of what is read in its place */
     json_t *tokenizer, *config, *generation;    /* the latter two NULL: there is none */
     const json_t *model, *vocab, *added;
     struct moe_string *token;                   /* [n] */
@@ -508,6 +508,8 @@ static int read_files(struct loader *l)
     if (!err && !l->tokenizer) {
         err = moe_hf_tiktoken(l->d, l->config, &l->tokenizer);
         l->cut_as = json_string_value(json_object_get(l->tokenizer, "cut_as"));
+        if (l->tokenizer)
+            err = moe_folder_path(l->d, MOE_HF_TIKTOKEN, l->path, sizeof l->path);
     }
     if (!err && !l->tokenizer)
         err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: AutoTokenizer.from_pretrained(..)"

@@ -358,6 +358,8 @@ static void a_rank_file_that_is_wrong_is_refused(void **state)
         { "eHl6 256", "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_x.Y\",null]}}", KN_EUNSUPPORTED,
           "is \"tokenization_x.Y\") and tokenization_kimi.TikTokenTokenizer is supported" },
         { "eHl6 256", "{}", KN_EUNSUPPORTED, "not named here" },
+        { "eHl6 256", "{" KIMI_CLASS ",\"added_tokens_decoder\":{\"257\":{\"content\":\"\"}}}", KN_ECORRUPT,
+          "/tiktoken.model: " },
     };
     size_t n_file;
     char *file = slurp(DATA "kimi.tiktoken", &n_file), *end = file;
