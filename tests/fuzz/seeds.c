@@ -233,7 +233,13 @@ static const struct shape expert_shapes[] = {
     { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.0.w2.weight", 2, { 16, 8 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.1.w2.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.0.w3.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.1.w3.weight", 2, { 8, 16 }, NULL },
+};
+static const struct shape stack_shapes[] = {
+    { "model.layers.0.mlp.gate.weight", 2, { 2, 16 }, NULL },
     { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
+    { "model.layers.0.mlp.experts.down_proj", 3, { 2, 16, 8 }, NULL },
 };
 
 /* Heads of 16 values, 2 experts of 32, d_model 32; blocks of 4 bits with their scales apart. */
@@ -296,6 +302,8 @@ static const struct { const char *name, *config, *tokenizer; struct shapes shape
     { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
       "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer,
       { ALL(sixteen_shapes), ALL(expert_shapes) } },
+    { "stacks", "{\"model_type\":\"mixtral\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(stack_shapes) } },
     /* more tokens than rows: its vocabulary is used, a model does not come of it */
     { "ranks", "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,", ranks_tokenizer,
       { ALL(sixteen_shapes), ALL(dense_shapes) } },
