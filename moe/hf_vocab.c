@@ -402,8 +402,9 @@ static int64_t find_id(const struct loader *l, const json_t *text)
         if (json_equal(content, text))
             return json_integer_value(json_object_get(t, "id"));
     }
-    const json_t *id = json_is_string(text) ? json_object_getn(l->vocab, json_string_value(text), json_string_length(text))
-                                            : NULL;
+    const json_t *id = NULL;
+    if (json_is_string(text))
+        id = json_object_getn(l->vocab, json_string_value(text), json_string_length(text));
     return id ? json_integer_value(id) : -1;
 }
 
@@ -512,8 +513,8 @@ static int read_files(struct loader *l)
             err = moe_folder_path(l->d, MOE_HF_TIKTOKEN, l->path, sizeof l->path);
     }
     if (!err && !l->tokenizer)
-        err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: AutoTokenizer.from_pretrained(..)"
-                      ".save_pretrained(..)", l->path);
+        err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: "
+                      "AutoTokenizer.from_pretrained(..).save_pretrained(..)", l->path);
     return err ? err : moe_folder_json(l->d, "generation_config.json", CONFIG_MOST, &l->generation);
 }
 

@@ -57,8 +57,8 @@ static json_t *original(const char *name)
 
 static int setup(void **state)
 {
-    static const char header[] = "\x45\0\0\0\0\0\0\0{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":"
-                                 "[0,4]}}    ....";
+    static const char header[] = "\x45\0\0\0\0\0\0\0{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                 "\"data_offsets\":[0,4]}}    ....";
     int error = folder_make(state);
     save("model.safetensors", header, sizeof header - 1);
     save_text("config.json", "{\"model_type\":\"qwen2\",\"num_hidden_layers\":1,\"hidden_size\":8,"
@@ -164,9 +164,9 @@ static void roles_and_templates_come_from_beside_it(void **state)
     eng_vocab_close(v);
     moe_file_close(f);
 
-    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\",\"pad_token\":"
-              "\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":\"X\"},{\"name\":"
-              "\"default\",\"template\":\"one\"}]}");
+    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
+              "\"pad_token\":\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":"
+              "\"X\"},{\"name\":\"default\",\"template\":\"one\"}]}");
     save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8]}");
     assert_int_equal(open_vocab(&v, &f), 0);
     assert_int_equal(eng_vocab_bos(v), 700);
@@ -223,13 +223,17 @@ static void what_is_not_known_is_refused(void **state)
 {
     (void)state;
     static const struct { const char *name, *where, *value; int code; const char *says; } kind[] = {
-        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}", KN_EUNSUPPORTED, "normalizer is not known: {\"type\":\"Lower" },
+        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}",
+          KN_EUNSUPPORTED, "normalizer is not known: {\"type\":\"Lower" },
         { "hf-bytes", "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\w+|x\"", KN_EUNSUPPORTED, "w+|x" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", KN_EUNSUPPORTED, "pre_tokenizer is not" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true", KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
         { "hf-bytes", "pre_tokenizer", "{\"type\":\"Whitespace\"}", KN_EUNSUPPORTED, "Whitespace" },
         { "hf-bytes", "post_processor", "{\"type\":\"BertProcessing\"}", KN_EUNSUPPORTED, "BertProcessing" },
-        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}", KN_EUNSUPPORTED, "post_processor" },
+        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}",
+          KN_EUNSUPPORTED, "post_processor" },
         { "hf-bytes", "added_tokens/0/lstrip", "true", KN_EUNSUPPORTED, "added token is not known: {\"id\":700" },
         { "hf-bytes", "added_tokens/0/id", "-1", KN_ECORRUPT, "added_tokens" },
         { "hf-bytes", "added_tokens/0/id", "16777216", KN_ECORRUPT, "added_tokens" },
@@ -251,7 +255,8 @@ static void what_is_not_known_is_refused(void **state)
         { "hf-pieces", "model/merges/0", "[\"t\",\"h\"]", KN_EUNSUPPORTED, "not in the order" },
         { "hf-pieces", "model/merges/0", "[\"t\",\"zzzz\"]", KN_ECORRUPT, "no token" },
         { "hf-pieces", "model/merges/1", "[\"\u2581\",\"a\"]", KN_ECORRUPT, "a merge is there twice" },
-        { "hf-pieces", "model/merges/4", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
+        { "hf-pieces", "model/merges/4", NULL,
+          KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
         { "hf-pieces", "model/merges/392", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens" },
         { "hf-pieces", "model/vocab/\u2603\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
         { "hf-pieces", "model/vocab/t\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
@@ -286,10 +291,11 @@ static void what_is_not_known_is_refused(void **state)
 static void save_kimi_config(int n)
 {
     char text[700];
-    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\",\"added_tokens_decoder\":{"
-             "\"%d\":{\"content\":\"[BOS]\",\"special\":true},\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
-             "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},\"%d\":{\"content\":"
-             "\"<|tool_calls_section_begin|>\",\"special\":false},\"%d\":{\"content\":\"[UNK]\"}}}",
+    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\","
+             "\"added_tokens_decoder\":{\"%d\":{\"content\":\"[BOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},"
+             "\"%d\":{\"content\":\"<|tool_calls_section_begin|>\",\"special\":false},\"%d\":{\"content\":\"[UNK]\"}}}",
              n, n + 1, n + 2, n + 9, n + 22);
     save_text("tokenizer_config.json", text);
 }

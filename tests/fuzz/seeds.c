@@ -186,13 +186,14 @@ static const char bytes_tokenizer[] =
     "{\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true}],\"normalizer\":{\"type\":\"NFC\"},"
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"post_processor\":{\"type\":"
     "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}]},\"model\":"
-    "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},\"merges\":"
-    "[\"t h\",[\"th\",\"e\"]]}}";
+    "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},"
+    "\"merges\":[\"t h\",[\"th\",\"e\"]]}}";
 static const char pieces_tokenizer[] =
     "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],\"normalizer\":{\"type\":\"Sequence\","
-    "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":"
-    "\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,"
-    "\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
+    "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":"
+    "{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,"
+    "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
+    "\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
     "\"the\":7},\"merges\":[[\"t\",\"h\"],[\"th\",\"e\"]]}}";
 static char ranks_tokenizer[4096];                  /* tiktoken.model: all bytes, and "th", "the" */
 static const char roles[] =
@@ -297,8 +298,8 @@ struct shapes { const struct shape *shape; int n; };
 
 static const struct { const char *name, *config, *tokenizer; struct shapes shapes[2]; } folders[] = {
     { "dense", "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
-      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
-      bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
+      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},"
+      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
       "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer,
       { ALL(sixteen_shapes), ALL(expert_shapes) } },
@@ -308,9 +309,10 @@ static const struct { const char *name, *config, *tokenizer; struct shapes shape
     { "ranks", "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,", ranks_tokenizer,
       { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-      "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"sliding_window\":16,"
-      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32,"
-      "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
+      "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"sliding_window\":16,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,"
+      "\"original_max_position_embeddings\":32,\"truncate\":false},"
+      "\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
     { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
