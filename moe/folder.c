@@ -50,6 +50,8 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     if (!to)
         return kn_fail(KN_ENOMEM, "%s: no memory for its %lld bytes", path, (long long)size);
     int err = kn_file_read(fd, path, to, (size_t)size, 0);
+    if (!err && (size_t)size >= sizeof MOE_LFS && !memcmp(to, MOE_LFS, sizeof MOE_LFS - 1))
+        err = kn_fail(KN_EUNSUPPORTED, "%s: %s: " MOE_LFS_SAID, path, kn_error_text(KN_EUNSUPPORTED));
     if (err) {
         kn_free(to);
         return err;

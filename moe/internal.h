@@ -58,6 +58,10 @@ struct moe_block {
     _Alignas(16) uint8_t data[];
 };
 
+/* What git leaves of a large file until git-lfs has fetched it begins so. */
+#define MOE_LFS "version https://git-lfs."
+#define MOE_LFS_SAID "this is git-lfs's note of which file belongs here; git lfs pull fetches it"
+
 /* Reads the header of f->path[file], open as f->fd[file]: metadata into values, tensors added to f's.
  * 1, unsaid: it is a folder. */
 int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values);

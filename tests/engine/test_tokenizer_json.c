@@ -280,6 +280,11 @@ static void what_is_not_known_is_refused(void **state)
     save_text("tokenizer.json", "{\"model\":");
     struct moe_file *f = NULL;
     assert_int_equal(moe_file_open(&f, folder), KN_ECORRUPT);
+    save_text("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:");
+    faults_reset();
+    assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
+    assert_non_null(strstr(faults.line, "tokenizer.json: not supported: this is git-lfs's note"));
+    faults_off();
 }
 
 /* ---- tiktoken.model ------------------------------------------------------------------------------ */
