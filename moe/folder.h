@@ -5,6 +5,7 @@
  *     safetensors.c  where the tensors of one file lie, by the names it has for them
  *     hf_config.c    config.json to the metadata of a GGUF file
  *     hf_tensors.c   those tensors by the names, and in the shapes, of a GGUF file
+ *     hf_take.c      what of a tensor, in its file, is one of those
  *     hf_packed.c    which of them are codes whose scales are another tensor, and how
  *     hf_vocab.c     tokenizer.json and what stands beside it to tokenizer.*; hf_pre.c: how text is cut
  *     hf_tiktoken.c  tiktoken.model to what tokenizer.json would say
