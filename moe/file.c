@@ -296,7 +296,8 @@ static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint6
     else
         row += e * t->dim[1];
     row *= l->step ? (uint64_t)l->step : 1;
-    uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values, per_scale = (uint64_t)s->values / block;
+    uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values;
+    uint64_t per_scale = (uint64_t)s->values / block;
     uint64_t first = row / (uint64_t)s->rows * per_row + col / per_scale;
     size_t n_scale = (size_t)((col + n - 1) / per_scale - col / per_scale) + 1;
     int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code,
@@ -319,7 +320,7 @@ static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uin
     kn_assert(from % block == 0 && bytes % block == 0);
     for (; left; left -= n, at += n, out += n * block) {
         uint64_t row = at / n_row, col = at % n_row;
-        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;    /* those of a scale begin with it, or one */
+        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* one's begin with it */
         n = n_row - col < left ? (size_t)(n_row - col) : left;
         n = n < most ? n : (size_t)most;
         n = n < SOME ? n : SOME;

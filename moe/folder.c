@@ -50,6 +50,8 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     if (!to)
         return kn_fail(KN_ENOMEM, "%s: no memory for its %lld bytes", path, (long long)size);
     int err = kn_file_read(fd, path, to, (size_t)size, 0);
+    if (!err && (size_t)size >= sizeof MOE_LFS && !memcmp(to, MOE_LFS, sizeof MOE_LFS - 1))
+        err = kn_fail(KN_EUNSUPPORTED, "%s: %s: " MOE_LFS_SAID, path, kn_error_text(KN_EUNSUPPORTED));
     if (err) {
         kn_free(to);
         return err;
@@ -133,7 +135,7 @@ static size_t item_bytes(enum moe_type type)
     }
 }
 
-void moe_put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar)
+static void put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar)
 {
     put_value(d, key, (struct moe_value){ .type = type, .item = type, .n = 1,
                                           .data = keep(d, scalar, item_bytes(type)) });
@@ -151,21 +153,21 @@ void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t
     struct moe_string kept = { 0 };
     if (!d->err)
         d->err = moe_keep_string(d->f, s, n, &kept);
-    moe_put(d, key, MOE_STRING, &kept);
+    put(d, key, MOE_STRING, &kept);
 }
 
-void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x) { moe_put(d, key, MOE_U32, &x); }
+void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x) { put(d, key, MOE_U32, &x); }
 
 void moe_put_bool(struct moe_folder *d, const char *key, bool x)
 {
     uint8_t byte = x;
-    moe_put(d, key, MOE_BOOL, &byte);
+    put(d, key, MOE_BOOL, &byte);
 }
 
 void moe_put_f32(struct moe_folder *d, const char *key, double x)
 {
     float narrow = (float)x;
-    moe_put(d, key, MOE_F32, &narrow);
+    put(d, key, MOE_F32, &narrow);
 }
 
 /* ---- weights ---------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  *     safetensors.c  where the tensors of one file lie, by the names it has for them
  *     hf_config.c    config.json to the metadata of a GGUF file
  *     hf_tensors.c   those tensors by the names, and in the shapes, of a GGUF file
+ *     hf_take.c      what of a tensor, in its file, is one of those
  *     hf_packed.c    which of them are codes whose scales are another tensor, and how
  *     hf_vocab.c     tokenizer.json and what stands beside it to tokenizer.*; hf_pre.c: how text is cut
  *     hf_tiktoken.c  tiktoken.model to what tokenizer.json would say
@@ -72,7 +73,6 @@ int moe_folder_json(const struct moe_folder *d, const char *name, size_t most, j
 int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n);
 
 /* Metadata; after a failure nothing happens. */
-void moe_put(struct moe_folder *d, const char *key, enum moe_type type, const void *scalar);
 void moe_put_string(struct moe_folder *d, const char *key, const char *s, size_t n);
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n);
 void moe_put_u32(struct moe_folder *d, const char *key, uint32_t x);
@@ -102,6 +102,8 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);
 int moe_hf_vocab(struct moe_folder *d);
+
+#define MOE_HF_TIKTOKEN "tiktoken.model"
 
 /* What tokenizer.json would say where tiktoken.model is instead, and "cut_as", the name of how text is cut; *out is
  * NULL when there is no such file.  config: tokenizer_config.json, or NULL. */

@@ -328,7 +328,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
 /* ---- the header ------------------------------------------------------------------------------ */
 
 struct header { char magic[4]; uint32_t version; uint64_t n_tensor, n_value; };
-_Static_assert(sizeof(struct header) == 24, "GGUF header");
+_Static_assert(sizeof(struct header) == 24 && sizeof MOE_LFS > 24, "GGUF header");
 
 static int read_header(struct source *s, struct header *h)
 {
@@ -336,8 +336,8 @@ static int read_header(struct source *s, struct header *h)
     int err = take(s, h, sizeof *h);
     if (err)
         return err;
-    if (!memcmp(h, "version https://git-lfs.", sizeof *h))
-        return refuse(s, KN_EUNSUPPORTED, "this is git-lfs's note of which file belongs here; git lfs pull fetches it");
+    if (!memcmp(h, MOE_LFS, sizeof *h))
+        return refuse(s, KN_EUNSUPPORTED, MOE_LFS_SAID);
     if (memcmp(h->magic, "GGUF", 4)) {
         char shown[SHOWN];
         moe_string_show((struct moe_string){ h->magic, 4 }, shown, sizeof shown);

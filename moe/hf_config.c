@@ -44,7 +44,8 @@ static void wrong(struct moe_folder *d, const char *key, const char *what)
 static int unsupported(struct moe_folder *d, const char *key, const char *what)
 {
     if (!d->err)
-        d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: '%s' %s, which is not supported", d->f->name, config_json, key, what);
+        d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: '%s' %s, which is not supported", d->f->name, config_json, key,
+                         what);
     return d->err;
 }
 

@@ -28,15 +28,18 @@ static const struct { const char *name, *steps; } known[] = {
     { "starcoder", "digits one by one\nwords\n" },
     { "llama-bpe", "split " SUFFIX "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
     { "qwen2", "split " SUFFIX "|" WORD "|\\p{N}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
-    { "qwen35", "split " SUFFIX "|" BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS "\nbytes\n" },
+    { "qwen35", "split " SUFFIX "|" BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS
+                "\nbytes\n" },
     { "gpt-4o", "split " BEFORE LARGE "*" SMALL "+" SUFFIX "?|" BEFORE LARGE "+" SMALL "*" SUFFIX "?|"
                 "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" BLANKS "\nbytes\n" },
     { "kimi-k2", "split [\\p{Han}]+|" BEFORE NO_HAN(LARGE_) "*" NO_HAN(SMALL_) "+" SUFFIX "?|" BEFORE NO_HAN(LARGE_) "+"
                  NO_HAN(SMALL_) "*" SUFFIX "?|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" BLANKS "\nbytes\n" },
     { "tekken", "split " BEFORE LARGE "*" SMALL "+|" BEFORE LARGE "+" SMALL "*|\\p{N}|" SIGNS "[\\r\\n/]*|" BLANKS
                 "\nbytes\n" },
-    { "deepseek-v3", "split \\p{N}{1,3}\nsplit [\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+\n"
-                     "split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    { "deepseek-v3", "split \\p{N}{1,3}\n"
+                     "split [\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+\n"
+                     "split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+                     "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
                      "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" BLANKS "\nbytes\n" },
     { "seed-coder", "split " SUFFIX "|" WORD "|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" BLANKS "\nbytes\n" },
     { "bailingmoe", "split '(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|"

@@ -17,7 +17,7 @@
 #define MERGES_MOST 64                          /* a token, on average; published: 2 */
 #define RESERVED    256                         /* ids behind the ranks, for special tokens */
 
-static const char file_name[] = "tiktoken.model", known_class[] = "tokenization_kimi.TikTokenTokenizer";
+static const char known_class[] = "tokenization_kimi.TikTokenTokenizer";
 
 struct reader {
     const struct moe_folder *d;
@@ -28,21 +28,7 @@ struct reader {
 
 static int fail(const struct reader *r, int code, size_t line, const char *what)
 {
-    return kn_fail(code, "%s: %s: %s: line %zu: %s", r->d->f->name, kn_error_text(code), file_name, line, what);
-}
-
-/* Bytes that can be seen are their own code points, the others come behind. */
-static void set_letters(struct reader *r)
-{
-    int next = 256;
-    for (int b = 0; b < 256; b++) {
-        bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        int c = seen ? b : next++;
-        if (c < 128)
-            snprintf(r->letter[b], 3, "%c", c);
-        else
-            snprintf(r->letter[b], 3, "%c%c", 0xc0 | c >> 6, 0x80 | (c & 63));
-    }
+    return kn_fail(code, "%s: %s: %s: line %zu: %s", r->d->f->name, kn_error_text(code), MOE_HF_TIKTOKEN, line, what);
 }
 
 static int digit_of(char c)
@@ -90,7 +76,7 @@ static int read_line(struct reader *r, const char *line, size_t n, size_t number
         return fail(r, KN_ECORRUPT, number, "the token is there twice");
     r->n++;
     return json_object_setn_new(r->vocab, spelled, at, json_integer((json_int_t)rank))
-               ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", file_name) : 0;
+               ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN) : 0;
 }
 
 /* Lines end with a newline; the last may do without. */
@@ -124,9 +110,9 @@ static int add_merges(struct reader *r, const char *token, size_t n)
         memcpy(pair + at + 1, token + at, n - at);
         if (++r->n_merge > MERGES_MOST * r->n)
             return kn_fail(KN_ELIMIT, "%s: %s: its tokens have more pairs that make them than any published",
-                           r->d->f->name, file_name);
+                           r->d->f->name, MOE_HF_TIKTOKEN);
         if (json_array_append_new(r->merges, json_stringn(pair, n + 1)))
-            return kn_fail(KN_ENOMEM, "%s: no memory for merges", file_name);
+            return kn_fail(KN_ENOMEM, "%s: no memory for merges", MOE_HF_TIKTOKEN);
     }
     return 0;
 }
@@ -173,7 +159,7 @@ static int check_class(const struct reader *r, const json_t *config)
         moe_string_show((struct moe_string){ json_string_value(name), json_string_length(name) }, shown, sizeof shown);
     return kn_fail(KN_EUNSUPPORTED, "%s: %s goes with a program that cuts text, which is %s here (auto_map in "
                    "tokenizer_config.json is \"%s\") and %s is supported: put a tokenizer.json beside it",
-                   r->d->f->name, file_name, *shown ? "another one" : "not named", shown, known_class);
+                   r->d->f->name, MOE_HF_TIKTOKEN, *shown ? "another one" : "not named", shown, known_class);
 }
 
 int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **out)
@@ -181,18 +167,20 @@ int moe_hf_tiktoken(const struct moe_folder *d, const json_t *config, json_t **o
     struct reader r = { .d = d };
     char *text;
     size_t n = 0;
-    int err = moe_folder_text(d, file_name, FILE_MOST, &text, &n);
+    int err = moe_folder_text(d, MOE_HF_TIKTOKEN, FILE_MOST, &text, &n);
     *out = NULL;
     if (err || !text)
         return err;
-    set_letters(&r);
+    for (int b = 0; b < 256; b++)
+        moe_byte_letter(b, r.letter[b]);
     r.vocab = json_object();
     r.merges = json_array();
-    err = r.vocab && r.merges ? check_class(&r, config) : kn_fail(KN_ENOMEM, "%s: no memory to read it", file_name);
+    err = r.vocab && r.merges ? check_class(&r, config)
+                              : kn_fail(KN_ENOMEM, "%s: no memory to read it", MOE_HF_TIKTOKEN);
     if (!err && !(err = read_lines(&r, text, n)) && !(err = read_merges(&r))) {
         *out = json_pack("{s:{s:s,s:O,s:O,s:b},s:o,s:s}", "model", "type", "BPE", "vocab", r.vocab, "merges", r.merges,
                          "ignore_merges", 1, "added_tokens", added_tokens(&r, config), "cut_as", "kimi-k2");
-        err = *out ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to read it", file_name);
+        err = *out ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to read it", MOE_HF_TIKTOKEN);
     }
     json_decref(r.vocab);
     json_decref(r.merges);

@@ -26,7 +26,7 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };     /* enum eng_token
 
 struct loader {
     struct moe_folder *d;
-    char path[4096];                            /* of tokenizer.json */
+    char path[4096];                            /* of tokenizer.json, or of what is read in its place */
     json_t *tokenizer, *config, *generation;    /* the latter two NULL: there is none */
     const json_t *model, *vocab, *added;
     struct moe_string *token;                   /* [n] */
@@ -402,8 +402,9 @@ static int64_t find_id(const struct loader *l, const json_t *text)
         if (json_equal(content, text))
             return json_integer_value(json_object_get(t, "id"));
     }
-    const json_t *id = json_is_string(text) ? json_object_getn(l->vocab, json_string_value(text), json_string_length(text))
-                                            : NULL;
+    const json_t *id = NULL;
+    if (json_is_string(text))
+        id = json_object_getn(l->vocab, json_string_value(text), json_string_length(text));
     return id ? json_integer_value(id) : -1;
 }
 
@@ -508,10 +509,12 @@ static int read_files(struct loader *l)
     if (!err && !l->tokenizer) {
         err = moe_hf_tiktoken(l->d, l->config, &l->tokenizer);
         l->cut_as = json_string_value(json_object_get(l->tokenizer, "cut_as"));
+        if (l->tokenizer)
+            err = moe_folder_path(l->d, MOE_HF_TIKTOKEN, l->path, sizeof l->path);
     }
     if (!err && !l->tokenizer)
-        err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: AutoTokenizer.from_pretrained(..)"
-                      ".save_pretrained(..)", l->path);
+        err = kn_fail(KN_ENOENT, "%s: no such file; the transformers package writes it: "
+                      "AutoTokenizer.from_pretrained(..).save_pretrained(..)", l->path);
     return err ? err : moe_folder_json(l->d, "generation_config.json", CONFIG_MOST, &l->generation);
 }
 

@@ -58,6 +58,10 @@ struct moe_block {
     _Alignas(16) uint8_t data[];
 };
 
+/* What git leaves of a large file until git-lfs has fetched it begins so. */
+#define MOE_LFS "version https://git-lfs."
+#define MOE_LFS_SAID "this is git-lfs's note of which file belongs here; git lfs pull fetches it"
+
 /* Reads the header of f->path[file], open as f->fd[file]: metadata into values, tensors added to f's.
  * 1, unsaid: it is a folder. */
 int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values);
@@ -72,6 +76,10 @@ typedef struct moe_string moe_name_of(const void *table, size_t i);
 int    moe_index_add(const struct moe_file *f, struct moe_index *x, moe_name_of *name, const void *table, size_t n);
 size_t moe_index_find(const struct moe_file *f, const struct moe_index *x, moe_name_of *name, const void *table,
                       struct moe_string want);      /* or SIZE_MAX */
+
+/* Byte-level BPE writes every byte as a character: one that can be seen as itself, the others as those from U+0100
+ * on, in their order.  Its code. */
+int moe_byte_letter(int byte, char letter[3]);
 
 /* 1: the key or the name was there already. */
 int moe_add_value(struct moe_file *f, struct moe_values *values, const struct moe_value *v);
@@ -211,8 +219,9 @@ struct moe_layer {
     float *decay, *decay_bias;                  /* [n_value_head] */
     float *out_norm;                            /* [d_state_value] */
     struct kn_mat q_a;                          /* [d_query_latent, d_model], which q reads then; or nothing */
-    struct kn_mat kv_a;                         /* [d_latent + n_rot, d_model], where heads have no k and v of their own */
-    struct kn_mat k_b, v_b;                     /* a head's below the other's: [d_latent, d_head - n_rot], [d_value, d_latent] */
+    struct kn_mat kv_a;                         /* [d_latent + n_rot, d_model], where heads have no own k and v */
+    struct kn_mat k_b;                          /* [d_latent, d_head - n_rot], a head's below the other's */
+    struct kn_mat v_b;                          /* [d_value, d_latent], likewise */
     struct kn_mat gate, up, down;               /* dense layers; in the others what all rows share, or nothing */
     struct kn_mat shared_gate;                  /* [1, d_model] or nothing */
     struct kn_mat router;                       /* [n_expert, d_model]; data NULL in a dense layer */
@@ -391,7 +400,8 @@ struct moe_context {
     struct moe_acts join;                       /* [max_row, 2 d_model] feature and embedding, of a head */
     float *x;                                   /* [max_row, d_model] the residual stream */
     struct moe_acts norm;                       /* [max_row, d_model] normalised */
-    float *q, *k, *v;                           /* [max_row, n_head * d_head], [.., n_kv * d_key], [.., n_kv * d_kept] */
+    float *q;                                   /* [max_row, n_head * d_head] */
+    float *k, *v;                               /* [max_row, n_kv * d_key], [max_row, n_kv * d_kept] */
     float *q_gate;                              /* [max_row, n_head, 2, d_head] queries and gates; or NULL */
     struct moe_acts att;                        /* [max_row, n_head * d_value] what attention gave */
     struct moe_latent latent;
@@ -467,7 +477,7 @@ struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w
 /* bind.c: what the description asks for, found in the file, comes to be m's layer, dense and expert. */
 int moe_bind(struct moe_model *m);
 enum kn_format moe_format_of(const struct moe_tensor *t);
-struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);    /* matrix e of a stack, or 0 */
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in);   /* matrix e, or 0, of it */
 bool moe_is_of_blocks(struct moe_string name, int first, int n_block);
 
 /* model.c: reads n matrices to their places. */
@@ -506,7 +516,8 @@ static inline float *moe_state_head(const struct moe_context *c, int state, int 
 {
     const struct moe_desc *d = &c->model->desc;
     size_t inputs = kn_align_up((size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d), 16);
-    return moe_state_layer(&c->states, state, nth) + inputs + (size_t)head * kn_delta_floats(d->d_state_key, d->d_state_value);
+    size_t one = kn_delta_floats(d->d_state_key, d->d_state_value);
+    return moe_state_layer(&c->states, state, nth) + inputs + (size_t)head * one;
 }
 
 /* What a step was given, in the nth delta net. */

@@ -1,5 +1,5 @@
 /* moe/names.c - what files call things: the types of tensors and of whole files, which tensors are
- * experts, and names made fit to be shown.
+ * experts, how vocabularies spell bytes, and names made fit to be shown.
  *
  * The table has every type number that GGUF files have been published with and whose size is plain
  * blocks times bytes; a type that is not here can be listed but not measured.  Numbers that never
@@ -73,6 +73,26 @@ bool moe_tensor_is_expert(const struct moe_tensor *t)
             return true;
     }
     return false;
+}
+
+int moe_byte_letter(int byte, char letter[3])
+{
+    int code = byte;                            /* others: 33 in front, 34 in the middle, and the soft hyphen */
+    if (byte < 33)
+        code = 256 + byte;
+    else if (byte > 126 && byte < 161)
+        code = 256 + 33 + (byte - 127);
+    else if (byte == 173)
+        code = 256 + 33 + 34;
+    size_t n = 0;
+    if (code < 0x80) {
+        letter[n++] = (char)code;
+    } else {
+        letter[n++] = (char)(0xc0 | code >> 6);
+        letter[n++] = (char)(0x80 | (code & 0x3f));
+    }
+    letter[n] = '\0';
+    return code;
 }
 
 /* Bytes of the UTF-8 character at s, 0 when it is none (overlong forms and surrogates are none). */

@@ -166,6 +166,8 @@ int moe_safetensors_read(struct moe_folder *d, int file)
     int err = kn_file_read(f->fd[file], h.path, &n, sizeof n, 0);
     if (err)
         return err;
+    if (!memcmp(&n, MOE_LFS, sizeof n))
+        return moe_refuse(KN_EUNSUPPORTED, h.path, "header", MOE_LFS_SAID);
     if (n > HEADER_MOST)
         return moe_refuse(KN_ECORRUPT, h.path, "header", "its length %llu makes no sense; the most is %llu",
                           (unsigned long long)n, (unsigned long long)HEADER_MOST);

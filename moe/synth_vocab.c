@@ -38,22 +38,11 @@ struct vocab {
 
 /* ---- bytes as characters --------------------------------------------------------------------- */
 
-/* Byte-level BPE writes every byte as a printable character: itself where it is one, else 256 + k.
- * */
-static bool printable(int byte)
-{
-    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-}
-
-static void add_byte(struct vocab *v, int byte, int code)
+static void add_byte(struct vocab *v, int byte)
 {
     struct token *t = &v->token[v->n];
-    if (code < 0x80)
-        t->text[t->n++] = (char)code;
-    else {
-        t->text[t->n++] = (char)(0xc0 | code >> 6);
-        t->text[t->n++] = (char)(0x80 | (code & 0x3f));
-    }
+    moe_byte_letter(byte, t->text);
+    t->n = (uint8_t)strlen(t->text);
     if (byte == ' ')
         v->n_space = v->n;
     if (byte >= 'a' && byte <= 'z') {
@@ -63,16 +52,14 @@ static void add_byte(struct vocab *v, int byte, int code)
     v->n++;
 }
 
-/* In the order of the first such vocabulary: printable bytes, then the others. */
+/* In the order of the first such vocabulary: bytes that are seen as themselves, then the others. */
 static void add_bytes(struct vocab *v)
 {
-    int other = 256;
-    for (int b = 0; b < 256; b++)
-        if (printable(b))
-            add_byte(v, b, b);
-    for (int b = 0; b < 256; b++)
-        if (!printable(b))
-            add_byte(v, b, other++);
+    char letter[3];
+    for (int other = 0; other < 2; other++)
+        for (int b = 0; b < 256; b++)
+            if ((moe_byte_letter(b, letter) > 255) == other)
+                add_byte(v, b);
 }
 
 /* ---- merges ---------------------------------------------------------------------------------- */

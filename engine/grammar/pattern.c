@@ -11,7 +11,6 @@
 
 enum {
     MOST_SETS = 1 << 14,
-    MOST_CUTS = 1 << 10,
     MOST_PATTERNS = 16,
     MOST_WORK = 1 << 26,
 };

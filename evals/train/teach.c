@@ -163,7 +163,7 @@ static int teach_all(struct eng_engine *e, const struct eng_chat *chat, char **l
             continue;
         struct shard s = { .file = fopen(part, "wb") };
         if (!s.file) {
-            error = kn_fail(KN_EIO, "%s: cannot be written", part);
+            error = kn_fail(KN_EIO, "%s: cannot be written: %s", part, strerror(errno));
             break;
         }
         write_header(&s);
@@ -172,9 +172,9 @@ static int teach_all(struct eng_engine *e, const struct eng_chat *chat, char **l
         error = teach(e, pupil, prompt, n, length, (uint64_t)at, event, &s);
         write_header(&s);
         if (fclose(s.file) && !error)
-            error = kn_fail(KN_EIO, "%s: cannot be written", part);
+            error = kn_fail(KN_EIO, "%s: cannot be written: %s", part, strerror(errno));
         if (!error && rename(part, path))
-            error = kn_fail(KN_EIO, "%s: cannot be written", path);
+            error = kn_fail(KN_EIO, "%s: cannot be written: %s", path, strerror(errno));
         if (!error)
             fprintf(stderr, "%s: %ld tokens, answers to %d of %d prompts%s\n", path, s.n, n, n_here,
                     n < n_here ? ": others have no text, or are longer than 6/10 of LENGTH" : "");
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     for (char *l = strtok_r(text, "\n", &rest); l && n < most && line; l = strtok_r(NULL, "\n", &rest))
         line[n++] = l;
     if (mkdir(argv[3], 0777) && errno != EEXIST)
-        return kn_fail(KN_EIO, "%s: cannot be made", argv[3]) != 0;
+        return kn_fail(KN_EIO, "%s: cannot be made: %s", argv[3], strerror(errno)) != 0;
     if (!line || eng_open(&e, &o))
         return 1;
     eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]);      /* without a template: whole prompts only */

@@ -57,8 +57,8 @@ static json_t *original(const char *name)
 
 static int setup(void **state)
 {
-    static const char header[] = "\x45\0\0\0\0\0\0\0{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":"
-                                 "[0,4]}}    ....";
+    static const char header[] = "\x45\0\0\0\0\0\0\0{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                 "\"data_offsets\":[0,4]}}    ....";
     int error = folder_make(state);
     save("model.safetensors", header, sizeof header - 1);
     save_text("config.json", "{\"model_type\":\"qwen2\",\"num_hidden_layers\":1,\"hidden_size\":8,"
@@ -97,6 +97,18 @@ static const char *expect_line(const struct eng_vocab *v, const char *text, size
     return line + 1;
 }
 
+/* Of texts.bin: each with its length before it. */
+static const char *expect_texts(const struct eng_vocab *v, const char *texts, size_t n, const char *line)
+{
+    for (size_t at = 0; at < n;) {
+        uint32_t len;
+        memcpy(&len, texts + at, 4);
+        line = expect_line(v, texts + at + 4, len, line);
+        at += 4 + len;
+    }
+    return line;
+}
+
 static void ids_are_those_of_the_original(void **state)
 {
     (void)state;
@@ -115,12 +127,7 @@ static void ids_are_those_of_the_original(void **state)
         const char *line = lines;
         assert_int_equal(open_vocab(&v, &f), 0);
         moe_file_close(f);
-        for (size_t at = 0; at < n;) {
-            uint32_t len;
-            memcpy(&len, texts + at, 4);
-            line = expect_line(v, texts + at + 4, len, line);
-            at += 4 + len;
-        }
+        line = expect_texts(v, texts, n, line);
         for (int k = 0; k < LEN(more); k++)
             line = expect_line(v, more[k], strlen(more[k]), line);
         assert_int_equal(*line, 0);
@@ -157,9 +164,9 @@ static void roles_and_templates_come_from_beside_it(void **state)
     eng_vocab_close(v);
     moe_file_close(f);
 
-    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\",\"pad_token\":"
-              "\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":\"X\"},{\"name\":"
-              "\"default\",\"template\":\"one\"}]}");
+    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
+              "\"pad_token\":\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":"
+              "\"X\"},{\"name\":\"default\",\"template\":\"one\"}]}");
     save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8]}");
     assert_int_equal(open_vocab(&v, &f), 0);
     assert_int_equal(eng_vocab_bos(v), 700);
@@ -216,13 +223,17 @@ static void what_is_not_known_is_refused(void **state)
 {
     (void)state;
     static const struct { const char *name, *where, *value; int code; const char *says; } kind[] = {
-        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}", KN_EUNSUPPORTED, "normalizer is not known: {\"type\":\"Lower" },
+        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}",
+          KN_EUNSUPPORTED, "normalizer is not known: {\"type\":\"Lower" },
         { "hf-bytes", "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\w+|x\"", KN_EUNSUPPORTED, "w+|x" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", KN_EUNSUPPORTED, "pre_tokenizer is not" },
-        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true", KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
         { "hf-bytes", "pre_tokenizer", "{\"type\":\"Whitespace\"}", KN_EUNSUPPORTED, "Whitespace" },
         { "hf-bytes", "post_processor", "{\"type\":\"BertProcessing\"}", KN_EUNSUPPORTED, "BertProcessing" },
-        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}", KN_EUNSUPPORTED, "post_processor" },
+        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}",
+          KN_EUNSUPPORTED, "post_processor" },
         { "hf-bytes", "added_tokens/0/lstrip", "true", KN_EUNSUPPORTED, "added token is not known: {\"id\":700" },
         { "hf-bytes", "added_tokens/0/id", "-1", KN_ECORRUPT, "added_tokens" },
         { "hf-bytes", "added_tokens/0/id", "16777216", KN_ECORRUPT, "added_tokens" },
@@ -244,7 +255,8 @@ static void what_is_not_known_is_refused(void **state)
         { "hf-pieces", "model/merges/0", "[\"t\",\"h\"]", KN_EUNSUPPORTED, "not in the order" },
         { "hf-pieces", "model/merges/0", "[\"t\",\"zzzz\"]", KN_ECORRUPT, "no token" },
         { "hf-pieces", "model/merges/1", "[\"\u2581\",\"a\"]", KN_ECORRUPT, "a merge is there twice" },
-        { "hf-pieces", "model/merges/4", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
+        { "hf-pieces", "model/merges/4", NULL,
+          KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
         { "hf-pieces", "model/merges/392", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens" },
         { "hf-pieces", "model/vocab/\u2603\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
         { "hf-pieces", "model/vocab/t\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
@@ -268,6 +280,11 @@ static void what_is_not_known_is_refused(void **state)
     save_text("tokenizer.json", "{\"model\":");
     struct moe_file *f = NULL;
     assert_int_equal(moe_file_open(&f, folder), KN_ECORRUPT);
+    save_text("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:");
+    faults_reset();
+    assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
+    assert_non_null(strstr(faults.line, "tokenizer.json: not supported: this is git-lfs's note"));
+    faults_off();
 }
 
 /* ---- tiktoken.model ------------------------------------------------------------------------------ */
@@ -322,12 +339,7 @@ static void ranks_are_merges(void **state)
     save_kimi_config(n_rank);
     assert_int_equal(open_vocab(&v, &f), 0);
     moe_file_close(f);
-    for (size_t at = 0; at < n;) {
-        uint32_t len;
-        memcpy(&len, texts + at, 4);
-        line = expect_line(v, texts + at + 4, len, line);
-        at += 4 + len;
-    }
+    line = expect_texts(v, texts, n, line);
     for (char *at = own, *end; (end = strchr(at, '\n')); at = end + 1)
         line = expect_line(v, at, (size_t)(end - at), line);
     assert_int_equal(*line, 0);
@@ -357,6 +369,8 @@ static void a_rank_file_that_is_wrong_is_refused(void **state)
         { "eHl6 256", "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_x.Y\",null]}}", KN_EUNSUPPORTED,
           "is \"tokenization_x.Y\") and tokenization_kimi.TikTokenTokenizer is supported" },
         { "eHl6 256", "{}", KN_EUNSUPPORTED, "not named here" },
+        { "eHl6 256", "{" KIMI_CLASS ",\"added_tokens_decoder\":{\"257\":{\"content\":\"\"}}}", KN_ECORRUPT,
+          "/tiktoken.model: " },
     };
     size_t n_file;
     char *file = slurp(DATA "kimi.tiktoken", &n_file), *end = file;

@@ -2,7 +2,8 @@
  * vocabulary used both ways.
  *
  * An input is four files with a byte 0xFF, which no JSON has, after each of the first three: config.json,
- * tokenizer.json, tokenizer_config.json, model.safetensors.  There are no others. */
+ * tokenizer.json, tokenizer_config.json, model.safetensors.  There are no others; but what begins like no object
+ * where tokenizer.json is expected is tiktoken.model. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,15 +14,22 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { CONFIG, TOKENIZER, ROLES, WEIGHTS, N_PART, FOLDER = 100, FIRST_FD = 1000 };
-static const char *const names[N_PART] = { "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors" };
+static const char *const names[N_PART] = { "config.json", "tokenizer.json", "tokenizer_config.json",
+                                           "model.safetensors" };
 static struct { const uint8_t *data; size_t n; } part[N_PART];
+
+static const char *name_of(int i)
+{
+    bool ranks = i == TOKENIZER && part[i].n && part[i].data[0] != '{';
+    return ranks ? "tiktoken.model" : names[i];
+}
 
 static int part_open(const char *path, int flags, int mode)
 {
     (void)mode;
     const char *slash = strrchr(path, '/');
     for (int i = 0; i < N_PART && slash; i++)
-        if (!strcmp(slash + 1, names[i]) && !(flags & O_DIRECT) && part[i].data)
+        if (!strcmp(slash + 1, name_of(i)) && !(flags & O_DIRECT) && part[i].data)
             return FIRST_FD + i;
     errno = flags & O_DIRECT ? EINVAL : ENOENT;
     return strcmp(path, "a/folder") ? -1 : FIRST_FD + FOLDER;

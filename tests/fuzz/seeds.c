@@ -186,15 +186,28 @@ static const char bytes_tokenizer[] =
     "{\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true}],\"normalizer\":{\"type\":\"NFC\"},"
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"post_processor\":{\"type\":"
     "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}]},\"model\":"
-    "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},\"merges\":"
-    "[\"t h\",[\"th\",\"e\"]]}}";
+    "{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"t\":1,\"h\":2,\"e\":3,\"th\":4,\"the\":5},"
+    "\"merges\":[\"t h\",[\"th\",\"e\"]]}}";
 static const char pieces_tokenizer[] =
     "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],\"normalizer\":{\"type\":\"Sequence\","
-    "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":"
-    "\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,"
-    "\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
+    "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":"
+    "{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]},\"pre_tokenizer\":null,"
+    "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
+    "\"vocab\":{\"<unk>\":0,\"<0x61>\":1,\"\xe2\x96\x81\":2,\"t\":3,\"h\":4,\"th\":5,\"e\":6,"
     "\"the\":7},\"merges\":[[\"t\",\"h\"],[\"th\",\"e\"]]}}";
-static const char roles[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"a\"},\"chat_template\":\"x\"}";
+static char ranks_tokenizer[4096];                  /* tiktoken.model: all bytes, and "th", "the" */
+static const char roles[] =
+    "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"a\"},\"chat_template\":\"x\",\"auto_map\":{\"AutoTokenizer\":"
+    "[\"tokenization_kimi.TikTokenTokenizer\",null]},\"added_tokens_decoder\":{\"258\":{\"content\":\"<s>\"}}}";
+
+static void make_ranks(void)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    for (int b = 0; b < 256; b++)
+        n += (size_t)sprintf(ranks_tokenizer + n, "%c%c== %d\n", digits[b >> 2], digits[(b & 3) << 4], b);
+    strcpy(ranks_tokenizer + n, "dGg= 256\ndGhl 257\n");
+}
 
 struct shape { const char *name; int n_dim, dim[4]; const char *dtype; };       /* dtype NULL: F32 */
 
@@ -221,7 +234,13 @@ static const struct shape expert_shapes[] = {
     { "model.layers.0.block_sparse_moe.experts.1.w1.weight", 2, { 8, 16 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.0.w2.weight", 2, { 16, 8 }, NULL },
     { "model.layers.0.block_sparse_moe.experts.1.w2.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.0.w3.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.block_sparse_moe.experts.1.w3.weight", 2, { 8, 16 }, NULL },
+};
+static const struct shape stack_shapes[] = {
+    { "model.layers.0.mlp.gate.weight", 2, { 2, 16 }, NULL },
     { "model.layers.0.mlp.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
+    { "model.layers.0.mlp.experts.down_proj", 3, { 2, 16, 8 }, NULL },
 };
 
 /* Heads of 16 values, 2 experts of 32, d_model 32; blocks of 4 bits with their scales apart. */
@@ -279,14 +298,21 @@ struct shapes { const struct shape *shape; int n; };
 
 static const struct { const char *name, *config, *tokenizer; struct shapes shapes[2]; } folders[] = {
     { "dense", "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
-      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},\"intermediate_size\":8,",
-      bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
+      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},"
+      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "experts", "{\"model_type\":\"mixtral\"," SIXTEEN "\"rope_theta\":1e6,\"num_local_experts\":2,"
-      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer, { ALL(sixteen_shapes), ALL(expert_shapes) } },
+      "\"num_experts_per_tok\":1,\"sliding_window\":32,\"intermediate_size\":8,", pieces_tokenizer,
+      { ALL(sixteen_shapes), ALL(expert_shapes) } },
+    { "stacks", "{\"model_type\":\"mixtral\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"intermediate_size\":8,", bytes_tokenizer, { ALL(sixteen_shapes), ALL(stack_shapes) } },
+    /* more tokens than rows: its vocabulary is used, a model does not come of it */
+    { "ranks", "{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,", ranks_tokenizer,
+      { ALL(sixteen_shapes), ALL(dense_shapes) } },
     { "blocks", "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-      "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"sliding_window\":16,"
-      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32,"
-      "\"truncate\":false},\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
+      "\"head_dim\":16,\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,"
+      "\"sliding_window\":16,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,"
+      "\"original_max_position_embeddings\":32,\"truncate\":false},"
+      "\"quantization_config\":{\"quant_method\":\"mxfp4\"},", bytes_tokenizer, { ALL(blocks_shapes) } },
     { "fp8", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":128,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
       "\"head_dim\":16,\"moe_intermediate_size\":8,\"num_experts\":1,\"num_experts_per_tok\":1,\"rope_theta\":1e6,"
       "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]},",
@@ -310,6 +336,7 @@ static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t a
 
 static void write_folders(const char *folder)
 {
+    make_ranks();
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         static const char rest[] = "\"num_hidden_layers\":1,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":64}";
         struct gguf g = { 0 }, header = { 0 };

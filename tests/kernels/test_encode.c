@@ -223,7 +223,8 @@ static void simple_blocks_come_back(void **state)
             best()->encode(block_formats[k], x, N, room.blocks);
             kn_row_decode(block_formats[k], room.blocks, N, y);
             for (int v = 0; v < N; v++)
-                if (!(fabsf(x[v] - y[v]) <= fabsf(x[v]) * (block_formats[k] == KN_MXFP4 ? 0.15f : 0x1p-10f) + 0x1p-120f))
+                if (!(fabsf(x[v] - y[v]) <=
+                      fabsf(x[v]) * (block_formats[k] == KN_MXFP4 ? 0.15f : 0x1p-10f) + 0x1p-120f))
                     fail_msg("%s, kind %d: %.9g became %.9g", kn_format_info(block_formats[k])->name,
                              kinds[i], (double)x[v], (double)y[v]);
         }

@@ -59,7 +59,8 @@ static inline void same_tensors(const struct moe_file *gguf, const struct moe_fi
         char name[128];
         snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.data);
         u = moe_file_find_tensor(hf, name);
-        if (!u && moe_file_find_tensor(hf, "blk.0.attn_kv_b.weight") && (strstr(name, "_k_b.") || strstr(name, "_v_b.")))
+        if (!u && moe_file_find_tensor(hf, "blk.0.attn_kv_b.weight") &&
+            (strstr(name, "_k_b.") || strstr(name, "_v_b.")))
             continue;                           /* both are in one there */
         if (!u && moe_file_find_tensor(hf, "blk.0.ssm_in.weight") &&
             (strstr(name, ".attn_qkv.") || strstr(name, ".attn_gate.")))

@@ -195,7 +195,8 @@ static void a_folder_guesses_the_same(void **state)
         struct hf_tensor *t = &h.tensor[h.n_tensor++];
         *t = (struct hf_tensor){ .how = "whole" };
         strcpy(t->gguf, i ? "output.weight" : "token_embd.weight");
-        snprintf(t->name, sizeof t->name, "model.layers.%d.%s.weight", n_layer, i ? "shared_head.head" : "embed_tokens");
+        snprintf(t->name, sizeof t->name, "model.layers.%d.%s.weight", n_layer,
+                 i ? "shared_head.head" : "embed_tokens");
     }
     hf_folder_write(&h, model, false, 2);
     assert_int_equal(hf_folder_gguf(&h, path, false), 0);

@@ -126,7 +126,8 @@ static void add_halves(const struct variant *v, int layer, const struct moe_desc
 static void add_long_values(const struct variant *v, const struct moe_desc *d)
 {
     size_t n, d_model = (size_t)d->d_model, d_head = (size_t)d->d_head, wide = (size_t)v->d_value, own = 24;
-    float *value = read_floats(plain, "blk.0.attn_v.weight", &n), *out = read_floats(plain, "blk.0.attn_output.weight", &n);
+    float *value = read_floats(plain, "blk.0.attn_v.weight", &n);
+    float *out = read_floats(plain, "blk.0.attn_output.weight", &n);
     struct tensor *t = add("blk.0.attn_v.weight", KN_F32, d_model, (size_t)d->n_kv * wide, 0);
     for (size_t h = 0; h < (size_t)d->n_kv; h++)
         put(t, h * wide * d_model, value + h * d_head * d_model, own * d_model);

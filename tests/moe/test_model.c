@@ -88,9 +88,8 @@ static int setup(void **state)
     snprintf(path, sizeof path, "%s/copy.gguf", folder);
     for (int i = 0; i < N_SOURCE; i++) {
         snprintf(source_path[i], sizeof source_path[i], "%s/%s.gguf", folder, shape[i]);
-        struct moe_synth_options so = { .shape = shape[i], .n_layer = i == DELTA ? 4 : i >= LEAD ? 2 : 1, .n_vocab = N_VOCAB,
-                                        .format = format[i], .seed = 5,
-                                        .team = team };
+        struct moe_synth_options so = { .shape = shape[i], .n_layer = i == DELTA ? 4 : i >= LEAD ? 2 : 1,
+                                        .n_vocab = N_VOCAB, .format = format[i], .seed = 5, .team = team };
         if (moe_synth(source_path[i], &so) != 0 || moe_file_open(&source[i], source_path[i]) != 0)
             return -1;
     }

@@ -22,7 +22,8 @@ static struct moe_model *model;                 /* with the least memory that wo
 static int setup(void **state)
 {
     (void)state;
-    struct moe_synth_options so = { .shape = "tiny", .n_layer = N_LAYER, .n_vocab = N_VOCAB, .format = KN_Q8_0, .seed = 7 };
+    struct moe_synth_options so = { .shape = "tiny", .n_layer = N_LAYER, .n_vocab = N_VOCAB, .format = KN_Q8_0,
+                                    .seed = 7 };
     int fd = mkstemp(path);
     faults_reset();
     if (fd < 0 || close(fd) || kn_team_open(&team, 1))

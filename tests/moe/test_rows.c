@@ -135,7 +135,8 @@ static void every_panel_once(void **state)
                     uint64_t x = kn_mix((uint64_t)(round * MAX_PRODUCT + i));
                     int node = (int)(x >> 8 & 3) - 1;   /* one that the team does not know, too */
                     spread += node < 0;
-                    add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6, spread > 4 && node < 0 ? 0 : node);
+                    add(r, i, 1 + (int)(x >> 16 & 255) % 20, (int)(x >> 24 & 255) % 6,
+                        spread > 4 && node < 0 ? 0 : node);
                     make_stack(&r->c.product[i], 1 + (int)(x >> 32 & 3));
                 }
                 run(r, n, 0);

@@ -104,6 +104,10 @@ static void headers_that_are_wrong(void **state)
     assert_refused("a header of 2^40", KN_ECORRUPT, "model.safetensors", "makes no sense");
     save_header(UINT64_MAX, "{}", 32);
     assert_refused("a header of 2^64 - 1", KN_ECORRUPT, "model.safetensors", "makes no sense");
+    uint64_t note;
+    memcpy(&note, "version ", 8);
+    save_header(note, "https://git-lfs.github.com/spec/v1\noid sha256:", 32);
+    assert_refused("a git-lfs note", KN_EUNSUPPORTED, "model.safetensors", "git lfs pull fetches it");
     save_header(35, "{}", 32);
     assert_refused("a longer header", KN_ESHORT, "model.safetensors", "34 left");
     hf_save(model, "model.safetensors", "1234567", 7);

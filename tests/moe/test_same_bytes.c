@@ -1,6 +1,6 @@
-/* The same bytes: a sequence's logits and features, bit for bit, decoded alone or inside batches of random company, read
- * in chunks of any size, as a branch of a token tree, with any number of threads and any instruction set,
- * with room for all experts, for some or for two, and however they are read.
+/* The same bytes: a sequence's logits and features, bit for bit, decoded alone or inside batches of random
+ * company, read in chunks of any size, as a branch of a token tree, with any number of threads and any
+ * instruction set, with room for all experts, for some or for two, and however they are read.
  *
  * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
  * it by memcmp.  (ThreadSanitizer looks at threads, which share the same memory whatever the instruction

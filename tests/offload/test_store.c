@@ -285,7 +285,8 @@ static void what_is_read_early_is_of_use_or_ends(void **state)
             n_absent += (uint64_t)off_store_absent(s, early, 2, absent);
             a->n = 2;
             for (int i = 0; i < 2; i++)
-                a->expert[i] = layer * 6 + (right ? (round - 2) / 8 + i : (int)(kn_mix((uint64_t)round) % 2) * 2 + i) % 6;
+                a->expert[i] = layer * 6 +
+                               (right ? (round - 2) / 8 + i : (int)(kn_mix((uint64_t)round) % 2) * 2 + i) % 6;
             ask(a, 0);
             off_release(s, &t);
             n_early += 2;

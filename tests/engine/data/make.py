@@ -6,10 +6,11 @@
 texts.bin holds 16 chosen and 190 random texts, each a 32-bit little-endian length and its bytes.
 <pre>.ids has one line of ids for each, with the vocabulary of gpt-2.gguf under that pre-tokeniser;
 spm-*.ids has them for the two small SentencePiece vocabularies, which are trained here too."""
-import os, random, struct, sys
+import os, random, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "../../../evals/tokenizer"))
 import compare
+import texts
 
 
 # What random texts rarely hold.
@@ -24,20 +25,13 @@ TRICKY = ["'There 'Several'several 'Dear 'Mother 'REally 'VEry", "'\u017fab '\u0
           " \n \n  a\n \n\nb \r\n\r\n c!\n\n/d!/\n", "12345678 1a2\u0661\u0662\u0663\u0664 \u00bd\u00b2\u00b3\u3007\u3007\u3007\u3007"]
 
 
-def put(name, ids):
-    with open(os.path.join(here, name + ".ids"), "w") as f:
-        f.writelines(" ".join(map(str, line)) + "\n" for line in ids)
-
-
 def main():
     meta = compare.read(os.path.join(here, "gpt-2.gguf"))
-    texts = TRICKY + compare.strings(7, 190, ["<|endoftext|>"])
-    with open(os.path.join(here, "texts.bin"), "wb") as f:
-        for t in texts:
-            f.write(struct.pack("<I", len(t.encode())) + t.encode())
+    strings = TRICKY + compare.strings(7, 190, ["<|endoftext|>"])
+    texts.write(strings)
     for name in compare.PRE:
         hf, _ = compare.hf_from(meta | {"pre": name})
-        put(name, (hf.encode(t, add_special_tokens=False).ids for t in texts))
+        texts.put_ids(name, (hf.encode(t, add_special_tokens=False).ids for t in strings))
     rng = random.Random(7)
     words = [" ".join(rng.choices(compare.TEXT, k=12)) for _ in range(2000)]
     for fallback in (True, False):
@@ -45,7 +39,7 @@ def main():
         path = os.path.join(here, name + ".gguf")
         compare.train_spm(path, "/tmp", 7, fallback, n_vocab=600 if fallback else 350, lines=words)
         spm = compare.spm_from(compare.read(path))
-        put(name, (spm.encode(t) for t in texts))
+        texts.put_ids(name, (spm.encode(t) for t in strings))
 
 
 main()

@@ -6,29 +6,20 @@
 hf-bytes.json is a byte-level BPE with NFC, whole words and tokens of both kinds added; hf-pieces.json is
 spm-bytes.gguf as the transformers package converts such vocabularies: its pieces, and every pair of pieces
 that makes a third, best first.  NAME.ids has the ids of texts.bin and of the texts below."""
-import json, os, struct, sys
+import json, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "../../../evals/tokenizer"))
 import compare
+import texts
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors, trainers
 
 MORE = ["e\u0301te\u0301 cafe\u0301 \u1100\u1161\u11a8 \u0344a", "\u212bngstr\u00f6m \u2126 \uf900\u4e2d",
         "<|start|>a<|start|> <tool>b</tool><|end|>", "   <|end|>   x", "aaaa aaaaaaa      aaa"]
 
 
-def texts():
-    data = open(os.path.join(here, "texts.bin"), "rb").read()
-    while data:
-        n = struct.unpack("<I", data[:4])[0]
-        yield data[4:4 + n].decode()
-        data = data[4 + n:]
-
-
 def put(name, hf):
     hf.save(os.path.join(here, name + ".json"), pretty=False)
-    with open(os.path.join(here, name + ".ids"), "w") as f:
-        for t in [*texts(), *MORE]:
-            f.write(" ".join(map(str, hf.encode(t, add_special_tokens=False).ids)) + "\n")
+    texts.put_ids(name, (hf.encode(t, add_special_tokens=False).ids for t in [*texts.read(), *MORE]))
 
 
 def bytes_kind():
