@@ -125,7 +125,11 @@ static const struct { const char *from, *to; } apart_ends[] = {
 };
 
 /* Beside a tensor that is packed, and read with it. */
-static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_shape" };
+static const struct { const char *end, *of; } beside[] = {
+    { ".weight_scale_inv", ".weight" }, { ".weight_scale", ".weight" }, { ".weight_scale", ".weight" MOE_HF_PACKED },
+    { ".weight_shape", ".weight" }, { ".weight_shape", ".weight" MOE_HF_PACKED },
+    { ".scales", "." MOE_HF_GPTQ }, { ".qzeros", "." MOE_HF_GPTQ }, { ".g_idx", "." MOE_HF_GPTQ },
+};
 
 /* A name taken apart: layers.N.rest, with the expert's number out of the rest, which begins at `at`. */
 struct name { int layer, expert; size_t at; char rest[SHOWN]; };
@@ -424,7 +428,7 @@ static int add_blocks(struct mapper *m, const char *name, uint64_t step, uint64_
     struct off_scales *at = l ? moe_keep(m->d->f, sizeof *at) : NULL;
     if (!at)
         return KN_ENOMEM;
-    *at = (struct off_scales){ s->file, s->offset + first * n, 1, 1, 32 };
+    *at = (struct off_scales){ s->file, s->offset + first * n, 1, 1, 32, false };
     l->scales = at;
     l->step = (int)step;
     return put(m, &out, name);
@@ -506,9 +510,13 @@ static int check_stacks(const struct mapper *m)
 
 /* ---- all of them -------------------------------------------------------------------------------- */
 
+/* Where config.json says that all are as they have to be, one of a stack is looked at for all of it: of a large model
+ * it would be 100,000 reads to look at each. */
 static int take(struct mapper *m, enum take how, const char *name, int expert)
 {
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
+    if (!err && m->scales.by_input && (expert < 1 || !m->d->gptq_plain))
+        err = moe_hf_check_gptq(m->d, m->t);
     if (err)
         return err;
     switch (how) {
@@ -576,12 +584,22 @@ static int map_unknown(struct mapper *m, const char *head, size_t skip)
 /* Scales, and shapes, of a tensor that is there. */
 static bool is_beside(const struct mapper *m)
 {
-    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
-        size_t less = strlen(beside[i]) - strlen(".weight");
-        if (moe_string_ends(m->t->name, beside[i]) && (find_beside(m, less, "") || find_beside(m, less, MOE_HF_PACKED)))
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        if (moe_string_ends(m->t->name, beside[i].end) && find_beside(m, strlen(beside[i].end), beside[i].of))
             return true;
-    }
     return false;
+}
+
+/* Some programs give each matrix that they pack a bias of zeros, where the model has none. */
+static bool is_extra_bias(const struct mapper *m, const struct name *n)
+{
+    static const char bias[] = ".bias", output[] = "self_attn.o_proj.bias";
+    if (!moe_string_ends(m->t->name, bias) || !find_beside(m, sizeof bias - 1, "." MOE_HF_GPTQ))
+        return false;
+    bool known = false;
+    for (size_t i = 0; i < N_PART; i++)
+        known |= !strcmp(n->rest, parts[i].from);
+    return !known || !strcmp(n->rest, output);
 }
 
 static int map_end(struct mapper *m, struct moe_string s)
@@ -611,6 +629,11 @@ static int map_layer_or_unknown(struct mapper *m, struct name *n, size_t skip)
     bool is_ahead = n->layer >= m->d->n_layer;
     if (end > sizeof MOE_HF_PACKED && !strcmp(n->rest + end - (sizeof MOE_HF_PACKED - 1), MOE_HF_PACKED))
         n->rest[end - (sizeof MOE_HF_PACKED - 1)] = '\0';
+    if (end > sizeof MOE_HF_GPTQ && !strcmp(n->rest + end - sizeof MOE_HF_GPTQ, "." MOE_HF_GPTQ))
+        strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
+    if (is_extra_bias(m, n))
+        return n->expert > 0 && m->d->gptq_plain
+               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, which its model has no place for");
     int err = is_beside(m) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
