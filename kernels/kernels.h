@@ -58,6 +58,12 @@ size_t kn_code_bytes(enum kn_format f);
 void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
              void *blocks);
 
+/* The same of Q4_0 and INT4 where inputs come first: words of eight neighbours' codes, the first lowest,
+ * [n_in / 8][n_out], and scales of two bytes [n_in / 32 / per_scale][n_out].  So they lie almost as panels do, and it
+ * is a panel that comes out. */
+void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
+                     void *out);
+
 /* Adds sub-block i's scale and minimum (0..63) to the packed ones of a Q4_K or Q5_K block, still zero
  * there; its scale (-32..31) to those of a Q3_K block. */
 void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min);

@@ -278,7 +278,7 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-enum { SOME = 128 };                            /* blocks at a time */
+enum { SOME = 128, ROWS = 64 };                 /* blocks of a row, or a block of rows, at a time */
 
 /* Of blocks whose scales lie apart n, in one row: block `col` of row `row` of matrix e. */
 static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
@@ -308,6 +308,53 @@ static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint6
     if (!error)
         kn_join(format, codes, scale, s->bytes, (int)per_scale, n, out);
     return error;
+}
+
+/* The same where inputs come first: of n rows block `col`, n_row blocks apart; five reads, however many rows. */
+static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
+                       size_t n, uint64_t n_row, uint8_t *out)
+{
+    uint32_t word[4][ROWS], code[4];
+    uint16_t scale[ROWS];
+    const struct off_scales *s = &t->layout->scales[t->layout->slab ? e : 0];
+    enum kn_format format = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= ROWS);
+    struct moe_place at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
+    size_t block = (size_t)kn_format_info(format)->block_bytes;
+    uint64_t n_out = t->dim[1], group = col * (uint64_t)kn_format_info(format)->block_values / (uint64_t)s->values;
+    int error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n * sizeof *scale,
+                             s->offset + (group * n_out + row) * sizeof *scale);
+    for (uint64_t i = 0; i < 4 && !error; i++)
+        error = kn_file_read(f->fd[at.file], f->path[at.file], word[i], n * sizeof *code,
+                             at.offset + ((4 * col + i) * n_out + row) * sizeof *code);
+    for (size_t r = 0; r < n && !error; r++) {
+        for (int i = 0; i < 4; i++)
+            code[i] = word[i][r];
+        kn_join(format, code, &scale[r], sizeof *scale, 1, 1, out + r * n_row * block);
+    }
+    return error;
+}
+
+static int read_turned(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+    size_t block = (size_t)type->block_bytes;
+    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block, left = bytes / block, rows, cols;
+    kn_assert(from % block == 0 && bytes % block == 0);
+    for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * block) {
+        uint64_t row = at / n_row, col = at % n_row, below = t->dim[1] - row % t->dim[1];
+        rows = col ? 1 : left / n_row;
+        rows = rows < 1 ? 1 : rows < below ? rows : below;
+        rows = rows < ROWS ? rows : ROWS;
+        cols = n_row - col < left ? n_row - col : left;
+        for (uint64_t c = 0; c < cols; c++) {
+            int error = join_column(f, t, row / t->dim[1], row % t->dim[1], col + c, (size_t)rows, n_row,
+                                    out + c * block);
+            if (error)
+                return error;
+        }
+    }
+    return 0;
 }
 
 static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
@@ -343,7 +390,7 @@ int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t
     if (l->data)
         return 0;
     if (l->scales)
-        return read_joined(f, t, from, out, bytes);
+        return (l->scales->by_input ? read_turned : read_joined)(f, t, from, out, bytes);
     if (l->step)
         return read_apart(f, t, from, out, bytes);
     uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]);

@@ -43,6 +43,8 @@ struct moe_folder {
     int d_head;
     int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
     int scale_rows, scale_values;               /* of packed weights: a scale's; values 0: none are packed */
+    uint32_t gptq_zeros;                        /* eight zero points as such a folder has them; 0: it is none */
+    bool gptq_plain;                            /* config.json says that zeros are these, and inputs in order */
     bool tied;
     int err;                                    /* the first failure of those who get and put */
 };
@@ -93,11 +95,15 @@ static inline bool moe_string_ends(struct moe_string s, const char *with)
     return s.n >= strlen(with) && !memcmp(s.data + s.n - strlen(with), with, strlen(with));
 }
 
-/* hf_packed.c: what quantization_config says; what t is meant to be, and its scales (bytes 0: it has none). */
+/* hf_packed.c: what quantization_config says; what t is meant to be, and its scales (bytes 0: it has none); whether
+ * what lies with its inputs first has them in order and no other zero points; whether a tensor is nothing but zeros. */
 #define MOE_HF_PACKED "_packed"                 /* what follows the name of a tensor in groups */
+#define MOE_HF_GPTQ   "qweight"                 /* what is instead of "weight" */
 int moe_hf_packing(struct moe_folder *d);
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                     struct off_scales *scales);
+int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t);
+int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise);
 
 int moe_hf_config(struct moe_folder *d);
 int moe_hf_tensors(struct moe_folder *d);

@@ -1,12 +1,14 @@
 /* moe/hf_packed.c - weights that are packed: codes in one tensor, their scales in another.
  *
  * In come config.json's quantization_config and the tensors of .safetensors files; out comes what a tensor is
- * meant to be: a matrix in a format of ours, and where its scales lie.  Three kinds are published:
+ * meant to be: a matrix in a format of ours, and where its scales lie.  Four kinds are published:
  *
  *   FP8     F8_E4M3 codes, NAME_scale_inv with a float for each weight_block_size, 128 by 128 as a rule
  *           (DeepSeek-V3, Qwen3 -FP8): KN_FP8
  *   INT4    NAME_packed with eight nibbles to an I32, NAME_scale with a BF16 for each group of a row
  *           (compressed-tensors; Kimi-K2-Thinking): KN_INT4
+ *   GPTQ    the same with inputs first: NAME.qweight and NAME.scales, F16 and so KN_Q4_0, or BF16.  NAME.qzeros
+ *           has zero points, of which only 8 is read, and NAME.g_idx the group of each input
  *   MXFP4   of gpt-oss alone, whose names say it: hf_tensors.c
  *
  * Anything else is refused with its name. */
@@ -23,9 +25,8 @@ static const json_t *get(const json_t *object, const char *key)
 
 /* What would be needed to read those that people have. */
 static const struct { const char *method, *why; } packings[] = {
-    { "gptq", ", whose codes lie with their inputs first and would have to be turned over when they arrive" },
     { "awq", ", whose codes lie with their inputs first, with zero points: a format of its own would be needed" },
-    { "auto-round", ", which packs as gptq does: its codes would have to be turned over when they arrive" },
+    { "auto-round", ", of which only what is published as gptq is read" },
     { "bitsandbytes", ", whose codes index a table: a format of its own would be needed" },
     { "modelopt", ", whose FP4 or FP8 has scales in two levels: a format of its own would be needed" },
     { "fbgemm_fp8", ", FP8 with a scale for each row: a format of its own would be needed" },
@@ -40,8 +41,8 @@ static int refuse_packing(struct moe_folder *d, const char *what)
         why = strcmp(what, packings[i].method) ? why : packings[i].why;
     moe_string_show((struct moe_string){ what, strlen(what) }, shown, sizeof shown);
     return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; F32, F16, BF16, FP8 "
-                            "with a scale for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors) are "
-                            "read: take one of those, or a .gguf", d->f->name, shown, why);
+                            "with a scale for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors, "
+                            "gptq) are read: take one of those, or a .gguf", d->f->name, shown, why);
 }
 
 /* As FP8 is published: a scale for each 128 by 128 values, or other blocks of whole ones of ours. */
@@ -82,6 +83,27 @@ static int read_groups(struct moe_folder *d, const json_t *q)
     return d->err;
 }
 
+/* The same with inputs first.  Version 1 stores zero points one less than they are. */
+static int read_gptq(struct moe_folder *d, const json_t *q)
+{
+    const json_t *format = get(q, "checkpoint_format"), *sym = get(q, "sym");
+    json_int_t n = json_integer_value(get(q, "group_size"));
+    bool second = says(format, "gptq_v2");
+    if (json_integer_value(get(q, "bits")) != 4)
+        return refuse_packing(d, "gptq of other than 4 bits");
+    if (json_is_false(sym))
+        return refuse_packing(d, "gptq that is not symmetric (sym false)");
+    if (format && !second && !says(format, "gptq"))
+        return refuse_packing(d, "gptq whose checkpoint_format is neither gptq nor gptq_v2");
+    if (n < 1 || n > 1 << 16 || n % kn_format_info(KN_Q4_0)->block_values)
+        return refuse_packing(d, "gptq in groups that are no multiple of 32");
+    d->scale_rows = 1;
+    d->scale_values = (int)n;
+    d->gptq_zeros = second ? 0x88888888 : 0x77777777;
+    d->gptq_plain = json_is_true(sym) && json_is_false(get(q, "desc_act"));
+    return d->err;
+}
+
 int moe_hf_packing(struct moe_folder *d)
 {
     const json_t *q = get(d->config, "quantization_config");
@@ -92,6 +114,8 @@ int moe_hf_packing(struct moe_folder *d)
         return read_fp8(d, q);
     if (method && !strcmp(method, "compressed-tensors"))
         return read_groups(d, q);
+    if (method && !strcmp(method, "gptq"))
+        return read_gptq(d, q);
     return refuse_packing(d, method ? method : "");
 }
 
@@ -146,8 +170,77 @@ static int describe_packed(const struct moe_folder *d, const struct moe_stored *
     *whole = (struct moe_tensor){ .gguf_type = (uint32_t)kn_format_info(f)->gguf_type, .n_dim = 2,
                                   .dim = { n_in, t->dim[0], 1, 1 }, .file = t->file, .offset = t->offset,
                                   .bytes = n_in / block * t->dim[0] * (uint64_t)kn_format_info(f)->block_bytes };
-    *scales = (struct off_scales){ s->file, s->offset, bytes, d->scale_rows, d->scale_values };
+    *scales = (struct off_scales){ s->file, s->offset, bytes, d->scale_rows, d->scale_values, false };
     return 0;
+}
+
+/* ---- inputs first -------------------------------------------------------------------------------------- */
+
+static const struct moe_stored *beside_gptq(const struct moe_folder *d, const struct moe_stored *t, const char *what)
+{
+    return moe_stored_beside(d, t, sizeof MOE_HF_GPTQ - 1, what);
+}
+
+static bool is_matrix(const struct moe_stored *t, const char *dtype, uint64_t n_row, uint64_t n)
+{
+    return t && !strcmp(t->dtype, dtype) && t->n_dim == 2 && t->dim[0] == n_row && t->dim[1] == n;
+}
+
+/* Codes [n_in / 8][n_out] of which neighbours in a word follow each other in a column. */
+static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
+                         struct off_scales *scales)
+{
+    const struct moe_stored *s = beside_gptq(d, t, "scales"), *order = beside_gptq(d, t, "g_idx");
+    uint64_t values = (uint64_t)d->scale_values, n_in = 8 * t->dim[0], n_out = t->dim[1];
+    if (!d->gptq_zeros)
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is packed, and config.json does not say how");
+    bool whole_groups = t->n_dim == 2 && !strcmp(t->dtype, "I32") && n_in % values == 0 && n_out % 8 == 0;
+    bool narrow = whole_groups && is_matrix(s, "BF16", n_in / values, n_out);
+    if (!whole_groups || (!narrow && !is_matrix(s, "F16", n_in / values, n_out)) ||
+        !is_matrix(beside_gptq(d, t, "qzeros"), "I32", n_in / values, n_out / 8) ||
+        (order ? strcmp(order->dtype, "I32") || order->n_dim != 1 || order->dim[0] != n_in : !d->gptq_plain))
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no matrix of whole groups of 4 bits with F16 or BF16 "
+                                 "scales, qzeros and g_idx of its shape beside it");
+    const struct kn_format_info *f = kn_format_info(narrow ? KN_INT4 : KN_Q4_0);
+    *whole = (struct moe_tensor){ .gguf_type = (uint32_t)f->gguf_type, .n_dim = 2, .dim = { n_in, n_out, 1, 1 },
+                                  .file = t->file, .offset = t->offset,
+                                  .bytes = n_in / (uint64_t)f->block_values * n_out * (uint64_t)f->block_bytes };
+    *scales = (struct off_scales){ s->file, s->offset, 2, 1, d->scale_values, true };
+    return 0;
+}
+
+/* Of 32-bit words the i-th is `first` and i / per more; a file's last one may be cut short. */
+static int check_words(const struct moe_folder *d, const struct moe_stored *t, uint32_t first, uint64_t per,
+                       const char *otherwise)
+{
+    uint32_t word[1024];
+    for (uint64_t at = 0; at < t->bytes; at += sizeof word) {
+        uint64_t left = t->bytes - at, n = left < sizeof word ? left : sizeof word;
+        word[n / 4 % 1024] = first;
+        int err = kn_file_read(d->f->fd[t->file], d->f->path[t->file], word, (size_t)n, t->offset + at);
+        for (uint64_t i = 0; i < (n + 3) / 4 && !err; i++)
+            if (word[i] != first + (uint32_t)((at / 4 + i) / per))
+                err = moe_refuse_stored(d, t, KN_EUNSUPPORTED, otherwise);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+int moe_hf_check_zeros(const struct moe_folder *d, const struct moe_stored *t, const char *otherwise)
+{
+    return check_words(d, t, 0, UINT64_MAX, otherwise);
+}
+
+int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t)
+{
+    const struct moe_stored *order = beside_gptq(d, t, "g_idx");
+    int err = check_words(d, beside_gptq(d, t, "qzeros"), d->gptq_zeros, UINT64_MAX,
+                          "has zero points other than 8: only symmetric ones are read");
+    if (err || !order)
+        return err;
+    return check_words(d, order, 0, (uint64_t)d->scale_values,
+                       "has inputs in another order than their groups' (desc_act)");
 }
 
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
@@ -159,6 +252,8 @@ int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, stru
     if (!strcmp(t->dtype, "F8_E4M3"))
         return describe_packed(d, t, KN_FP8, t->n_dim == 2 ? t->dim[1] : 0, moe_stored_beside(d, t, 0, "_scale_inv"),
                                whole, scales);
+    if (moe_string_ends(t->name, "." MOE_HF_GPTQ))
+        return describe_gptq(d, t, whole, scales);
     if (!strcmp(t->dtype, "I32") && moe_string_ends(t->name, MOE_HF_PACKED))
         return describe_packed(d, t, KN_INT4, t->n_dim == 2 ? 8 * t->dim[1] : 0, moe_stored_beside(d, t, less, "_scale"),
                                whole, scales);

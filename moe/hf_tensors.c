@@ -104,7 +104,11 @@ static const struct { const char *from, *to; } apart_ends[] = {
 };
 
 /* Beside a tensor that is packed, and read with it. */
-static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_shape" };
+static const struct { const char *end, *of; } beside[] = {
+    { ".weight_scale_inv", ".weight" }, { ".weight_scale", ".weight" }, { ".weight_scale", ".weight" MOE_HF_PACKED },
+    { ".weight_shape", ".weight" }, { ".weight_shape", ".weight" MOE_HF_PACKED },
+    { ".scales", "." MOE_HF_GPTQ }, { ".qzeros", "." MOE_HF_GPTQ }, { ".g_idx", "." MOE_HF_GPTQ },
+};
 
 /* A name taken apart: layers.N.rest, with the expert's number out of the rest, which begins at `at`. */
 struct name { int layer, expert; size_t at; char rest[MOE_HF_SHOWN]; };
@@ -198,12 +202,22 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
 /* Scales, and shapes, of a tensor that is there. */
 static bool is_beside(const struct moe_hf_mapper *m)
 {
-    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
-        size_t less = strlen(beside[i]) - strlen(".weight");
-        if (moe_string_ends(m->t->name, beside[i]) && (find_beside(m, less, "") || find_beside(m, less, MOE_HF_PACKED)))
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        if (moe_string_ends(m->t->name, beside[i].end) && find_beside(m, strlen(beside[i].end), beside[i].of))
             return true;
-    }
     return false;
+}
+
+/* Some programs give each matrix that they pack a bias of zeros, where the model has none. */
+static bool is_extra_bias(const struct moe_hf_mapper *m, const struct name *n)
+{
+    static const char bias[] = ".bias", output[] = "self_attn.o_proj.bias";
+    if (!moe_string_ends(m->t->name, bias) || !find_beside(m, sizeof bias - 1, "." MOE_HF_GPTQ))
+        return false;
+    bool known = false;
+    for (size_t i = 0; i < N_PART; i++)
+        known |= !strcmp(n->rest, parts[i].from);
+    return !known || !strcmp(n->rest, output);
 }
 
 static int map_end(struct moe_hf_mapper *m, struct moe_string s)
@@ -233,6 +247,11 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
     bool is_ahead = n->layer >= m->d->n_layer;
     if (end > sizeof MOE_HF_PACKED && !strcmp(n->rest + end - (sizeof MOE_HF_PACKED - 1), MOE_HF_PACKED))
         n->rest[end - (sizeof MOE_HF_PACKED - 1)] = '\0';
+    if (end > sizeof MOE_HF_GPTQ && !strcmp(n->rest + end - sizeof MOE_HF_GPTQ, "." MOE_HF_GPTQ))
+        strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
+    if (is_extra_bias(m, n))
+        return n->expert > 0 && m->d->gptq_plain
+               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, which its model has no place for");
     int err = is_beside(m) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;

@@ -101,7 +101,7 @@ int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const s
 {
     struct off_hands hands = { .ops = m->ops, .team = opt->team };
     for (int i = 0; i < n; i++) {
-        size_t bytes = off_scratch_bytes(&load[i].source);
+        size_t bytes = off_scratch_bytes(&load[i].source, kn_team_size(opt->team));
         hands.scratch_bytes = bytes > hands.scratch_bytes ? bytes : hands.scratch_bytes;
     }
     size_t bytes = (size_t)kn_team_size(opt->team) * hands.scratch_bytes;
@@ -206,7 +206,7 @@ static void sum_up_experts(struct moe_model *m)
         for (int i = 0; i < OFF_MATRICES; i++) {
             if (!x->matrix[i].n_out)
                 continue;
-            size_t scratch = off_scratch_bytes(&x->matrix[i]);
+            size_t scratch = off_scratch_bytes(&x->matrix[i], 1);
             unsigned bit = 1u << kn_format_info(x->matrix[i].format)->act;
             if (own)
                 *(i < OFF_MATRICES - 1 ? &l->expert_acts : &l->down_acts) |= bit;

@@ -36,11 +36,13 @@ static inline int off_turned(const struct off_turn *t, int meant)      /* where 
     return meant % t->by * (t->n / t->by) + meant / t->by;
 }
 
-/* Scales that lie apart from a matrix's codes: one for each so many rows by values, row by row. */
+/* Scales that lie apart from a matrix's codes: one for each so many rows by values, row by row.  Or, for each row and
+ * so many values, with their inputs first, as then the codes do too (kn_join_columns). */
 struct off_scales {
     int file;
     uint64_t offset;
     int bytes, rows, values;                    /* bytes: of one; 0: they are with the codes */
+    bool by_input;
 };
 
 /* A matrix in a file: rows in file layout, anywhere. */
@@ -79,7 +81,7 @@ struct off_hands {
     const struct kn_ops *ops;
     struct kn_team *team;
     uint8_t *scratch;                           /* [team size][scratch_bytes] */
-    size_t scratch_bytes;                       /* off_scratch_bytes() of the largest matrix, or more */
+    size_t scratch_bytes;                       /* off_scratch_bytes() of the largest, or more */
 };
 
 /* A matrix is read to its place and interleaved there: off_place_bytes() at a whole page. */
@@ -87,7 +89,7 @@ struct off_load { struct off_source source; void *place; };
 
 size_t off_file_bytes(const struct off_source *s);      /* as it lies in files */
 size_t off_place_bytes(const struct off_source *s);     /* whole pages, enough for any offset */
-size_t off_scratch_bytes(const struct off_source *s);   /* of one thread, while it interleaves */
+size_t off_scratch_bytes(const struct off_source *s, int n_thread);     /* of each of so many, at one matrix */
 void  *off_place_panels(const struct off_source *s, void *place);       /* where the matrix will be */
 
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,

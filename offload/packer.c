@@ -238,7 +238,7 @@ static int take_memory(struct packer *p)
         size_t bytes = off_slot_bytes(&o->expert[e]);
         p->group_bytes = bytes > p->group_bytes ? bytes : p->group_bytes;
         for (int i = 0; i < OFF_MATRICES; i++) {
-            bytes = off_scratch_bytes(&o->expert[e].matrix[i]);
+            bytes = off_scratch_bytes(&o->expert[e].matrix[i], 1);
             p->scratch_bytes = bytes > p->scratch_bytes ? bytes : p->scratch_bytes;
         }
         if (o->progress)

@@ -21,7 +21,10 @@
  * are longer than codes, and whole pages; the scales land in that gap.  They are copied away first.  Panel i
  * of N then ends (i + 1) / N of the gap behind where it would without it, so never behind the codes of
  * panel i.  A team takes as many panels at a time as it has threads: first all join codes and scales, each
- * in its scratch, then all write. */
+ * in its scratch, then all write.
+ *
+ * Where inputs come first every panel has a part of each row that lies there, so all is copied away, to the scratch
+ * of all who take part as if it were one, before the first panel is written. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -111,10 +114,12 @@ size_t off_slot_bytes(const struct off_expert *e)
     return bytes;
 }
 
-size_t off_scratch_bytes(const struct off_source *s)
+size_t off_scratch_bytes(const struct off_source *s, int n_thread)
 {
-    size_t turned = (size_t)s->turn.n * s->turn.bytes, panel = panel_bytes(s);
-    if (is_apart(s))
+    size_t turned = (size_t)s->turn.n * s->turn.bytes, panel = panel_bytes(s), all = (size_t)n_thread;
+    if (s->scales.by_input)
+        panel = (kn_align_up(scale_bytes(s), LINE) + (size_t)s->n_out * code_row(s) + all - 1) / all;
+    else if (is_apart(s))
         panel = kn_align_up(scale_bytes(s), LINE) + panel;
     return s->n_out ? kn_align_up(turned > panel ? turned : panel, LINE) : 0;
 }
@@ -133,9 +138,15 @@ static const uint8_t *take_scales(const struct off_source *s, const uint8_t *pla
     return scratch;
 }
 
-static uint8_t *joined_rows(const struct off_source *s, uint8_t *scratch)
+/* Behind them: rows that were joined, or all codes. */
+static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch)
 {
     return scratch + kn_align_up(scale_bytes(s), LINE);
+}
+
+static const uint8_t *codes_of(const struct off_source *s, const uint8_t *place)
+{
+    return place + gap_of(s) + head_of(s);
 }
 
 static int rows_of_panel(const struct off_source *s, int panel)
@@ -145,7 +156,7 @@ static int rows_of_panel(const struct off_source *s, int panel)
 
 static void join_panel(const struct off_source *s, const uint8_t *place, const uint8_t *scales, int panel, uint8_t *rows)
 {
-    const uint8_t *codes = place + gap_of(s) + head_of(s);
+    const uint8_t *codes = codes_of(s, place);
     int block = kn_format_info(s->format)->block_values;
     size_t row = kn_row_bytes(s->format, s->n_in);
     for (int i = 0; i < rows_of_panel(s, panel); i++) {
@@ -158,6 +169,14 @@ static void join_panel(const struct off_source *s, const uint8_t *place, const u
 static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint8_t *place, int panel, const uint8_t *rows)
 {
     ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
+}
+
+/* Of what was copied to scratch. */
+static void put_columns(const struct off_source *s, uint8_t *place, int panel, uint8_t *scratch)
+{
+    kn_join_columns((const uint32_t *)(const void *)behind_scales(s, scratch), (const uint16_t *)(const void *)scratch,
+                    s->n_out, s->n_in, s->scales.values / kn_format_info(s->format)->block_values, panel,
+                    place + (size_t)panel * panel_bytes(s));
 }
 
 /* Panels panel0..panel1-1.  kept, unless NULL: the last d bytes of their rows, which may be gone by then. */
@@ -184,9 +203,17 @@ void off_interleave(const struct kn_ops *ops, const struct off_source *s, void *
         return;
     }
     const uint8_t *scales = take_scales(s, place, scratch);
+    uint8_t *behind = behind_scales(s, scratch);
+    bool by_input = s->scales.by_input;
+    if (by_input)
+        memcpy(behind, codes_of(s, place), (size_t)s->n_out * code_row(s));
     for (int i = 0; i < n_panel(s); i++) {
-        join_panel(s, place, scales, i, joined_rows(s, scratch));
-        put_panel(ops, s, place, i, joined_rows(s, scratch));
+        if (by_input) {
+            put_columns(s, place, i, scratch);
+            continue;
+        }
+        join_panel(s, place, scales, i, behind);
+        put_panel(ops, s, place, i, behind);
     }
 }
 
@@ -218,7 +245,7 @@ static void interleave_item(void *arg, int run, int thread)
 
 static uint8_t *rows_of_item(const struct shared *j, int item)
 {
-    return joined_rows(j->source, j->hands->scratch + (size_t)item * j->hands->scratch_bytes);
+    return behind_scales(j->source, j->hands->scratch + (size_t)item * j->hands->scratch_bytes);
 }
 
 static void join_item(void *arg, int item, int thread)
@@ -245,13 +272,38 @@ static void join_team(struct shared *j)
     }
 }
 
+static void lift_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct shared *j = arg;
+    const struct off_source *s = j->source;
+    size_t all = (size_t)s->n_out * code_row(s), at = (size_t)item * RUN_BYTES;
+    memcpy(behind_scales(s, j->hands->scratch) + at, codes_of(s, j->place) + at,
+           all - at < RUN_BYTES ? all - at : RUN_BYTES);
+}
+
+static void column_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct shared *j = arg;
+    put_columns(j->source, j->place, item, j->hands->scratch);
+}
+
+static void turn_team(struct shared *j)
+{
+    size_t all = (size_t)j->source->n_out * code_row(j->source);
+    take_scales(j->source, j->place, j->hands->scratch);
+    kn_parallel_for(j->hands->team, (int)((all + RUN_BYTES - 1) / RUN_BYTES), lift_item, j);
+    kn_parallel_for(j->hands->team, n_panel(j->source), column_item, j);
+}
+
 void off_interleave_team(const struct off_hands *hands, const struct off_source *s, void *place)
 {
     struct shared j = { .hands = hands, .source = s, .place = place };
     size_t d = head_of(s) % LINE, runs = off_file_bytes(s) / RUN_BYTES;
-    kn_assert(hands->scratch_bytes >= off_scratch_bytes(s));
+    kn_assert(hands->scratch_bytes >= off_scratch_bytes(s, kn_team_size(hands->team)));
     if (is_apart(s)) {
-        join_team(&j);
+        (s->scales.by_input ? turn_team : join_team)(&j);
         return;
     }
     if (runs < 1 || panel_bytes(s) < LINE)      /* then d bytes would be more than one panel's rows */
@@ -281,6 +333,7 @@ void off_turn_team(const struct off_hands *hands, const struct off_source *s, vo
     struct shared j = { .hands = hands, .source = s, .place = place };
     const struct off_turn *t = &s->turn;
     size_t bytes = off_file_bytes(s) - t->first, group = (size_t)t->n * t->bytes;
-    kn_assert(!is_apart(s) && t->n % t->by == 0 && bytes % group == 0 && hands->scratch_bytes >= off_scratch_bytes(s));
+    kn_assert(!is_apart(s) && t->n % t->by == 0 && bytes % group == 0 &&
+              hands->scratch_bytes >= off_scratch_bytes(s, 1));
     kn_parallel_for(hands->team, (int)(bytes / group), turn_item, &j);
 }

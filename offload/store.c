@@ -44,7 +44,7 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
         s->slot_of[e] = -1;
         for (int i = 0; i < OFF_MATRICES; i++) {
             const struct off_source *m = &s->expert[e].matrix[i];
-            size_t scratch = m->n_out ? off_scratch_bytes(m) : 0;
+            size_t scratch = m->n_out ? off_scratch_bytes(m, 1) : 0;
             s->scratch_bytes = scratch > s->scratch_bytes ? scratch : s->scratch_bytes;
         }
     }

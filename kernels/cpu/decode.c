@@ -259,7 +259,7 @@ static void decode_int4(const struct kn_q4_0 *w, float *out)
 
 size_t kn_code_bytes(enum kn_format f)
 {
-    return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 ? 16 : 0;
+    return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 || f == KN_Q4_0 ? 16 : 0;
 }
 
 /* Four bytes to every other of eight. */
@@ -301,6 +301,37 @@ void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_
             memcpy(to + n - n_code, from, n_code);
         else
             unpair(from, to + n - n_code);
+    }
+}
+
+/* The four low nibbles to a byte each. */
+static uint32_t nibbles(uint32_t x)
+{
+    x = (x & 0xFF) | (x & 0xFF00) << 8;
+    return (x | x << 4) & 0x0F0F0F0F;
+}
+
+/* A block is 64 bytes of each of four rows of words, and leaves as four items of 64: whole lines in and out, and
+ * nothing but shifts within lanes between. */
+void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
+                     void *out)
+{
+    size_t row0 = (size_t)panel * KN_PANEL, stride = (size_t)n_out;
+    size_t n = (size_t)kn_min(KN_PANEL, n_out - panel * KN_PANEL), n_block = (size_t)n_in / 32;
+    struct kn_q4_0_x16 *to = out;
+
+    kn_assert(n_in % 32 == 0 && panel >= 0 && panel < kn_ceil_div(n_out, KN_PANEL));
+    for (size_t b = 0; b < n_block; b++, to++) {
+        uint32_t w[4][KN_PANEL] = { 0 }, q[4][KN_PANEL];
+
+        memset(to->d, 0, sizeof to->d);
+        memcpy(to->d, scales + b / (size_t)per_scale * stride + row0, n * sizeof *scales);
+        for (size_t i = 0; i < 4; i++)
+            memcpy(w[i], codes + (4 * b + i) * stride + row0, n * sizeof *codes);
+        for (int l = 0; l < KN_PANEL; l++)
+            for (int i = 0; i < 4; i++)
+                q[i][l] = nibbles(w[i / 2][l] >> i % 2 * 16) | nibbles(w[2 + i / 2][l] >> i % 2 * 16) << 4;
+        memcpy(to->q, q, sizeof q);
     }
 }
 

@@ -641,7 +641,8 @@ static void fp8_is_its_values(void **state)
 static void joined_blocks(void **state)
 {
     static const struct { enum kn_format f; int bytes, per_scale; } kind[] = {
-        { KN_MXFP4, 1, 1 }, { KN_INT4, 2, 1 }, { KN_INT4, 2, 4 }, { KN_FP8, 4, 1 }, { KN_FP8, 2, 1 }, { KN_FP8, 2, 3 },
+        { KN_MXFP4, 1, 1 }, { KN_INT4, 2, 1 }, { KN_INT4, 2, 4 }, { KN_Q4_0, 2, 4 }, { KN_FP8, 4, 1 }, { KN_FP8, 2, 1 },
+        { KN_FP8, 2, 3 },
     };
     enum { N = 11 };
 
@@ -671,7 +672,42 @@ static void joined_blocks(void **state)
         }
         release(got);
     }
-    assert_int_equal(kn_code_bytes(KN_Q4_0), 0);
+    assert_int_equal(kn_code_bytes(KN_Q8_0), 0);
+}
+
+/* The same with inputs first: a panel of what they are row by row, whose last rows may not be there. */
+static void joined_columns(void **state)
+{
+    enum { N_IN = 192, N_OUT = 37, N_WORD = N_IN / 8, N_BLOCK = N_IN / 32, PANELS = 3 };
+    static uint32_t codes[N_WORD * N_OUT], row_codes[N_WORD];
+    static uint16_t scales[N_BLOCK * N_OUT], row_scales[N_BLOCK];
+    static struct kn_q4_0 rows[N_OUT * N_BLOCK];
+    size_t panel = N_BLOCK * sizeof(struct kn_q4_0_x16);
+    uint8_t *got = guarded(PANELS * panel), *want = guarded(PANELS * panel);
+
+    (void)state;
+    for (int i = 0; i < N_WORD * N_OUT; i++)
+        codes[i] = (uint32_t)draw();
+    for (int i = 0; i < N_BLOCK * N_OUT; i++)
+        scales[i] = (uint16_t)draw();
+    for (int per_scale = 1; per_scale <= N_BLOCK; per_scale *= 2) {
+        if (N_BLOCK % per_scale)
+            continue;
+        for (int r = 0; r < N_OUT; r++) {
+            for (int i = 0; i < N_WORD; i++)
+                row_codes[i] = codes[i * N_OUT + r];
+            for (int i = 0; i < N_BLOCK / per_scale; i++)
+                row_scales[i] = scales[i * N_OUT + r];
+            kn_join(KN_Q4_0, row_codes, row_scales, 2, per_scale, N_BLOCK, &rows[r * N_BLOCK]);
+        }
+        kn_ops(KN_ISA_SCALAR)->repack(KN_Q4_0, rows, N_OUT, N_IN, want, 0, PANELS);
+        for (int p = 0; p < PANELS; p++)
+            kn_join_columns(codes, scales, N_OUT, N_IN, per_scale, p, got + (size_t)p * panel);
+        assert_guards(got, PANELS * panel, "columns");
+        assert_memory_equal(got, want, PANELS * panel);
+    }
+    release(got);
+    release(want);
 }
 
 static void halves(void **state)
@@ -727,6 +763,7 @@ int main(void)
         cmocka_unit_test(format_table),
         cmocka_unit_test(fp8_is_its_values),
         cmocka_unit_test(joined_blocks),
+        cmocka_unit_test(joined_columns),
         cmocka_unit_test(halves),
         cmocka_unit_test(row_values),
         cmocka_unit_test(codes_are_nearest),

@@ -1,5 +1,5 @@
 /* Folders whose weights are packed, with scales in tensors of their own: MXFP4 as gpt-oss is published, FP8 with
- * a scale for each block, INT4 in groups.  Read in place they give the bits of the GGUF file of the same weights,
+ * a scale for each block, INT4 in groups, GPTQ.  Read in place they give the bits of the GGUF file of the same weights,
  * whatever instruction set, however little room, and from a pack file; so does what quantize makes of them. */
 #include <math.h>
 #include <setjmp.h>
@@ -233,7 +233,7 @@ static void gpt_oss_is_read_in_place(void **state)
     same_as(other);
 }
 
-/* ---- FP8 with a scale for each 128 by 128 values, INT4 with one for each group of a row ----------- */
+/* ---- FP8 with a scale for each 128 by 128 values, INT4 with one for each group of a row, GPTQ ----- */
 
 #define QWEN "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8," \
     "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,\"moe_intermediate_size\":256,\"num_experts\":12," \
@@ -243,15 +243,25 @@ static void gpt_oss_is_read_in_place(void **state)
     "\"input_activations\":null,\"targets\":[\"Linear\"],\"weights\":{\"actorder\":null,\"group_size\":%d,\"num_bits\":4," \
     "\"strategy\":\"group\",\"symmetric\":true,\"type\":\"int\"}}}}"
 
-struct kind { const char *name, *packing; bool fp8, narrow; int rows, values; };
+#define GPTQ(more) "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":%d,\"sym\":true," more \
+    "\"modules_in_block_to_quantize\":[[\"self_attn.q_proj\"]]}"
+
+/* zeros: eight zero points as they are stored; 0: inputs do not come first. */
+struct kind { const char *name, *packing; bool fp8, narrow; int rows, values; uint32_t zeros; bool half; };
 
 static const struct kind kinds[] = {
-    { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false, 128, 128 },
+    { "fp8, scales in F32", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}", true, false, 128, 128,
+      0, false },
     { "fp8, scales in BF16", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"activation_scheme\":\"dynamic\"}",
-      true, true, 128, 128 },
-    { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48, 256 },
-    { "int4 in groups of 32", GROUPS, false, true, 1, 32 },
-    { "int4 in groups of 128", GROUPS, false, true, 1, 128 },
+      true, true, 128, 128, 0, false },
+    { "fp8, other blocks", "{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[48,256]}", true, true, 48, 256,
+      0, false },
+    { "int4 in groups of 32", GROUPS, false, true, 1, 32, 0, false },
+    { "int4 in groups of 128", GROUPS, false, true, 1, 128, 0, false },
+    { "gptq in groups of 32", GPTQ("\"desc_act\":false,"), false, true, 1, 32, 0x77777777, true },
+    { "gptq in groups of 128", GPTQ("\"checkpoint_format\":\"gptq\","), false, true, 1, 128, 0x77777777, true },
+    { "gptq_v2, scales in BF16", GPTQ("\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\","), false, true, 1, 64,
+      0x88888888, false },
 };
 
 /* What is in turn published, and meant: codes and scales; values, or blocks of Q4_0. */
@@ -319,6 +329,50 @@ static struct packed pack(const struct kind *k, const float *x, uint64_t n_out, 
     return p;
 }
 
+/* Items of so many bytes [n_row][n_col] as [n_col][n_row]. */
+static uint8_t *turned(const uint8_t *from, uint64_t n_row, uint64_t n_col, size_t item)
+{
+    uint8_t *to = malloc(n_row * n_col * item);
+    for (uint64_t r = 0; r < n_row; r++)
+        for (uint64_t c = 0; c < n_col; c++)
+            memcpy(to + (c * n_row + r) * item, from + (r * n_col + c) * item, item);
+    return to;
+}
+
+/* With inputs first, and what stands beside it; name: without what it ends with.  A bias of zeros too, of those that
+ * the model has none of. */
+static void put_gptq(const struct kind *k, struct hf_file *out, const struct packed *p, uint64_t n_out, uint64_t n_in,
+                     const char *name)
+{
+    uint64_t n_group = n_in / (uint64_t)k->values, n_zero = n_group * n_out / 8;
+    uint8_t *codes = turned(p->codes, n_out, n_in / 8, 4), *scales = turned(p->scales, n_out, n_group, 2);
+    uint32_t *zeros = calloc(n_zero, 4), *order = calloc(n_in, 4);
+    uint16_t *bias = calloc(n_out, 2), *d = (uint16_t *)(void *)scales;
+    char full[192];
+    for (uint64_t i = 0; i < n_group * n_out && k->half; i++)
+        d[i] = kn_f32_to_f16(kn_bf16_to_f32(d[i]));
+    for (uint64_t i = 0; i < n_zero; i++)
+        zeros[i] = k->zeros;
+    for (uint64_t i = 0; i < n_in; i++)
+        order[i] = (uint32_t)(i / (uint64_t)k->values);
+    const struct { const char *end, *dtype; const void *data; size_t bytes; uint64_t dim[2]; int n_dim; } part[] = {
+        { "qweight", "I32", codes, p->n_code, { n_out, n_in / 8 }, 2 },
+        { "qzeros", "I32", zeros, 4 * n_zero, { n_out / 8, n_group }, 2 },
+        { "scales", k->half ? "F16" : "BF16", scales, p->n_scale, { n_out, n_group }, 2 },
+        { "g_idx", "I32", order, 4 * n_in, { n_in }, 1 },
+        { "bias", "F16", bias, 2 * n_out, { n_out }, 1 },
+    };
+    for (int i = 0; i < LEN(part) - (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")); i++) {
+        snprintf(full, sizeof full, "%s%s", name, part[i].end);
+        hf_add_raw(out, full, part[i].dtype, part[i].data, part[i].bytes, part[i].dim, part[i].n_dim);
+    }
+    free(codes);
+    free(scales);
+    free(zeros);
+    free(order);
+    free(bias);
+}
+
 /* Adds a matrix to the folder, and to what is meant. */
 static void put_packed(const struct kind *k, struct hf_file *out, const float *x, uint64_t n_out, uint64_t n_in,
                        const char *name, uint8_t *meant)
@@ -327,12 +381,18 @@ static void put_packed(const struct kind *k, struct hf_file *out, const float *x
     uint64_t rows = (uint64_t)k->rows, values = (uint64_t)k->values, shape[2] = { n_out, n_in };
     uint64_t scales[2] = { (n_in + values - 1) / values, (n_out + rows - 1) / rows };
     char full[192];
-    snprintf(full, sizeof full, "%s%s", name, k->fp8 ? "" : "_packed");
-    hf_add_raw(out, full, k->fp8 ? "F8_E4M3" : "I32", p.codes, p.n_code, (uint64_t[2]){ k->fp8 ? n_in : n_in / 8, n_out }, 2);
-    snprintf(full, sizeof full, "%s%s", name, k->fp8 ? "_scale_inv" : "_scale");
-    hf_add_raw(out, full, k->narrow ? "BF16" : "F32", p.scales, p.n_scale, scales, 2);
+    if (k->zeros) {
+        snprintf(full, sizeof full, "%.*s", (int)(strlen(name) - strlen("weight")), name);
+        put_gptq(k, out, &p, n_out, n_in, full);
+    } else {
+        snprintf(full, sizeof full, "%s%s", name, k->fp8 ? "" : "_packed");
+        hf_add_raw(out, full, k->fp8 ? "F8_E4M3" : "I32", p.codes, p.n_code,
+                   (uint64_t[2]){ k->fp8 ? n_in : n_in / 8, n_out }, 2);
+        snprintf(full, sizeof full, "%s%s", name, k->fp8 ? "_scale_inv" : "_scale");
+        hf_add_raw(out, full, k->narrow ? "BF16" : "F32", p.scales, p.n_scale, scales, 2);
+    }
     snprintf(full, sizeof full, "%s_shape", name);
-    if (!k->fp8)
+    if (!k->fp8 && !k->zeros)
         hf_add_raw(out, full, "I64", shape, sizeof shape, (uint64_t[1]){ 2 }, 1);
     memcpy(meant, p.meant, p.n_meant);
     free(p.codes);
@@ -376,7 +436,8 @@ static uint8_t *put_tensor(const struct kind *k, struct hf_file *out, const stru
 {
     const struct moe_tensor *t;
     float *x = (float *)(void *)bytes_of(f, name, &t);
-    bool expert = strstr(name, "_exps"), packed = expert || (k->fp8 && strstr(name, ".attn_") && !strstr(name, "norm"));
+    bool attention = strstr(name, ".attn_") && !strstr(name, "norm");
+    bool packed = strstr(name, "_exps") || ((k->fp8 || k->zeros) && attention);
     uint64_t n_in = t->dim[0], n_out = t->dim[1], one = n_in * n_out;
     char full[160];
     *to = packed && !k->fp8 ? KN_Q4_0 : KN_F32;
@@ -428,6 +489,30 @@ static void make_packed(const struct kind *k, const struct moe_file *f, const ch
     make_folder(config, TOKENIZER, &out);
 }
 
+/* Where the folder's are of the very format: pieces that begin and end anywhere in rows, and in experts. */
+static void same_blocks(const struct moe_file *gguf, const struct moe_file *hf)
+{
+    for (size_t i = 0; i < moe_file_tensor_count(gguf); i++) {
+        const struct moe_tensor *t, *u;
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)moe_file_tensor(gguf, i)->name.n, moe_file_tensor(gguf, i)->name.data);
+        uint8_t *a = bytes_of(gguf, name, &t), *b = bytes_of(hf, name, &u);
+        size_t block = sizeof(struct kn_q4_0);
+        assert_int_equal(t->gguf_type, u->gguf_type);
+        assert_int_equal(t->bytes, u->bytes);
+        assert_memory_equal(a, b, t->bytes);
+        memset(b, 0, t->bytes);
+        for (uint64_t at = 0, n = block; t->gguf_type == 2 && at < t->bytes; at += n, n = n < 100000 ? 3 * n : block) {
+            n = n < t->bytes - at ? n : t->bytes - at;
+            assert_int_equal(moe_file_read(hf, u, at, b + at, n), 0);
+        }
+        if (t->gguf_type == 2)
+            assert_memory_equal(a, b, t->bytes);
+        free(a);
+        free(b);
+    }
+}
+
 static void packed_weights_are_read_in_place(void **state)
 {
     const struct kind *k = *state;
@@ -444,6 +529,13 @@ static void packed_weights_are_read_in_place(void **state)
     make_packed(k, f, one);
     moe_file_close(f);
     same_as(one);
+    if (k->half) {
+        assert_int_equal(moe_file_open(&a, one), 0);
+        assert_int_equal(moe_file_open(&b, model), 0);
+        same_blocks(a, b);
+        moe_file_close(a);
+        moe_file_close(b);
+    }
     quantize(model, other, KN_F32);             /* of each value what it stands for */
     quantize(one, whole, KN_F32);
     assert_int_equal(moe_file_open(&a, whole), 0);

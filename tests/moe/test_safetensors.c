@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "tests/moe/hf_folder.h"
@@ -49,6 +50,9 @@ static void assert_fine(const char *what)
     moe_file_close(f);
     assert_true(faults_clean());
 }
+
+#define GPTQ(bits, group, sym, format) "{\"quant_method\":\"gptq\",\"bits\":" #bits ",\"group_size\":" #group \
+    ",\"sym\":" #sym ",\"checkpoint_format\":\"" format "\"}"
 
 /* ---- headers ----------------------------------------------------------------------------------- */
 
@@ -194,7 +198,13 @@ static void configurations_that_are_wrong(void **state)
         { "rope_parameters", "{\"rope_type\":\"yarn\"}", KN_ECORRUPT, "'factor'" },
         { "rope_parameters", "{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}", KN_EUNSUPPORTED, "'truncate'" },
         { "rope_parameters", "{\"rope_type\":\"llama3\",\"factor\":2}", KN_ECORRUPT, "llama3" },
-        { "quantization_config", "{\"quant_method\":\"gptq\"}", KN_EUNSUPPORTED, "'gptq', whose codes lie with their inputs first" },
+        { "quantization_config", GPTQ(3, 128, true, "gptq"), KN_EUNSUPPORTED, "'gptq of other than 4 bits'" },
+        { "quantization_config", GPTQ(8, 128, true, "gptq"), KN_EUNSUPPORTED, "'gptq of other than 4 bits'" },
+        { "quantization_config", GPTQ(4, 128, false, "gptq"), KN_EUNSUPPORTED, "not symmetric" },
+        { "quantization_config", GPTQ(4, 48, true, "gptq"), KN_EUNSUPPORTED, "no multiple of 32" },
+        { "quantization_config", GPTQ(4, -1, true, "gptq"), KN_EUNSUPPORTED, "no multiple of 32" },
+        { "quantization_config", GPTQ(4, 128, true, "marlin"), KN_EUNSUPPORTED, "neither gptq nor gptq_v2" },
+        { "quantization_config", "{\"quant_method\":\"auto-round\"}", KN_EUNSUPPORTED, "'auto-round', of which only" },
         { "quantization_config", "{\"quant_method\":\"awq\"}", KN_EUNSUPPORTED, "'awq', whose codes lie with their inputs first, with zero" },
         { "quantization_config", "{\"quant_method\":\"hqq\"}", KN_EUNSUPPORTED, "packed as 'hqq'; F32" },
         { "quantization_config", "{\"quant_method\":\"fp8\"}", KN_EUNSUPPORTED, "fp8 without a weight_block_size" },
@@ -260,6 +270,104 @@ static void configurations_that_say_more(void **state)
     assert_refused("no head", KN_ECORRUPT, "", "lm_head.weight is missing");
 }
 
+/* ---- gptq -------------------------------------------------------------------------------------- */
+
+enum { Q_IN = 64, Q_OUT = 8, Q_GROUP = 32, Q_EXPERTS = 7 };
+
+/* A matrix of a folder in one way wrong, or in none: `of` is "qweight" or another that is beside it, which is of this
+ * type and shape where they are said, left out for a type "", and has the `at`-th word so much higher. */
+struct gptq_fault { const char *of, *dtype; uint64_t dim[2]; int at; uint32_t more; };
+
+static void put_gptq(struct hf_file *out, const char *name, uint32_t zeros, const struct gptq_fault *fault)
+{
+    static const struct { const char *end, *dtype; uint64_t dim[2]; int n_dim; } parts[] = {
+        { "qweight", "I32", { Q_OUT, Q_IN / 8 }, 2 }, { "qzeros", "I32", { Q_OUT / 8, Q_IN / Q_GROUP }, 2 },
+        { "scales", "F16", { Q_OUT, Q_IN / Q_GROUP }, 2 }, { "g_idx", "I32", { Q_IN, 1 }, 1 },
+        { "bias", "F16", { Q_OUT, 1 }, 1 },
+    };
+    for (int i = 0; i < LEN(parts); i++) {
+        const struct gptq_fault *f = fault && !strcmp(fault->of, parts[i].end) ? fault : &(struct gptq_fault){ 0 };
+        const char *dtype = f->dtype ? f->dtype : parts[i].dtype;
+        const uint64_t *dim = f->dim[0] ? f->dim : parts[i].dim;
+        uint32_t word[2 * Q_IN * Q_OUT] = { 0 };
+        char full[128];
+        for (int w = 0; w < LEN(word) && strcmp(parts[i].end, "bias"); w++)
+            word[w] = i == 1 ? zeros : i == 3 ? (uint32_t)w / Q_GROUP : 0x3c003c00;
+        word[f->at] += f->more;
+        snprintf(full, sizeof full, "%s.%s", name, parts[i].end);
+        if (*dtype)
+            hf_add_raw(out, full, dtype, word, dim[0] * dim[1] * (strchr(dtype, '6') ? 2 : 4), dim, parts[i].n_dim);
+    }
+}
+
+/* One matrix alone and one of each expert, the `nth` of all these with the fault. */
+static void save_gptq(const char *format, const char *order, uint32_t zeros, int nth, const struct gptq_fault *fault)
+{
+    struct hf_file out = { 0 };
+    json_t *root = load_json("config.json");
+    char name[96];
+    json_t *q = json_pack("{s:s,s:i,s:i,s:b,s:s}", "quant_method", "gptq", "bits", 4, "group_size", Q_GROUP, "sym", 1,
+                          "checkpoint_format", format);
+    if (*order)
+        json_object_set_new(q, "desc_act", json_boolean(*order == 't'));
+    json_object_set_new(root, "quantization_config", q);
+    save_json("config.json", root);
+    json_decref(root);
+    put_gptq(&out, "model.layers.0.self_attn.o_proj", zeros, nth == 0 ? fault : NULL);
+    for (int e = 0; e < Q_EXPERTS; e++) {
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.up_proj", e);
+        put_gptq(&out, name, zeros, nth == 1 + e ? fault : NULL);
+    }
+    hf_add(&out, "lm_head.weight", (float[4]){ 0 }, (uint64_t[2]){ 2, 2 }, 2, false);
+    hf_close(&out, model, "model.safetensors");
+}
+
+static void gptq_that_is_wrong(void **state)
+{
+    (void)state;
+    static const char shape[] = "is no matrix of whole groups of 4 bits";
+    static const struct { const char *what; struct gptq_fault fault; const char *says; } kind[] = {
+        { "another zero point", { .of = "qzeros", .at = 1, .more = 0x00100000 }, "has zero points other than 8" },
+        { "inputs in another order", { .of = "g_idx", .at = Q_IN - 1, .more = UINT32_MAX }, "in another order" },
+        { "a bias", { .of = "bias", .at = 3, .more = 0x3c000000 }, "is a bias other than zero" },
+        { "8 bits", { .of = "qweight", .dim = { Q_OUT, Q_IN / 4 } }, shape },
+        { "floats", { .of = "qweight", .dtype = "F32" }, shape },
+        { "no whole groups", { .of = "qweight", .dim = { Q_OUT, Q_IN / 8 - 2 } }, shape },
+        { "wide scales", { .of = "scales", .dtype = "F32" }, shape },
+        { "fewer scales", { .of = "scales", .dim = { Q_OUT, 1 } }, shape },
+        { "no scales", { .of = "scales", .dtype = "" }, shape },
+        { "no zeros", { .of = "qzeros", .dtype = "" }, shape },
+        { "fewer zeros", { .of = "qzeros", .dim = { 1, 1 } }, shape },
+        { "a shorter order", { .of = "g_idx", .dim = { Q_IN / 2, 1 } }, shape },
+        { "no order", { .of = "g_idx", .dtype = "" }, shape },
+    };
+    hf_folder_write(&source, model, false, 1);
+    static const struct { const char *format, *order; uint32_t zeros; } fine[] = {
+        { "gptq", "false", 0x77777777 }, { "gptq", "true", 0x77777777 }, { "gptq", "", 0x77777777 },
+        { "gptq_v2", "false", 0x88888888 },
+    };
+    for (int i = 0; i < LEN(fine); i++) {
+        save_gptq(fine[i].format, fine[i].order, fine[i].zeros, 0, NULL);
+        assert_fine("gptq");
+        save_gptq(fine[i].format, fine[i].order, ~fine[i].zeros, 0, NULL);      /* as the other version has them */
+        assert_refused("zeros of the other version", KN_EUNSUPPORTED, "qzeros", "has zero points other than 8");
+    }
+    for (int i = 0; i < LEN(kind); i++)
+        for (int nth = 0; nth < 1 + Q_EXPERTS; nth += Q_EXPERTS) {
+            save_gptq("gptq", "true", 0x77777777, nth, &kind[i].fault);
+            assert_refused(kind[i].what, KN_EUNSUPPORTED, nth ? "experts.6.up_proj" : "o_proj", kind[i].says);
+        }
+    save_gptq("gptq", "false", 0x77777777, 0, &(struct gptq_fault){ .of = "g_idx", .dtype = "" });
+    assert_fine("inputs in order, as config.json says");
+    save_gptq("gptq", "true", 0x77777777, 0, NULL);
+    char full[200];
+    snprintf(full, sizeof full, "%s/model.safetensors", model);
+    struct stat s;
+    assert_int_equal(stat(full, &s), 0);
+    assert_int_equal(truncate(full, s.st_size - 1), 0);
+    assert_refused("a file cut short", KN_ESHORT, "model.safetensors", "an incomplete copy");
+}
+
 /* ---- a machine that fails ---------------------------------------------------------------------- */
 
 static void nothing_is_left(const struct hf_folder *h, int most)
@@ -308,6 +416,7 @@ int main(void)
         cmocka_unit_test(indexes_that_are_wrong),
         cmocka_unit_test(configurations_that_are_wrong),
         cmocka_unit_test(configurations_that_say_more),
+        cmocka_unit_test(gptq_that_is_wrong),
         cmocka_unit_test(whatever_fails_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -172,7 +172,7 @@ static int load_by(struct set *s, struct kn_team *team, enum off_io_kind kind, s
     struct off_files files = { 2, s->files.fd, s->files.name, NULL };
     struct off_hands hands = { .ops = kn_ops(KN_ISA_COUNT - 1), .team = team };
     for (int i = 0; i < s->n; i++) {
-        size_t bytes = off_scratch_bytes(&s->load[i].source);
+        size_t bytes = off_scratch_bytes(&s->load[i].source, kn_team_size(team));
         hands.scratch_bytes = bytes > hands.scratch_bytes ? bytes : hands.scratch_bytes;
         memset(s->load[i].place, 0xa5, off_place_bytes(&s->load[i].source) + GUARD);
     }

@@ -27,7 +27,7 @@ static const uint8_t *random_bytes(size_t n)
 static void check_place(const struct off_source *s, const struct kn_ops *ops, struct kn_team *team)
 {
     size_t file = off_file_bytes(s), place = off_place_bytes(s), head = s->offset % OFF_PAGE;
-    size_t bytes = kn_mat_bytes(s->format, s->n_out, s->n_in), scratch = off_scratch_bytes(s);
+    size_t bytes = kn_mat_bytes(s->format, s->n_out, s->n_in), scratch = off_scratch_bytes(s, 1);
     uint8_t *at = aligned_alloc(4096, place + GUARD), *want = malloc(bytes);
     const uint8_t *rows = random_bytes(file + s->offset % 256) + s->offset % 256;
     uint8_t *hand = aligned_alloc(64, kn_align_up(scratch * (size_t)(team ? kn_team_size(team) : 1), 64) + 64);
@@ -105,12 +105,23 @@ static void large_matrices_by_a_team(void **state)
 
 /* ---- scales apart ------------------------------------------------------------------------------ */
 
+/* Items of so many bytes [n_col][n_row] as [n_row][n_col], to be freed. */
+static uint8_t *turned(const uint8_t *from, int n_row, int n_col, size_t item)
+{
+    uint8_t *to = malloc((size_t)n_row * (size_t)n_col * item);
+    for (int r = 0; r < n_row; r++)
+        for (int c = 0; c < n_col; c++)
+            memcpy(to + (size_t)(r * n_col + c) * item, from + (size_t)(c * n_row + r) * item, item);
+    return to;
+}
+
 /* Codes and scales land as two reads, and become the panels of the rows that they make together. */
 static void check_apart(const struct off_source *s, struct kn_team *team)
 {
     struct off_job rows, scales;
-    size_t place = off_place_bytes(s), bytes = kn_mat_bytes(s->format, s->n_out, s->n_in), scratch = off_scratch_bytes(s);
+    size_t place = off_place_bytes(s), bytes = kn_mat_bytes(s->format, s->n_out, s->n_in);
     size_t hands = team ? (size_t)kn_team_size(team) : 1, row = kn_row_bytes(s->format, s->n_in);
+    size_t scratch = off_scratch_bytes(s, (int)hands);
     int block = kn_format_info(s->format)->block_values, n_scale = kn_ceil_div(s->n_in, s->scales.values);
     uint8_t *at = aligned_alloc(4096, place + GUARD), *hand = aligned_alloc(64, kn_align_up(scratch * hands + 64, 64));
     uint8_t *want = malloc(bytes), *joined = malloc((size_t)s->n_out * row);
@@ -129,6 +140,11 @@ static void check_apart(const struct off_source *s, struct kn_team *team)
     assert_true(scales.to + kn_align_up(scales.offset % OFF_PAGE + scales.bytes, OFF_PAGE) <= rows.to);
     assert_true(rows.to + kn_align_up(rows.offset % OFF_PAGE + rows.bytes, OFF_PAGE) <= at + place);
     size_t code = rows.bytes / (size_t)s->n_out;
+    uint8_t *by_row[2] = { 0 };
+    if (s->scales.by_input) {
+        landed[0] = by_row[0] = turned(landed[0], s->n_out, n_scale, (size_t)s->scales.bytes);
+        landed[1] = by_row[1] = turned(landed[1], s->n_out, s->n_in / 8, 4);
+    }
     for (int r = 0; r < s->n_out; r++)
         kn_join(s->format, landed[1] + (size_t)r * code,
                 landed[0] + (size_t)(r / s->scales.rows * n_scale * s->scales.bytes), s->scales.bytes,
@@ -150,6 +166,8 @@ static void check_apart(const struct off_source *s, struct kn_team *team)
     free(hand);
     free(want);
     free(joined);
+    free(by_row[0]);
+    free(by_row[1]);
 }
 
 static void scales_apart_come_to_their_codes(void **state)
@@ -162,6 +180,9 @@ static void scales_apart_come_to_their_codes(void **state)
         { KN_FP8, { .bytes = 4, .rows = 128, .values = 128 }, { 128, 384, 2048 } },
         { KN_FP8, { .bytes = 2, .rows = 128, .values = 128 }, { 128, 256, 1024 } },
         { KN_FP8, { .bytes = 2, .rows = 1, .values = 256 }, { 128, 384, 1024 } },
+        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 32, .by_input = true }, { 32, 224, 2048 } },
+        { KN_Q4_0, { .bytes = 2, .rows = 1, .values = 128, .by_input = true }, { 128, 384, 2048 } },
+        { KN_INT4, { .bytes = 2, .rows = 1, .values = 64, .by_input = true }, { 64, 192, 1024 } },
     };
     static const int n_out[] = { 1, 2, 16, 17, 130, 576 };
     static const uint64_t at[] = { 0, 1, 8, 63, 64, 100, 4090 };
@@ -186,7 +207,7 @@ static void a_matrix_that_is_not_there_takes_nothing(void **state)
     struct off_source none = { 0 };
     assert_int_equal(off_file_bytes(&none), 0);
     assert_int_equal(off_place_bytes(&none), 0);
-    assert_int_equal(off_scratch_bytes(&none), 0);
+    assert_int_equal(off_scratch_bytes(&none, 1), 0);
 }
 
 int main(void)
