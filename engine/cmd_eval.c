@@ -49,7 +49,8 @@ static int open_eval(struct eval *ev, int n_ctx)
     const struct eng_config *c = ev->config;
     struct eng_split split;
     int error = moe_file_open(&ev->file, c->model);
-    if (error || (error = kn_team_open(&ev->team, c->n_thread)) ||
+    if (error || (c->logits && (error = moe_file_refuse_target(ev->file, c->logits))) ||
+        (error = kn_team_open(&ev->team, c->n_thread)) ||
         (error = moe_model_open(&ev->model, ev->file, &(struct moe_model_options){ .isa = c->isa })))
         return error;
     ev->n_ctx = n_ctx;
@@ -139,7 +140,7 @@ static int eval_ids(struct eval *ev)
     int error = parse_ids(c->ids, &ids);
     if (!error && (size_t)snprintf(part, sizeof part, "%s.part", c->logits) >= sizeof part)
         error = kn_fail(KN_EINVAL, "--logits: the name is too long");
-    if (error || (error = kn_file_refuse_target(c->logits)) || (error = open_eval(ev, (int)ids.n)))
+    if (error || (error = open_eval(ev, (int)ids.n)))
         goto done;
     for (size_t i = 0; i < ids.n; i++)
         if (ids.id[i] >= ev->n_vocab) {

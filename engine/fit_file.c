@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define FIRST "# what passes take"
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
     AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(choose_ns),
@@ -30,14 +31,19 @@ int eng_fit_check(const char *path)
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return 0;                               /* who reads a pipe would take this for its end */
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && (fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0)
+    int fd = open(path, O_RDWR | O_CLOEXEC), error = 0;
+    if (fd < 0 && errno == ENOENT && (fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0)
         unlink(path);
     if (fd < 0 && errno != EEXIST)              /* a link to what is yet to be made */
         return refuse_write(path);
-    if (fd >= 0)
+    if (fd >= 0) {
+        char begins[sizeof FIRST] = "";
+        ssize_t n = read(fd, begins, sizeof FIRST - 1);
+        if (n != 0 && strcmp(begins, FIRST) != 0)
+            error = kn_fail(KN_EINVAL, "%s: it is there and not of fit: name another file with -o", path);
         close(fd);
-    return 0;
+    }
+    return error;
 }
 
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit)
@@ -48,7 +54,7 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
     if (!out)
         return refuse_write(path);
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
-    fprintf(out, "# what passes take on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
+    fprintf(out, FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
                  "# model %s\n"
                  "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name, fit->error,
             fit->held_error, fit->rows_most);

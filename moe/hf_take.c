@@ -243,7 +243,7 @@ static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, 
     struct off_scales *at = l ? moe_keep(m->d->f, sizeof *at) : NULL;
     if (!at)
         return KN_ENOMEM;
-    *at = (struct off_scales){ s->file, s->offset + first * n, 1, 1, 32 };
+    *at = (struct off_scales){ s->file, s->offset + first * n, 1, 1, 32, false };
     l->scales = at;
     l->step = (int)step;
     return moe_hf_put(m, &out, name);

@@ -84,13 +84,22 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(symlink(path, other), 0);
     assert_int_equal(eng_fit_check(other), 0);
     assert_int_equal(access(path, F_OK), -1);
-    write_text("kept");
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found), 0);
     assert_int_equal(eng_fit_check(other), 0);
-    FILE *f = fopen(other, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(got, sizeof got, f));
-    assert_string_equal(got, "kept");
-    fclose(f);
+    faults_listen();
+    for (int i = 0; i < 2; i++) {
+        write_text(i ? "#" : "kept");           /* the model, say */
+        assert_int_equal(eng_fit_check(other), KN_EINVAL);
+        assert_non_null(strstr(faults.line, "not of fit"));
+        FILE *f = fopen(other, "r");
+        assert_non_null(f);
+        assert_non_null(fgets(got, sizeof got, f));
+        assert_string_equal(got, i ? "#" : "kept");
+        fclose(f);
+    }
+    faults_listen_off();
+    write_text("");
+    assert_int_equal(eng_fit_check(other), 0);
     unlink(other);
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);    /* nobody reads it yet */
