@@ -328,8 +328,8 @@ void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, i
         memcpy(to->d, scales + b / (size_t)per_scale * stride + row0, n * sizeof *scales);
         for (size_t i = 0; i < 4; i++)
             memcpy(w[i], codes + (4 * b + i) * stride + row0, n * sizeof *codes);
-        for (int l = 0; l < KN_PANEL; l++)
-            for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++)
+            for (int l = 0; l < KN_PANEL; l++)
                 q[i][l] = nibbles(w[i / 2][l] >> i % 2 * 16) | nibbles(w[2 + i / 2][l] >> i % 2 * 16) << 4;
         memcpy(to->q, q, sizeof q);
     }
