@@ -325,9 +325,13 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
 
 /* ---- all of them -------------------------------------------------------------------------------- */
 
+/* Where config.json says that all are as they have to be, one of a stack is looked at for all of it: of a large model
+ * it would be 100,000 reads to look at each. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
+    if (!err && m->scales.by_input && (expert < 1 || !m->d->gptq_plain))
+        err = moe_hf_check_gptq(m->d, m->t);
     if (err)
         return err;
     switch (how) {
