@@ -318,7 +318,7 @@ static int measure_machine(struct eng_bench *b)
     int error = kn_team_open(&team, b->config->n_thread);
     if (error)
         return error;
-    error = eng_measure(&b->rates, kn_ops(b->config->isa), team, 0);
+    error = eng_measure(&b->rates, kn_ops(b->config->isa), team, b->config->host_mem / 2);
     kn_team_close(team);
     return error;
 }

@@ -202,7 +202,7 @@ static int open_fit(struct fit *f)
     int error = kn_team_open(&team, f->config->n_thread);
     if (error)
         return error;
-    error = eng_measure(&f->rates, kn_ops(f->config->isa), team, 0);
+    error = eng_measure(&f->rates, kn_ops(f->config->isa), team, f->config->host_mem / 2);
     kn_team_close(team);
     if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
         return error;
