@@ -118,11 +118,11 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
     printf("{\"what\":\"%s\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_tokens_per_s\":%.3f,"
            "\"bound_by\":\"%s\",\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f,"
            "\"host_mem_bytes\":%zu,\"peak_rss_bytes\":%ld,\"bytes_read\":%llu,\"mirror_bytes\":%llu,"
-           "\"compulsory_bytes\":%.0f,\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,\"early_bytes\":%llu,"
-           "\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
+           "\"compulsory_bytes\":%.0f,\"wasted_bytes\":%llu,\"read_ahead\":%llu,\"read_ahead_used\":%llu,"
+           "\"early_bytes\":%llu,\"hidden_bytes\":%llu,\"early_wasted_bytes\":%llu,\"hit_rate\":%.4f,"
            "\"stall_s\":%.3f,\"repack_s\":%.3f,\"seconds\":%.3f,\"experts_per_layer\":%.2f,"
-           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,\"tokens_per_pass\":%.2f,"
-           "\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
+           "\"slots\":%llu,\"experts\":%llu,\"packed\":%llu,\"drafter\":\"%s\",\"how\":\"%s\",\"gamma\":%d,"
+           "\"tokens_per_pass\":%.2f,\"drafted\":%.0f,\"kept\":%.0f,\"settled\":%s}\n",
            f->what, f->batch, f->tokens / f->seconds, f->tokens / bound_s, bound_by, f->disk_Bps,
            b->rates.dram_Bps, b->rates.mac_ps, eng_memory(b->engine)->total - eng_memory(b->engine)->spare,
            usage.ru_maxrss * 1024L, (unsigned long long)s->read_bytes, (unsigned long long)s->mirror_bytes,
@@ -132,8 +132,8 @@ static void print_json(const struct eng_bench *b, const struct eng_figure *f, do
            asked ? (double)s->hits / asked : 1,
            (double)s->stall_ns / 1e9, (double)s->repack_ns / 1e9, f->seconds, f->experts,
            (unsigned long long)s->n_slot, (unsigned long long)s->n_expert, (unsigned long long)s->n_packed,
-           f->drafter ? f->drafter : "none", eng_bench_how[f->way.how], f->way.gamma, f->tokens / f->passes, f->drafted, f->kept,
-           f->settled ? "true" : "false");
+           f->drafter ? f->drafter : "none", eng_bench_how[f->way.how], f->way.gamma,
+           f->tokens / f->passes, f->drafted, f->kept, f->settled ? "true" : "false");
 }
 
 static void print_row(const struct eng_bench *b, const struct eng_figure *f, double bound_s, const char *bound_by)
@@ -147,8 +147,8 @@ static void print_row(const struct eng_bench *b, const struct eng_figure *f, dou
                s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
                100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
     if (f->drafter)
-        printf("  %s %s: %.0f of %.0f kept, of %.2f drafted %.2f tokens a pass", f->drafter, eng_bench_how[f->way.how], f->kept,
-               f->drafted, f->drafted / f->passes / f->batch, f->tokens / f->passes / f->batch);
+        printf("  %s %s: %.0f of %.0f kept, of %.2f drafted %.2f tokens a pass", f->drafter, eng_bench_how[f->way.how],
+               f->kept, f->drafted, f->drafted / f->passes / f->batch, f->tokens / f->passes / f->batch);
     if (s->early_bytes)
         printf(", read early %.1f MB, of use %.1f, gone %.1f", (double)s->early_bytes / 1e6,
                (double)s->early_used_bytes / 1e6, (double)s->early_wasted_bytes / 1e6);

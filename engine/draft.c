@@ -342,7 +342,8 @@ void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pas
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
         .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
-        .n_text = e->n_draft_text, .n_beside = n_beside, .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
+        .n_text = e->n_draft_text, .n_beside = n_beside,
+        .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
         .n_ahead = e->overlap_depth ? eng_overlap_last(e)->n_pass : 0 });
     eng_draft_judge(e);
 }

@@ -37,7 +37,10 @@ struct eng_overlap {
     double pass_ns, draft_ns;                   /* a pass of the model, and one of the drafter; lately, 0: unknown */
 };
 
-const struct eng_drafter *eng_overlap_drafter(const struct eng_engine *e) { return e->overlap ? e->overlap->drafter : NULL; }
+const struct eng_drafter *eng_overlap_drafter(const struct eng_engine *e)
+{
+    return e->overlap ? e->overlap->drafter : NULL;
+}
 const struct eng_overlapped *eng_overlap_last(const struct eng_engine *e) { return &e->overlap->last; }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */

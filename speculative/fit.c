@@ -279,7 +279,7 @@ int spec_fit(struct spec_fit *out, const struct spec_measured *m)
     return 0;
 }
 
-/* ---- the paper's own setting ------------------------------------------------------------------------------------------- */
+/* ---- the paper's own setting ------------------------------------------------------------------------------- */
 
 double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at)
 {

@@ -67,7 +67,8 @@ static int fit_paper(int at, int n)
     for (int i = 0; i < n; i++) {
         int depth = i % 2 ? 4 : 2, batch = 1 + (int)(99.0 * i / (n - 1));
         p[i] = (struct spec_paper_point){ batch, depth, 1 << i % 6, 64, spec_cost_tokens(0.85, depth) / (depth + 1), 0 };
-        p[i].speedup = spec_paper_speedup(truth, 156, &p[i]) * (1 + 0.02 * sqrt(3) * (2 * unit((uint64_t)(1000 * at + i)) - 1));
+        p[i].speedup = spec_paper_speedup(truth, 156, &p[i]) *
+                       (1 + 0.02 * sqrt(3) * (2 * unit((uint64_t)(1000 * at + i)) - 1));
         printf("speedup,%d,%g,%g,%g,%g,%.17g,%.17g\n", at, p[i].n_seq, p[i].depth, p[i].n_used, p[i].n_expert,
                p[i].sigma, p[i].speedup);
     }

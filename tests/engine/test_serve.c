@@ -365,6 +365,8 @@ static void assert_refusal(const struct answer *a)
     json_decref(root);
 }
 
+#define REFUSED "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\""
+
 /* What never becomes a request is refused in the same words as the rest. */
 static void test_no_request(void **state)
 {
@@ -378,7 +380,7 @@ static void test_no_request(void **state)
         {"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400},
         {"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501},
     };
-    double before = metric(&served, "", "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\"");
+    double before = metric(&served, "", REFUSED);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         int fd = connect_to(&served);
         send_text(fd, table[i].text);
@@ -402,7 +404,7 @@ static void test_no_request(void **state)
     answer_free(&a);
     close(fd);
     free(big);
-    assert_true(metric(&served, "", "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\"") == before + 4);
+    assert_true(metric(&served, "", REFUSED) == before + 4);
 }
 
 static void test_limits(void **state)

@@ -98,7 +98,8 @@ static void large_matrices_by_a_team(void **state)
                 check_place(&s, kn_ops(KN_ISA_COUNT - 1), team);
             }
         /* panels shorter than a line are not shared: what lies on a seam would be several of them */
-        check_place(&(struct off_source){ .offset = 56, .format = KN_F16, .n_out = 500000, .n_in = 1 }, kn_ops(KN_ISA_COUNT - 1), team);
+        check_place(&(struct off_source){ .offset = 56, .format = KN_F16, .n_out = 500000, .n_in = 1 },
+                    kn_ops(KN_ISA_COUNT - 1), team);
         kn_team_close(team);
     }
 }
