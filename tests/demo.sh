@@ -37,9 +37,9 @@ drafted=$(budget="--host-mem 60M --ctx-size 512 --chunk 64" ask "How many eggs a
           --draft model:evals/train/models/demo-draft-q8_0.gguf --gamma 3)
 [ "$drafted" = "$few" ] || { echo "the two differ: please report this"; exit 1; }
 echo
-echo "== speed, with this machine's bound beside it (measuring takes some memory of its own)"
+echo "== speed, with this machine's bound beside it"
 "$spillway" bench -m "$model" --host-mem 60M --chunk 64 --batch 1,4 --prompt 48 --gen 48
 echo
-echo "== and for one sequence, without drafts and with three tokens drafted: what is kept, and what a pass then brings"
-"$spillway" bench -m "$model" --host-mem 60M --ctx-size 512 --chunk 64 --batch 1 --prompt 48 --gen 48 --rounds 2 \
-    --draft model:evals/train/models/demo-draft-q8_0.gguf --gamma 3
+echo "== and for one sequence, without drafts, as the controller decides, and with three tokens drafted whatever it costs"
+"$spillway" bench -m "$model" --host-mem 60M --ctx-size 512 --chunk 64 --batch 1 --prompt 48 --gen 48 --rounds 3 \
+    --warmup 32 --draft model:evals/train/models/demo-draft-q8_0.gguf --against 3
