@@ -70,7 +70,7 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
     *out = (struct spec_account){ .n_all = c->n_learnt, .n_step = a->n_step, .n_drafted = a->n_drafted, .n_kept = a->n_kept,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1, .memory = a->memory };
     for (int d = 0; d < SPEC_DEPTHS && a->seen_weight[d] > 0; d++) {
-        double truth = a->hoped[d] > 0 ? a->kept[d] / a->hoped[d] : 1, kept = a->seen[d] * truth;
+        double truth = a->tally[d].hoped > 0 ? a->tally[d].kept / a->tally[d].hoped : 1, kept = a->seen[d] * truth;
         out->kept[d] = kept < 1 ? kept : 1;
     }
     if (a->n_step < STEPS_TO_JUDGE)

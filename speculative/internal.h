@@ -120,6 +120,10 @@ double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
 void   spec_passes_shift(struct spec_passes *p, double factor);         /* the machine's speed has changed */
 void   spec_passes_doubt(struct spec_passes *p);                        /* drafted passes are not what they were */
 
+struct spec_tally {                                 /* of drafts that were verified so far */
+    double judged, hoped, kept;                     /* how many; sums of what was said of them, of what came true */
+};
+
 struct spec_arm {                                   /* a drafter */
     const char *name;
     int most_depth;
@@ -128,10 +132,8 @@ struct spec_arm {                                   /* a drafter */
     struct { double contention, weight; } beside[SPEC_SIZES];   /* ahead: of steps together */
     double expected, came;                          /* ahead: tokens kept per step, sums */
     double seen[SPEC_DEPTHS], seen_weight[SPEC_DEPTHS];     /* mean survival as the drafter has it, by depth - 1 */
-    double judged[SPEC_DEPTHS];                     /* drafts that were verified so far, */
-    double hoped[SPEC_DEPTHS], kept[SPEC_DEPTHS];   /* sums of what was said of them, and of what came true */
+    struct spec_tally tally[SPEC_DEPTHS], late[SPEC_DEPTHS];    /* of a long while, and of a short one */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
-    double judged_late[SPEC_DEPTHS], hoped_late[SPEC_DEPTHS], kept_late[SPEC_DEPTHS];   /* of a short while */
     double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     double foreseen_ns;                             /* the same, until one was seen; < 0: not known */

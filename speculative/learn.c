@@ -63,31 +63,31 @@ void spec_control_expect(const struct spec_control *c, int drafter, int session,
     }
 }
 
-/* The long memory makes small gains visible; when the short one contradicts it, it is forgotten. */
-static void update_truth(struct spec_arm *a, int d, double n, double hoped, double kept)
+static void add_tally(struct spec_tally *t, double share, const struct spec_tally *now)
 {
-    double share = hoped > 0 ? TRUTH : TRUTH_IDLE;
-    a->judged[d] = a->judged[d] * share + n;
-    a->hoped[d] = a->hoped[d] * share + hoped;
-    a->kept[d] = a->kept[d] * share + kept;
-    if (hoped <= 0)
+    t->judged = t->judged * share + now->judged;
+    t->hoped = t->hoped * share + now->hoped;
+    t->kept = t->kept * share + now->kept;
+}
+
+/* The long memory makes small gains visible; when the short one contradicts it, it is forgotten. */
+static void update_truth(struct spec_arm *a, int d, const struct spec_tally *now)
+{
+    add_tally(&a->tally[d], now->hoped > 0 ? TRUTH : TRUTH_IDLE, now);
+    if (now->hoped <= 0)
         return;
-    a->judged_late[d] = a->judged_late[d] * TRUTH_LATE + n;
-    a->hoped_late[d] = a->hoped_late[d] * TRUTH_LATE + hoped;
-    a->kept_late[d] = a->kept_late[d] * TRUTH_LATE + kept;
-    double usual = a->hoped_late[d] * a->truth[d];
-    if (fabs(a->kept_late[d] - usual) <= SIGMAS * sqrt(fmax(usual, 1)))
-        return;
-    memcpy(a->judged, a->judged_late, sizeof a->judged);
-    memcpy(a->hoped, a->hoped_late, sizeof a->hoped);
-    memcpy(a->kept, a->kept_late, sizeof a->kept);
+    add_tally(&a->late[d], TRUTH_LATE, now);
+    double usual = a->late[d].hoped * a->truth[d];
+    if (fabs(a->late[d].kept - usual) > SIGMAS * sqrt(fmax(usual, 1)))
+        memcpy(a->tally, a->late, sizeof a->tally);
 }
 
 static void learn_truth(struct spec_control *c, int drafter, const struct spec_step *s)
 {
     int of = c->arm[drafter].of;
     struct spec_arm *a = &c->arm[of], *counts = &c->arm[drafter];
-    double n[SPEC_DEPTHS] = { 0 }, hoped[SPEC_DEPTHS] = { 0 }, kept[SPEC_DEPTHS] = { 0 }, before = 1;
+    struct spec_tally now[SPEC_DEPTHS] = { 0 };
+    double before = 1;
     for (int i = 0; i < s->n_due; i++) {
         const struct spec_outcome *o = &s->outcome[i];
         if (!o->tree || o->tree->n == 0)
@@ -103,18 +103,19 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
             bool came = o->n_kept > d;
             h->hoped += fmin(1, mine[d] * a->truth[d]);
             h->kept += came;
-            n[d]++;
-            hoped[d] += fmin(1, mine[d]);
-            kept[d] += came;
+            now[d].judged++;
+            now[d].hoped += fmin(1, mine[d]);
+            now[d].kept += came;
         }
         counts->n_drafted += (uint64_t)o->tree->n;
         counts->n_kept += (uint64_t)o->n_kept;
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
-        update_truth(a, d, n[d], hoped[d], kept[d]);
+        update_truth(a, d, &now[d]);
     for (int d = 0; d < SPEC_DEPTHS; d++) {
-        double prior = a->hoped[d] > 0 ? PRIOR_TRUTH * a->hoped[d] / a->judged[d] : 1;
-        before = a->truth[d] = (a->kept[d] + prior * before) / (a->hoped[d] + prior);
+        const struct spec_tally *t = &a->tally[d];
+        double prior = t->hoped > 0 ? PRIOR_TRUTH * t->hoped / t->judged : 1;
+        before = a->truth[d] = (t->kept + prior * before) / (t->hoped + prior);
     }
 }
 

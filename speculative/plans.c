@@ -44,7 +44,7 @@ void spec_plan_expect(const struct spec_control *c, int drafter, int session, in
     double hope = 1, most = 1;
     for (int d = 0; hopeful && d < depth; d++) {
         hope *= spec_control_seen(c, drafter) ? SEEN : UNSEEN;
-        double luck = 1 + LUCK / sqrt(c->arm[of].hoped[d] + 1);
+        double luck = 1 + LUCK / sqrt(c->arm[of].tally[d].hoped + 1);
         what[d] = most = fmin(most, fmax(what[d] * luck, hope));
     }
 }
