@@ -52,6 +52,7 @@ static int draft(struct eng_overlap *a)
     uint64_t start = kn_now_ns();
     d->team = a->team;
     d->chooser = a->chooser;
+    d->n_text = 0;
     int error = d->kind->overlap(d, a->session, a->n_more, a->n, &a->stop, &a->last.n_pass);
     d->team = a->engine->team;
     d->chooser = a->engine->chooser;
