@@ -12,6 +12,7 @@
 #define FIXED        (16 * MIB)
 #define PER_THREAD   (MIB / 4)
 #define PER_EXPERT   1024
+#define FEW_ROWS     128                        /* a pass of no more takes little room for them */
 #define LEAST_MARGIN (256 * MIB)                /* of what is free, to others: this, or a twentieth */
 
 static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */
@@ -38,7 +39,8 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
 {
     /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
-    const char *shrink = use->kv_mem ? "--kv-mem" : need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
+    const char *shrink = need->step_bytes > kv && use->context.max_row > FEW_ROWS ? "--chunk" : use->kv_mem ? "--kv-mem"
+                         : need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
     char parts[256];
     snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
              "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),

@@ -174,15 +174,15 @@ static double plain_ns(const struct fit *f, int n_seq)
 static void print_points(const struct fit *f)
 {
     if (!f->config->json)
-        printf("%9s %6s %6s %9s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "measured ms",
-               "model ms", "error", "efficiency");
+        printf("%9s %6s %6s %9s %10s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "reads ms",
+               "measured ms", "model ms", "error", "efficiency");
     for (int i = 0; i < f->n_pass; i++) {
         const struct spec_point *p = &f->pass[i];
         double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
         printf(f->config->json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,"
-                                 "\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,\"efficiency\":%.4f,\"held\":%s}\n"
-                               : "%9d %6d %6.0f %9.1f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
-               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->ns / 1e6, p->ns * (1 + error) / 1e6,
+                                 "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,\"efficiency\":%.4f,\"held\":%s}\n"
+                               : "%9d %6d %6.0f %9.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
+               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->miss_ns / 1e6, p->ns / 1e6, p->ns * (1 + error) / 1e6,
                f->config->json ? error : 100 * error, plain / p->ns,
                f->config->json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
     }

@@ -18,7 +18,7 @@ sparsity()
 {
     layers=$1 used=$2
     shift 2
-    echo "used,tier,sequences,drafted,rows,distinct,measured_ms,model_ms,efficiency,model_efficiency,held" >"$out-sparsity.csv"
+    echo "used,tier,sequences,drafted,rows,distinct,measured_ms,model_ms,efficiency,model_efficiency,held,reads_ms" >"$out-sparsity.csv"
     for k in $used; do
         model=$source/sparsity-$layers-$k.gguf
         [ -f "$model" ] || "$spillway" synth --shape qwen3-30b-a3b --layers "$layers" --vocab 32000 --used "$k" \
@@ -32,7 +32,7 @@ sparsity()
                     map(select(.what == "point")) as $p |
                     ($p | map(select(.depth == 0) | {key: (.n_seq | tostring), value: .model_ms}) | from_entries) as $off |
                     $p[] | [$k, $tier, .n_seq, .depth, .rows, .distinct, .measured_ms, .model_ms, .efficiency,
-                            $off[.n_seq | tostring] / .model_ms, .held] | @csv' | tr -d '"' >>"$out-sparsity.csv"
+                            $off[.n_seq | tostring] / .model_ms, .held, .reads_ms] | @csv' | tr -d '"' >>"$out-sparsity.csv"
         done
     done
     gnuplot -e "csv='$out-sparsity.csv'; png='$out-sparsity.png'; used='$used'" "$here/sparsity.gp"

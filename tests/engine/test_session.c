@@ -658,17 +658,21 @@ static void a_budget_too_small_says_what_is_needed(void **state)
     close_engine(e);
     struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_thread = 1, .n_parallel = 1,
                              .n_ctx = 1024 };
-    struct eng_options no_kv = o, nothing = o, almost = o, large_kv = o;
+    struct eng_options no_kv = o, nothing = o, almost = o, large_kv = o, wide = o;
     no_kv.kv_mem = split.kv_least - 1;
     nothing.host_mem = 1;
     almost.host_mem = split.least - ((size_t)2 << 20);
     large_kv.host_mem = split.least + ((size_t)1 << 20);
     large_kv.kv_mem = (size_t)64 << 20;
-    const struct { struct eng_options *o; size_t *size; const char *says; } tries[] = {
-        { &no_kv, &no_kv.kv_mem, "raise --kv-mem to " },
-        { &nothing, &nothing.host_mem, "raise --host-mem to " },
-        { &almost, &almost.host_mem, "raise --host-mem to " },
-        { &large_kv, &large_kv.host_mem, "raise --host-mem to " },
+    wide.host_mem = 1;
+    wide.n_chunk = 4096;
+    nothing.n_chunk = 64;
+    const struct { struct eng_options *o; size_t *size; const char *says, *lower; } tries[] = {
+        { &no_kv, &no_kv.kv_mem, "raise --kv-mem to ", "or lower --ctx-size" },
+        { &nothing, &nothing.host_mem, "raise --host-mem to ", "or lower --ctx-size" },
+        { &almost, &almost.host_mem, "raise --host-mem to ", "or lower --chunk" },
+        { &large_kv, &large_kv.host_mem, "raise --host-mem to ", "or lower --kv-mem" },
+        { &wide, &wide.host_mem, "raise --host-mem to ", "or lower --chunk" },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         faults_reset();
@@ -678,7 +682,7 @@ static void a_budget_too_small_says_what_is_needed(void **state)
         faults_reset();
         assert_int_equal(eng_open(&e, tries[i].o), KN_ELIMIT);
         const char *says = strstr(faults.line, tries[i].says);
-        if (faults.n_line != 1 || !says)
+        if (faults.n_line != 1 || !says || !strstr(says, tries[i].lower))
             fail_msg("try %zu: %d lines, '%s'", i, faults.n_line, faults.line);
         assert_int_equal(faults.calls[FAULT_READ], header);     /* no weight was read for it */
         assert_true(faults_clean());
