@@ -402,8 +402,10 @@ void KN_FN(kn_job_256)(const struct job *j)
     float acc[GROUP][ACC] __attribute__((aligned(64)));
     struct codes c;
     struct tile t = { .job = j, .w = &c };
+    tile_fn *whole = j->n > WIDE_TILE ? NULL : many ? k->many[j->n] : k->few[j->n];
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
+    whole_tile(&t, acc);
     for (int b = 0; b < j->n_block; b++) {
         c.block = j->w + (size_t)b * k->bytes;
         c.ahead = (const uint8_t *)c.block + k->bytes;
@@ -411,7 +413,10 @@ void KN_FN(kn_job_256)(const struct job *j)
         if (many)
             k->decode(&c);
         t.at = (size_t)b * sizeof(struct kn_x256);
-        each_tile(&t, acc, many ? k->many : k->few, many ? WIDE_TILE : TILE);
+        if (whole)
+            whole(&t);
+        else
+            each_tile(&t, acc, k->many, WIDE_TILE);
     }
     store_sums(j, acc);
 }

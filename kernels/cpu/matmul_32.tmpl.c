@@ -154,11 +154,15 @@ KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const
     }
 }
 
-KN_INLINE void ask_for(const uint8_t *w, int bytes)
+/* Part i of what is asked for at a block.  All at once would take every place there is for loads that are
+ * under way, and the products' own would wait for one. */
+KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
-    UNROLL for (int i = 0; i <= bytes / 64; i++) {
-        prefetch(w + NEAR + 64 * i);
-        prefetch_far(w + FAR + 64 * i);
+    const int n_line = bytes / 64 + 1;
+
+    UNROLL for (int line = i * n_line / of; line < (i + 1) * n_line / of; line++) {
+        prefetch(w + NEAR + 64 * line);
+        prefetch_far(w + FAR + 64 * line);
     }
 }
 
@@ -176,7 +180,7 @@ KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, fa
             acc[part][r] = vf_load(t->acc[r] + part * KN_LANES);
     }
     ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
-        ask_for(w, bytes);
+        ask_for(w, bytes, 0, 1);
         UNROLL for (int part = 0; part < KN_PARTS; part++)
             block_rows(x, 0, n, w, part, NULL, line, factor, least, acc[part]);
         UNROLL for (int r = 0; r < n; r++)
@@ -199,8 +203,6 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
     ROLLED for (int b = 0; b < t->n_step; b++, w += bytes) {
         size_t at = t->at + (size_t)b * sizeof(struct kn_x32);
 
-        if (ask && t->i == 0)
-            ask_for(w, bytes);
         UNROLL for (int part = 0; part < KN_PARTS; part++) {
             vi q[8];
 
@@ -218,8 +220,11 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
                     acc[r] = vf_load(t->acc[r] + part * KN_LANES);
                 }
                 block_rows(x, from, to, w, part, HOLD(8) == 8 ? q : NULL, line, factor, least, acc);
-                UNROLL for (int r = from; r < to; r++)
+                UNROLL for (int r = from; r < to; r++) {
                     vf_store(t->acc[r] + part * KN_LANES, acc[r]);
+                    if (ask && t->i == 0)
+                        ask_for(w, bytes, part * n + r, KN_PARTS * n);
+                }
             }
         }
     }
@@ -237,7 +242,7 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
     FORMAT(name, type, factor, least)                                                             \
     static void decode_##name(const void *block, struct plain *out)                               \
     {                                                                                             \
-        ask_for(block, sizeof(struct kn_##type##_x16));                                           \
+        ask_for(block, sizeof(struct kn_##type##_x16), 0, 1);                                     \
         UNROLL for (int part = 0; part < KN_PARTS; part++) {                                      \
             factor_fn *m = least;                                                                 \
             UNROLL for (int i = 0; i < 8; i++)                                                    \

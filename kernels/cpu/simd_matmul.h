@@ -95,6 +95,21 @@ typedef void tile_fn(const struct tile *t);
     TILE_BODIES(EACH_WIDE_TILE, body) \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
+/* All rows as one tile, for jobs of no more than that holds: set up once, not step by step, for that
+ * takes divisions. */
+static inline void whole_tile(struct tile *t, float (*acc)[ACC])
+{
+    const struct job *j = t->job;
+
+    t->x = j->x;
+    t->acc = acc;
+    t->n = j->n;
+    t->i = 0;
+    t->of = 1;
+    t->ask0 = 0;
+    t->ask1 = 64;
+}
+
 /* All rows through one step, in tiles of about equal size, at most `most`.  What t says of the step is the
  * caller's.  It is not copied: compilers copy by whole registers, and to load one over words that were just
  * stored a processor waits until they have left it, so that no block would overlap with the one before. */
