@@ -107,6 +107,7 @@ struct kn_io {
     int     (*unlink)(const char *path);
     uint64_t (*now_ns)(void);                               /* monotonic */
     void    (*touch)(void *p, size_t bytes);                /* whole pages are made now, or kept: a wish */
+    void    (*sparse)(void *p, size_t bytes);               /* pages will be small: a wish */
 };
 
 extern const struct kn_io kn_io_system;
@@ -127,6 +128,7 @@ size_t kn_alloc_bytes(void);                                /* the process's sma
 void *kn_map(size_t bytes, int node);
 void  kn_unmap(void *p, size_t bytes);
 void  kn_map_touch(void *p, size_t bytes);                  /* whole pages: made now, or kept as they are */
+void  kn_map_sparse(void *p, size_t bytes);                 /* used here and there: small pages, made when touched */
 void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin there, if still untouched */
 
 /* An arena is one mapping handed out from the front; it is reset, never freed piecewise.  The size is

@@ -247,6 +247,8 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
         moe_context_close(c);
         return error;
     }
+    /* Every head's keys lie together, so a text's first position is in as many places as there are heads. */
+    kn_map_sparse(c->kv.base, kv_bytes(m, opt));
     lay_out(c, &c->arena);
     if (m->desc.delta_period)
         moe_states_place(c, (uint8_t *)c->kv.base + kv_bytes(m, opt));

@@ -78,6 +78,8 @@ static void system_touch(void *p, size_t bytes)
     (void)madvise(p, bytes, MADV_POPULATE_WRITE);
 }
 
+static void system_sparse(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_NOHUGEPAGE); }
+
 static void system_unmap(void *p, size_t bytes) { munmap(p, bytes); }
 static int system_open(const char *path, int flags, int mode) { return open(path, flags, mode); }
 
@@ -132,7 +134,7 @@ const struct kn_io kn_io_system = {
     .open = system_open, .close = close, .size = system_size, .stat = system_stat,
     .room = system_room,
     .pread = system_pread, .pwrite = system_pwrite, .forget = system_forget, .sync = fsync, .resize = system_resize,
-    .rename = rename, .unlink = unlink, .now_ns = system_now_ns, .touch = system_touch,
+    .rename = rename, .unlink = unlink, .now_ns = system_now_ns, .touch = system_touch, .sparse = system_sparse,
 };
 
 static const struct kn_io *seam = &kn_io_system;

@@ -66,6 +66,8 @@ void kn_unmap(void *p, size_t bytes)
 
 void kn_map_touch(void *p, size_t bytes) { kn_io()->touch(p, bytes); }
 
+void kn_map_sparse(void *p, size_t bytes) { kn_io()->sparse(p, bytes); }
+
 void kn_map_bind(void *p, size_t bytes, int node)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -591,6 +591,35 @@ static void when_kv_runs_out_the_last_waits(void **state)
 
 /* ---- opening, and memory --------------------------------------------------------------------- */
 
+static size_t resident_bytes(void)
+{
+    size_t all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%zu %zu", &all, &resident), 2);
+    fclose(f);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The room of all contexts is not made for the sake of a first word. */
+static void kv_is_made_as_it_is_used(void **state)
+{
+    (void)state;
+    int32_t token[4];
+    fill_prompt(token, 4, 1);
+    struct eng_engine *e = open_engine((struct eng_options){ .n_ctx = 4096, .kv_mem = (size_t)64 << 20, .n_chunk = 64 });
+    size_t kv = (size_t)eng_memory(e)->n_kv_slot * moe_kv_slot_bytes(eng_model(e), KN_KV_F16), before = resident_bytes();
+    assert_true(kv >= (size_t)32 << 20);
+    struct eng_session *s = NULL;
+    struct eng_request r = request(token, 4, 2, 1);
+    assert_int_equal(eng_session_open(&s, e), 0);
+    run_alone(e, s, &r);
+    size_t made = resident_bytes() - before;
+    if (made > kv / 4)
+        fail_msg("%zu bytes of memory made for six of %d positions", made, eng_memory(e)->n_kv_slot);
+    close_engine(e);
+}
+
 static void a_step_allocates_nothing(void **state)
 {
     (void)state;
@@ -742,6 +771,7 @@ int main(void)
         cmocka_unit_test(rows_beyond_the_vocabulary_are_no_choice),
         cmocka_unit_test(a_choice_of_nothing_ends_its_session_only),
         cmocka_unit_test(when_kv_runs_out_the_last_waits),
+        cmocka_unit_test(kv_is_made_as_it_is_used),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(whatever_fails_at_opening_nothing_is_left),
         cmocka_unit_test(a_budget_too_small_says_what_is_needed),
