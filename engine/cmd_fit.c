@@ -4,7 +4,7 @@
  * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
  * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
  * what is verified costs the same whatever is kept.  All points are measured in turns, some passes at a time, so that a
- * time in which the machine had other work is nobody's alone, and of a point's passes the lower quartile counts: other
+ * time in which the machine had other work is nobody's alone, and of a point's passes the quicker half counts: other
  * work only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
  * controller's first opinion: --fit. */
 #include "engine/cli.h"
@@ -21,7 +21,7 @@
 #define MOST_DEPTH  8
 #define MOST_POINT  64
 #define ROUNDS      4
-#define PASSES      4                           /* of a round, of all of which the lower quartile counts */
+#define PASSES      4                           /* of a round, of all of which the quicker half counts */
 #define WARM        2
 #define N_PROMPT    16
 
@@ -126,14 +126,22 @@ static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out 
     return error;
 }
 
-/* Of a point's passes one that is among the quick. */
+/* Of a point's passes the mean of the quicker half. */
 static void settle_point(struct fit *f, int i, bool hold)
 {
+    const int n = ROUNDS * PASSES / 2;
+    struct taken mean = { 0 };
     qsort(f->taken[i], ROUNDS * PASSES, sizeof **f->taken, by_pass);
-    const struct taken *t = &f->taken[i][ROUNDS * PASSES / 4];
-    double miss = f->disk_Bps > 0 ? 1e9 * t->missed / f->disk_Bps : 0;
-    f->pass[i] = (struct spec_point){ t->rows, t->distinct, miss, t->pass, hold };
-    f->choose[i] = (struct spec_point){ t->rows, 0, 0, t->choose, hold };
+    for (const struct taken *t = f->taken[i]; t < f->taken[i] + n; t++) {
+        mean.pass += t->pass / n;
+        mean.choose += t->choose / n;
+        mean.rows += t->rows / n;
+        mean.distinct += t->distinct / n;
+        mean.missed += t->missed / n;
+    }
+    double miss = f->disk_Bps > 0 ? 1e9 * mean.missed / f->disk_Bps : 0;
+    f->pass[i] = (struct spec_point){ mean.rows, mean.distinct, miss, mean.pass, hold };
+    f->choose[i] = (struct spec_point){ mean.rows, 0, 0, mean.choose, hold };
 }
 
 static int measure(struct fit *f)

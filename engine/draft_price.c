@@ -53,7 +53,7 @@ int eng_draft_foresee(struct eng_engine *e)
         return error;
     eng_plan_cost(cost, &(struct eng_setting){ .shape = shape, .split = &e->split, .machine = machine });
     if (e->opt.fit) {                           /* which knows all but how many experts are on disk in this budget */
-        fitted.disk_ns = cost->disk_ns;
+        fitted.disk_ns = cost->disk_ns * fitted.wait;
         *cost = fitted;
     }
     for (int i = 0; i < e->n_drafter; i++) {    /* its pass reads what it is made of, and experts of its own */

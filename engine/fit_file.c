@@ -14,8 +14,8 @@
 #define FIRST "# what passes take"
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
-    AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(choose_ns),
-    AT(choose_row_ns), AT(draft_ns), AT(draft_row_ns), AT(n_expert), AT(n_used),
+    AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
+    AT(choose_ns), AT(choose_row_ns), AT(draft_ns), AT(draft_row_ns), AT(n_expert), AT(n_used),
 };
 #define N_FIELD (sizeof field / sizeof *field)
 

@@ -32,7 +32,7 @@ double spec_cost_rows_of_expert(double n_used, double t, double distinct)
 
 double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double distinct, double miss_ns)
 {
-    double ns = c->fixed_ns + c->dense_ns * spec_cost_phi(t, c->ridge, c->growth) + miss_ns;
+    double ns = c->fixed_ns + c->dense_ns * spec_cost_phi(t, c->ridge, c->growth) + c->wait * miss_ns;
     if (c->n_expert <= 0)
         return ns;
     double u = distinct > 0 ? distinct : spec_cost_distinct(c->n_expert, c->n_used, t);

@@ -2,11 +2,12 @@
  *
  * MoESD's account of a pass, in nanoseconds instead of ratios:
  *
- *     T(t) = max(disk U(t), fixed + dense phi(t) + load U(t) + miss_ns + expert U(t) phi(t K / U(t)))
+ *     T(t) = max(disk U(t), fixed + dense phi(t) + load U(t) + wait miss_ns + expert U(t) phi(t K / U(t)))
  *
  *     phi(t)   growth^t - 1 up to the ridge, and its tangent from there: free, dear, then proportional
  *     U(t)     distinct experts per layer; N(t) = E (1 - (1 - K/E)^t) if chosen evenly, or as measured
- *     miss_ns  bytes not in memory over the rate they come at, less what is hidden behind other work
+ *     miss_ns  bytes not in memory over the rate of what they come from; wait is the share of it that a pass
+ *              waits: the rest is hidden behind other work
  *     disk     the same where nothing was measured: all of it hides behind other work, or the other way round
  *
  * and of what stands around it in a round: a draft pass, of which there are as many as drafts are deep, and
@@ -22,6 +23,7 @@ struct spec_cost_model {
     double fixed_ns;                /* what every pass reads, and its overheads */
     double dense_ns;                /* of dense work, times phi(rows) */
     double load_ns;                 /* of one expert that is read from memory, in every layer */
+    double wait;                    /* of what reading misses takes */
     double disk_ns;                 /* of one expert, in every layer, as far as it is on disk */
     double expert_ns;               /* of experts' work, times U phi(rows of an expert) */
     double ridge, growth;           /* of phi: rows, > 0; and > 1, or 1: rows cost nothing.  To 0, e: phi(t) = t */

@@ -21,6 +21,8 @@
 #define STARTS    24
 #define PAPER_STARTS 8
 #define LEAST_GROWTH 1e-5            /* above 1 */
+#define LEAST_WAIT 0.1
+#define MOST_WAIT  2.0              /* a disk may give half of what its probe gave */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
@@ -129,7 +131,8 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
 
 /* ---- the cost model: passes ----------------------------------------------------------------------------------- */
 
-enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, PASS_PARAMS };
+#define LEAST_PASSES 6
+enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, WAIT, PASS_PARAMS };
 
 static void cost_of(struct spec_cost_model *c, const double *x)
 {
@@ -139,6 +142,7 @@ static void cost_of(struct spec_cost_model *c, const double *x)
     c->expert_ns = x[EXPERT];
     c->ridge = kn_exp(x[RIDGE]);
     c->growth = 1 + kn_exp(x[GROWTH]);
+    c->wait = x[WAIT];
 }
 
 static double point_error(const struct spec_cost_model *c, const struct spec_point *p)
@@ -166,10 +170,11 @@ static int n_fitted(const struct spec_point *p, int n)
 
 static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
 {
-    double least = INFINITY, most = 0;
+    double least = INFINITY, most = 0, missed = 0;
     for (int i = 0; i < m->n_pass; i++) {
         least = fmin(least, m->pass[i].ns - m->pass[i].miss_ns);
         most = fmax(most, m->pass[i].ns);
+        missed = fmax(missed, m->pass[i].miss_ns);
     }
     double none = m->n_expert > 0 ? INFINITY : 0, used = fmax(m->n_used, 1);
     least = fmax(least, most * 0.01);
@@ -180,6 +185,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
         [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
+        [WAIT] = { missed > 0 ? LEAST_WAIT : 1, missed > 0 ? MOST_WAIT : 1, 1 },
     };
     struct spec_solution s;
     int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
@@ -258,7 +264,7 @@ static void judge(struct spec_fit *f, const struct spec_measured *m)
 int spec_fit(struct spec_fit *out, const struct spec_measured *m)
 {
     struct spec_fit f = { .cost = { .n_expert = m->n_expert, .n_used = m->n_used } };
-    int e = check_points("passes", m->pass, m->n_pass, m->n_expert > 0 ? PASS_PARAMS : PASS_PARAMS - 2);
+    int e = check_points("passes", m->pass, m->n_pass, m->n_expert > 0 ? LEAST_PASSES : LEAST_PASSES - 2);
     if (!e)
         e = check_points("draft passes", m->draft, m->n_draft, m->n_draft ? 2 : 0);
     if (!e)

@@ -15,7 +15,7 @@ static char path[64];
 static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
 static const struct spec_fit found = {
     .cost = { .fixed_ns = 1.5e6, .dense_ns = 2.25e5, .load_ns = 1234.5, .expert_ns = 77, .ridge = 31.5,
-              .growth = 1.0625, .choose_ns = 1e4, .choose_row_ns = 33, .n_expert = 16, .n_used = 2 },
+              .growth = 1.0625, .wait = 0.75, .choose_ns = 1e4, .choose_row_ns = 33, .n_expert = 16, .n_used = 2 },
     .error = 0.02, .rows_most = 288 };
 
 static void write_text(const char *text)
@@ -45,12 +45,12 @@ static void it_comes_back(void **state)
 static void anything_else_is_refused(void **state)
 {
     (void)state;
-    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nchoose_ns=1\n"
+    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nwait=1\nchoose_ns=1\n"
                               "choose_row_ns=1\ndraft_ns=0\ndraft_row_ns=0\nn_expert=%s\nn_used=2\n%s";
     static const struct { const char *ridge, *n_expert, *more, *says; } tries[] = {
         { "5", "16", "", NULL },       { "5", "8", "", "8 experts" },      { "0", "16", "", "make no sense" },
         { "x", "16", "", "line 5" },   { "-1", "16", "", "line 5" },       { "nan", "16", "", "line 5" },
-        { "5", "16", "ridge=5", "line 13" }, { "5", "16", "[a]\nb=1", "line" }, { "5", "16", "more=1", "line 13" },
+        { "5", "16", "ridge=5", "line 14" }, { "5", "16", "[a]\nb=1", "line" }, { "5", "16", "more=1", "line 14" },
     };
     struct spec_cost_model got;
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
