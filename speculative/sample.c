@@ -273,7 +273,8 @@ static inline void consider(struct winner *w, float z, int32_t token)
 }
 
 /* Other logits choose the same if they like it as well, or if it was far ahead with its noise: at a high temperature
- * nearly always, however unlikely it is.  Half and half is right on the mean of trained drafts. */
+ * nearly always, however unlikely it is, and at none more often than it is likely.  Half and half is right on the mean
+ * of trained drafts. */
 static float chance_of(const struct winner *w, float logprob)
 {
     double ahead = (w->score - w->second) * w->temperature;
@@ -421,9 +422,18 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
             for (int32_t i = 0; i < s->n_vocab; i++)
                 consider(&w, s->z[i], i);
     }
+    if (p->temperature <= 0) {
+        int32_t rest = first + 1, n = s->n_vocab - rest;
+        w.temperature = 1;
+        w.score = s->z[first];
+        if (first > 0)
+            w.second = s->z[largest(s->z, first)];
+        if (n > 0)
+            w.second = fmax(w.second, s->z[rest + largest(s->z + rest, n)]);
+    }
     out->token = w.token;
     out->logprob = spec_logprob(s, logits, w.token);
-    out->chance = p->temperature > 0 ? chance_of(&w, out->logprob) : (float)kn_exp((double)out->logprob);
+    out->chance = chance_of(&w, out->logprob);
     return 0;
 }
 

@@ -522,12 +522,12 @@ static void chance_is_of_law_and_noise(void **state)
         for (int i = 0; i < N; i++)
             logits[i] = random_float(-5, 5);
         assert_int_equal(spec_sample(s, &p, logits, NULL, 0, position, &c), 0);
-        for (int32_t i = 0; i < N && t > 0; i++) {
-            double score = (double)logits[i] / t + spec_noise(p.seed, p.choice, position, i);
+        for (int32_t i = 0; i < N; i++) {
+            double score = t > 0 ? (double)logits[i] / t + spec_noise(p.seed, p.choice, position, i) : (double)logits[i];
             second = fmax(second, fmin(score, most));
             most = fmax(most, score);
         }
-        double law = exp((double)c.logprob), want = t > 0 ? (law + 1 / (1 + exp(-(most - second) * t))) / 2 : law;
+        double law = exp((double)c.logprob), want = (law + 1 / (1 + exp(-(most - second) * (t > 0 ? t : 1)))) / 2;
         if (fabs((double)c.chance - want) > 1e-6)
             fail_msg("at %d, T %g: %.7f, not %.7f", (int)position, t, (double)c.chance, want);
     }
