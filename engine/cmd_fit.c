@@ -188,10 +188,11 @@ static void print_points(const struct fit *f)
         const struct spec_point *p = &f->pass[i];
         double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
         printf(f->config->json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,"
-                                 "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,\"efficiency\":%.4f,\"held\":%s}\n"
+                                 "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
+                                 "\"efficiency\":%.4f,\"held\":%s}\n"
                                : "%9d %6d %6.0f %9.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
-               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->miss_ns / 1e6, p->ns / 1e6, p->ns * (1 + error) / 1e6,
-               f->config->json ? error : 100 * error, plain / p->ns,
+               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->miss_ns / 1e6, p->ns / 1e6,
+               p->ns * (1 + error) / 1e6, f->config->json ? error : 100 * error, plain / p->ns,
                f->config->json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
     }
     printf(f->config->json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"

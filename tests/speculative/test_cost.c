@@ -56,8 +56,8 @@ static void distinct_experts(void **state)
 static void pass_adds_up(void **state)
 {
     (void)state;
-    struct spec_cost_model c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1, .wait = 2,
-                           .n_expert = 8, .n_used = 2, .draft_ns = 5, .draft_row_ns = 4, .choose_ns = 1,
+    struct spec_cost_model c = { .fixed_ns = 100, .dense_ns = 10, .load_ns = 3, .expert_ns = 2, .ridge = 50, .growth = 1.1,
+                           .wait = 2, .n_expert = 8, .n_used = 2, .draft_ns = 5, .draft_row_ns = 4, .choose_ns = 1,
                            .choose_row_ns = 0.5 };
     double u = 8 * (1 - pow(0.75, 3)), each = 3 * 2 / u;
     near_to(spec_cost_pass_ns(&c, 3, 0, 0),
