@@ -7,6 +7,7 @@ set style fill solid 0.8 noborder
 set boxwidth 0.9
 set grid ytics lc rgb "#dddddd"
 set xlabel "users, phase after phase"
+set yrange [0:*]
 set ylabel "tokens/s"
 set key left top
 plot sprintf("< awk -F, 'NR > 1 && $2 != \"all\"' %s", csv) using 4:xtic(3) lc rgb "#999999" title "no drafts", \
