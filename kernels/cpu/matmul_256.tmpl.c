@@ -405,7 +405,7 @@ void KN_FN(kn_job_256)(const struct job *j)
     tile_fn *whole = j->n > WIDE_TILE ? NULL : many ? k->many[j->n] : k->few[j->n];
 
     memset(acc, 0, (size_t)j->n * sizeof acc[0]);
-    whole_tile(&t, acc);
+    set_tile(&t, acc, 0, 1);
     for (int b = 0; b < j->n_block; b++) {
         c.block = j->w + (size_t)b * k->bytes;
         c.ahead = (const uint8_t *)c.block + k->bytes;

@@ -154,8 +154,8 @@ KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const
     }
 }
 
-/* Part i of what is asked for at a block.  All at once would take every place there is for loads that are
- * under way, and the products' own would wait for one. */
+/* Part i of what is asked for at a block.  All at once takes every place there is for loads that are under
+ * way, and where the products load much themselves, sums and all, they would wait for one. */
 KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
     const int n_line = bytes / 64 + 1;

@@ -95,19 +95,19 @@ typedef void tile_fn(const struct tile *t);
     TILE_BODIES(EACH_WIDE_TILE, body) \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
-/* All rows as one tile, for jobs of no more than that holds: set up once, not step by step, for that
- * takes divisions. */
-static inline void whole_tile(struct tile *t, float (*acc)[ACC])
+/* The i-th of so many tiles.  It takes divisions, so whoever has but one does this once, not step by step. */
+static inline void set_tile(struct tile *t, float (*acc)[ACC], int i, int of)
 {
     const struct job *j = t->job;
+    int from = i * j->n / of;
 
-    t->x = j->x;
-    t->acc = acc;
-    t->n = j->n;
-    t->i = 0;
-    t->of = 1;
-    t->ask0 = 0;
-    t->ask1 = 64;
+    t->i = i;
+    t->of = of;
+    t->n = (i + 1) * j->n / of - from;
+    t->ask0 = 64 * i / of;
+    t->ask1 = 64 * (i + 1) / of;
+    t->x = j->x + from;
+    t->acc = acc + from;
 }
 
 /* All rows through one step, in tiles of about equal size, at most `most`.  What t says of the step is the
@@ -115,19 +115,10 @@ static inline void whole_tile(struct tile *t, float (*acc)[ACC])
  * stored a processor waits until they have left it, so that no block would overlap with the one before. */
 static inline void each_tile(struct tile *t, float (*acc)[ACC], tile_fn *const *tiles, int most)
 {
-    const struct job *j = t->job;
-    const int n_tile = kn_ceil_div(j->n, most);
+    const int n_tile = kn_ceil_div(t->job->n, most);
 
-    t->of = n_tile;
     for (int i = 0; i < n_tile; i++) {
-        int from = i * j->n / n_tile, to = (i + 1) * j->n / n_tile;
-
-        t->n = to - from;
-        t->i = i;
-        t->ask0 = 64 * i / n_tile;
-        t->ask1 = 64 * (i + 1) / n_tile;
-        t->x = j->x + from;
-        t->acc = acc + from;
+        set_tile(t, acc, i, n_tile);
         tiles[t->n](t);
     }
 }
