@@ -163,14 +163,31 @@ static inline float clean(float z)
     return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
 }
 
+/* The largest value, -inf of none.  So many abreast, for each waits for the one before it. */
+static float most_of(const float *z /* [n] */, int n)
+{
+    float most[16];
+    int i = 0;
+    for (int k = 0; k < 16; k++)
+        most[k] = -INFINITY;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; k++)
+            most[k] = z[i + k] > most[k] ? z[i + k] : most[k];
+    for (; i < n; i++)
+        most[0] = z[i] > most[0] ? z[i] : most[0];
+    for (int k = 1; k < 16; k++)
+        most[0] = most[k] > most[0] ? most[k] : most[0];
+    return most[0];
+}
+
 /* The lowest id of the largest value. */
 static int32_t largest(const float *z /* [n] */, int n)
 {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (z[i] > z[best])
-            best = i;
-    return best;
+    float most = most_of(z, n);
+    for (int32_t i = 0; i < n; i++)
+        if (z[i] == most)
+            return i;
+    return 0;
 }
 
 /* prob = softmax((z - z[first]) / T) over all tokens. */
@@ -411,7 +428,7 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     int e = process(s, p, logits, history, n_history, position, &first);
     if (e < 0)
         return e;
-    struct winner w = { .token = first, .second = -INFINITY };
+    struct winner w = { .token = first, .temperature = 1, .score = s->z[first], .second = -INFINITY };
     if (p->temperature > 0) {
         w.stream = noise_stream(p->seed, p->choice, position);
         w.temperature = p->temperature;
@@ -421,15 +438,8 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
         else
             for (int32_t i = 0; i < s->n_vocab; i++)
                 consider(&w, s->z[i], i);
-    }
-    if (p->temperature <= 0) {
-        int32_t rest = first + 1, n = s->n_vocab - rest;
-        w.temperature = 1;
-        w.score = s->z[first];
-        if (first > 0)
-            w.second = s->z[largest(s->z, first)];
-        if (n > 0)
-            w.second = fmax(w.second, s->z[rest + largest(s->z + rest, n)]);
+    } else {
+        w.second = fmax(most_of(s->z, first), most_of(s->z + first + 1, s->n_vocab - first - 1));
     }
     out->token = w.token;
     out->logprob = spec_logprob(s, logits, w.token);
