@@ -131,7 +131,6 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
 
 /* ---- the cost model: passes ----------------------------------------------------------------------------------- */
 
-#define LEAST_PASSES 6
 enum { FIXED, DENSE, LOAD, EXPERT, RIDGE, GROWTH, WAIT, PASS_PARAMS };
 
 static void cost_of(struct spec_cost_model *c, const double *x)
@@ -168,13 +167,27 @@ static int n_fitted(const struct spec_point *p, int n)
     return fitted;
 }
 
+static bool has_misses(const struct spec_measured *m)
+{
+    bool has = false;
+    for (int i = 0; i < m->n_pass; i++)
+        has |= m->pass[i].miss_ns > 0;
+    return has;
+}
+
+/* Constants that are looked for: without experts, and without misses, there are fewer. */
+static int n_constant(const struct spec_measured *m)
+{
+    return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !has_misses(m);
+}
+
 static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
 {
-    double least = INFINITY, most = 0, missed = 0;
+    double least = INFINITY, most = 0;
+    bool waits = has_misses(m);
     for (int i = 0; i < m->n_pass; i++) {
         least = fmin(least, m->pass[i].ns - m->pass[i].miss_ns);
         most = fmax(most, m->pass[i].ns);
-        missed = fmax(missed, m->pass[i].miss_ns);
     }
     double none = m->n_expert > 0 ? INFINITY : 0, used = fmax(m->n_used, 1);
     least = fmax(least, most * 0.01);
@@ -185,7 +198,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
         [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
-        [WAIT] = { missed > 0 ? LEAST_WAIT : 1, missed > 0 ? MOST_WAIT : 1, 1 },
+        [WAIT] = { waits ? LEAST_WAIT : 1, waits ? MOST_WAIT : 1, 1 },
     };
     struct spec_solution s;
     int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
@@ -264,7 +277,7 @@ static void judge(struct spec_fit *f, const struct spec_measured *m)
 int spec_fit(struct spec_fit *out, const struct spec_measured *m)
 {
     struct spec_fit f = { .cost = { .n_expert = m->n_expert, .n_used = m->n_used } };
-    int e = check_points("passes", m->pass, m->n_pass, m->n_expert > 0 ? LEAST_PASSES : LEAST_PASSES - 2);
+    int e = check_points("passes", m->pass, m->n_pass, n_constant(m));
     if (!e)
         e = check_points("draft passes", m->draft, m->n_draft, m->n_draft ? 2 : 0);
     if (!e)

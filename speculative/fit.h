@@ -30,7 +30,7 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
 
 /* ---- the cost model ----------------------------------------------------------------------------- */
 
-/* A pass that was measured, the median of some.  distinct 0: not known, taken as N(rows).  hold: not fitted to,
+/* A pass that was measured, the mean of some.  distinct 0: not known, taken as N(rows).  hold: not fitted to,
  * but predicted, and so an estimate of how the model errs where it was not told. */
 struct spec_point { double rows, distinct, miss_ns, ns; bool hold; };
 
@@ -39,7 +39,7 @@ struct spec_measured {
     double ridge_least, ridge_most;                 /* the paper: 0.2 and 1 times operations over bytes */
     double fixed_least_ns, load_least_ns;           /* bytes over the memory's rate: no pass is faster; 0: not known */
     const struct spec_point *pass, *draft, *choose; /* draft's rows are sequences */
-    int n_pass, n_draft, n_choose;                  /* at least 6; 0 or 2; 0 or 2 that are not held */
+    int n_pass, n_draft, n_choose;                  /* as many as constants; 0 or 2; 0 or 2: not held */
 };
 
 #define SPEC_FIT_POINTS 512                         /* at most, of a kind */

@@ -197,6 +197,11 @@ static void refuses(void **state)
     kn_log_set(unheard, KN_LOG_ERROR);
     m.n_pass = 7;                                           /* of which two are held */
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
+    m.n_pass = 8;                                           /* one for each constant, until misses have one, too */
+    pass[0].miss_ns = 1e6;
+    assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
+    pass[0].miss_ns = 0;
+    assert_int_equal(spec_fit(&(struct spec_fit){ 0 }, &m), 0);
     m = good;
     m.n_draft = 1;
     assert_int_equal(spec_fit(&f, &m), KN_EINVAL);
