@@ -35,12 +35,20 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     };
 }
 
+static const char *what_to_lower(const struct eng_need *need, const struct eng_use *use, size_t kv)
+{
+    if (need->step_bytes > kv && use->context.max_row > FEW_ROWS)
+        return "--chunk";
+    if (use->kv_mem)
+        return "--kv-mem";
+    return need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
+}
+
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
     /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
-    const char *shrink = need->step_bytes > kv && use->context.max_row > FEW_ROWS ? "--chunk" : use->kv_mem ? "--kv-mem"
-                         : need->state_bytes && use->n_parallel > 1 ? "--parallel" : "--ctx-size";
+    const char *shrink = what_to_lower(need, use, kv);
     char parts[256];
     snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
              "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),
