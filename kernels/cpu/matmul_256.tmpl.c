@@ -1,8 +1,9 @@
 /* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
  *
  * A format is one decoder: scales(), which unpacks a block's factors into struct codes, and a line
- * function, which gives four codes of each of the 16 rows.  A tile that is alone decodes lines on its
- * way; several tiles share them decoded, and from there on formats differ only in how sums are folded.
+ * function, which gives four codes of each of the 16 rows.  Tiles decode lines on their way, and hold them in
+ * registers while rows pass; where that takes too many registers or instructions, tiles of many rows share
+ * them decoded.  From there on formats differ only in how sums are folded.
  *
  * What is folded: a run of lines is summed unsigned, sum times scale goes to isum.  With the sums of
  * activations per 16 the minimums go to msum, or what codes are above themselves comes off isum. */
@@ -24,6 +25,9 @@ struct codes {
  * large, and so much times min, which is the scale, times sum comes off isum. */
 enum mins { MINS = -1, NO_MINS = 0 };
 #define ABOVE(b) (b)
+
+/* How more than TILE rows come by lines: each tile holds them for itself, or all share them decoded. */
+enum lines { HELD, SHARED };
 
 /* Part of line 32 * half + i of a block, i 0..31.  The compiler knows i, so that fields are moved by constants. */
 typedef vi line_fn(const void *block, int half, int i, int part);
@@ -320,13 +324,62 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
     }
 }
 
-/* The same for more rows and decoded lines, some of which stay in registers while rows pass. */
-KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
-                             int mins)
+KN_INLINE bool is_held(int n_sub, int largest, enum lines lines)
+{
+    const int run = kn_min(64 / n_sub, KN_RUN(largest));
+
+    return lines == HELD && HOLD(run) == run;
+}
+
+/* A part's runs for more rows, sides of which pass while a run's lines stay in registers; x moves on. */
+KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
+                         int largest, line_fn *unpack, const int8_t **x, vi *isum)
 {
     const struct codes *c = t->w;
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest)), side = abreast(n);
-    const bool hold = HOLD(run) == run && largest <= KN_SMALL;
+    const int side = abreast(n);
+
+    ROLLED for (int half = 0; half < 2; half++) {
+        UNROLL for (int i = 0; i < 32; i += run) {
+            const int line = 32 * half + i;
+            vi held[16], scale = c->scale[part][half * (32 / n_line) + i / n_line];
+
+            forget_loads();
+            if (line >= t->ask0 && line < t->ask1)
+                ask_for(c, line, run, part, bytes);
+            UNROLL for (int h = 0; h < run; h++)
+                held[h] = unpack(c->block, half, i + h, part);
+            UNROLL for (int from = 0; from < n; from += side)
+                run_rows(c, part, half, i, run, held, NULL, scale, largest, x, from,
+                         kn_min(from + side, n), isum);
+        }
+        UNROLL for (int r = 0; r < n; r++)
+            x[r] += 128;
+    }
+}
+
+/* The same with lines that lie decoded. */
+KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
+                           int largest, const int8_t *const *x, vi *isum)
+{
+    const struct codes *c = t->w;
+    const int side = abreast(n);
+
+    ROLLED for (int line = 0; line < 64; line += run) {
+        vi scale = c->scale[part][line / n_line];
+
+        if (line >= t->ask0 && line < t->ask1)
+            ask_for(c, line, run, part, bytes);
+        UNROLL for (int from = 0; from < n; from += side)
+            run_rows(c, part, 0, line, run, NULL, NULL, scale, largest, x, from,
+                     kn_min(from + side, n), isum);
+    }
+}
+
+/* A block's share in more rows. */
+KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
+                             int mins, line_fn *unpack, enum lines lines)
+{
+    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
 
     ROLLED for (int part = 0; part < KN_PARTS; part++) {
         const int8_t *x[WIDE_TILE];
@@ -336,38 +389,32 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
             x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
-        ROLLED for (int line = 0; line < 64; line += run) {
-            vi held[16], scale = c->scale[part][line / n_line];
-
-            if (line >= t->ask0 && line < t->ask1)
-                ask_for(c, line, run, part, bytes);
-            if (hold) {
-                UNROLL for (int h = 0; h < run; h++)
-                    held[h] = vi_load(c->q[line + h] + part * (int)sizeof(vi));
-            }
-            UNROLL for (int from = 0; from < n; from += side)
-                run_rows(c, part, 0, line, run, hold ? held : NULL, NULL, scale, largest, x, from,
-                         kn_min(from + side, n), isum);
-        }
+        if (is_held(n_sub, largest, lines))
+            held_runs(t, n, part, bytes, run, n_line, largest, unpack, x, isum);
+        else
+            shared_runs(t, n, part, bytes, run, n_line, largest, x, isum);
         finish_rows(t, part, mins, 0, n, isum);
     }
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-#define FORMAT(name, n_sub, largest, mins)                                                        \
+#define FORMAT(name, n_sub, largest, mins, lines)                                                 \
     KN_INLINE void rows_##name(const struct tile *t, int n)                                       \
     {                                                                                             \
         rows_256(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name);        \
     }                                                                                             \
     KN_INLINE void wide_##name(const struct tile *t, int n)                                       \
     {                                                                                             \
-        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins);                \
+        rows_256_wide(t, n, sizeof(struct kn_##name##_x16), n_sub, largest, mins, line_##name,    \
+                      lines);                                                                     \
     }                                                                                             \
     TILES(rows_##name)                                                                            \
     WIDE_TILES(wide_##name)                                                                       \
     static void decode_##name(struct codes *c)                                                    \
     {                                                                                             \
+        if (is_held(n_sub, largest, lines))                                                       \
+            return;                                                                               \
         ROLLED for (int half = 0; half < 2; half++) {                                             \
             UNROLL for (int i = 0; i < 32; i++) {                                                 \
                 UNROLL for (int part = 0; part < KN_PARTS; part++)                                \
@@ -379,12 +426,12 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
 #define KIND(name) { sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, \
                      wide_##name##_tiles, decode_##name }
 
-FORMAT(q4_k, 8, 15, MINS)
-FORMAT(q5_k, 8, 31, MINS)
-FORMAT(q6_k, 16, 63, ABOVE(5))
-FORMAT(q2_k, 16, 3, MINS)
-FORMAT(q3_k, 16, 7, ABOVE(2))
-FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS)
+FORMAT(q4_k, 8, 15, MINS, HELD)
+FORMAT(q5_k, 8, 31, MINS, HELD)
+FORMAT(q6_k, 16, 63, ABOVE(5), SHARED)
+FORMAT(q2_k, 16, 3, MINS, HELD)
+FORMAT(q3_k, 16, 7, ABOVE(2), HELD)
+FORMAT(iq4_xs, 8, KN_SIGNED, KN_SIGNED_BIAS ? ABOVE(7) : NO_MINS, HELD)
 
 void KN_FN(kn_job_256)(const struct job *j)
 {

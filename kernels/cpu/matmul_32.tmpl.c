@@ -2,7 +2,8 @@
  *
  * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and perhaps a
  * minimum.  Up to TILE rows are one tile, and decode on their way.  More rows go through 16 blocks at a
- * time, decoded once for all; Q8_0 is its own decoded form.
+ * time: where there are registers to hold a block's codes, each tile decodes them; else they are decoded
+ * once for all, and Q8_0 is its own decoded form.
  *
  * Codes of a block stay in registers while rows pass.  A block and row: 8 products, and 4 or 5 more
  * instructions for start and scale, two a cycle. */
@@ -11,6 +12,7 @@
 #define STEP 16                           /* blocks that all tiles go through: 8.5 KiB of Q8_0 */
 #define NEAR 1024                         /* bytes from use to what the inner cache is */
 #define FAR 16384                         /* and the outer ones are asked for */
+#define HELD (HOLD(8) == 8)               /* a block's codes have registers */
 
 /* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3 as signed_dot() takes them; and the
  * factors, or minimums, of its 16 rows. */
@@ -206,7 +208,7 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
         UNROLL for (int part = 0; part < KN_PARTS; part++) {
             vi q[8];
 
-            if (HOLD(8) == 8) {
+            if (HELD) {
                 UNROLL for (int i = 0; i < 8; i++)
                     q[i] = line(w, i, part);
             }
@@ -219,7 +221,7 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
                     x[r] = (const void *)(t->x[r] + at);
                     acc[r] = vf_load(t->acc[r] + part * KN_LANES);
                 }
-                block_rows(x, from, to, w, part, HOLD(8) == 8 ? q : NULL, line, factor, least, acc);
+                block_rows(x, from, to, w, part, HELD ? q : NULL, line, factor, least, acc);
                 UNROLL for (int r = from; r < to; r++) {
                     vf_store(t->acc[r] + part * KN_LANES, acc[r]);
                     if (ask && t->i == 0)
@@ -237,7 +239,12 @@ KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *lin
     {                                                                                             \
         rows_32(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least);                \
     }                                                                                             \
-    TILES(rows_##name)
+    KN_INLINE void wide_##name(const struct tile *t, int n)                                       \
+    {                                                                                             \
+        rows_32_wide(t, n, sizeof(struct kn_##type##_x16), line_##name, factor, least, true);     \
+    }                                                                                             \
+    TILES(rows_##name)                                                                            \
+    WIDE_TILES(wide_##name)
 #define DECODED(name, type, factor, least)                                                        \
     FORMAT(name, type, factor, least)                                                             \
     static void decode_##name(const void *block, struct plain *out)                               \
@@ -262,11 +269,6 @@ DECODED(iq4_nl, q4_0, factor_half, NULL)
 DECODED(mxfp4, mxfp4, factor_mxfp4, NULL)
 DECODED(int4, q4_0, factor_int4, NULL)
 
-KN_INLINE void wide_q8_0(const struct tile *t, int n)
-{
-    rows_32_wide(t, n, sizeof(struct kn_q8_0_x16), line_q8_0, factor_half, NULL, true);
-}
-
 KN_INLINE void wide_plain(const struct tile *t, int n)
 {
     rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, NULL, false);
@@ -277,23 +279,21 @@ KN_INLINE void wide_least(const struct tile *t, int n)
     rows_32_wide(t, n, sizeof(struct plain), line_plain, factor_plain, least_plain, false);
 }
 
-WIDE_TILES(wide_q8_0)
 WIDE_TILES(wide_plain)
 WIDE_TILES(wide_least)
 
 /* What a format is to a job.  Without a decoder it is used as it lies. */
+#define KIND(name, how)                                                        \
+    { rows_##name##_tiles, HELD ? wide_##name##_tiles : how##_tiles, HELD ? NULL : decode_##name }
 static const struct kind {
     tile_fn *const *few, *const *many;
     void (*decode)(const void *block, struct plain *out);
 } kinds[KN_FORMAT_COUNT] = {
     [KN_Q8_0] = { rows_q8_0_tiles, wide_q8_0_tiles, NULL },
-    [KN_Q4_0] = { rows_q4_0_tiles, wide_plain_tiles, decode_q4_0 },
-    [KN_Q4_1] = { rows_q4_1_tiles, wide_least_tiles, decode_q4_1 },
-    [KN_Q5_0] = { rows_q5_0_tiles, wide_plain_tiles, decode_q5_0 },
-    [KN_Q5_1] = { rows_q5_1_tiles, wide_least_tiles, decode_q5_1 },
-    [KN_IQ4_NL] = { rows_iq4_nl_tiles, wide_plain_tiles, decode_iq4_nl },
-    [KN_MXFP4] = { rows_mxfp4_tiles, wide_plain_tiles, decode_mxfp4 },
-    [KN_INT4] = { rows_int4_tiles, wide_plain_tiles, decode_int4 },
+    [KN_Q4_0] = KIND(q4_0, wide_plain),     [KN_Q4_1] = KIND(q4_1, wide_least),
+    [KN_Q5_0] = KIND(q5_0, wide_plain),     [KN_Q5_1] = KIND(q5_1, wide_least),
+    [KN_IQ4_NL] = KIND(iq4_nl, wide_plain), [KN_MXFP4] = KIND(mxfp4, wide_plain),
+    [KN_INT4] = KIND(int4, wide_plain),
 };
 
 static void many_rows(const struct job *j, const struct kind *k, size_t bytes, float (*acc)[ACC])
