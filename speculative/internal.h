@@ -99,12 +99,14 @@ struct spec_passes {                                /* what a pass takes, as lea
     double *prior; int n_prior;                     /* [n_prior] a pass of i rows; any unit */
     bool foreseen;                                  /* somebody knew the machine: it is more than a guess */
     struct spec_knots plain, mixed;                 /* ns without drafts; and with rows of prompts */
+    double noise, n_noise;                          /* how far passes are from what is expected: mean of logarithms */
+    double memory;                                  /* of how many passes means are, for that */
     struct { double each, growth, weight; } drafted[SPEC_SIZES][SPEC_LEVELS];   /* rows drafted per sequence, and
                                                        the pass over a plain one of the same sequences */
 };
 
 int    spec_size_of(int n_due);
-void   spec_knots_learn(struct spec_knots *k, double rows, double value);
+void   spec_knots_learn(struct spec_knots *k, double rows, double value, double memory);
 double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prior, double rows);    /* 0: nothing */
 
 int    spec_passes_open(struct spec_passes *p, int most_rows);
@@ -115,6 +117,9 @@ double spec_passes_plain(const struct spec_passes *p, int n_due);
 /* hopeful: rows beyond those that were tried are taken to cost half of what is foreseen; nothing, if nothing is. */
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful);
 void   spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns);
+/* A pass took so much longer (shorter: < 0) than was expected, as a logarithm. */
+void   spec_passes_unsettle(struct spec_passes *p, double log);
+double spec_passes_unrest(const struct spec_passes *p);     /* over that of a quiet machine; at least 1 */
 /* Passes with about so many drafted rows that are remembered. */
 double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted);
 void   spec_passes_shift(struct spec_passes *p, double factor);         /* the machine's speed has changed */

@@ -30,6 +30,7 @@
 #define LONGEST      0.25           /* one pass counts no more than this, */
 #define FAR          0.15           /* a plain one among drafted ones tells more, there are so few; */
 #define SAME         0.08           /* and plain ones have changed if their mean has by this */
+#define ENOUGH       3              /* passes with drafts tell what one takes */
 #define DOUBT        4              /* plain passes to find out */
 
 /* ---- what drafts are worth ---------------------------------------------------------------------------------- */
@@ -125,10 +126,11 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
  * not learnt from until that is settled. */
 static bool drifts(struct spec_control *c, double log, bool *strange)
 {
-    c->drift[0] = fmax(0, c->drift[0] + fmin(log, LONGEST) - SLACK);
-    c->drift[1] = fmax(0, c->drift[1] + fmin(-log, LONGEST) - SLACK);
-    *strange = c->drift[0] >= STRANGE || c->drift[1] >= STRANGE;
-    if (c->drift[0] < CHANGE && c->drift[1] < CHANGE)
+    double unrest = spec_passes_unrest(&c->passes), most = fmin(LONGEST * unrest, 1);
+    c->drift[0] = fmax(0, c->drift[0] + fmin(log, most) - SLACK * unrest);
+    c->drift[1] = fmax(0, c->drift[1] + fmin(-log, most) - SLACK * unrest);
+    *strange = c->drift[0] >= STRANGE * unrest || c->drift[1] >= STRANGE * unrest;
+    if (c->drift[0] < CHANGE * unrest && c->drift[1] < CHANGE * unrest)
         return false;
     c->drift[0] = c->drift[1] = 0;
     return true;
@@ -141,7 +143,7 @@ static void settle_doubt(struct spec_control *c, double log)
     if (--c->doubt > 0)
         return;
     double mean = c->doubt_log / DOUBT;
-    if (fabs(mean) < SAME) {
+    if (fabs(mean) < SAME * spec_passes_unrest(&c->passes)) {
         spec_passes_doubt(&c->passes);
         return;
     }
@@ -167,13 +169,17 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
 {
     bool beside = c->last.drafter != SPEC_OFF && c->arm[c->last.drafter].ahead, strange = false;
     bool plain = n_drafted == 0 && s->n_beside == 0 && !beside;
-    if (known && s->n_beside == 0 && !beside) {
-        double log = kn_log(s->pass_ns / spec_passes_ns(&c->passes, s->n_due, 0, n_drafted, false));
+    double usual = spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
+    double log = usual > 0 ? kn_log(s->pass_ns / usual) : 0;
+    bool alone = s->n_beside == 0 && !beside;
+    if (usual > 0 && alone && (plain || spec_passes_weight(&c->passes, s->n_due, n_drafted) > ENOUGH))
+        spec_passes_unsettle(&c->passes, log);
+    if (known && alone) {
         if (c->doubt > 0 && plain) {
             settle_doubt(c, log);
             strange = true;
         } else if (c->doubt == 0) {
-            bool far = plain && c->last.why == SPEC_WHY_REFRESH && fabs(log) > FAR;
+            bool far = plain && c->last.why == SPEC_WHY_REFRESH && fabs(log) > FAR * spec_passes_unrest(&c->passes);
             if (drifts(c, log, &strange) || far) {
                 c->doubt = DOUBT;
                 c->doubt_log = 0;
@@ -186,7 +192,7 @@ static void learn_pass(struct spec_control *c, const struct spec_step *s, int n_
     if (plain)
         c->plain_at[spec_size_of(s->n_due)] = c->step;
     if (s->experts > 0)
-        spec_knots_learn(&c->experts, s->n_row, s->experts);
+        spec_knots_learn(&c->experts, s->n_row, s->experts, MEMORY);
     c->stall_ns = c->stall_ns * STALL + s->stall_ns;
     c->stall_bytes = c->stall_bytes * STALL + s->missed_bytes;
     c->stall_of_ns = c->stall_of_ns * STALL + s->pass_ns;

@@ -7,12 +7,18 @@
  *
  * Between two known points a pass is interpolated, beyond them it goes on, both as the prior does: it is flat where
  * all experts are met, and steep where every row brings its own.  A single pass that is far from what was
- * expected counts as if it were twice or half of it, the first one too: another process had the cores. */
+ * expected counts as if it were twice or half of it, the first one too: another process had the cores.  The further
+ * passes are from what is expected as a rule, the more of them are a mean, and the more it takes to doubt one: those of
+ * a small model out of a fast disk differ by a third. */
 #include "speculative/internal.h"
 
 #include <math.h>
 
-#define MEMORY     12               /* passes: 5 % of noise becomes 1 % */
+#define MEMORY     12               /* passes, at least: 5 % of noise becomes 1 %; */
+#define LONG       64               /* and at most */
+#define CALM       0.07             /* where passes are this far from what is expected, twelve tell enough */
+#define NOISE      64               /* passes that tell how far they are */
+#define PATIENCE   4                /* times as many make a size known, at most, where they are far */
 #define AGEING     (1 - 1 / 1024.0)
 #define EXACT      32               /* rows that have a knot of their own */
 #define ENOUGH     3                /* passes that make a size known */
@@ -46,14 +52,14 @@ static int knot_of(double rows)
 
 static void toward(double *mean, double x, double weight) { *mean += (x - *mean) / (weight + 1); }
 
-void spec_knots_learn(struct spec_knots *k, double rows, double value)
+void spec_knots_learn(struct spec_knots *k, double rows, double value, double memory)
 {
     int i = knot_of(rows);
     if (k->weight[i] >= ENOUGH)
         value = fmin(fmax(value, k->value[i] / 2), k->value[i] * 2);
     toward(&k->rows[i], rows, k->weight[i]);
     toward(&k->value[i], value, k->weight[i]);
-    k->weight[i] = fmin(k->weight[i] + 1, MEMORY - 1);
+    k->weight[i] = fmin(k->weight[i] + 1, memory - 1);
 }
 
 static double prior_at(const double *prior, int n_prior, double rows)
@@ -112,6 +118,7 @@ static int level_of(double each)
 
 int spec_passes_open(struct spec_passes *p, int most_rows)
 {
+    p->memory = MEMORY;
     p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
@@ -136,10 +143,11 @@ void spec_passes_close(struct spec_passes *p)
 
 bool spec_passes_known(const struct spec_passes *p, int n)
 {
+    double enough = ENOUGH * fmin(spec_passes_unrest(p), PATIENCE);
     bool below = false, above = false;
     for (int i = 0; i < SPEC_KNOTS; i++) {
         double rows = p->plain.rows[i];
-        if (p->plain.weight[i] < ENOUGH)
+        if (p->plain.weight[i] < enough)
             continue;
         below |= rows <= n && rows * NEAR >= n;
         above |= rows >= n && rows <= n * NEAR;
@@ -191,14 +199,27 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
     return plain * growth * (hopeful ? 1 + HOPE * fmax(0, beyond - 1) : beyond);
 }
 
+/* More rows never take less: where noise says so, both levels are what they are together. */
+static void level_out(struct spec_passes *p, int size, int level)
+{
+    for (int i = 0; i < SPEC_LEVELS; i++) {
+        double mine = p->drafted[size][level].growth, its = p->drafted[size][i].growth;
+        double weight = p->drafted[size][level].weight, its_weight = p->drafted[size][i].weight;
+        if (its_weight <= 0 || (i < level ? its <= mine : its >= mine))
+            continue;
+        p->drafted[size][i].growth = p->drafted[size][level].growth =
+            (mine * weight + its * its_weight) / (weight + its_weight);
+    }
+}
+
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
     if (n_beside > 0) {
-        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns);
+        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, p->memory);
         return;
     }
     if (n_drafted == 0) {
-        spec_knots_learn(&p->plain, n_due, ns);
+        spec_knots_learn(&p->plain, n_due, ns, p->memory);
         return;
     }
     double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
@@ -210,29 +231,41 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     growth = fmin(fmax(growth, usual / 2), usual * 2);
     toward(&p->drafted[size][level].each, each, *weight);
     toward(mean, growth, *weight);
-    *weight = fmin(*weight + 1, MEMORY - 1);
+    *weight = fmin(*weight + 1, p->memory - 1);
+    level_out(p, size, level);
     for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
         if (i != level && p->drafted[size][i].weight > 1)
             p->drafted[size][i].weight = fmax(1, p->drafted[size][i].weight * AGEING);
 }
+
+void spec_passes_unsettle(struct spec_passes *p, double log)
+{
+    p->n_noise = fmin(p->n_noise + 1, NOISE);
+    p->noise += (fmin(fabs(log), 1) - p->noise) / p->n_noise;
+    double unrest = spec_passes_unrest(p);
+    p->memory = fmin(MEMORY * unrest * unrest, LONG);
+}
+
+double spec_passes_unrest(const struct spec_passes *p) { return fmax(1, p->noise / CALM); }
 
 double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
 {
     return p->drafted[spec_size_of(n_due)][level_of((double)n_drafted / n_due)].weight;
 }
 
-static void shift(struct spec_knots *k, double factor)
+static void shift(struct spec_knots *k, double factor, double enough)
 {
     for (int i = 0; i < SPEC_KNOTS; i++) {
         k->value[i] *= factor;
-        k->weight[i] = fmin(k->weight[i], ENOUGH);
+        k->weight[i] = fmin(k->weight[i], enough);
     }
 }
 
 void spec_passes_shift(struct spec_passes *p, double factor)
 {
-    shift(&p->plain, factor);
-    shift(&p->mixed, factor);
+    double enough = ENOUGH * p->memory / MEMORY;
+    shift(&p->plain, factor, enough);
+    shift(&p->mixed, factor, enough);
     spec_passes_doubt(p);
 }
 
@@ -240,5 +273,5 @@ void spec_passes_doubt(struct spec_passes *p)
 {
     for (int i = 0; i < SPEC_SIZES; i++)
         for (int j = 0; j < SPEC_LEVELS; j++)
-            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, 1);
+            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, p->memory / MEMORY);
 }

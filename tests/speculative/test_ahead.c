@@ -173,26 +173,39 @@ static void chosen_where_it_wins_and_nowhere_else(void **state)
         fail_msg("it would win in %d, of which %.3f are had", n_won, sum / n_won);
 }
 
-/* From the middle on another process wants the cores, so that together is as long as in turn; or no longer. */
+/* Ahead was paid for before, or is from the middle on: how often each half was ahead. */
+static void change_contention(double from, double to, uint64_t seed, int *n_before, int *n_after)
+{
+    struct world w = world(&machines[4], 0.3, 0.9, from);
+    struct spec_control *c = open_for(&w, true);
+    struct result before = { 0 }, after = { 0 };
+    machine_seed = seed;
+    memset(chain, 0, sizeof chain);
+    for (int i = 0; i < 1000; i++)
+        step(&w, c, 2, 0, &before);
+    w.contention = to;
+    for (int i = 0; i < 3000; i++)
+        step(&w, c, 2, 0, &after);
+    *n_before = before.n_ahead;
+    *n_after = after.n_ahead;
+    spec_control_close(c);
+}
+
+/* From the middle on another process wants the cores, so that together is as long as in turn; or no longer.  How soon
+ * it is tried again hangs on luck: in one of five cases it may not be found for long. */
 static void contention_changes(void **state)
 {
     (void)state;
-    for (int more = 0; more < 2; more++) {
-        struct world w = world(&machines[4], 0.3, 0.9, more ? 0 : 1.2);
-        struct spec_control *c = open_for(&w, true);
-        struct result before = { 0 }, after = { 0 };
-        machine_seed = 8;
-        memset(chain, 0, sizeof chain);
-        for (int i = 0; i < 1000; i++)
-            step(&w, c, 2, 0, &before);
-        w.contention = more ? 1.2 : 0;
-        for (int i = 0; i < 3000; i++)
-            step(&w, c, 2, 0, &after);
-        int most = more ? before.n_ahead : after.n_ahead / 3, least = more ? after.n_ahead / 3 : before.n_ahead;
-        if (most < 500 || least > 150)
-            fail_msg("ahead in %d steps before and %d after", before.n_ahead, after.n_ahead);
-        spec_control_close(c);
+    enum { SEEDS = 5 };
+    int n_lost = 0, n_found = 0, before, after;
+    for (uint64_t seed = 6; seed < 6 + SEEDS; seed++) {
+        change_contention(0, 1.2, seed, &before, &after);
+        n_lost += before >= 500 && after / 3 <= 150;
+        change_contention(1.2, 0, seed, &before, &after);
+        n_found += before <= 150 && after / 3 >= 500;
     }
+    if (n_lost < SEEDS || n_found < SEEDS - 1)
+        fail_msg("of %d times it was left in %d, and taken up in %d", SEEDS, n_lost, n_found);
 }
 
 /* ---- by hand ------------------------------------------------------------------------------------------------- */
