@@ -254,11 +254,33 @@ static void explain(const struct eng_engine *e)
     kn_say(KN_LOG_INFO, "%s", line);
 }
 
+/* Who looks texts up, without a network, takes them in as they are said. */
+static int behind(const struct eng_drafter *d, struct eng_session **due, int n_due)
+{
+    int n = 0;
+    for (int i = 0; i < n_due && d->kind->load; i++)
+        n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_unknown(d, due[i], due[i]->n_token));
+    return n;
+}
+
+static void tell_behind(struct eng_engine *e)
+{
+    int all = 0;
+    for (int i = 0; i < e->n_drafter; i++) {
+        int n = behind(e->drafter[i], e->due, e->n_due);
+        spec_control_behind(e->control, i, n);
+        all += n;
+    }
+    if (e->n_drafter > 1)
+        spec_control_behind(e->control, e->n_drafter, all);
+}
+
 static void draft_as_decided(struct eng_engine *e, int n_beside)
 {
     for (int i = 0; i < e->n_due; i++)
         e->due_seat[i] = e->due[i]->seat->number;
     eng_lengths_tell(e);
+    tell_behind(e);
     struct spec_decision before = e->decision;
     spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
     if (e->opt.explain && (before.drafter != e->decision.drafter || before.depth != e->decision.depth ||

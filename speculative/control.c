@@ -21,6 +21,7 @@
 #define LAST_WAIT  8192
 #define SOON       16               /* after a change for the better: there may be more of it */
 #define FREE       0.005            /* of a plain step: drafting costs nothing */
+#define INVEST     2                /* times what may be lost: texts that are taken in for a trial */
 #define MAY_LOSE   4                /* plain steps, */
 #define SHARE      0.008            /* and this of the time so far, */
 #define LATELY     4000             /* which counts for at most so many steps */
@@ -113,6 +114,12 @@ void spec_control_tell(struct spec_control *c, int drafter, int session, const d
         memcpy(h->told, survival, sizeof h->told);
 }
 
+void spec_control_behind(struct spec_control *c, int drafter, int n_text)
+{
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter && n_text >= 0);
+    c->arm[drafter].behind = n_text;
+}
+
 void spec_control_dismiss(struct spec_control *c, int drafter)
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
@@ -138,8 +145,9 @@ static bool affordable(const struct spec_control *c, const struct spec_ask *q, c
                        double room_ns)
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
-    double both = c->arm[p->drafter].ahead ? spec_ahead_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
-    return TRIAL * (both - q->off_ns) <= room_ns;
+    const struct spec_arm *a = &c->arm[p->drafter], *by = &c->arm[a->of];
+    double both = a->ahead ? spec_ahead_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
+    return TRIAL * (both - q->off_ns) <= room_ns && by->behind * by->text_ns <= INVEST * room_ns;
 }
 
 /* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
@@ -367,7 +375,7 @@ static struct spec_plan choose(struct spec_control *c, struct spec_ask *q, struc
         return trial;
     }
     best = settle(c, q, best, d);
-    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain, room_ns = d->may_lose_ns - c->lost_ns;
+    double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain, room_ns = d->may_lose_ns - c->lost_ns - c->debt_ns;
     if (q->n_beside == 0 && (find_trial(c, q, best_gain, room_ns, &trial) ||
                              (find_vague(c, q, best_gain, &trial) && affordable(c, q, &trial, room_ns)))) {
         start_trial(c, q, &trial);

@@ -75,6 +75,10 @@ void spec_control_begin(struct spec_control *c, int session);
  * drafts corrects it. */
 void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival /* [SPEC_DEPTHS] */);
 
+/* Before the next decision: so many tokens of the texts that are due the drafter does not know yet, beyond the last of
+ * each.  Taking them in takes time, which a trial has to have. */
+void spec_control_behind(struct spec_control *c, int drafter, int n_text);
+
 /* ---- before drafting ------------------------------------------------------------------------------ */
 
 enum spec_why {

@@ -142,6 +142,7 @@ struct spec_arm {                                   /* a drafter */
     double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
     double foreseen_ns;                             /* the same, until one was seen; < 0: not known */
+    int behind; double text_ns, text_weight;        /* tokens of texts to take in first, and what one takes */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
     uint64_t n_step, n_drafted, n_kept;
     double plain_ns, took_ns, memory;               /* lately, all steps: others' count as plain ones */
@@ -176,8 +177,9 @@ struct spec_control {
     int    doubt;                                   /* plain steps to take, for times may have changed */
     double doubt_log;                               /* of what they took, over what was expected: sum of logarithms */
     double drift[2];                                /* passes above, and below, what was expected: the same */
-    double total_ns, lost_ns;
+    double total_ns, lost_ns, debt_ns;              /* debt: what taking in texts took, and has not been charged yet */
     int    drafted_by;                              /* in the step before; SPEC_OFF */
+    int    n_said;                                  /* in the step before: tokens */
     double last_expected;                           /* ahead: tokens that the last decision hoped would be kept */
     struct spec_decision last;
 };

@@ -22,8 +22,10 @@
 #define ACCOUNT      (1 - 1 / 2048.0)
 #define STRAY        2              /* times what was expected: longer, and something else held the step up */
 #define STALL        (1 - 1 / 64.0)
-#define MOST_TEXT    2              /* times what one draft and one pass leave to be taken in */
+#define MOST_TEXT    2              /* times what the step before has said: more is no draft's price */
 #define MEMORY       12
+#define TEXTS        4
+#define SPREAD       32             /* steps, about, over which taking in texts is charged */
 #define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
 #define STRANGE      0.25           /* so much in all: odd, */
 #define CHANGE       0.75           /* so much: a change; */
@@ -204,10 +206,25 @@ static void learn_draft(struct spec_arm *a, int size, double pass_ns)
     a->draft_weight[size] = fmin(a->draft_weight[size] + 1, MEMORY - 1);
 }
 
+/* Or what taking in texts takes.  More than the step before has said is there to be taken in the first time after a
+ * while, and of those who are new. */
+static bool takes_in(const struct spec_control *c, const struct spec_step *s)
+{
+    return s->n_text > c->n_said * MOST_TEXT;
+}
+
+static void learn_text(struct spec_arm *a, int size, int depth, const struct spec_step *s)
+{
+    double drafts = a->draft_weight[size] > 0 ? a->draft_ns[size] * depth : 0;
+    a->text_ns += (fmax(0, s->draft_ns - drafts) / s->n_text - a->text_ns) / (a->text_weight + 1);
+    a->text_weight = fmin(a->text_weight + 1, TEXTS - 1);
+}
+
 /* ---- the account -------------------------------------------------------------------------------------------- */
 
 /* What plain steps take is known without their strays, so steps with drafts are charged without theirs, where it
- * is known what they take. */
+ * is known what they take.  What taking in texts takes is charged bit by bit: drafts that are worth it pay for it, and
+ * what others leave of it has to be made good before anything is tried again. */
 static void account(struct spec_control *c, const struct spec_step *s, int n_drafted, int n_kept)
 {
     double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);
@@ -215,10 +232,15 @@ static void account(struct spec_control *c, const struct spec_step *s, int n_dra
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {
+        double text = takes_in(c, s) ? fmax(0, s->draft_ns - c->last.draft_ns) : 0;
         double usual = c->last.draft_ns + spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
         bool tried = s->n_beside > 0 || spec_passes_weight(&c->passes, s->n_due, n_drafted) > 0;
-        c->lost_ns = fmax(0, c->lost_ns + (tried ? fmin(took, fmax(worth, STRAY * usual)) : took) - worth);
+        double charged = tried ? fmin(took - text, fmax(worth, STRAY * usual)) : took - text;
+        c->lost_ns = fmax(0, c->lost_ns + charged - worth);
+        c->debt_ns += text;
     }
+    c->lost_ns += c->debt_ns / SPREAD;
+    c->debt_ns -= c->debt_ns / SPREAD;
     for (int i = 0; i < c->opt.n_drafter; i++) {
         struct spec_arm *a = &c->arm[i];
         a->plain_ns = a->plain_ns * ACCOUNT + (i == drafter ? worth : took);
@@ -240,9 +262,9 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
     if (known)
         account(c, s, n_drafted, n_kept);
     learn_pass(c, s, n_drafted, known);
-    /* the first time after a while, or of those who are new, it has all of the text to take in */
-    bool warm = drafter == c->drafted_by && s->n_text <= s->n_due * MOST_TEXT * (c->last.depth + 1);
+    bool cold = takes_in(c, s), warm = drafter == c->drafted_by && !cold;
     c->drafted_by = drafter;
+    c->n_said = s->n_due + n_kept;
     if (drafter == SPEC_OFF)
         return;
     struct spec_arm *a = &c->arm[drafter];
@@ -250,6 +272,8 @@ void spec_control_learn(struct spec_control *c, const struct spec_step *s)
     double draft_ns = a->ahead ? s->ahead_ns / fmax(1, s->n_ahead) : s->draft_ns / c->last.depth;
     if (warm && (!a->ahead || s->n_ahead))
         learn_draft(a, size, draft_ns);
+    if (cold && !a->ahead)
+        learn_text(a, size, c->last.depth, s);
     if (warm && a->ahead && s->n_ahead + n_drafted > 0)
         learn_beside(c, s, n_drafted, n_kept);
     learn_truth(c, drafter, s);

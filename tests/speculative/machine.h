@@ -40,6 +40,12 @@ struct machine_run {
     int n_on, n_late_on, n_step;
 };
 
+/* Texts: a drafter takes in what it does not know of one, a token in so many ns, and one of so many tokens is followed
+ * by another, whose prompt it has to take in; 0: it knows all of them, and they never end. */
+static double machine_text_ns;
+#define MACHINE_PROMPT 48
+#define MACHINE_TEXT   256
+
 static uint64_t machine_seed;
 static double machine_random(void)
 {
@@ -103,6 +109,23 @@ static int machine_draft(const struct machine_drafter *d, int n_node, int depth,
     return kept;
 }
 
+/* What the first drafter does not know of each text, and how much has been said of it. */
+struct machine_text { int n_unknown, n_said; };
+
+static void machine_tell(struct spec_control *c, struct machine_text *text, int n_due)
+{
+    int behind = 0;
+    for (int i = 0; i < n_due && machine_text_ns > 0; i++) {
+        if (text[i].n_said >= MACHINE_TEXT || text[i].n_said == 0) {
+            text[i] = (struct machine_text){ MACHINE_PROMPT, 0 };
+            spec_control_begin(c, i);
+        }
+        behind += kn_max(0, text[i].n_unknown - 1);
+    }
+    if (machine_text_ns > 0)
+        spec_control_behind(c, 0, behind);
+}
+
 static inline struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
                                      int n_due, int n_step, machine_change *change, void *arg)
 {
@@ -111,6 +134,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
     static struct spec_need need[SPEC_NODES];
     struct spec_outcome outcome[MACHINE_SESSIONS];
     int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS], kept[MACHINE_SESSIONS];
+    struct machine_text text[MACHINE_SESSIONS] = { { 0 } };
     struct machine_run r = { .n_step = n_step };
     for (int step = 0; step < n_step; step++) {
         if (change)
@@ -118,15 +142,21 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
         for (int i = 0; i < n_due; i++)
             session[i] = i;
         struct spec_decision d;
+        int n_drafted = 0, n_kept = 0, n_cut = 0, n_text = 0;
+        machine_tell(c, text, n_due);
         spec_control_decide(c, session, n_due, 0, &d, nodes);
         double draft_ns = 0;
-        int n_drafted = 0, n_kept = 0, n_cut = 0;
         for (int i = 0; i < n_due; i++)
             outcome[i] = (struct spec_outcome){ .session = i };
         if (d.drafter != SPEC_OFF) {
             const struct machine_drafter *by = &drafter[d.drafter];
             draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
             for (int i = 0; i < n_due; i++) {
+                if (nodes[i]) {
+                    n_text += text[i].n_unknown;
+                    draft_ns += machine_text_ns * kn_max(0, text[i].n_unknown - 1);
+                    text[i].n_unknown = 0;
+                }
                 kept[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
                 cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i],
                                             .need = m->Bps > 0 ? need : NULL };
@@ -143,10 +173,15 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                 n_cut++;
             }
         }
+        for (int i = 0; i < n_due; i++) {
+            text[i].n_said += 1 + outcome[i].n_kept;
+            text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_kept : 1;
+        }
         double truth = machine_pass_ns(m, n_due, 0, 0);
         struct spec_step s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
                                .pass_ns = machine_pass_ns(m, n_due, 0, n_drafted) * machine_noise(m),
-                               .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome };
+                               .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome,
+                               .n_text = n_text };
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
         double took = s.draft_ns + s.pass_ns, off = truth * (n_due + n_kept) / n_due;
