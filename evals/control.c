@@ -3,7 +3,7 @@
  * nothing known at the start, and with what an engine foresees (the machine's own terms, but every row for itself and
  * the disk's time hidden or hiding).
  *
- *     control > control.csv       worst and mean go to stderr */
+ *     control [NOISE] > control.csv       of a pass, by how much it differs from another: 0.05; the worst goes to stderr */
 #include "tests/speculative/machine.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ static void measure(const struct machine *m, int dear, double accept, int n_due,
     worst[1] = fmin(worst[1], late / best);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const double accept[] = { 0, 0.2, 0.4, 0.6, 0.8, 0.9, 1 };
     static const int batch[] = { 1, 2, 4, 8, 16, 32, 64 };
@@ -60,8 +60,10 @@ int main(void)
             for (int dear = 0; dear < 3; dear++)
                 for (size_t a = 0; a < sizeof accept / sizeof *accept; a++)
                     for (size_t b = 0; b < sizeof batch / sizeof *batch; b++) {
+                        struct machine m = machines[i];
+                        m.noise = argc > 1 ? atof(argv[1]) : m.noise;
                         machine_seed = 1 + (uint64_t)(i * 1000 + dear * 100) + a * 10 + b;
-                        measure(&machines[i], dear, accept[a], batch[b], foreseen, worst);
+                        measure(&m, dear, accept[a], batch[b], foreseen, worst);
                     }
         fprintf(stderr, "%s: worst over off %.3f; worst over the best fixed depth, settled, %.3f\n",
                 foreseen ? "foreseen" : "nothing known", worst[0], worst[1]);
