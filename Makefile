@@ -116,8 +116,13 @@ $(out)/%.cu.o: %.cu
 # the page that the server shows, within the program
 $(out)/engine/serve/page.o: engine/serve/page.html
 
+# which nvcc, if any: another one, or none from now on, is another archive
+$(out)/nvcc: always
+	@mkdir -p $(@D)
+	@echo '$(NVCC)' | cmp -s - $@ || echo '$(NVCC)' >$@
+
 define folder_rule
-$(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda)) Makefile
+$(call archive,$(1)): $(call plain,$(1)) $(call perisa,$(1)) $(if $(filter kernels,$(1)),$(OBJ_cuda) $(out)/nvcc) Makefile
 	@rm -f $$@
 	ar rcs $$@ $$(filter %.o,$$^)
 endef
@@ -201,6 +206,7 @@ uninstall:
 clean:
 	rm -rf $(B)
 
-.PHONY: all tests test check evals fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
+always: ;
+.PHONY: always all tests test check evals fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)
