@@ -16,7 +16,7 @@
  * work, depths that it was not tried at are judged by what is foreseen of the pass and by how its drafts survive,
  * and corrected by the first step.  And an account is kept: time lost against T(n), tokens really kept, never
  * exceeds a few steps and one hundredth of the time so far; when that is used up drafting stops, whatever the
- * estimates say.
+ * estimates say.  Who has to take in texts first is charged for it step by step, so that drafts that are worth it pay.
  *
  * Ahead (DSI).  A drafter may draft while the pass before verifies.  A step then takes
  *     max(T, D) + contention min(T, D)
