@@ -174,7 +174,7 @@ static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_
         room -= n;
     }
     eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
-    d->base.n_text += at - from;
+    d->base.n_text += kn_max(0, kn_min(at, s->n_token) - from);     /* behind that are its own guesses */
     return at;
 }
 

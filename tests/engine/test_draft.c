@@ -127,6 +127,28 @@ static void models_draft(void **state)
     run_real(itself, 12, 9, 200);
 }
 
+/* What it takes in is what was said: its last guess and the token behind it, however many it guesses. */
+static void guesses_are_no_texts(void **state)
+{
+    (void)state;
+    char itself[300];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 6, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], itself), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    struct eng_session *s;
+    int n_pass = 0;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &asked[0].request), 0);
+    while (eng_session_runs(s)) {
+        n_pass += eng_step(e, event) > 0;
+        if (n_pass > 2)                         /* the prompt's end, and the first draft, which takes it in */
+            assert_in_range(e->n_draft_text, 0, 2);
+    }
+    assert_true(n_pass > 3 && e->stats.n_draft_kept > 6);
+    close_engine(e);
+}
+
 static void texts_draft(void **state)
 {
     (void)state;
@@ -373,6 +395,7 @@ int main(void)
         cmocka_unit_test(a_draft_that_leads_nowhere_ends_its_text),
         cmocka_unit_test(a_drafter_that_fails_is_left_alone),
         cmocka_unit_test(models_draft),
+        cmocka_unit_test(guesses_are_no_texts),
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(a_text_is_shared_to_its_end),
         cmocka_unit_test(as_many_as_pay),
