@@ -242,6 +242,16 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
+/* Lines that are summed before they are folded. */
+KN_INLINE int run_of(int n_sub, int largest) { return kn_min(64 / n_sub, KN_RUN(largest)); }
+
+KN_INLINE bool is_held(int run, enum lines lines)
+{
+    const int most = HOLD(run);
+
+    return lines == HELD && most == run;
+}
+
 /* isum of rows from..to for the run that begins with line i of a half; x: the rows' codes there.
  * Lines are in `held`, or are decoded by `unpack`, or lie decoded in c. */
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held,
@@ -299,7 +309,7 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
                         int mins, line_fn *unpack)
 {
     const struct codes *c = t->w;
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+    const int n_line = 64 / n_sub, run = run_of(n_sub, largest);
 
     ROLLED for (int part = 0; part < KN_PARTS; part++) {
         const int8_t *x[TILE];
@@ -322,13 +332,6 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
         }
         finish_rows(t, part, mins, 0, n, isum);
     }
-}
-
-KN_INLINE bool is_held(int n_sub, int largest, enum lines lines)
-{
-    const int run = kn_min(64 / n_sub, KN_RUN(largest));
-
-    return lines == HELD && HOLD(run) == run;
 }
 
 /* A part's runs for more rows, sides of which pass while a run's lines stay in registers; x moves on. */
@@ -379,7 +382,7 @@ KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int
 KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
                              int mins, line_fn *unpack, enum lines lines)
 {
-    const int n_line = 64 / n_sub, run = kn_min(n_line, KN_RUN(largest));
+    const int n_line = 64 / n_sub, run = run_of(n_sub, largest);
 
     ROLLED for (int part = 0; part < KN_PARTS; part++) {
         const int8_t *x[WIDE_TILE];
@@ -389,7 +392,7 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
             x[r] = ((const struct kn_x256 *)(const void *)(t->x[r] + t->at))->q;
             isum[r] = vi_zero();
         }
-        if (is_held(n_sub, largest, lines))
+        if (is_held(run, lines))
             held_runs(t, n, part, bytes, run, n_line, largest, unpack, x, isum);
         else
             shared_runs(t, n, part, bytes, run, n_line, largest, x, isum);
@@ -413,7 +416,7 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
     WIDE_TILES(wide_##name)                                                                       \
     static void decode_##name(struct codes *c)                                                    \
     {                                                                                             \
-        if (is_held(n_sub, largest, lines))                                                       \
+        if (is_held(run_of(n_sub, largest), lines))                                               \
             return;                                                                               \
         ROLLED for (int half = 0; half < 2; half++) {                                             \
             UNROLL for (int i = 0; i < 32; i++) {                                                 \
