@@ -100,7 +100,6 @@ struct spec_passes {                                /* what a pass takes, as lea
     bool foreseen;                                  /* somebody knew the machine: it is more than a guess */
     struct spec_knots plain, mixed;                 /* ns without drafts; and with rows of prompts */
     double noise, n_noise;                          /* how far passes are from what is expected: mean of logarithms */
-    double memory;                                  /* of how many passes means are, for that */
     struct { double each, growth, weight; } drafted[SPEC_SIZES][SPEC_LEVELS];   /* rows drafted per sequence, and
                                                        the pass over a plain one of the same sequences */
 };

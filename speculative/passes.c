@@ -118,7 +118,6 @@ static int level_of(double each)
 
 int spec_passes_open(struct spec_passes *p, int most_rows)
 {
-    p->memory = MEMORY;
     p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
@@ -139,6 +138,15 @@ void spec_passes_close(struct spec_passes *p)
 {
     kn_free(p->prior);
     p->prior = NULL;
+}
+
+double spec_passes_unrest(const struct spec_passes *p) { return fmax(1, p->noise / CALM); }
+
+/* Of how many passes a mean is. */
+static double memory(const struct spec_passes *p)
+{
+    double unrest = spec_passes_unrest(p);
+    return fmin(MEMORY * unrest * unrest, LONG);
 }
 
 bool spec_passes_known(const struct spec_passes *p, int n)
@@ -215,11 +223,11 @@ static void level_out(struct spec_passes *p, int size, int level)
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
     if (n_beside > 0) {
-        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, p->memory);
+        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, memory(p));
         return;
     }
     if (n_drafted == 0) {
-        spec_knots_learn(&p->plain, n_due, ns, p->memory);
+        spec_knots_learn(&p->plain, n_due, ns, memory(p));
         return;
     }
     double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
@@ -231,7 +239,7 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     growth = fmin(fmax(growth, usual / 2), usual * 2);
     toward(&p->drafted[size][level].each, each, *weight);
     toward(mean, growth, *weight);
-    *weight = fmin(*weight + 1, p->memory - 1);
+    *weight = fmin(*weight + 1, memory(p) - 1);
     level_out(p, size, level);
     for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
         if (i != level && p->drafted[size][i].weight > 1)
@@ -242,11 +250,7 @@ void spec_passes_unsettle(struct spec_passes *p, double log)
 {
     p->n_noise = fmin(p->n_noise + 1, NOISE);
     p->noise += (fmin(fabs(log), 1) - p->noise) / p->n_noise;
-    double unrest = spec_passes_unrest(p);
-    p->memory = fmin(MEMORY * unrest * unrest, LONG);
 }
-
-double spec_passes_unrest(const struct spec_passes *p) { return fmax(1, p->noise / CALM); }
 
 double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
 {
@@ -263,7 +267,7 @@ static void shift(struct spec_knots *k, double factor, double enough)
 
 void spec_passes_shift(struct spec_passes *p, double factor)
 {
-    double enough = ENOUGH * p->memory / MEMORY;
+    double enough = ENOUGH * memory(p) / MEMORY;
     shift(&p->plain, factor, enough);
     shift(&p->mixed, factor, enough);
     spec_passes_doubt(p);
@@ -273,5 +277,5 @@ void spec_passes_doubt(struct spec_passes *p)
 {
     for (int i = 0; i < SPEC_SIZES; i++)
         for (int j = 0; j < SPEC_LEVELS; j++)
-            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, p->memory / MEMORY);
+            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, memory(p) / MEMORY);
 }
