@@ -24,7 +24,7 @@
 #define STALL        (1 - 1 / 64.0)
 #define MOST_TEXT    2              /* times what the step before has said: more is no draft's price */
 #define MEMORY       12
-#define TEXTS        4
+#define TEXTS        4              /* times that texts were taken in */
 #define SPREAD       32             /* steps, about, over which taking in texts is charged */
 #define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
 #define STRANGE      0.25           /* so much in all: odd, */
@@ -151,9 +151,11 @@ static void settle_doubt(struct spec_control *c, double log)
     }
     double factor = kn_exp(mean);
     spec_passes_shift(&c->passes, factor);
-    for (int i = 0; i < c->opt.n_drafter; i++)
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        c->arm[i].text_ns *= factor;
         for (int size = 0; size < SPEC_SIZES; size++)
             c->arm[i].draft_ns[size] *= factor;
+    }
 }
 
 /* What the drafter does beside a pass makes it longer: such a pass says nothing of others. */

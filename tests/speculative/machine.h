@@ -152,7 +152,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             const struct machine_drafter *by = &drafter[d.drafter];
             draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
             for (int i = 0; i < n_due; i++) {
-                if (nodes[i]) {
+                if (nodes[i] && machine_text_ns > 0) {
                     n_text += text[i].n_unknown;
                     draft_ns += machine_text_ns * kn_max(0, text[i].n_unknown - 1);
                     text[i].n_unknown = 0;
