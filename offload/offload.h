@@ -133,6 +133,7 @@ struct off_ticket {
     uint8_t *mark;                              /* [n] the store's notes */
     int n, n_given, n_missing;
     enum off_urgency urgency;
+    struct off_ticket *next;                    /* the store's */
 };
 
 struct off_stats {

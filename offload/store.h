@@ -79,6 +79,7 @@ struct off_store {
     struct off_victim *victim;                  /* [n_listed] scratch of the choice */
     size_t scratch_bytes;
     struct off_policy *policy;
+    struct off_ticket *soon;                    /* SOON, some of which had no slot yet */
     int n_file, *fd;                            /* [n_file + 1] the model's, and last the pack file's */
     const char **path;
     struct off_mirror *mirror;                  /* of these, the caller's, or NULL */

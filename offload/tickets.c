@@ -38,8 +38,6 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
     }
 }
 
-/* ---- fetch, wait, release --------------------------------------------------------------------------- */
-
 /* For how many turns a slot must be of no use to anybody else.  What is only expected must not displace what is
  * needed before it, nor what is as likely; and what was read EARLY and has been of no use is never more than what
  * has, and a small part of all that is read. */
@@ -53,6 +51,25 @@ static float least_wait(const struct off_store *s, int32_t expert, enum off_urge
         return HUGE_VALF;
     return EVEN * (float)off_policy_ahead(s->policy, expert);
 }
+
+/* What the next turn is expected to need, and found no room, gets what has come back, if nobody waits for that. */
+static void place_soon(struct off_store *s)
+{
+    for (struct off_ticket *t = s->soon; t && !s->n_starved; t = t->next)
+        if (t->n_missing)
+            place_missing(s, t, least_wait(s, t->expert[0], OFF_SOON));
+}
+
+static void forget_soon(struct off_store *s, const struct off_ticket *t)
+{
+    struct off_ticket **at = &s->soon;
+    while (*at && *at != t)
+        at = &(*at)->next;
+    if (*at)
+        *at = t->next;
+}
+
+/* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out)
@@ -84,6 +101,10 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
     }
     if (n)
         place_missing(s, out, least_wait(s, expert[0], urgency));
+    if (out->n_missing && urgency == OFF_SOON) {
+        out->next = s->soon;
+        s->soon = out;
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -187,6 +208,9 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
     kn_assert(t->urgency == OFF_NOW && hands->scratch_bytes >= s->scratch_bytes);
     pthread_mutex_lock(&s->lock);
     take_back(s, t);
+    place_missing(s, t, -1);
+    if (!t->n_missing)
+        place_soon(s);
     while (t->n_given < t->n) {
         uint64_t seen = off_io_events(s->io);
         place_missing(s, t, -1);
@@ -230,6 +254,8 @@ void off_release(struct off_store *s, struct off_ticket *t)
             off_slot_cancel(s, &s->slot[at]);
     }
     take_back(s, t);
+    forget_soon(s, t);
+    place_soon(s);
     pthread_mutex_unlock(&s->lock);
     *t = (struct off_ticket){ 0 };
 }

@@ -261,6 +261,50 @@ static void wait_until_quiet(struct off_store *s, int n_expert)
     }
 }
 
+/* What the next turn is expected to use comes as this one's slots come back: while it runs, or when it ends. */
+static void what_is_expected_follows_what_is_done(void **state)
+{
+    (void)state;
+    struct model *m = open_model(1, 12, 20);            /* of one size */
+    struct off_store *s;
+    int32_t turn[3][4], absent[4];
+    uint8_t mark[2][4];
+    for (int e = 0; e < 12; e++) {
+        m->expert[e].group = e / 4;
+        turn[e / 4][e % 4] = e;
+    }
+    assert_int_equal(open_store(&s, m, all(m) / 12 * 5), 0);
+    assert_int_equal(s->n_slot, 5);
+    struct asker *a = open_asker(s, m);
+    wait_until_filled(s);
+    for (int i = 0; i < 6; i++) {
+        struct off_ticket now, soon;
+        const int32_t *next = turn[(i + 1) % 3];
+        bool to_its_end = i % 2, given_up = i == 5;
+        int given = 0;
+        off_fetch(s, turn[i % 3], mark[0], 4, OFF_NOW, &now);
+        off_fetch(s, next, mark[1], 4, OFF_SOON, &soon);
+        assert_true(off_store_absent(s, next, 4, absent) >= 3);
+        if (given_up)
+            off_release(s, &soon);
+        while (given < 4)
+            given += off_wait(s, &now, &a->hands, a->index, a->view, a->status);
+        if (to_its_end)
+            assert_int_equal(off_wait(s, &now, &a->hands, a->index, a->view, a->status), 0);
+        else
+            off_release(s, &now);
+        wait_until_quiet(s, 12);
+        assert_int_equal(off_store_absent(s, next, 4, absent) > 0, given_up);
+        if (to_its_end)
+            off_release(s, &now);
+        if (!given_up)
+            off_release(s, &soon);
+    }
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
 /* What is expected early and comes is hidden; what never comes is asked for no more, long before it is much. */
 static void what_is_read_early_is_of_use_or_ends(void **state)
 {
@@ -560,6 +604,7 @@ int main(void)
         cmocka_unit_test(a_store_grows),
         cmocka_unit_test(memory_of_slots_is_made),
         cmocka_unit_test(what_is_read_ahead_is_counted),
+        cmocka_unit_test(what_is_expected_follows_what_is_done),
         cmocka_unit_test(what_is_read_early_is_of_use_or_ends),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
         cmocka_unit_test(who_asks_later_has_it_read_again),
