@@ -1,8 +1,8 @@
 #!/bin/sh
 # The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
 # evals/results/soak-DATE.txt with the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz
-# target runs, SECONDS_MIXED the server's mixed load, SECONDS_CROWD the crowds in each mode.  Usage: soak.sh FOLDER,
-# where the programs are.
+# target runs, SECONDS_MIXED the server's mixed load, SECONDS_CROWD the crowds in each mode, TIMES how often all tests
+# run in each.  Usage: soak.sh FOLDER, where the programs are.
 set -e
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
@@ -28,8 +28,8 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
         make --no-print-directory MODE=$mode "build/$mode/tests/soak/crowd" >build-crowd.log 2>&1
         "build/$mode/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}" 2>&1 || true
         rm -f build-crowd.log
-        echo "== MODE=$mode, tests ten times"
-        for i in 1 2 3 4 5 6 7 8 9 10; do
+        echo "== MODE=$mode, all tests, ${TIMES:-10} times"
+        for i in $(seq "${TIMES:-10}"); do
             make --no-print-directory MODE=$mode test 2>&1 | tail -n 1
         done
     done
