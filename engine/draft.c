@@ -305,6 +305,9 @@ static void draft_as_told(struct eng_engine *e)
     eng_expect_settle(e);
 }
 
+/* As --dsi says, until its drafter is gone. */
+static bool is_always_beside(const struct eng_engine *e) { return e->opt.dsi == ENG_DSI_ON && e->overlap; }
+
 static void draft_always_beside(struct eng_engine *e)
 {
     draft_beside(e, e->opt.lookahead ? e->opt.lookahead : eng_overlap_depth(e), true);
@@ -326,7 +329,7 @@ void eng_draft(struct eng_engine *e, int n_beside)
     if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
-    if (e->opt.dsi == ENG_DSI_ON)
+    if (is_always_beside(e))
         draft_always_beside(e);
     else if (e->opt.gamma == ENG_GAMMA_AUTO)
         draft_as_decided(e, n_beside);
@@ -341,7 +344,7 @@ void eng_draft(struct eng_engine *e, int n_beside)
 /* Is it the controller who says how much is drafted? */
 static bool decides(const struct eng_engine *e)
 {
-    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && e->opt.dsi != ENG_DSI_ON;
+    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && !is_always_beside(e);
 }
 
 void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
@@ -374,7 +377,7 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
 {
     if (!e->control)
         return snprintf(out, bytes, "draft: off, there is no drafter");
-    if (e->opt.dsi == ENG_DSI_ON && e->overlap)
+    if (is_always_beside(e))
         return snprintf(out, bytes, "draft: %s ahead, as --dsi says: %d guesses beside each pass",
                         eng_overlap_drafter(e)->name, e->overlap_depth);
     if (e->opt.gamma != ENG_GAMMA_AUTO)

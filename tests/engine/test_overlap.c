@@ -220,6 +220,21 @@ static void it_may_change_at_any_step(void **state)
 
 /* ---- refusals ------------------------------------------------------------------------------------------- */
 
+/* As told to draft ahead, always, by one that has gone: texts are said to their end all the same. */
+static void who_goes_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4 }, 12);
+    run_crowd(e, SHARE(4));
+    for (int i = 0; i < 10; i++)                /* in the middle of texts */
+        eng_step(e, event);
+    eng_draft_unload(e, 0);
+    run_crowd(e, SHARE(4));
+    eng_set_dsi(e, ENG_DSI_ON, 3);
+    run_crowd(e, SHARE(4));
+    close_engine(e);
+}
+
 static void who_cannot_is_told(void **state)
 {
     (void)state;
@@ -253,6 +268,7 @@ int main(void)
         cmocka_unit_test(what_it_knows_is_true),
         cmocka_unit_test(others_fill_in),
         cmocka_unit_test(it_may_change_at_any_step),
+        cmocka_unit_test(who_goes_is_not_waited_for),
         cmocka_unit_test(who_cannot_is_told),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_asked);
