@@ -367,9 +367,8 @@ static void tell_value(struct eng_speech *s)
     p = s->value.p;
     n = s->value.n;
     if (s->style->way == ENG_SPEECH_QWEN_XML) {
-        const size_t skip = n && *p == '\n';
-        p += skip;
-        n -= skip;
+        if (n && *p == '\n')
+            p++, n--;
         n -= n && p[n - 1] == '\n';
     }
     const char *word = python_word(schema, p, n);

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,7 @@ static char *words(void *arg, int status, size_t *n)
 
 static void open_server(void)
 {
+    signal(SIGPIPE, SIG_IGN);                   /* as the server has it */
     base = event_base_new();
     kn_log_set(NULL, KN_LOG_ERROR);
     if (!base || eng_http_open(&http, base,
