@@ -196,6 +196,7 @@ static void run_tree(const struct model *m, int which, int n_thread, int prefix,
     bool states = moe_model_shape(m->model[which])->state_bytes > 0;
     int32_t tail[LENGTH], wrong[LENGTH][LENGTH], path[LENGTH];
     int before = prefix - 1, n_row = 0, n_kept = depth / 2;
+    _Static_assert(1 + 3 * (LENGTH / 4) <= MAX_ROW, "a branch with its wrong guesses is one pass");
     if (before)
         check_pass(r, add_rows(r, &r->target, before, 0, true));
     n_row = add_rows(r, &r->target, 1, 0, true);
@@ -225,7 +226,8 @@ static void run_tree(const struct model *m, int which, int n_thread, int prefix,
     memcpy(r->target.slot + prefix, tail, (size_t)n_kept * sizeof *tail);
     r->target.n_done += n_kept;
     check_pass(r, add_rows(r, &r->target, 1, 0, true));
-    check_pass(r, add_rows(r, &r->target, LENGTH - r->target.n_done, 0, true));
+    while (r->target.n_done < LENGTH)
+        check_pass(r, add_rows(r, &r->target, kn_min(MAX_ROW, LENGTH - r->target.n_done), 0, true));
     close_run(r);
 }
 

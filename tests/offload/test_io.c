@@ -633,10 +633,12 @@ static bool read_refused(long at, int error, bool lasts, bool close_at_once)
         skip();
     refuse(at, error, lasts);
     for (int i = 0; i < 12; i++) {
+        if (i == 6 && !close_at_once)           /* the rest in a call of its own, at least */
+            await(io, &job[0]);
         job[i] = random_job();
         off_io_post(io, &job[i]);
     }
-    for (int i = 0; i < 12 && !close_at_once; i++)
+    for (int i = 1; i < 12 && !close_at_once; i++)
         await(io, &job[i]);
     bool struck = !close_at_once && has_struck();
     if (!close_at_once) {
