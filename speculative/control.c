@@ -12,7 +12,9 @@
 #define TO_STAY    1.005
 #define TO_SWITCH  1.03             /* over what is on */
 #define DWELL      8                /* steps */
-#define REFRESH    96               /* steps with drafts between two without */
+#define REFRESH    96               /* steps with drafts between two without, where passes are calm; */
+#define OFTEN      8                /* at least, */
+#define REFRESHING 0.005            /* and so much of all may be given for them, where they are not */
 #define TRIAL      4                /* steps */
 #define VAGUE      8                /* passes: fewer are worth a trial, */
 #define NEARLY     0.93             /* if they gain so much of what the best does */
@@ -140,14 +142,18 @@ static double may_lose(const struct spec_control *c, double plain_ns)
     return MAY_LOSE * plain_ns + SHARE * fmin(c->total_ns, LATELY * plain_ns);
 }
 
-/* A trial may lose all that it takes. */
+/* A trial may lose all that it takes; one that is as bad as the last was is over after a step. */
 static bool affordable(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p,
                        double room_ns)
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
     const struct spec_arm *a = &c->arm[p->drafter], *by = &c->arm[a->of];
     double both = a->ahead ? spec_ahead_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
-    return TRIAL * (both - q->off_ns) <= room_ns && by->behind * by->text_ns <= INVEST * room_ns;
+    const struct spec_plan *last = &q->known[p->drafter][p->depth];
+    bool again = last->gain > 0 && (last->gain <= CLEARLY || last->rows <= q->n_due);
+    if (again)
+        room_ns -= MAY_LOSE / 2 * spec_passes_plain(&c->passes, q->n_due);
+    return (again ? 1 : TRIAL) * (both - q->off_ns) <= room_ns && by->behind * by->text_ns <= INVEST * room_ns;
 }
 
 /* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
@@ -277,6 +283,13 @@ static void tell_ahead(struct spec_control *c, const struct spec_ask *q, struct 
     }
 }
 
+/* The more restless passes are, the sooner; the less drafts gain, the less it costs, and the more it tells. */
+static bool is_stale(const struct spec_control *c, const struct spec_ask *q, double gain)
+{
+    double unrest = spec_passes_unrest(&c->passes), least = fmax(OFTEN, (1 - 1 / fmax(1, gain)) / REFRESHING);
+    return (double)(c->step - c->plain_at[q->size]) > fmin(REFRESH, fmax(least, REFRESH / (unrest * unrest)));
+}
+
 static void turn(struct spec_control *c, int size, int drafter, int depth)
 {
     if (c->now[size].drafter != drafter || c->now[size].depth != depth)
@@ -361,7 +374,7 @@ static struct spec_plan choose(struct spec_control *c, struct spec_ask *q, struc
     struct spec_plan best = find_best(c, q), trial = none;
     take(d, &best, TO_TURN_ON);
     tell_ahead(c, q, d);
-    if (c->doubt > 0 || c->step - c->plain_at[q->size] > REFRESH) {
+    if (c->doubt > 0 || is_stale(c, q, best.gain)) {
         d->why = SPEC_WHY_REFRESH;
         return none;
     }

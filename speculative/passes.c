@@ -9,7 +9,8 @@
  * all experts are met, and steep where every row brings its own.  A single pass that is far from what was
  * expected counts as if it were twice or half of it, the first one too: another process had the cores.  The further
  * passes are from what is expected as a rule, the more of them are a mean, and the more it takes to doubt one: those of
- * a small model out of a fast disk differ by a third. */
+ * a small model out of a fast disk differ by a third.  What few or long past passes told is not held against a trial:
+ * two that were slow for another's sake would turn drafts off for good. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -19,12 +20,15 @@
 #define CALM       0.07             /* where passes are this far from what is expected, twelve tell enough */
 #define NOISE      64               /* passes that tell how far they are */
 #define PATIENCE   4                /* times as many make a size known, at most, where they are far */
-#define AGEING     (1 - 1 / 1024.0)
+#define AGEING     (1 - 1 / 1024.0) /* of levels beside the one that is on, to one pass; */
+#define FADING     (1 - 1 / 256.0)  /* of all while nobody drafts, */
+#define FAINT      (1 / 64.0)       /* to so much of a pass */
 #define EXACT      32               /* rows that have a knot of their own */
 #define ENOUGH     3                /* passes that make a size known */
 #define NEAR       1.35             /* sizes within this factor tell of each other */
 #define PRIOR_ROWS 4096
 #define HOPE       0.5              /* of what rows are foreseen to add, when there is reason to hope */
+#define LUCK       2                /* so many times the noise less, then, that is beyond CALM */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
@@ -186,6 +190,29 @@ static double way(const struct spec_passes *p, int n_due, double each, double fr
     return (prior_at(p->prior, p->n_prior, n_due * (1 + each)) - low) / (high - low);
 }
 
+/* What a pass is foreseen to grow by, from so many drafted rows per sequence to so many. */
+static double foreseen_growth(const struct spec_passes *p, int n_due, double from, double to)
+{
+    return at(p, &p->plain, n_due * (1 + to)) / at(p, &p->plain, n_due * (1 + from));
+}
+
+static double hoped_growth(const struct spec_passes *p, double foreseen)
+{
+    return p->foreseen ? 1 + HOPE * fmax(0, foreseen - 1) : 1;
+}
+
+/* In hope: as much less as so few passes, so restless, may be wrong; and what is faint is as good as never tried. */
+static double growth_of(const struct spec_passes *p, int n_due, int level, bool hopeful)
+{
+    int size = spec_size_of(n_due);
+    double growth = p->drafted[size][level].growth, weight = p->drafted[size][level].weight;
+    if (!hopeful || growth <= 1)
+        return growth;
+    growth = fmax(1, growth * kn_exp(-LUCK * fmax(0, p->noise - CALM) / sqrt(weight)));
+    double hoped = hoped_growth(p, foreseen_growth(p, n_due, 0, p->drafted[size][level].each));
+    return growth <= hoped ? growth : hoped + (growth - hoped) * fmin(1, weight);
+}
+
 double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int n_drafted, bool hopeful)
 {
     if (n_beside > 0)
@@ -196,15 +223,13 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
         low--;
     while (high < SPEC_LEVELS && (p->drafted[size][high].weight <= 0 || p->drafted[size][high].each < each))
         high++;
-    double from = low < 0 ? 0 : p->drafted[size][low].each, growth = low < 0 ? 1 : p->drafted[size][low].growth;
+    double from = low < 0 ? 0 : p->drafted[size][low].each, growth = low < 0 ? 1 : growth_of(p, n_due, low, hopeful);
     if (high < SPEC_LEVELS && p->drafted[size][high].each > from) {
         double far = way(p, n_due, each, from, p->drafted[size][high].each);
-        return plain * (growth + (p->drafted[size][high].growth - growth) * far);
+        return plain * (growth + (growth_of(p, n_due, high, hopeful) - growth) * far);
     }
-    if (hopeful && !p->foreseen)
-        return plain * growth;
-    double beyond = at(p, &p->plain, n_due * (1 + each)) / at(p, &p->plain, n_due * (1 + from));
-    return plain * growth * (hopeful ? 1 + HOPE * fmax(0, beyond - 1) : beyond);
+    double beyond = foreseen_growth(p, n_due, from, each);
+    return plain * growth * (hopeful ? hoped_growth(p, beyond) : beyond);
 }
 
 /* More rows never take less: where noise says so, both levels are what they are together. */
@@ -220,12 +245,20 @@ static void level_out(struct spec_passes *p, int size, int level)
     }
 }
 
+static void fade(double *weight, double by, double least) { *weight = fmax(fmin(*weight, least), *weight * by); }
+
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
     if (n_beside > 0) {
         spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, memory(p));
         return;
     }
+    int size = spec_size_of(n_due), level = level_of((double)n_drafted / n_due);
+    for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
+        if (n_drafted == 0)
+            fade(&p->drafted[size][i].weight, FADING, FAINT);
+        else if (i != level)
+            fade(&p->drafted[size][i].weight, AGEING, 1);
     if (n_drafted == 0) {
         spec_knots_learn(&p->plain, n_due, ns, memory(p));
         return;
@@ -233,7 +266,6 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
     if (plain <= 0)
         return;
-    int size = spec_size_of(n_due), level = level_of(each);
     double growth = ns / plain, *weight = &p->drafted[size][level].weight, *mean = &p->drafted[size][level].growth;
     double usual = *weight > 0 ? *mean : spec_passes_ns(p, n_due, 0, n_drafted, false) / plain;
     growth = fmin(fmax(growth, usual / 2), usual * 2);
@@ -241,9 +273,6 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     toward(mean, growth, *weight);
     *weight = fmin(*weight + 1, memory(p) - 1);
     level_out(p, size, level);
-    for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
-        if (i != level && p->drafted[size][i].weight > 1)
-            p->drafted[size][i].weight = fmax(1, p->drafted[size][i].weight * AGEING);
 }
 
 void spec_passes_unsettle(struct spec_passes *p, double log)

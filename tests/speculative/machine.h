@@ -177,14 +177,14 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             text[i].n_said += 1 + outcome[i].n_kept;
             text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_kept : 1;
         }
-        double truth = machine_pass_ns(m, n_due, 0, 0);
+        double plain_ns = machine_pass_ns(m, n_due, 0, 0), pass_ns = machine_pass_ns(m, n_due, 0, n_drafted);
         struct spec_step s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
-                               .pass_ns = machine_pass_ns(m, n_due, 0, n_drafted) * machine_noise(m),
+                               .pass_ns = pass_ns * machine_noise(m),
                                .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome,
                                .n_text = n_text };
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
-        double took = s.draft_ns + s.pass_ns, off = truth * (n_due + n_kept) / n_due;
+        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_kept) / n_due;    /* on the mean: noise is no merit */
         r.took_ns += took;
         r.off_ns += off;
         r.tokens += n_due + n_kept;
