@@ -10,7 +10,7 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
 {
     echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%dT%H:%MZ), $(nproc) CPUs"
     echo "== fuzzing, $seconds s each"
-    make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 | grep -E 'stat::|^DONE|Done|ERROR|passed|failed' || true
+    make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 | grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed' || true
     echo "== the same bytes over 600 tokens, in chunks of up to 512"
     make --no-print-directory B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes \
         >build-long.log 2>&1
@@ -26,11 +26,12 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
     for mode in release asan tsan; do
         echo "== MODE=$mode, crowds for ${SECONDS_CROWD:-1200} s"
         make --no-print-directory MODE=$mode "build/$mode/tests/soak/crowd" >build-crowd.log 2>&1
-        "build/$mode/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}" 2>&1 || true
+        "build/$mode/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}" 2>&1 |
+            grep -v '^spillway: warning' || true
         rm -f build-crowd.log
         echo "== MODE=$mode, all tests, ${TIMES:-10} times"
         for i in $(seq "${TIMES:-10}"); do
-            make --no-print-directory MODE=$mode test 2>&1 | tail -n 1
+            make --no-print-directory MODE=$mode test 2>&1 | grep -E '^FAIL|ERROR|^failed:|passed, ' || true
         done
     done
 } | tee "$result"
