@@ -3,7 +3,7 @@
  * nothing known at the start, and with what an engine foresees (the machine's own terms, but every row for itself and
  * the disk's time hidden or hiding).
  *
- *     control [NOISE] > control.csv       of a pass, by how much it differs from another: 0.05; the worst goes to stderr */
+ *     control [NOISE] > control.csv       NOISE: by how much passes differ, 0.05; the worst goes to stderr */
 #include "tests/speculative/machine.h"
 
 #include <stdio.h>
@@ -42,9 +42,10 @@ static void measure(const struct machine *m, int dear, double accept, int n_due,
     struct machine_drafter d = { name[dear], 8, fixed[dear] * pass, each[dear] * pass, accept, 0, 0 };
     struct machine_run r = run(*m, d, n_due, foreseen);
     int depth;
-    double best = machine_best(m, &d, n_due, &depth), all = r.off_ns / r.took_ns, late = r.late_off_ns / r.late_took_ns;
-    printf("%s,%s,%g,%d,%d,1,%.3f,%d,%.3f,%.3f,%.2f\n", m->name, d.name, accept, n_due, foreseen, best, depth, all, late,
-           (double)r.n_late_on / (STEPS - STEPS / 2));
+    double best = machine_best(m, &d, n_due, &depth), all = r.off_ns / r.took_ns;
+    double late = r.late_off_ns / r.late_took_ns;
+    printf("%s,%s,%g,%d,%d,1,%.3f,%d,%.3f,%.3f,%.2f\n", m->name, d.name, accept, n_due, foreseen, best, depth, all,
+           late, (double)r.n_late_on / (STEPS - STEPS / 2));
     worst[0] = fmin(worst[0], all);
     worst[1] = fmin(worst[1], late / best);
 }
