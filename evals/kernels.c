@@ -197,16 +197,15 @@ static bool skipped(const char *only, enum kn_isa isa)
 static void products(struct kn_team *const team[2], struct bench *b, const char *isa_only,
                      int rows_only)
 {
-    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 };
+    static const int all[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 };
+    const int *rows = rows_only ? &rows_only : all, n_rows = rows_only ? 1 : (int)(sizeof all / sizeof *all);
     int n_mat = (int)(WEIGHT_BYTES / b->mat_bytes);
 
     fill_weights(b->m.w.format, b->weights, (size_t)n_mat * b->mat_bytes);
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
         b->ops = kn_ops(isa);
-        for (size_t i = 0; i < sizeof rows / sizeof *rows && !skipped(isa_only, isa); i++) {
+        for (int i = 0; i < n_rows && !skipped(isa_only, isa); i++) {
             b->m.n_row = rows[i];
-            if (rows_only && rows_only != rows[i])
-                continue;
             for (int t = rows[i] > 2; t < 2; t++) {
                 double rate = items_per_s(team[t], n_mat, product_item, b);
                 line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows[i],
@@ -254,7 +253,7 @@ int main(int argc, char **argv)
     const size_t n_x = (size_t)MOST_ROWS * N_IN;
     int only = KN_FORMAT_COUNT;
     const char *isa = argc > 2 ? argv[2] : NULL;
-    int rows = argc > 3 ? atoi(argv[3]) : 0;
+    int rows = argc > 3 ? kn_max(0, kn_min(atoi(argv[3]), MOST_ROWS)) : 0;
     struct kn_team *team[2];
     float *x = kn_map(n_x * sizeof *x, -1);
     uint8_t *act = kn_map(n_x * sizeof *x, -1);

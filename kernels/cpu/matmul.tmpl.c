@@ -22,6 +22,7 @@ void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
 {
     const struct kn_format_info *info = kn_format_info(m->w.format);
     const int n_panel = info->act == KN_ACT_F32 ? FLOAT_PANELS : 1;
+    const int group = info->act == KN_ACT_Q256 ? GROUP_256 : GROUP;
     struct job j;
 
     j.format = m->w.format;
@@ -32,8 +33,8 @@ void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
         j.n_panel = kn_min(n_panel, panel1 - panel);
         j.w = (const uint8_t *)m->w.data + (size_t)panel * j.panel_bytes;
         j.n_lane = kn_min(KN_PANEL * j.n_panel, m->w.n_out - panel * KN_PANEL);
-        for (int row = 0; row < m->n_row; row += GROUP) {
-            j.n = kn_min(GROUP, m->n_row - row);
+        for (int row = 0; row < m->n_row; row += group) {
+            j.n = kn_min(group, m->n_row - row);
             for (int i = 0; i < j.n; i++) {
                 int from = m->x_row ? m->x_row[row + i] : row + i;
                 int to = m->y_row ? m->y_row[row + i] : row + i;

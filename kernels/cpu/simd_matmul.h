@@ -17,6 +17,7 @@
 #define TILE 8                            /* activation rows whose sums fit the registers, */
 #define WIDE_TILE 16                      /* when a row has but one */
 #define HOLD(run) (run)                   /* lines of codes that stay in registers meanwhile */
+#define GROUP_256 24                      /* with blocks of 256: each of more than 28 takes a Zen 5 half as long again */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
 /* The sizes that more than TILE rows fall into. */
 #define EACH_WIDE_TILE(X, of) \
@@ -25,6 +26,7 @@
 #define TILE 6
 #define WIDE_TILE TILE
 #define HOLD(run) 1
+#define GROUP_256 GROUP
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #define EACH_WIDE_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #endif
