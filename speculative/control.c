@@ -27,6 +27,7 @@
 #define MAY_LOSE   4                /* plain steps, */
 #define SHARE      0.008            /* and this of the time so far, */
 #define LATELY     4000             /* which counts for at most so many steps */
+#define LEAVE      2                /* plain steps of it are left to what was not bad before */
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -142,7 +143,8 @@ static double may_lose(const struct spec_control *c, double plain_ns)
     return MAY_LOSE * plain_ns + SHARE * fmin(c->total_ns, LATELY * plain_ns);
 }
 
-/* A trial may lose all that it takes; one that is as bad as the last was is over after a step. */
+/* A trial may lose all that it takes; one that is as bad as the last was is over after a step, and some room is left
+ * for what was never tried. */
 static bool affordable(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p,
                        double room_ns)
 {
@@ -152,7 +154,7 @@ static bool affordable(const struct spec_control *c, const struct spec_ask *q, c
     const struct spec_plan *last = &q->known[p->drafter][p->depth];
     bool again = last->gain > 0 && (last->gain <= CLEARLY || last->rows <= q->n_due);
     if (again)
-        room_ns -= MAY_LOSE / 2 * spec_passes_plain(&c->passes, q->n_due);
+        room_ns -= LEAVE * spec_passes_plain(&c->passes, q->n_due);
     return (again ? 1 : TRIAL) * (both - q->off_ns) <= room_ns && by->behind * by->text_ns <= INVEST * room_ns;
 }
 

@@ -196,9 +196,10 @@ static double foreseen_growth(const struct spec_passes *p, int n_due, double fro
     return at(p, &p->plain, n_due * (1 + to)) / at(p, &p->plain, n_due * (1 + from));
 }
 
-static double hoped_growth(const struct spec_passes *p, double foreseen)
+/* The same in hope. */
+static double hoped_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
-    return p->foreseen ? 1 + HOPE * fmax(0, foreseen - 1) : 1;
+    return p->foreseen ? 1 + HOPE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
 }
 
 /* In hope: as much less as so few passes, so restless, may be wrong; and what is faint is as good as never tried. */
@@ -209,7 +210,7 @@ static double growth_of(const struct spec_passes *p, int n_due, int level, bool 
     if (!hopeful || growth <= 1)
         return growth;
     growth = fmax(1, growth * kn_exp(-LUCK * fmax(0, p->noise - CALM) / sqrt(weight)));
-    double hoped = hoped_growth(p, foreseen_growth(p, n_due, 0, p->drafted[size][level].each));
+    double hoped = hoped_growth(p, n_due, 0, p->drafted[size][level].each);
     return growth <= hoped ? growth : hoped + (growth - hoped) * fmin(1, weight);
 }
 
@@ -228,8 +229,7 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
         double far = way(p, n_due, each, from, p->drafted[size][high].each);
         return plain * (growth + (growth_of(p, n_due, high, hopeful) - growth) * far);
     }
-    double beyond = foreseen_growth(p, n_due, from, each);
-    return plain * growth * (hopeful ? hoped_growth(p, beyond) : beyond);
+    return plain * growth * (hopeful ? hoped_growth : foreseen_growth)(p, n_due, from, each);
 }
 
 /* More rows never take less: where noise says so, both levels are what they are together. */
@@ -245,7 +245,15 @@ static void level_out(struct spec_passes *p, int size, int level)
     }
 }
 
-static void fade(double *weight, double by, double least) { *weight = fmax(fmin(*weight, least), *weight * by); }
+/* What was long ago is known less well, never not at all. */
+static void fade(struct spec_passes *p, int size, int but, double by, double least)
+{
+    for (int i = 0; i < SPEC_LEVELS; i++) {
+        double weight = p->drafted[size][i].weight;
+        if (i != but && weight > least)
+            p->drafted[size][i].weight = fmax(least, weight * by);
+    }
+}
 
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
@@ -254,15 +262,12 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
         return;
     }
     int size = spec_size_of(n_due), level = level_of((double)n_drafted / n_due);
-    for (int i = 0; i < SPEC_LEVELS; i++)       /* what was long ago is known less well, never not at all */
-        if (n_drafted == 0)
-            fade(&p->drafted[size][i].weight, FADING, FAINT);
-        else if (i != level)
-            fade(&p->drafted[size][i].weight, AGEING, 1);
     if (n_drafted == 0) {
+        fade(p, size, SPEC_LEVELS, FADING, FAINT);
         spec_knots_learn(&p->plain, n_due, ns, memory(p));
         return;
     }
+    fade(p, size, level, AGEING, 1);
     double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
     if (plain <= 0)
         return;

@@ -10,7 +10,8 @@ result=evals/results/soak-$(date +%Y-%m-%d).txt
 {
     echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%dT%H:%MZ), $(nproc) CPUs"
     echo "== fuzzing, $seconds s each"
-    make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 | grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed' || true
+    make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 |
+        grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed' || true
     echo "== the same bytes over 600 tokens, in chunks of up to 512"
     make --no-print-directory B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes \
         >build-long.log 2>&1

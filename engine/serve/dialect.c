@@ -91,13 +91,19 @@ static void write_token(struct eng_bytes *out, const struct eng_vocab *v, int32_
     eng_bytes_text(out, "]");
 }
 
+const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng_choice *c, int i)
+{
+    size_t n_top = (size_t)r->ask->n_top;
+    return n_top ? c->top + (size_t)i * n_top : NULL;
+}
+
 void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
                        int first, int last)
 {
     int n_top = r->ask->n_top;
     eng_bytes_text(out, "[");
     for (int i = first; i < last; i++) {
-        const struct spec_top *top = n_top ? c->top + (size_t)i * (size_t)n_top : NULL;
+        const struct spec_top *top = eng_entry_top(r, c, i);
         eng_bytes_text(out, i > first ? "," : "");
         write_token(out, r->desk->vocab, c->entry[i].token, c->entry[i].logprob);
         eng_bytes_text(out, ",\"top_logprobs\":[");

@@ -106,6 +106,9 @@ struct eng_usage {
 };
 struct eng_usage eng_usage_of(const struct eng_reply *r);
 
+/* An entry's likeliest tokens; NULL: none were asked for. */
+const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng_choice *c, int i);
+
 /* The entries [first, last) as OpenAI's list of logprobs. */
 void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
                        int first, int last);

@@ -96,7 +96,7 @@ static void write_listed_top(struct eng_bytes *out, const struct listed *l, int 
         write_top(out, v, l->c->given[i].top, kn_min(n_top, l->c->given[i].n_top), listed_token(l, i),
                   l->c->given[i].logprob);
     else
-        write_top(out, v, n_top ? l->c->top + (size_t)at * (size_t)n_top : NULL, n_top, listed_token(l, i),
+        write_top(out, v, eng_entry_top(l->r, l->c, at), n_top, listed_token(l, i),
                   l->c->entry[at].logprob);
 }
 

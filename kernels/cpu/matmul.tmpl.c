@@ -4,7 +4,7 @@
  * reference_matmul.c gives.  One lane is one weight row, so nothing is summed across lanes; an
  * activation is spread from memory into all of them.
  *
- * A panel is read once and serves up to GROUP activation rows.  What is costly to unpack is unpacked
+ * A panel is read once and serves a group of activation rows.  What is costly to unpack is unpacked
  * once for the group, into a few KiB that stay in the nearest cache, if the group is more than a tile.
  *
  * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory bounds it;

@@ -449,7 +449,7 @@ void KN_FN(kn_job_256)(const struct job *j)
     };
     const struct kind *k = &kinds[j->format];
     const bool many = j->n > TILE;
-    float acc[GROUP][ACC] __attribute__((aligned(64)));
+    float acc[GROUP_256][ACC] __attribute__((aligned(64)));
     struct codes c;
     struct tile t = { .job = j, .w = &c };
     tile_fn *whole = j->n > WIDE_TILE ? NULL : many ? k->many[j->n] : k->few[j->n];

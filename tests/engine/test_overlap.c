@@ -218,8 +218,6 @@ static void it_may_change_at_any_step(void **state)
     close_engine(e);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------- */
-
 /* As told to draft ahead, always, by one that has gone: texts are said to their end all the same. */
 static void who_goes_is_not_waited_for(void **state)
 {
@@ -234,6 +232,8 @@ static void who_goes_is_not_waited_for(void **state)
     run_crowd(e, SHARE(4));
     close_engine(e);
 }
+
+/* ---- refusals ------------------------------------------------------------------------------------------- */
 
 static void who_cannot_is_told(void **state)
 {
