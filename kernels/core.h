@@ -149,6 +149,7 @@ int  kn_file_refuse_target(const char *path);               /* that too; or what
 int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* KN_ESHORT, said: it ends too early */
+int  kn_fail_size(const char *path);                        /* said, by errno: what is open has no size */
 
 /* ---- clock ------------------------------------------------------------------------------------- */
 

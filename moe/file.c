@@ -74,7 +74,7 @@ static int open_file(struct moe_file *f, int file, const char *path)
     f->path[file] = kn_strdup(path);
     if (!f->path[file])
         return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
-    return kn_file_open(&f->fd[file], path, O_RDONLY);
+    return kn_file_open(&f->fd[file], path, O_RDONLY | O_NONBLOCK);      /* a pipe is refused, not waited for */
 }
 
 int moe_file_add(struct moe_file *f, const char *path, int *file)

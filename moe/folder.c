@@ -43,7 +43,7 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
 {
     int64_t size = kn_io()->size(fd);
     if (size < 0)
-        return kn_fail(KN_EIO, "%s: its size cannot be told (%s): is it a regular file?", path, strerror(errno));
+        return kn_fail_size(path);
     if ((uint64_t)size > most)
         return kn_fail(KN_ELIMIT, "%s: it has %lld bytes; the most is %zu", path, (long long)size, most);
     char *to = kn_alloc((size_t)size + 1);

@@ -388,11 +388,8 @@ int moe_gguf_read(struct moe_file *f, int file, struct moe_values *values)
 {
     struct source s = { .f = f, .file = file, .path = f->path[file] };
     int64_t size = kn_io()->size(f->fd[file]);
-    if (size < 0 && errno == EISDIR)
-        return 1;
     if (size < 0)
-        return kn_fail(KN_EIO, "%s: its size cannot be told (%s): is it a regular file?", s.path,
-                       strerror(errno));
+        return errno == EISDIR ? 1 : kn_fail_size(s.path);
     s.size = (uint64_t)size;
     s.window = kn_alloc(s.size < WINDOW_BYTES ? (size_t)s.size : WINDOW_BYTES);
     if (!s.window)

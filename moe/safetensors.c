@@ -8,7 +8,6 @@
  * believed, and what is wrong is said in one line that names file, tensor and reason. */
 #include "moe/folder.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define HEADER_MOST ((uint64_t)100 << 20)       /* what the format's own library takes */
@@ -159,7 +158,7 @@ int moe_safetensors_read(struct moe_folder *d, int file)
     int64_t size = kn_io()->size(f->fd[file]);
     uint64_t n = 0;
     if (size < 0)
-        return kn_fail(KN_EIO, "%s: its size cannot be told (%s): is it a regular file?", h.path, strerror(errno));
+        return kn_fail_size(h.path);
     h.size = (uint64_t)size;
     if (h.size < sizeof n)
         return moe_refuse(KN_ESHORT, h.path, "header", "the file has %lld bytes", (long long)size);

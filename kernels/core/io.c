@@ -212,6 +212,13 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
     return 0;
 }
 
+int kn_fail_size(const char *path)
+{
+    if (errno == ESPIPE)
+        return kn_fail(KN_EINVAL, "%s: neither a file nor a folder, but a pipe or a device", path);
+    return kn_fail(KN_EIO, "%s: its size cannot be told: %s", path, strerror(errno));
+}
+
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
 {
     return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",

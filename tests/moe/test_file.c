@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <cmocka.h>
 
 #include "tests/moe/gguf_bytes.h"
@@ -271,6 +272,12 @@ static void headers_that_are_no_gguf(void **state)
     assert_non_null(strstr(faults.line, "no config.json"));
     snprintf(path, sizeof path, "%s/absent.gguf", folder);
     assert_int_equal(moe_file_open(&f, path), KN_ENOENT);
+    faults_reset();
+    snprintf(path, sizeof path, "%s/pipe.gguf", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);    /* nobody writes to it, and nobody waits for that */
+    assert_int_equal(moe_file_open(&f, path), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "neither a file nor a folder"));
+    unlink(path);
     snprintf(path, sizeof path, "%s/model.gguf", folder);
 }
 
