@@ -56,7 +56,7 @@ CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
 SRC_moe         = names tables gguf safetensors hf_config hf_packed hf_tensors hf_take hf_pre hf_tiktoken hf_vocab \
                   folder file writer quantize shapes synth_vocab synth_fill synth family bind model context state \
-                  forward rows attention latent delta router predict recall block
+                  forward head rows attention latent delta router predict recall block
 SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead lengths plans control cut learn explain
 SRC_engine      = options option_values manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
                   jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \

@@ -109,8 +109,9 @@ struct eng_extra eng_drafters_need(const struct eng_engine *e)
         all.slot += one.slot;
         all.kept += one.kept;
     }
-    if (e->features && !all.kept)               /* who reads them has counted them, but for draft_lengths.c */
-        all.slot += moe_feature_bytes(e->model, e->opt.kv);
+    size_t kept = moe_feature_bytes(e->model, e->opt.kv, &e->features);
+    if (all.kept < kept)                        /* who reads them has counted them, but for draft_lengths.c */
+        all.slot += kept - all.kept;
     return all;
 }
 

@@ -155,7 +155,7 @@ int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const st
         close_head(&d->base);
         return error;
     }
-    e->features = true;
+    e->features.last = true;
     *out = &d->base;
     return 0;
 }
@@ -164,10 +164,10 @@ static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_head *d = (const struct draft_head *)base;
     struct moe_context_options one = context_options(d, 1);
+    size_t kept = moe_feature_bytes(base->engine->model, one.kv, &(struct moe_features){ .last = true });
     return (struct eng_extra){
         .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
-        .slot = moe_kv_slot_bytes(d->model, one.kv) + moe_feature_bytes(base->engine->model, one.kv),
-        .kept = moe_feature_bytes(base->engine->model, one.kv),
+        .slot = moe_kv_slot_bytes(d->model, one.kv) + kept, .kept = kept,
         .n_moe_layer = moe_model_shape(d->model)->n_moe_layer };
 }
 

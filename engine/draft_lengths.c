@@ -75,7 +75,7 @@ int eng_lengths_open(struct eng_engine *e, int drafter, const char *path)
     l->engine = e;
     l->room = kn_calloc((size_t)e->opt.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->room);
     l->survival = kn_calloc((size_t)e->opt.n_parallel, sizeof *l->survival);
-    e->features = true;
+    e->features.last = true;
     return l->room && l->survival ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", path);
 }
 

@@ -295,7 +295,7 @@ struct eng_engine {
     int n_recall;                               /* tokens whose experts are remembered; 0: nothing looks ahead */
     struct eng_expect expect;
     struct eng_draws draws;
-    bool features;                              /* a drafter reads what the model thinks */
+    struct moe_features features;               /* what drafters read of what the model thinks */
     struct eng_chooser *chooser;                /* [threads] */
     struct eng_session **due;                   /* [n_parallel] of the pass under way */
     int n_due;

@@ -156,7 +156,7 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     if (!e)
         return kn_fail(KN_ENOMEM, "no memory for the engine");
     e->opt = *opt;
-    e->features = opt->features;
+    e->features.last = opt->features;
     if (!e->opt.n_chunk)
         e->opt.n_chunk = 512;
     e->opt.n_chunk = kn_max(e->opt.n_chunk, e->opt.n_parallel);

@@ -173,9 +173,9 @@ size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv)
     return (size_t)n_attend(m) * (size_t)d->n_kv * (size_t)kept * moe_kv_value_bytes(kv);
 }
 
-size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv)
+size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f)
 {
-    return (size_t)m->desc.d_model * moe_kv_value_bytes(kv);
+    return (size_t)(f->last + f->n_inner) * (size_t)m->desc.d_model * moe_kv_value_bytes(kv);
 }
 
 /* Of d values in every slot.  An array takes a few bytes more than it holds, so that whole cache lines
@@ -212,8 +212,8 @@ uint8_t *moe_kv_values(const struct moe_context *c, int layer, int head)
 
 static size_t kv_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
-    size_t features = opt->features ? (size_t)opt->n_slot * moe_feature_bytes(m, opt->kv) : 0;
-    return kn_align_up(all_heads_bytes(m, opt) + features, 64);
+    size_t features = moe_feature_bytes(m, opt->kv, &opt->features);
+    return kn_align_up(all_heads_bytes(m, opt) + (size_t)opt->n_slot * features, 64);
 }
 
 static size_t step_bytes(const struct moe_model *m, const struct moe_context_options *opt)
@@ -253,8 +253,8 @@ int moe_context_open(struct moe_context **out, const struct moe_model *m,
     if (m->desc.delta_period)
         moe_states_place(c, (uint8_t *)c->kv.base + kv_bytes(m, opt));
     moe_recall_init(c);
-    c->feature_bytes = moe_feature_bytes(m, opt->kv);
-    c->feature = opt->features ? (uint8_t *)c->kv.base + all_heads_bytes(m, opt) : NULL;
+    c->feature_bytes = moe_feature_bytes(m, opt->kv, &opt->features);
+    c->feature = c->feature_bytes ? (uint8_t *)c->kv.base + all_heads_bytes(m, opt) : NULL;
     *out = c;
     return 0;
 }
@@ -283,13 +283,6 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
         }
     if (c->feature)
         copy_slots(c->feature, c->feature_bytes, from, to, n);
-}
-
-void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
-{
-    kn_assert(c->feature && slot >= 0 && slot < c->opt.n_slot);
-    kn_row_decode(c->opt.kv == KN_KV_F16 ? KN_F16 : KN_F32, c->feature + (size_t)slot * c->feature_bytes,
-                  c->model->desc.d_model, out);
 }
 
 void moe_context_close(struct moe_context *c)

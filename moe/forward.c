@@ -6,38 +6,13 @@
 
 #include <string.h>
 
-static void join_norm(const struct moe_model *m, const float *weight, float *x)
-{
-    if (weight)
-        m->ops->rms_norm(x, weight, m->desc.eps, m->desc.d_model, x);
-}
-
-/* A head's row begins with what was thought before its token, and the token. */
-static void join_row(struct moe_context *c, const struct moe_row *r, int row)
-{
-    const struct moe_model *m = c->model;
-    int d_model = m->desc.d_model, token_first = m->desc.head == MOE_HEAD_AHEAD;
-    float *join = c->join.x + (size_t)row * c->join.stride;
-    float *feature = join + token_first * d_model, *token = join + !token_first * d_model;
-    if (r->feature)
-        memcpy(feature, r->feature, (size_t)d_model * sizeof *feature);
-    else
-        moe_context_feature(c->opt.target, r->feature_slot, feature);
-    kn_mat_row(&m->embed, r->token, token);
-    join_norm(m, m->feature_norm, feature);
-    join_norm(m, m->embed_norm, token);
-    moe_code_row(c, &c->join, moe_act_bit(&m->fc), 2 * d_model, row);
-}
-
 static void embed_row(void *arg, int row, int thread)
 {
     (void)thread;
     struct moe_context *c = arg;
     const struct moe_desc *d = &c->model->desc;
     const struct moe_row *r = &c->batch->row[row];
-    if (d->head)
-        join_row(c, r, row);
-    else
+    if (!d->head)
         kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
     for (int i = 0; i < d->n_rot / 2; i++) {
         double s, co;
@@ -51,10 +26,8 @@ static void embed_row(void *arg, int row, int thread)
 static void embed(struct moe_context *c)
 {
     kn_parallel_for(c->team, c->n_row, embed_row, c);
-    if (!c->model->desc.head)
-        return;
-    c->product[0] = moe_product(&c->join, &c->model->fc, c->x, c->n_row);
-    moe_products(c, 1);
+    if (c->model->desc.head)
+        moe_head_begin(c);
 }
 
 struct add_job { struct moe_context *c; float *y; const float *bias; };
@@ -99,25 +72,11 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     }
 }
 
-static void keep_feature(void *arg, int row, int thread)
-{
-    (void)thread;
-    struct moe_context *c = arg;
-    const struct moe_model *m = c->model;
-    const struct moe_desc *d = &m->desc;
-    float *out = c->norm.x + (size_t)row * c->norm.stride;
-    if (c->status[row])
-        return;
-    m->ops->rms_norm(c->x + (size_t)row * (size_t)d->d_model, m->out_norm, d->eps, d->d_model, out);
-    m->ops->kv_store(c->opt.kv, out, d->d_model,
-                     c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes);
-}
-
 static void finish(struct moe_context *c)
 {
     const struct moe_model *m = c->model;
-    if (c->feature)
-        kn_parallel_for(c->team, c->n_row, keep_feature, c);
+    if (c->opt.features.last)
+        moe_keep_last(c);
     moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
     c->product[0] = moe_product(&c->norm, &m->head, c->logits, c->n_want);
     moe_products(c, 1);

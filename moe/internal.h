@@ -389,7 +389,7 @@ struct moe_context {
     struct kn_team *team;
     struct kn_arena kv, arena;
     size_t key_bytes, value_bytes;              /* of one KV head's array; no values: they are in the keys */
-    uint8_t *feature;                           /* [n_slot, d_model] behind keys and values; or NULL */
+    uint8_t *feature;                           /* [n_slot][of them, d_model] behind keys and values; or NULL */
     size_t feature_bytes;                       /* of one */
 
     struct moe_states states;
@@ -463,6 +463,10 @@ void moe_recall_learn(struct moe_context *c, int layer);        /* what it uses 
 void moe_recall_see(const struct moe_context *c, int layer, bool *seen /* [n_expert] of what rows' tokens used */);
 void moe_recall_end(struct moe_context *c, int layer);  /* nothing is expected of it any more */
 void moe_plan_rows(struct moe_context *c, int layer);
+
+/* head.c: how a head's rows begin, and what a target's rows leave for it. */
+void moe_head_begin(struct moe_context *c);             /* the residual streams of a head's rows */
+void moe_keep_last(struct moe_context *c);
 
 /* rows.c: the passes over all rows, and the products, each one parallel region. */
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);

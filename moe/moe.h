@@ -232,6 +232,11 @@ struct off_store *moe_model_store(const struct moe_model *m);           /* NULL 
 
 struct moe_context;
 
+/* What a pass's rows leave at their slots for heads to read, in the precision of KV: the residual stream after the last
+ * norm, which is what the output matrix reads, and as some layers are given it. */
+#define MOE_INNER 3
+struct moe_features { bool last; int n_inner, inner[MOE_INNER]; };
+
 struct moe_context_options {
     int max_row;                                        /* rows of a batch */
     int max_want;                                       /* rows of a batch that want logits */
@@ -240,7 +245,7 @@ struct moe_context_options {
     enum kn_kv kv;
     int n_state;                                        /* of a model with states: how many texts; 0: one */
     int n_draft;                                        /* of a model with states: draft rows of a batch */
-    bool features;                                      /* each row leaves its feature at its slot */
+    struct moe_features features;                       /* that rows leave at their slots */
     int n_recall;                                       /* tokens whose experts are remembered; 0: none */
     const struct moe_context *target;                   /* of a head: where features lie; opened with them */
     struct kn_team *team;                               /* not owned; one context at a time uses it */
@@ -248,7 +253,7 @@ struct moe_context_options {
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
-size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv);     /* of one slot, beside those */
+size_t moe_feature_bytes(const struct moe_model *m, enum kn_kv kv, const struct moe_features *f);  /* of one slot, beside */
 int    moe_context_open(struct moe_context **out, const struct moe_model *m,
                         const struct moe_context_options *opt);
 void   moe_context_close(struct moe_context *c);
@@ -259,8 +264,7 @@ void   moe_context_set_team(struct moe_context *c, struct kn_team *team);
 /* The keys and values of slots from .. from + n - 1 become those of to .. to + n - 1 too; features as well. */
 void   moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* A row's feature is what the output matrix reads of it: the residual stream after the last norm.  It lies
- * at the row's slot, in the precision of KV, and holds as long as the key and the value there. */
+/* The last of a row's features.  They lie at the row's slot, and hold as long as the key and the value there. */
 void   moe_context_feature(const struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 /* Models with recurrent layers (moe_shape.state_bytes) know a text by a state, which lies at one position: a

@@ -43,9 +43,9 @@ static void open_written(struct pair *p, const char *where, enum kn_isa isa, boo
     assert_int_equal(moe_model_load(p->model, &lo), 0);
     assert_int_equal(moe_model_load(p->head, &lo), 0);
     struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
-                                      .kv = KN_KV_F32, .features = true, .team = team };
+                                      .kv = KN_KV_F32, .features.last = true, .team = team };
     assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
-    co.features = false;
+    co.features.last = false;
     co.target = p->context;
     assert_int_equal(moe_context_open(&p->guesses, p->head, &co), 0);
     for (int i = 0; i < N_SLOT; i++)

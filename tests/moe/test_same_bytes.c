@@ -71,7 +71,7 @@ static struct run *open_run(const struct model *m, int which, int n_thread)
     r->m = m;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
     struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
-                                     .max_pos = 640, .kv = KN_KV_F16, .features = true, .n_state = 1 + N_COMPANY,
+                                     .max_pos = 640, .kv = KN_KV_F16, .features.last = true, .n_state = 1 + N_COMPANY,
                                      .n_draft = LENGTH, .n_recall = N_RECALL, .team = r->team };
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
