@@ -35,14 +35,20 @@ static struct moe_quantized sum_of(const struct moe_quantized *done, size_t n)
     return sum;
 }
 
+/* What has no weights is a list of tokens, and stays one. */
+static const char *name_of(const struct moe_quantized *q, enum kn_format f)
+{
+    return q->n_value ? kn_format_info(f)->name : "I64";
+}
+
 static void print_lines(const struct moe_file *f, const struct moe_quantized *done, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const struct moe_quantized *q = &done[i];
         char name[64];
         moe_string_show(moe_file_tensor(f, i)->name, name, sizeof name);
-        printf("%-40s %5s to %-5s %6.2f bits  error %.6f\n", name, kn_format_info(q->from)->name,
-               kn_format_info(q->to)->name, bits_per_weight(q), relative_error(q));
+        printf("%-40s %5s to %-5s %6.2f bits  error %.6f\n", name, name_of(q, q->from),
+               name_of(q, q->to), bits_per_weight(q), relative_error(q));
     }
     struct moe_quantized sum = sum_of(done, n);
     printf("%zu tensors, %" PRIu64 " weights: %.2f bits per weight, relative error %.6f\n", n,
@@ -67,8 +73,8 @@ static void print_json(const char *path, const struct moe_file *f, const struct 
     for (size_t i = 0; i < n; i++) {
         printf(i ? ",{\"name\":" : "{\"name\":");
         eng_json_string(stdout, moe_file_tensor(f, i)->name);
-        printf(",\"from\":\"%s\",\"to\":\"%s\",", kn_format_info(done[i].from)->name,
-               kn_format_info(done[i].to)->name);
+        printf(",\"from\":\"%s\",\"to\":\"%s\",", name_of(&done[i], done[i].from),
+               name_of(&done[i], done[i].to));
         print_measures(&done[i]);
         putchar('}');
     }

@@ -143,6 +143,21 @@ static int open_model(struct draft_head *d, const struct eng_draft_wish *w)
                                                                                            .target = e->model });
 }
 
+/* The model's context keeps what all heads read. */
+static int ask_features(const struct draft_head *d, const struct eng_draft_wish *w)
+{
+    struct moe_features its = moe_model_reads(d->model), *all = &d->base.engine->features;
+    if (its.n_inner && all->n_inner && memcmp(its.inner, all->inner, sizeof its.inner) != 0)
+        return kn_fail(KN_EUNSUPPORTED, "%s reads other layers of the model than the head before it: name one of them",
+                       w->file);
+    all->last |= its.last;
+    if (its.n_inner) {
+        all->n_inner = its.n_inner;
+        memcpy(all->inner, its.inner, sizeof its.inner);
+    }
+    return 0;
+}
+
 int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
 {
     struct draft_head *d = kn_calloc(1, sizeof *d);
@@ -151,11 +166,10 @@ int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const st
     d->base = (struct eng_drafter){ .kind = &head_kind, .engine = e, .can_draw = true };
     d->tree = w->tree;
     int error = take_room(d, e->opt.n_parallel);
-    if (error || (error = open_model(d, w))) {
+    if (error || (error = open_model(d, w)) || (error = ask_features(d, w))) {
         close_head(&d->base);
         return error;
     }
-    e->features.last = true;
     *out = &d->base;
     return 0;
 }
@@ -164,7 +178,8 @@ static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_head *d = (const struct draft_head *)base;
     struct moe_context_options one = context_options(d, 1);
-    size_t kept = moe_feature_bytes(base->engine->model, one.kv, &(struct moe_features){ .last = true });
+    struct moe_features reads = moe_model_reads(d->model);
+    size_t kept = moe_feature_bytes(base->engine->model, one.kv, &reads);
     return (struct eng_extra){
         .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
         .slot = moe_kv_slot_bytes(d->model, one.kv) + kept, .kept = kept,

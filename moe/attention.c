@@ -108,11 +108,12 @@ void moe_attention(struct moe_context *c, int layer)
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
     struct attention_job job = { c, l, layer };
-    moe_rows_norm(c, l->attn_norm, moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v), NULL,
-                  c->n_row);
-    c->product[0] = moe_product(&c->norm, &l->q, d->out_gate ? c->q_gate : c->q, c->n_row);
-    c->product[1] = moe_product(&c->norm, &l->k, c->k, c->n_row);
-    c->product[2] = moe_product(&c->norm, &l->v, c->v, c->n_row);
+    const struct moe_acts *in = d->head == MOE_HEAD_EAGLE3 ? &c->join : &c->norm;
+    if (in == &c->norm)
+        moe_rows_norm(c, l->attn_norm, moe_acts_of_attention(l), NULL, c->n_row);
+    c->product[0] = moe_product(in, &l->q, d->out_gate ? c->q_gate : c->q, c->n_row);
+    c->product[1] = moe_product(in, &l->k, c->k, c->n_row);
+    c->product[2] = moe_product(in, &l->v, c->v, c->n_row);
     moe_products(c, 3);
     kn_parallel_for(c->team, c->n_row, finish_row, &job);
     kn_parallel_for(c->team, c->n_row * d->n_kv, attend_item, &job);

@@ -14,7 +14,7 @@
 /* ---- what a layer is made of ------------------------------------------------------------------------ */
 
 enum dim {
-    D_ONE, D_MODEL, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
+    D_ONE, D_MODEL, D_ATTEND, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
     D_LOW, D_KEPT, D_LATENT, D_PLAIN, D_VALUE, D_HALVES,
     D_MIX, D_STATE, D_MIXED, D_RATES, D_BOTH_RATES, D_STATE_VALUE, D_TAP
 };
@@ -36,12 +36,12 @@ struct part {
 
 static const struct part parts[] = {
     { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
-    { "attn_q.weight",             HIGH_Q,       MATRIX, D_Q_OUT,   D_MODEL,  FIELD(q) },
+    { "attn_q.weight",             HIGH_Q,       MATRIX, D_Q_OUT,   D_ATTEND, FIELD(q) },
     { "attn_q_a.weight",           LOW_Q,        MATRIX, D_LOW,     D_MODEL,  FIELD(q_a) },
     { "attn_q_a_norm.weight",      LOW_Q,        VECTOR, D_ONE,     D_LOW,    FIELD(q_a_norm) },
     { "attn_q_b.weight",           LOW_Q,        MATRIX, D_Q,       D_LOW,    FIELD(q) },
-    { "attn_k.weight",             OWN_KV,       MATRIX, D_K,       D_MODEL,  FIELD(k) },
-    { "attn_v.weight",             OWN_KV,       MATRIX, D_V,       D_MODEL,  FIELD(v) },
+    { "attn_k.weight",             OWN_KV,       MATRIX, D_K,       D_ATTEND, FIELD(k) },
+    { "attn_v.weight",             OWN_KV,       MATRIX, D_V,       D_ATTEND, FIELD(v) },
     { "attn_kv_a_mqa.weight",      LATENT,       MATRIX, D_KEPT,    D_MODEL,  FIELD(kv_a) },
     { "attn_kv_a_norm.weight",     LATENT,       VECTOR, D_ONE,     D_LATENT, FIELD(kv_a_norm) },
     { "attn_k_b.weight",           KV_SPLIT,     STACK,  D_LATENT,  D_PLAIN,  FIELD(k_b) },
@@ -96,6 +96,7 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     switch (dim) {
     case D_ONE:     return 1;
     case D_MODEL:   return d->d_model;
+    case D_ATTEND:  return d->head == MOE_HEAD_EAGLE3 ? 2 * d->d_model : d->d_model;
     case D_Q:       return d->n_head * d->d_head;
     case D_Q_OUT:   return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
     case D_K:       return d->n_kv * d->d_head;
@@ -366,12 +367,50 @@ static int bind_ahead_ends(struct binder *b)
     return 0;
 }
 
-static int bind_all(struct binder *b)
+/* The list of tokens that a head guesses among; without one it guesses among all, and may do so with its target's
+ * matrix. */
+static int bind_guess(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const char *path = moe_file_path(b->f);
+    m->guess = moe_file_find_tensor(b->f, "d2t");
+    if (!m->guess)
+        return 0;
+    if (m->guess->gguf_type != MOE_TENSOR_I64) {
+        const struct moe_tensor_type *type = moe_tensor_type(m->guess->gguf_type);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t is %s; I64 is what lists tokens", path,
+                       type ? type->name : "unknown");
+    }
+    b->used[m->guess - moe_file_tensor(b->f, 0)] = true;
+    return 0;
+}
+
+/* EAGLE-3 may have embedding and output of its own. */
+static int bind_eagle3_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
     const struct moe_desc *d = &m->desc;
     int error;
-    if ((error = d->head == MOE_HEAD_AHEAD ? bind_ahead_ends(b) : bind_ends(b)) ||
+    m->embed = m->target->embed;
+    m->head = m->target->head;
+    if ((error = bind_guess(b)) ||
+        (error = bind_matrix(b, "fc.weight", d->d_model, d->reads.n_inner * d->d_model, false, &m->fc)) ||
+        (error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, true, &m->embed)) ||
+        (error = bind_matrix(b, "output.weight", d->n_guess, d->d_model, m->guess == NULL, &m->head)) ||
+        (error = bind_vector(b, "blk.0.attn_norm_2.weight", 1, d->d_model, false, &m->feature_norm)))
+        return error;
+    return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
+}
+
+static int bind_all(struct binder *b)
+{
+    static int (*const ends[])(struct binder *b) = {
+        [MOE_HEAD_NONE] = bind_ends, [MOE_HEAD_EAGLE] = bind_ends, [MOE_HEAD_EAGLE3] = bind_eagle3_ends,
+        [MOE_HEAD_AHEAD] = bind_ahead_ends };
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    int error;
+    if ((error = ends[d->head](b)) ||
         (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
         return error;
     for (int i = 0; i < d->n_layer; i++)

@@ -134,7 +134,13 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     size_t n_act = n_pair_act > n_wide_act ? n_pair_act : n_wide_act;
     c->x = kn_arena_take(a, n_row * (size_t)d->d_model, sizeof(float));
     if (d->head)
-        take_acts(a, &c->join, moe_act_bit(&c->model->fc), c->opt.max_row, 2 * d->d_model);
+        take_acts(a, &c->join, d->head == MOE_HEAD_EAGLE3 ? kinds.norm : moe_act_bit(&c->model->fc), c->opt.max_row,
+                  2 * d->d_model);
+    if (d->head == MOE_HEAD_EAGLE3) {
+        take_acts(a, &c->inner, moe_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
+        c->thought = kn_arena_take(a, n_want * (size_t)d->d_model, sizeof(float));
+        c->guessed = kn_arena_take(a, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
+    }
     take_acts(a, &c->norm, kinds.norm, c->opt.max_row, d->d_model);
     take_acts(a, &c->att, kinds.att, c->opt.max_row, kn_max(d->n_head * d->d_value, moe_d_state_value(d)));
     take_acts(a, &c->act, kinds.act, n_pair, d->d_expert);

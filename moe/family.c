@@ -52,6 +52,7 @@ static const struct family families[] = {
     { .arch = "deepseek2", .rope = KN_ROPE_PAIRS, .latent = true,   /* and R1, Kimi-K2, GLM-4.7-Flash */
       .experts = MAY_HAVE_EXPERTS, .shared = MOE_SHARED_PLAIN },
     { .arch = "eagle", .qk_norm = MOE_QK_NORM_HEAD, .head = MOE_HEAD_EAGLE },
+    { .arch = "eagle3", .rope = KN_ROPE_PAIRS, .head = MOE_HEAD_EAGLE3 },
     { .arch = "olmoe", .qk_norm = MOE_QK_NORM_ALL, .experts = MUST_HAVE_EXPERTS, .as_dense = true },
 };
 #define N_FAMILY ((int)(sizeof families / sizeof *families))
@@ -418,6 +419,38 @@ static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
     return 0;
 }
 
+/* EAGLE-3 reads three layers of its target, and may guess among fewer tokens than that has. */
+static int read_head(struct moe_desc *d, const struct keys *k)
+{
+    char buf[128];
+    int64_t width = d->d_model;
+    const struct moe_tensor *guess = moe_file_find_tensor(k->f, "d2t");
+    d->n_guess = d->n_vocab;
+    d->reads.last = d->head != MOE_HEAD_EAGLE3;
+    if (d->head != MOE_HEAD_EAGLE3)
+        return 0;
+    const struct moe_value *v = moe_file_find(k->f, key(k, "extract_layers", buf));
+    if (!v || v->type != MOE_ARRAY || (v->item != MOE_I32 && v->item != MOE_U32) || v->n != MOE_INNER)
+        return kn_fail(KN_ECORRUPT, "%s: %s is %s", moe_file_path(k->f), buf, v ? "not three layers" : "missing");
+    for (int i = 0; i < MOE_INNER; i++) {
+        int64_t layer = moe_value_int(v, (size_t)i);
+        if (layer < 0 || layer > INT32_MAX || (i && layer <= d->reads.inner[i - 1]))
+            return kn_fail(KN_ECORRUPT, "%s: %s are not layers in their order", moe_file_path(k->f), buf);
+        d->reads.inner[d->reads.n_inner++] = (int)layer;
+    }
+    int error = moe_file_int(k->f, key(k, "target_hidden_size", buf), 1, INT32_MAX, &width);
+    if (error < 0 || (error = moe_file_bool(k->f, key(k, "norm_before_residual", buf), &d->norm_first)) < 0)
+        return error;
+    if (width != d->d_model)
+        return kn_fail(KN_EUNSUPPORTED, "%s: a head of %d values for a model of %lld is not supported",
+                       moe_file_path(k->f), d->d_model, (long long)width);
+    if (guess && (guess->n_dim != 1 || guess->dim[0] < 1 || guess->dim[0] > (uint64_t)d->n_vocab))
+        return kn_fail(KN_ECORRUPT, "%s: d2t is no list of at most %d tokens", moe_file_path(k->f), d->n_vocab);
+    if (guess)
+        d->n_guess = (int)guess->dim[0];
+    return 0;
+}
+
 static const struct family *find_family(const struct moe_file *f, struct moe_string arch)
 {
     char shown[64], known[512] = "";
@@ -461,6 +494,8 @@ void moe_desc_ahead(struct moe_desc *d, const struct moe_desc *target)
 {
     *d = *target;
     d->head = MOE_HEAD_AHEAD;
+    d->reads.last = true;
+    d->n_guess = d->n_vocab;
     d->block0 = target->n_layer;
     d->n_layer = 1;
     d->n_ahead = d->n_lead = d->window = d->delta_period = 0;
@@ -487,7 +522,7 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
     struct keys k = { f, family->arch };
     if ((error = read_sizes(d, &k, family)) || (error = read_experts(d, &k, family)) ||
         (error = read_rope(d, &k)) || (error = read_window(d, &k)) || (error = read_delta(d, &k)) ||
-        (error = check_vocab(d, f)))
+        (error = read_head(d, &k)) || (error = check_vocab(d, f)))
         return error;
     return 0;
 }

@@ -78,8 +78,10 @@ static void finish(struct moe_context *c)
     if (c->opt.features.last)
         moe_keep_last(c);
     moe_rows_norm(c, m->out_norm, moe_act_bit(&m->head), c->want_row, c->n_want);
-    c->product[0] = moe_product(&c->norm, &m->head, c->logits, c->n_want);
+    c->product[0] = moe_product(&c->norm, &m->head, m->guess ? c->guessed : c->logits, c->n_want);
     moe_products(c, 1);
+    if (m->desc.head == MOE_HEAD_EAGLE3)
+        moe_head_end(c);
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -92,6 +94,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
         moe_states_begin(c);
     embed(c);
     for (int layer = 0; layer < d->n_layer; layer++) {
+        moe_keep_inner(c, layer);
         if (moe_is_delta(d, layer))
             moe_delta(c, layer);
         else if (moe_is_latent(d))
@@ -108,7 +111,8 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
     finish(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = c->logits, .status = c->status, .n_want = c->n_want,
-                                .feature = c->norm.x, .feature_stride = c->norm.stride,
+                                .feature = c->thought ? c->thought : c->norm.x,
+                                .feature_stride = c->thought ? (size_t)d->d_model : c->norm.stride,
                                 .experts_per_layer = c->distinct / (d->n_layer - d->n_lead) };
     return 0;
 }

@@ -1,9 +1,12 @@
-/* Heads: what they read of their target's pass, and how their rows begin.
+/* Heads: what they read of their target's pass, how their rows begin, and what they guess among.
  *
  * A target's rows leave their features at their slots, in the precision of KV.  A head's row begins with a feature and a
- * token, put together by a matrix. */
+ * token, put together by a matrix; EAGLE-3's with what a matrix makes of three features, and its attention reads the
+ * token's embedding beside it.  Further rows of a draft begin with what the row before them came to: after the last
+ * norm, EAGLE-3's before it.  EAGLE-3 may guess among some tokens alone: no other is ever likely. */
 #include "moe/internal.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- what a target leaves --------------------------------------------------------------------------------- */
@@ -23,6 +26,46 @@ static void keep_last_row(void *arg, int row, int thread)
 }
 
 void moe_keep_last(struct moe_context *c) { kn_parallel_for(c->team, c->n_row, keep_last_row, c); }
+
+static size_t last_bytes(const struct moe_context *c)
+{
+    return c->opt.features.last ? (size_t)c->model->desc.d_model * moe_kv_value_bytes(c->opt.kv) : 0;
+}
+
+struct inner_job { struct moe_context *c; int nth; };
+
+/* A residual stream may be larger than a half-precision number can. */
+static void keep_inner_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct inner_job *j = arg;
+    struct moe_context *c = j->c;
+    int d_model = c->model->desc.d_model;
+    const float *x = c->x + (size_t)row * (size_t)d_model;
+    float *out = c->norm.x + (size_t)row * c->norm.stride, most = c->opt.kv == KN_KV_F16 ? 65504.0f : INFINITY;
+    if (c->status[row])
+        return;
+    for (int i = 0; i < d_model; i++)
+        out[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+    c->model->ops->kv_store(c->opt.kv, out, d_model,
+                            c->feature + (size_t)moe_own_slot(&c->batch->row[row]) * c->feature_bytes + last_bytes(c) +
+                            (size_t)(j->nth * d_model) * moe_kv_value_bytes(c->opt.kv));
+}
+
+void moe_keep_inner(struct moe_context *c, int layer)
+{
+    for (int i = 0; i < c->opt.features.n_inner; i++)
+        if (c->opt.features.inner[i] == layer)
+            kn_parallel_for(c->team, c->n_row, keep_inner_row, &(struct inner_job){ c, i });
+}
+
+static void read_inner(const struct moe_context *target, int32_t slot, float *out)
+{
+    kn_assert(slot >= 0 && slot < target->opt.n_slot);
+    kn_row_decode(target->opt.kv == KN_KV_F16 ? KN_F16 : KN_F32,
+                  target->feature + (size_t)slot * target->feature_bytes + last_bytes(target),
+                  target->opt.features.n_inner * target->model->desc.d_model, out);
+}
 
 void moe_context_feature(const struct moe_context *c, int32_t slot, float *out)
 {
@@ -59,9 +102,83 @@ static void join_row(void *arg, int row, int thread)
     moe_code_row(c, &c->join, moe_act_bit(&m->fc), 2 * d_model, row);
 }
 
+/* A row that goes on from another has no features, and a place among those that have. */
+static void fuse_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_row *r = &c->batch->row[row];
+    int n = c->model->desc.reads.n_inner * c->model->desc.d_model;
+    float *inner = c->inner.x + (size_t)row * c->inner.stride;
+    if (r->feature)
+        memset(inner, 0, (size_t)n * sizeof *inner);
+    else
+        read_inner(c->opt.target, r->feature_slot, inner);
+    moe_code_row(c, &c->inner, moe_act_bit(&c->model->fc), n, row);
+}
+
+/* The embedding and the stream beside each other, for attention. */
+static void pair_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_model *m = c->model;
+    const struct moe_row *r = &c->batch->row[row];
+    int d_model = m->desc.d_model;
+    float *x = c->x + (size_t)row * (size_t)d_model, *token = c->join.x + (size_t)row * c->join.stride;
+    float *stream = token + d_model;
+    if (r->feature)
+        memcpy(x, r->feature, (size_t)d_model * sizeof *x);
+    kn_mat_row(&m->embed, r->token, token);
+    join_norm(m, m->layer[0].attn_norm, token);
+    m->ops->rms_norm(x, m->feature_norm, m->desc.eps, d_model, stream);
+    if (m->desc.norm_first)
+        memcpy(x, stream, (size_t)d_model * sizeof *x);
+    moe_code_row(c, &c->join, moe_acts_of_attention(&m->layer[0]), 2 * d_model, row);
+}
+
+static void begin_eagle3(struct moe_context *c)
+{
+    bool fuses = false;
+    for (int i = 0; i < c->n_row; i++)
+        fuses |= !c->batch->row[i].feature;
+    if (fuses) {
+        kn_parallel_for(c->team, c->n_row, fuse_row, c);
+        c->product[0] = moe_product(&c->inner, &c->model->fc, c->x, c->n_row);
+        moe_products(c, 1);
+    }
+    kn_parallel_for(c->team, c->n_row, pair_row, c);
+}
+
 void moe_head_begin(struct moe_context *c)
 {
+    if (c->model->desc.head == MOE_HEAD_EAGLE3) {
+        begin_eagle3(c);
+        return;
+    }
     kn_parallel_for(c->team, c->n_row, join_row, c);
     c->product[0] = moe_product(&c->join, &c->model->fc, c->x, c->n_row);
     moe_products(c, 1);
 }
+
+/* ---- what EAGLE-3 comes to ------------------------------------------------------------------------------------- */
+
+static void end_row(void *arg, int i, int thread)
+{
+    (void)thread;
+    struct moe_context *c = arg;
+    const struct moe_model *m = c->model;
+    const struct moe_desc *d = &m->desc;
+    size_t d_model = (size_t)d->d_model;
+    float *logits = c->logits + (size_t)i * (size_t)d->n_vocab;
+    const float *guessed = c->guessed + (size_t)i * (size_t)d->n_guess;
+    memcpy(c->thought + (size_t)i * d_model, c->x + (size_t)c->want_row[i] * d_model, d_model * sizeof *c->x);
+    if (!m->guess)
+        return;
+    for (int token = 0; token < d->n_vocab; token++)
+        logits[token] = -INFINITY;
+    for (int k = 0; k < d->n_guess; k++)
+        logits[m->guess_token[k]] = guessed[k];
+}
+
+void moe_head_end(struct moe_context *c) { kn_parallel_for(c->team, c->n_want, end_row, c); }

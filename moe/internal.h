@@ -118,9 +118,10 @@ enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN 
 /* Gated: times the sigmoid of a product with the row. */
 enum moe_shared { MOE_SHARED_NONE, MOE_SHARED_PLAIN, MOE_SHARED_GATED };
 
-/* Its rows begin with a feature and a token, put together by a matrix: of the feature and the embedding, or of the
- * embedding and the feature, each normalised first. */
-enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_AHEAD };
+/* A head's rows begin with a feature and a token (head.c): EAGLE's with a matrix of the feature and the embedding, a layer
+ * ahead's with one of the embedding and the feature, each normalised first; EAGLE-3's with a matrix of inner features,
+ * and its attention reads the embedding beside them. */
+enum moe_head { MOE_HEAD_NONE, MOE_HEAD_EAGLE, MOE_HEAD_EAGLE3, MOE_HEAD_AHEAD };
 
 /* A family as data: everything the one forward pass asks about. */
 struct moe_desc {
@@ -147,6 +148,9 @@ struct moe_desc {
     bool yarn_exact;                            /* its ramp may begin and end between two pairs */
     float beta_fast, beta_slow;
     enum moe_head head;
+    struct moe_features reads;                  /* of a head: what it goes on from */
+    bool norm_first;                            /* of EAGLE-3: the residual stream begins with what is normalised */
+    int n_guess;                                /* of a head: tokens that it guesses among */
     bool qkv_bias, o_bias, sinks;
     int window, window_period;                  /* positions seen; each window_period-th layer sees all; 0: all do */
     bool post_norm;                             /* what files call the FFN's norm */
@@ -249,10 +253,12 @@ struct moe_model {
     struct moe_layer *layer;                    /* [n_layer] */
     const struct moe_model *target;             /* of a head; NULL: it is none */
     struct kn_mat embed, head;                  /* head is embed when they are tied; a head may have the target's */
-    struct kn_mat fc;                           /* [d_model, 2 d_model] of a head: of feature and embedding */
+    struct kn_mat fc;                           /* [d_model, features and embedding] of a head */
+    const struct moe_tensor *guess;             /* of a head that guesses among some tokens: which, */
+    int32_t *guess_token;                       /*   [n_guess] as numbers; NULL: all of them */
     bool tied;
     bool ahead;                                 /* its store has the experts of the layer that guesses ahead, too */
-    float *feature_norm, *embed_norm;           /* [d_model] of what fc is given; NULL: as it is */
+    float *feature_norm, *embed_norm;           /* [d_model] of what fc is given, or attention; NULL: as it is */
     float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL in most */
     bool in_turns;                              /* an expert's gates and ups are one matrix's rows, in turns */
     size_t scratch_bytes;                       /* what interleaving one of its experts takes a thread */
@@ -398,6 +404,8 @@ struct moe_context {
     int n_row, n_want;
     int *status;                                /* [max_row] */
     struct moe_acts join;                       /* [max_row, 2 d_model] feature and embedding, of a head */
+    struct moe_acts inner;                      /* [max_row, n_inner * d_model] of EAGLE-3 */
+    float *thought, *guessed;                   /* [max_want, d_model], [max_want, n_guess] of EAGLE-3 */
     float *x;                                   /* [max_row, d_model] the residual stream */
     struct moe_acts norm;                       /* [max_row, d_model] normalised */
     float *q;                                   /* [max_row, n_head * d_head] */
@@ -466,7 +474,9 @@ void moe_plan_rows(struct moe_context *c, int layer);
 
 /* head.c: how a head's rows begin, and what a target's rows leave for it. */
 void moe_head_begin(struct moe_context *c);             /* the residual streams of a head's rows */
+void moe_head_end(struct moe_context *c);               /* the logits of rows that want some, and what they go on from */
 void moe_keep_last(struct moe_context *c);
+void moe_keep_inner(struct moe_context *c, int layer);  /* if it is one that is read */
 
 /* rows.c: the passes over all rows, and the products, each one parallel region. */
 void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, const int32_t *row, int n);
@@ -492,6 +502,11 @@ static inline float moe_sigmoid(float x) { return 1.0f / (1.0f + kn_expf(-x)); }
 static inline unsigned moe_act_bit(const struct kn_mat *w)
 {
     return w->n_out ? 1u << kn_format_info(w->format)->act : 0;
+}
+
+static inline unsigned moe_acts_of_attention(const struct moe_layer *l)
+{
+    return moe_act_bit(&l->q) | moe_act_bit(&l->k) | moe_act_bit(&l->v);
 }
 
 static inline unsigned moe_delta_acts(const struct moe_layer *l)        /* that a delta net reads */

@@ -51,6 +51,7 @@ static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load 
         }
     }
     m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
+    m->guess_token = kn_arena_take(a, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
     return n;
 }
 
@@ -79,6 +80,27 @@ static int read_vectors(struct moe_model *m, struct off_progress *progress)
             atomic_fetch_add(&progress->done_bytes, p->tensor->bytes);
     }
     return 0;
+}
+
+/* Which tokens a head guesses among. */
+static int read_guess(struct moe_model *m)
+{
+    int n = m->guess ? m->desc.n_guess : 0, error = 0;
+    const char *path = moe_file_path(m->file);
+    size_t bytes = (size_t)n * sizeof(int64_t);
+    int64_t *token = n ? kn_alloc(bytes) : NULL;
+    if (n && !token)
+        return kn_fail(KN_ENOMEM, "%s: no memory to list %d tokens", path, n);
+    if (n)
+        error = moe_file_read(m->file, m->guess, 0, token, bytes);
+    for (int i = 0; i < n && !error; i++) {
+        if (token[i] < 0 || token[i] >= m->desc.n_vocab)
+            error = kn_fail(KN_ECORRUPT, "%s: d2t: entry %d is token %lld of %d", path, i, (long long)token[i],
+                            m->desc.n_vocab);
+        m->guess_token[i] = (int32_t)token[i];
+    }
+    kn_free(token);
+    return error;
 }
 
 static int by_offset(const void *a, const void *b)
@@ -154,7 +176,7 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
         borrow(m);
     for (int i = 0; opt->progress && i < m->n_dense; i++)
         atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
-    if ((error = read_vectors(m, opt->progress)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
+    if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
         error = moe_latent_load(m, opt);
 done:
     kn_free(load);
@@ -294,6 +316,9 @@ static int check_target(const struct moe_model *m)
     if (t && d->d_model != t->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path,
                        whose, d->d_model, t->d_model);
+    if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] >= t->n_layer)
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d of %d", path, whose,
+                       d->reads.inner[d->reads.n_inner - 1], t->n_layer);
     if (t && d->n_vocab != t->n_vocab)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose,
                        d->n_vocab, t->n_vocab);
@@ -328,6 +353,8 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
         *out = m;
     return error;
 }
+
+struct moe_features moe_model_reads(const struct moe_model *head) { return head->desc.reads; }
 
 int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
 {

@@ -105,6 +105,7 @@ void moe_string_show(struct moe_string s, char *out, size_t bytes);
 /* How a GGUF tensor type is called and sized.  NULL: not known; such a tensor's bytes are 0. */
 struct moe_tensor_type { const char *name; int block_values, block_bytes; };
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type);
+#define MOE_TENSOR_I64 27                               /* the number of a list of tokens' type */
 
 /* All experts of a layer in one tensor, or, in old files, one tensor for each. */
 bool moe_tensor_is_expert(const struct moe_tensor *t);
@@ -120,6 +121,7 @@ int  moe_writer_array(struct moe_writer *w, const char *key, enum moe_type item,
 int  moe_writer_copy(struct moe_writer *w, const struct moe_value *v);        /* as another file has it */
 int  moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
                        const uint64_t *dim);
+int  moe_writer_ids(struct moe_writer *w, const char *name, uint64_t n);      /* a tensor of I64 */
 int  moe_writer_header(struct moe_writer *w);
 int  moe_writer_data(struct moe_writer *w, const void *data, size_t bytes);   /* tensor order, any pieces */
 int  moe_writer_finish(struct moe_writer *w);
@@ -156,7 +158,7 @@ struct moe_quantize_options {
 
 struct moe_quantized {                                  /* what became of one tensor */
     enum kn_format from, to;
-    uint64_t n_value, bytes;                            /* bytes as written */
+    uint64_t n_value, bytes;                            /* weights, 0 of a list of tokens; bytes as written */
     double square, error;                               /* of its values, and of what they changed by */
 };
 
@@ -250,6 +252,9 @@ struct moe_context_options {
     const struct moe_context *target;                   /* of a head: where features lie; opened with them */
     struct kn_team *team;                               /* not owned; one context at a time uses it */
 };
+
+/* Of a head: what it goes on from, which its target's context has to keep. */
+struct moe_features moe_model_reads(const struct moe_model *head);
 
 size_t moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);

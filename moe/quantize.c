@@ -56,6 +56,9 @@ static bool contains(const struct moe_tensor *t, const char *part)
     return memmem(t->name.data, t->name.n, part, strlen(part)) != NULL;
 }
 
+/* Of the tokens that a head guesses among: no weights. */
+static bool is_list(const struct moe_tensor *t) { return t->gguf_type == MOE_TENSOR_I64 && t->n_dim == 1; }
+
 static bool is_wide(const struct moe_tensor *t)
 {
     return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") ||
@@ -104,6 +107,10 @@ static int plan_tensor(struct job *j, size_t i)
     struct moe_quantized *q = &j->done[i];
     char shown[NAME_MOST];
     moe_string_show(t->name, shown, sizeof shown);
+    if (is_list(t)) {
+        *q = (struct moe_quantized){ .bytes = t->bytes };
+        return 0;
+    }
     *q = (struct moe_quantized){ .n_value = t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3] };
     if (kn_format_from_gguf(t->gguf_type, &q->from)) {
         const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
@@ -164,6 +171,8 @@ static int describe_tensor(const struct job *j, size_t i)
                        moe_file_path(j->file), i, t->name.n);
     memcpy(name, t->name.data, t->name.n);
     name[t->name.n] = '\0';
+    if (is_list(t))
+        return moe_writer_ids(j->writer, name, t->dim[0]);
     return moe_writer_tensor(j->writer, name, j->done[i].to, t->n_dim, t->dim);
 }
 
@@ -246,9 +255,24 @@ static int check_sums(const struct piece *p)
                    shown, what);
 }
 
+static int copy_list(const struct piece *p, const struct moe_tensor *t)
+{
+    size_t room = (size_t)GRAIN * sizeof(float);
+    int err = 0;
+    for (uint64_t at = 0; at < t->bytes && !err; at += room) {
+        size_t n = t->bytes - at < room ? (size_t)(t->bytes - at) : room;
+        err = moe_file_read(p->job->file, t, at, p->raw, n);
+        if (!err)
+            err = moe_writer_data(p->job->writer, p->raw, n);
+    }
+    return err;
+}
+
 static int write_tensor(struct piece *p, size_t i)
 {
     const struct job *j = p->job;
+    if (is_list(moe_file_tensor(j->file, i)))
+        return copy_list(p, moe_file_tensor(j->file, i));
     struct moe_quantized *q = &j->done[i];
     p->t = moe_file_tensor(j->file, i);
     p->q = q;

@@ -192,13 +192,10 @@ static int tensor_size(struct moe_writer *w, const char *name, enum kn_format f,
     return 0;
 }
 
-int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
-                      const uint64_t *dim)
+static int list_tensor(struct moe_writer *w, const char *name, uint32_t type, int n_dim, const uint64_t *dim,
+                       uint64_t bytes)
 {
     kn_assert(!w->header_done && n_dim >= 1 && n_dim <= 4);
-    uint64_t bytes = 0;
-    if (w->err || tensor_size(w, name, f, n_dim, dim, &bytes))
-        return w->err;
     if (w->n_tensor == w->tensor_room) {
         size_t room = w->tensor_room ? w->tensor_room * 2 : 256;
         uint64_t *p = kn_realloc(w->tensor_bytes, w->tensor_room * sizeof *p, room * sizeof *p);
@@ -210,11 +207,27 @@ int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, 
     put_string(w, &w->tensors, name, strlen(name));
     put_u32(w, &w->tensors, (uint32_t)n_dim);
     put(w, &w->tensors, dim, (size_t)n_dim * sizeof *dim);
-    put_u32(w, &w->tensors, (uint32_t)kn_format_info(f)->gguf_type);
+    put_u32(w, &w->tensors, type);
     put_u64(w, &w->tensors, w->data_bytes);
     w->tensor_bytes[w->n_tensor++] = bytes;
     w->data_bytes += kn_align_up(bytes, ALIGNMENT);
     return w->err;
+}
+
+int moe_writer_tensor(struct moe_writer *w, const char *name, enum kn_format f, int n_dim,
+                      const uint64_t *dim)
+{
+    uint64_t bytes = 0;
+    if (w->err || tensor_size(w, name, f, n_dim, dim, &bytes))
+        return w->err;
+    return list_tensor(w, name, (uint32_t)kn_format_info(f)->gguf_type, n_dim, dim, bytes);
+}
+
+int moe_writer_ids(struct moe_writer *w, const char *name, uint64_t n)
+{
+    if (w->err)
+        return w->err;
+    return list_tensor(w, name, MOE_TENSOR_I64, 1, &n, n * sizeof(int64_t));
 }
 
 static void write_out(struct moe_writer *w, const void *data, size_t n)

@@ -1,5 +1,5 @@
-/* tests/engine/head.h - an EAGLE head of random weights, for models of any width: what it guesses is wrong, and
- * is a tree.  The including test draws its numbers (asked.h). */
+/* tests/engine/head.h - EAGLE heads of random weights, for models of any width: what they guess is wrong, and is a tree.
+ * The including test draws its numbers (asked.h). */
 #ifndef TESTS_ENGINE_HEAD_H
 #define TESTS_ENGINE_HEAD_H
 
@@ -7,48 +7,88 @@
 
 #define HEAD_MOST_WIDTH 256
 
-/* Four heads of 32, two of keys, and as much in between as there are of those. */
-static inline int write_head(const char *file, uint32_t d_model)
+enum head_kind { HEAD_EAGLE, HEAD_EAGLE3, HEAD_ANY };
+
+struct head_tensor { const char *name; enum head_kind of; uint64_t n_in, n_out; };
+
+/* Three layers of the target's n_layer, and every other token. */
+static inline void write_head_numbers(struct moe_writer *w, enum head_kind kind, uint32_t d_model, int n_layer)
 {
     const struct { const char *key; uint32_t value; } number[] = {
         { "block_count", 1 }, { "embedding_length", d_model }, { "context_length", 2048 },
         { "feed_forward_length", 64 }, { "attention.head_count", 4 }, { "attention.head_count_kv", 2 },
         { "attention.key_length", 32 }, { "attention.value_length", 32 }, { "vocab_size", (uint32_t)n_vocab } };
-    const struct { const char *name; uint64_t n_in, n_out; } tensor[] = {
-        { "fc", 2 * d_model, d_model }, { "output_norm", d_model, 0 }, { "blk.0.attn_norm", d_model, 0 },
-        { "blk.0.attn_q", d_model, 128 }, { "blk.0.attn_k", d_model, 64 }, { "blk.0.attn_v", d_model, 64 },
-        { "blk.0.attn_output", 128, d_model }, { "blk.0.attn_q_norm", 32, 0 }, { "blk.0.attn_k_norm", 32, 0 },
-        { "blk.0.ffn_norm", d_model, 0 }, { "blk.0.ffn_gate", d_model, 64 }, { "blk.0.ffn_up", d_model, 64 },
-        { "blk.0.ffn_down", 64, d_model } };
-    static float value[2 * HEAD_MOST_WIDTH * HEAD_MOST_WIDTH];
-    struct moe_writer *w;
+    const char *arch = kind == HEAD_EAGLE ? "eagle" : "eagle3";
+    const int32_t inner[3] = { 0, n_layer / 2, n_layer - 1 };
     float eps = 1e-6f;
+    char name[64];
+    moe_writer_string(w, "general.architecture", arch, strlen(arch));
+    snprintf(name, sizeof name, "%s.attention.layer_norm_rms_epsilon", arch);
+    moe_writer_value(w, name, MOE_F32, &eps);
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        snprintf(name, sizeof name, "%s.%s", arch, number[i].key);
+        moe_writer_value(w, name, MOE_U32, &number[i].value);
+    }
+    if (kind == HEAD_EAGLE3)
+        moe_writer_array(w, "eagle3.extract_layers", MOE_I32, inner, 3);
+}
+
+static inline int write_head_data(struct moe_writer *w, const struct head_tensor *t)
+{
+    float row[3 * HEAD_MOST_WIDTH];
+    int error = 0;
+    assert_in_range(t->n_in, 1, sizeof row / sizeof *row);
+    for (uint64_t n = t->n_out ? t->n_out : 1; n > 0 && !error; n--) {
+        for (uint64_t k = 0; k < t->n_in; k++)
+            row[k] = t->n_out ? (float)below(2001) / 1e4f - 0.1f : 1.0f;
+        error = moe_writer_data(w, row, t->n_in * sizeof *row);
+    }
+    return error;
+}
+
+/* Four heads of 32, two of keys, and as much in between as there are of those. */
+static inline int write_head_of(const char *file, enum head_kind kind, uint32_t d_model, int n_layer)
+{
+    const uint64_t d = d_model, wide = kind == HEAD_EAGLE ? d : 2 * d, n_guess = (uint64_t)n_vocab / 2;
+    const struct head_tensor tensor[] = {
+        { "fc", HEAD_ANY, kind == HEAD_EAGLE ? 2 * d : 3 * d, d }, { "output_norm", HEAD_ANY, d, 0 },
+        { "output", HEAD_EAGLE3, d, n_guess }, { "blk.0.attn_norm", HEAD_ANY, d, 0 },
+        { "blk.0.attn_norm_2", HEAD_EAGLE3, d, 0 }, { "blk.0.attn_q", HEAD_ANY, wide, 128 },
+        { "blk.0.attn_k", HEAD_ANY, wide, 64 }, { "blk.0.attn_v", HEAD_ANY, wide, 64 },
+        { "blk.0.attn_output", HEAD_ANY, 128, d }, { "blk.0.attn_q_norm", HEAD_EAGLE, 32, 0 },
+        { "blk.0.attn_k_norm", HEAD_EAGLE, 32, 0 }, { "blk.0.ffn_norm", HEAD_ANY, d, 0 },
+        { "blk.0.ffn_gate", HEAD_ANY, d, 64 }, { "blk.0.ffn_up", HEAD_ANY, d, 64 },
+        { "blk.0.ffn_down", HEAD_ANY, 64, d } };
+    const size_t n = sizeof tensor / sizeof *tensor;
+    struct moe_writer *w;
     char name[64];
     assert_in_range(d_model, 1, HEAD_MOST_WIDTH);
     int error = moe_writer_open(&w, file);
     if (error)
         return error;
-    moe_writer_string(w, "general.architecture", "eagle", 5);
-    moe_writer_value(w, "eagle.attention.layer_norm_rms_epsilon", MOE_F32, &eps);
-    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
-        snprintf(name, sizeof name, "eagle.%s", number[i].key);
-        moe_writer_value(w, name, MOE_U32, &number[i].value);
-    }
-    for (size_t i = 0; i < sizeof tensor / sizeof *tensor; i++) {
+    write_head_numbers(w, kind, d_model, n_layer);
+    for (size_t i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s.weight", tensor[i].name);
-        moe_writer_tensor(w, name, KN_F32, tensor[i].n_out ? 2 : 1,
-                          (uint64_t[2]){ tensor[i].n_in, tensor[i].n_out });
+        if (tensor[i].of == kind || tensor[i].of == HEAD_ANY)
+            moe_writer_tensor(w, name, KN_F32, tensor[i].n_out ? 2 : 1,
+                              (uint64_t[2]){ tensor[i].n_in, tensor[i].n_out });
     }
+    if (kind == HEAD_EAGLE3)
+        moe_writer_ids(w, "d2t", n_guess);
     error = moe_writer_header(w);
-    for (size_t i = 0; i < sizeof tensor / sizeof *tensor && !error; i++) {
-        uint64_t n = tensor[i].n_in * (tensor[i].n_out ? tensor[i].n_out : 1);
-        for (uint64_t k = 0; k < n; k++)
-            value[k] = tensor[i].n_out ? (float)below(2001) / 1e4f - 0.1f : 1.0f;
-        error = moe_writer_data(w, value, n * sizeof *value);
-    }
+    for (size_t i = 0; i < n && !error; i++)
+        if (tensor[i].of == kind || tensor[i].of == HEAD_ANY)
+            error = write_head_data(w, &tensor[i]);
+    for (uint64_t i = 0; i < n_guess && kind == HEAD_EAGLE3 && !error; i++)
+        error = moe_writer_data(w, &(int64_t){ 2 * (int64_t)i + 1 }, sizeof(int64_t));
     error = error ? error : moe_writer_finish(w);
     moe_writer_close(w);
     return error;
+}
+
+static inline int write_head(const char *file, uint32_t d_model)
+{
+    return write_head_of(file, HEAD_EAGLE, d_model, 0);
 }
 
 #endif

@@ -9,10 +9,12 @@
 
 #include "tests/moe/change.h"
 #include "tests/engine/drafted.h"
+#include "tests/engine/head.h"
 
 #define MODEL "evals/train/models/demo-target-q8_0.gguf"
 #define HEAD  "evals/train/models/demo-eagle-f16.gguf"
 
+static char other[96];                          /* the file of another head */
 static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD ",tree=static", "eagle:" HEAD };
 
 static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
@@ -251,6 +253,25 @@ static void heads_change_nothing(void **state)
     }
 }
 
+/* Streams of inner layers lie at slots as the last one does: found again and moved. */
+static void nor_do_heads_on_inner_layers(void **state)
+{
+    (void)state;
+    static const char *const trees[] = { ",tree=chain", ",tree=static", "" };
+    for (int i = 0; i < 3; i++) {
+        struct eng_options o = { .n_parallel = 3, .n_chunk = 33 + 31 * i, .n_thread = 1 + (i == 1), .gamma = 9, .n_draft = 1 };
+        char draft[128];
+        snprintf(draft, sizeof draft, "eagle:%s%s", other, trees[i]);
+        assert_int_equal(write_head_of(other, HEAD_EAGLE3, 256, 6), 0);
+        assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+        struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
+        run_crowd(e, SHARE(6));
+        assert_true(!e->drafter[0]->broken && (!WHOLE || e->stats.n_draft > 100));
+        close_engine(e);
+        unlink(other);
+    }
+}
+
 static void it_merges_with_others(void **state)
 {
     (void)state;
@@ -264,8 +285,6 @@ static void it_merges_with_others(void **state)
 }
 
 /* ---- what it has not learnt ---------------------------------------------------------------------------- */
-
-static char other[96];
 
 static void make_other(const char *from, const struct change *change)
 {
@@ -367,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_branch_is_a_chain),
         cmocka_unit_test(the_noise_is_known),
         cmocka_unit_test(heads_change_nothing),
+        cmocka_unit_test(nor_do_heads_on_inner_layers),
         cmocka_unit_test(it_merges_with_others),
         cmocka_unit_test(it_stops_at_the_end_of_its_positions),
         cmocka_unit_test(what_does_not_fit_is_refused),

@@ -90,12 +90,11 @@ static void another_model_drafts(void **state)
 
 static void a_head_drafts(void **state)
 {
-    (void)state;
     char head[96], wish[128];
     snprintf(head, sizeof head, "%s.head", path);
     snprintf(wish, sizeof wish, "eagle:%s", head);
     random_state = 26;
-    assert_int_equal(write_head(head, 128), 0);
+    assert_int_equal(write_head_of(head, *state ? HEAD_EAGLE3 : HEAD_EAGLE, 128, asked_layers), 0);
     struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 8 };
     assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
     struct eng_engine *e = open_engine_with(o, 12);
@@ -344,6 +343,7 @@ int main(void)
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(another_model_drafts),
         cmocka_unit_test(a_head_drafts),
+        { "a_head_on_inner_layers_drafts", a_head_drafts, NULL, NULL, "3" },
         cmocka_unit_test(a_conversation_goes_on),
         cmocka_unit_test(kept_drafts_are_known_to_who_goes_on),
         cmocka_unit_test(without_room_for_a_copy_nothing_is_known),

@@ -10,25 +10,10 @@
 #include "tests/moe/change.h"
 #include "tests/moe/hf_folder.h"
 #include "tests/moe/load.h"
-
-#define TOLERANCE 1e-4                          /* of the largest logit, as in test_forward.c */
-#define MOST      300
-#define DEPTH     3
-#define CHUNK     64
-#define N_SLOT    (MOST + DEPTH)                /* guesses have slots of their own, behind the text's */
+#include "tests/moe/pair.h"
 
 static char path[96], model[96];                /* a file, and a folder */
 static struct kn_team *team;
-
-/* A model, its head, and what both need to run. */
-struct pair {
-    struct golden g;
-    struct moe_file *file;
-    struct moe_model *model, *head;
-    struct moe_context *context, *guesses;
-    int32_t slot[N_SLOT];
-    struct moe_row row[CHUNK];
-};
 
 static const char *pack_path, *heat_path;       /* of the models to come; or NULL */
 
@@ -42,14 +27,7 @@ static void open_written(struct pair *p, const char *where, enum kn_isa isa, boo
                                    .pack_path = pack_path, .heat_path = heat_path };
     assert_int_equal(moe_model_load(p->model, &lo), 0);
     assert_int_equal(moe_model_load(p->head, &lo), 0);
-    struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
-                                      .kv = KN_KV_F32, .features.last = true, .team = team };
-    assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
-    co.features.last = false;
-    co.target = p->context;
-    assert_int_equal(moe_context_open(&p->guesses, p->head, &co), 0);
-    for (int i = 0; i < N_SLOT; i++)
-        p->slot[i] = i < p->g.n_tok ? (i * 7 + 3) % p->g.n_tok : i;
+    pair_open(p, team);
 }
 
 static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool little)
@@ -62,75 +40,8 @@ static void open_pair(struct pair *p, const char *name, enum kn_isa isa, bool li
 
 static void close_pair(struct pair *p)
 {
-    moe_context_close(p->guesses);
-    moe_context_close(p->context);
-    moe_model_close(p->head);
-    moe_model_close(p->model);
-    moe_file_close(p->file);
-    golden_free(&p->g);
+    pair_close(p);
     unlink(path);
-}
-
-static void forward(struct moe_context *c, const struct moe_row *row, int n, struct moe_result *result)
-{
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
-    assert_int_equal(moe_rows_status(result, 0, n), 0);
-}
-
-/* The text through the model, and through the head behind it: its logits of rows 0 .. n - 2. */
-static float *read_text(struct pair *p)
-{
-    struct moe_result result;
-    int n = p->g.n_tok;
-    float *out = calloc((size_t)n * (size_t)p->g.n_vocab, sizeof *out);
-    for (int done = 0; done < n; done += CHUNK) {
-        int n_row = kn_min(CHUNK, n - done);
-        for (int i = 0; i < n_row; i++)
-            p->row[i] = (struct moe_row){ .token = p->g.token[done + i], .position = done + i, .base = p->slot,
-                                          .n_base = n };
-        forward(p->context, p->row, n_row, &result);
-    }
-    for (int done = 0; done < n - 1; done += CHUNK) {
-        int n_row = kn_min(CHUNK, n - 1 - done);
-        for (int i = 0; i < n_row; i++)         /* a row's slot is its token's: of the text one further */
-            p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1], .position = done + i, .want_logits = true,
-                                          .base = p->slot + 1, .n_base = n - 1, .feature_slot = p->slot[done + i] };
-        forward(p->guesses, p->row, n_row, &result);
-        memcpy(out + (size_t)done * (size_t)p->g.n_vocab, result.logits,
-               (size_t)n_row * (size_t)p->g.n_vocab * sizeof *out);
-    }
-    return out;
-}
-
-/* The row at pos once more, and on from what it thought: `depth` guesses from the last true state. */
-static const float *guess(struct pair *p, int depth, int pos)
-{
-    struct moe_result result;
-    struct moe_row row = { .token = p->g.token[pos + 1], .position = pos, .want_logits = true, .base = p->slot + 1,
-                           .n_base = pos + 1, .tail = p->slot + p->g.n_tok, .feature_slot = p->slot[pos] };
-    forward(p->guesses, &row, 1, &result);
-    for (int i = 2; i <= depth; i++) {
-        row.token = p->g.token[pos + i];
-        row.position++;
-        row.feature = result.feature;
-        forward(p->guesses, &row, 1, &result);
-    }
-    return result.logits;
-}
-
-/* One line "guess DEPTH POS .."; the row begins behind. */
-static bool next_guess(FILE *f, char *line, size_t bytes, int *depth, int *pos, struct golden_row *r)
-{
-    while (fgets(line, (int)bytes, f)) {
-        char *s = line;
-        if (strcmp(golden_word(&s), "guess") != 0)
-            continue;
-        *depth = atoi(golden_word(&s));
-        *pos = atoi(golden_word(&s));
-        golden_parse_row(r, s);
-        return true;
-    }
-    return false;
 }
 
 static void guesses_are_those_of_transformers(void **state)
@@ -141,12 +52,12 @@ static void guesses_are_those_of_transformers(void **state)
     int depth, pos, n[DEPTH + 1] = { 0 };
     double worst[DEPTH + 1] = { 0 };
     open_pair(&p, *state, KN_ISA_COUNT - 1, false);
-    float *logits = read_text(&p);
+    float *logits = pair_read(&p);
     snprintf(name, sizeof name, "tests/fixtures/golden/%s.ahead", (const char *)*state);
     FILE *f = fopen(name, "r");
     assert_non_null(f);
-    while (next_guess(f, line, sizeof line, &depth, &pos, &r)) {
-        const float *got = guess(&p, depth, pos);
+    while (pair_next(f, line, sizeof line, &depth, &pos, &r)) {
+        const float *got = pair_guess(&p, depth, pos);
         n[depth]++;
         worst[depth] = fmax(worst[depth], golden_apart(&p.g, &r, got));
         if (depth == 1)                         /* alone as in a chunk */
@@ -171,7 +82,7 @@ static void its_experts_are_where_the_others_are(void **state)
     const struct moe_shape *s = moe_model_shape(all.model);
     assert_true(moe_model_store(all.head) == moe_model_store(all.model));
     assert_int_equal(s->n_expert_ahead, s->n_expert);
-    float *a = read_text(&all), *b = read_text(&few);
+    float *a = pair_read(&all), *b = pair_read(&few);
     assert_memory_equal(a, b, (size_t)(all.g.n_tok - 1) * (size_t)all.g.n_vocab * sizeof *a);
     struct off_stats stats;
     off_stats_get(moe_model_store(few.model), &stats);
@@ -206,7 +117,7 @@ static void a_folder_guesses_the_same(void **state)
     open_written(&hf, model, KN_ISA_COUNT - 1, true);
     const struct moe_shape *a = moe_model_shape(file.model), *b = moe_model_shape(hf.model);
     assert_true(a->n_ahead == b->n_ahead && a->ahead_bytes == b->ahead_bytes && a->dense_bytes == b->dense_bytes);
-    float *x = read_text(&file), *y = read_text(&hf);
+    float *x = pair_read(&file), *y = pair_read(&hf);
     assert_memory_equal(x, y, (size_t)(hf.g.n_tok - 1) * (size_t)hf.g.n_vocab * sizeof *x);
     free(x);
     free(y);
@@ -281,7 +192,7 @@ static void the_files_beside_serve_both(void **state)
     snprintf(pack, sizeof pack, "%s.experts", path);
     snprintf(heat, sizeof heat, "%s.heat", path);
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
-    float *want = read_text(&p);
+    float *want = pair_read(&p);
     close_pair(&p);
 
     assert_int_equal(golden_read(&g, "glm4moe"), 0);
@@ -303,13 +214,13 @@ static void the_files_beside_serve_both(void **state)
     moe_file_close(file);
 
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
-    float *got = read_text(&p);
+    float *got = pair_read(&p);
     assert_memory_equal(got, want, (size_t)(p.g.n_tok - 1) * (size_t)p.g.n_vocab * sizeof *got);
     for (int i = 0; i < 20; i++) {              /* turns that use few */
         struct moe_result result;
         struct moe_row row = { .token = p.g.token[i], .position = i, .base = p.slot, .n_base = p.g.n_tok };
-        forward(p.context, &row, 1, &result);
-        guess(&p, 1, i);
+        pair_forward(p.context, &row, 1, &result);
+        pair_guess(&p, 1, i);
     }
     moe_context_close(p.guesses);
     moe_context_close(p.context);
@@ -342,7 +253,7 @@ static void a_failed_read_is_told(void **state)
     struct moe_result result;
     (void)state;
     open_pair(&p, "glm4moe", KN_ISA_COUNT - 1, true);
-    float *logits = read_text(&p);
+    float *logits = pair_read(&p);
     struct moe_row row = { .token = p.g.token[9], .position = 8, .want_logits = true, .base = p.slot + 1,
                            .n_base = p.g.n_tok - 1, .feature_slot = p.slot[8] };
     int n_failed = 0;

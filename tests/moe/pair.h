@@ -1,0 +1,109 @@
+/* tests/moe/pair.h - a model and a head behind it, over the text of a fixture: what the head says of the text, and what it
+ * guesses on from there. */
+#ifndef TESTS_MOE_PAIR_H
+#define TESTS_MOE_PAIR_H
+
+#include "tests/moe/golden.h"
+
+#define TOLERANCE 1e-4                          /* of the largest logit, as in test_forward.c */
+#define MOST      300
+#define DEPTH     3
+#define CHUNK     64
+#define N_SLOT    (MOST + DEPTH)                /* guesses have slots of their own, behind the text's */
+
+/* A model, its head, and what both need to run. */
+struct pair {
+    struct golden g;
+    struct moe_file *file;
+    struct moe_model *model, *head;
+    struct moe_context *context, *guesses;
+    int32_t slot[N_SLOT];
+    struct moe_row row[CHUNK];
+};
+
+/* Both are loaded. */
+static inline void pair_open(struct pair *p, struct kn_team *team)
+{
+    struct moe_context_options co = { .max_row = CHUNK, .max_want = CHUNK, .n_slot = N_SLOT, .max_pos = N_SLOT,
+                                      .kv = KN_KV_F32, .features = moe_model_reads(p->head), .team = team };
+    assert_int_equal(moe_context_open(&p->context, p->model, &co), 0);
+    co.features = (struct moe_features){ 0 };
+    co.target = p->context;
+    assert_int_equal(moe_context_open(&p->guesses, p->head, &co), 0);
+    for (int i = 0; i < N_SLOT; i++)
+        p->slot[i] = i < p->g.n_tok ? (i * 7 + 3) % p->g.n_tok : i;
+}
+
+static inline void pair_close(struct pair *p)
+{
+    moe_context_close(p->guesses);
+    moe_context_close(p->context);
+    moe_model_close(p->head);
+    moe_model_close(p->model);
+    moe_file_close(p->file);
+    golden_free(&p->g);
+}
+
+static inline void pair_forward(struct moe_context *c, const struct moe_row *row, int n, struct moe_result *result)
+{
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(moe_rows_status(result, 0, n), 0);
+}
+
+/* The text through the model, and through the head behind it: its logits of rows 0 .. n - 2. */
+static inline float *pair_read(struct pair *p)
+{
+    struct moe_result result;
+    int n = p->g.n_tok;
+    float *out = calloc((size_t)n * (size_t)p->g.n_vocab, sizeof *out);
+    for (int done = 0; done < n; done += CHUNK) {
+        int n_row = kn_min(CHUNK, n - done);
+        for (int i = 0; i < n_row; i++)
+            p->row[i] = (struct moe_row){ .token = p->g.token[done + i], .position = done + i, .base = p->slot,
+                                          .n_base = n };
+        pair_forward(p->context, p->row, n_row, &result);
+    }
+    for (int done = 0; done < n - 1; done += CHUNK) {
+        int n_row = kn_min(CHUNK, n - 1 - done);
+        for (int i = 0; i < n_row; i++)         /* a row's slot is its token's: of the text one further */
+            p->row[i] = (struct moe_row){ .token = p->g.token[done + i + 1], .position = done + i, .want_logits = true,
+                                          .base = p->slot + 1, .n_base = n - 1, .feature_slot = p->slot[done + i] };
+        pair_forward(p->guesses, p->row, n_row, &result);
+        memcpy(out + (size_t)done * (size_t)p->g.n_vocab, result.logits,
+               (size_t)n_row * (size_t)p->g.n_vocab * sizeof *out);
+    }
+    return out;
+}
+
+/* The row at pos once more, and on from what it thought: `depth` guesses from the last true state. */
+static inline const float *pair_guess(struct pair *p, int depth, int pos)
+{
+    struct moe_result result;
+    struct moe_row row = { .token = p->g.token[pos + 1], .position = pos, .want_logits = true, .base = p->slot + 1,
+                           .n_base = pos + 1, .tail = p->slot + p->g.n_tok, .feature_slot = p->slot[pos] };
+    pair_forward(p->guesses, &row, 1, &result);
+    for (int i = 2; i <= depth; i++) {
+        row.token = p->g.token[pos + i];
+        row.position++;
+        row.feature = result.feature;
+        pair_forward(p->guesses, &row, 1, &result);
+    }
+    return result.logits;
+}
+
+/* One line "guess DEPTH POS .."; the row begins behind. */
+static inline bool pair_next(FILE *f, char *line, size_t bytes, int *depth, int *pos, struct golden_row *r)
+{
+    while (fgets(line, (int)bytes, f)) {
+        char *s = line;
+        if (strcmp(golden_word(&s), "guess") != 0)
+            continue;
+        *depth = atoi(golden_word(&s));
+        *pos = atoi(golden_word(&s));
+        golden_parse_row(r, s);
+        return true;
+    }
+    return false;
+}
+
+#endif

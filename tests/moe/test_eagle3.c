@@ -1,0 +1,335 @@
+/* EAGLE-3 heads against code that is not ours: their logits, one token ahead and several, from transformers' modules put
+ * together as published (tests/fixtures/make_eagle3.py), in chunks and alone, with features in either precision; and
+ * what is wrong with a file is said. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/faults.h"
+#include "tests/moe/change.h"
+#include "tests/moe/load.h"
+#include "tests/moe/pair.h"
+
+#define MOST_ID 512
+
+static char path[96], head_path[96];
+static struct kn_team *team;
+
+/* A head as its fixture has it; g's n_vocab is of the tokens that it guesses among. */
+struct head {
+    struct golden g;
+    int32_t id[MOST_ID];                        /* [n_id] d2t; 0: there is none */
+    int n_id;
+    FILE *guesses;                              /* lines of guesses come next */
+    struct moe_file *file;
+};
+
+static void read_ids(struct head *h, char *s)
+{
+    golden_word(&s);
+    while (*s) {
+        assert_true(h->n_id < MOST_ID);
+        h->id[h->n_id++] = atoi(golden_word(&s));
+    }
+}
+
+static void head_read(struct head *h, const char *target)
+{
+    static char line[8192];
+    char name[128];
+    memset(h, 0, sizeof *h);
+    snprintf(name, sizeof name, "tests/fixtures/golden/%s.eagle3", target);
+    assert_non_null(h->guesses = fopen(name, "r"));
+    h->g.text = calloc(1, 1 << 16);
+    char *keep = h->g.text;
+    for (long at = 0; fgets(line, sizeof line, h->guesses); at = ftell(h->guesses)) {
+        if (!strncmp(line, "guess ", 6)) {
+            fseek(h->guesses, at, SEEK_SET);
+            return;
+        }
+        line[strcspn(line, "\n")] = 0;
+        strcpy(keep, line);                     /* meta lines are kept */
+        if (!strncmp(line, "ids d2t ", 8))
+            read_ids(h, keep + 4);
+        else if (line[0] != '#')
+            golden_parse_line(&h->g, keep);
+        keep += strlen(line) + 1;
+    }
+    fail();
+}
+
+static void head_free(struct head *h)
+{
+    fclose(h->guesses);
+    golden_free(&h->g);
+    unlink(head_path);
+}
+
+static void head_write(struct head *h)
+{
+    struct moe_writer *w;
+    int64_t id[MOST_ID];
+    assert_int_equal(moe_writer_open(&w, head_path), 0);
+    for (int i = 0; i < h->g.n_meta; i++)
+        assert_int_equal(golden_write_meta(w, h->g.meta[i]), 0);
+    for (int i = 0; i < h->g.n_tensor; i++)
+        moe_writer_tensor(w, h->g.tensor[i].name, KN_F32, h->g.tensor[i].n_dim, h->g.tensor[i].dim);
+    if (h->n_id)
+        moe_writer_ids(w, "d2t", (uint64_t)h->n_id);
+    assert_int_equal(moe_writer_header(w), 0);
+    for (int i = 0; i < h->g.n_tensor; i++)
+        assert_int_equal(golden_write_tensor(w, h->g.seed, &h->g.tensor[i]), 0);
+    for (int i = 0; i < h->n_id; i++)
+        id[i] = h->id[i];
+    if (h->n_id)
+        moe_writer_data(w, id, (size_t)h->n_id * sizeof *id);
+    assert_int_equal(moe_writer_finish(w), 0);
+    moe_writer_close(w);
+}
+
+static int open_head(struct pair *p, struct head *h, enum kn_isa isa)
+{
+    int error = moe_file_open(&h->file, head_path);
+    return error ? error : moe_model_open(&p->head, h->file, &(struct moe_model_options){ .isa = isa,
+                                                                                          .target = p->model });
+}
+
+static void open_target(struct pair *p, const char *target, enum kn_isa isa)
+{
+    memset(p, 0, sizeof *p);
+    assert_int_equal(golden_read(&p->g, target), 0);
+    assert_int_equal(golden_write(&p->g, path), 0);
+    assert_int_equal(moe_file_open(&p->file, path), 0);
+    assert_int_equal(load_model(&p->model, p->file, isa, team, OFF_IO_PREAD), 0);
+}
+
+static void open_both(struct pair *p, struct head *h, const char *target, enum kn_isa isa)
+{
+    open_target(p, target, isa);
+    head_read(h, target);
+    head_write(h);
+    assert_int_equal(open_head(p, h, isa), 0);
+    assert_int_equal(moe_model_load(p->head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
+    pair_open(p, team);
+}
+
+static void close_both(struct pair *p, struct head *h)
+{
+    pair_close(p);
+    moe_file_close(h->file);
+    head_free(h);
+    unlink(path);
+}
+
+/* Logits of what it guesses among, in the list's order; all others are out of the question. */
+static const float *among(const struct pair *p, const struct head *h, const float *logits)
+{
+    static float out[MOST_ID];
+    int n_likely = 0;
+    for (int i = 0; i < p->g.n_vocab; i++)
+        n_likely += !isinf(logits[i]);
+    assert_int_equal(n_likely, h->g.n_vocab);
+    if (!h->n_id)
+        return logits;
+    for (int i = 0; i < h->n_id; i++)
+        out[i] = logits[h->id[i]];
+    return out;
+}
+
+static void guesses_are_those_of_transformers(void **state)
+{
+    struct pair p;
+    struct head h;
+    struct golden_row r;
+    char line[4096];
+    int depth, pos, n[DEPTH + 1] = { 0 };
+    double worst[DEPTH + 1] = { 0 };
+    open_both(&p, &h, *state, KN_ISA_COUNT - 1);
+    float *logits = pair_read(&p);
+    while (pair_next(h.guesses, line, sizeof line, &depth, &pos, &r)) {
+        const float *got = pair_guess(&p, depth, pos);
+        n[depth]++;
+        worst[depth] = fmax(worst[depth], golden_apart(&h.g, &r, among(&p, &h, got)));
+        if (depth == 1)                         /* alone as in a chunk */
+            assert_memory_equal(got, logits + (size_t)pos * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *got);
+    }
+    free(logits);
+    for (int i = 1; i <= DEPTH; i++) {
+        print_message("%s, %d ahead: largest difference / largest logit %.1e of %d\n", (char *)*state, i, worst[i],
+                      n[i]);
+        assert_true(n[i] > 20 && worst[i] < TOLERANCE);
+    }
+    close_both(&p, &h);
+}
+
+/* Rows of both kinds in one pass: that which goes on from another and that which has the text's features. */
+static void rows_of_both_kinds_share_a_pass(void **state)
+{
+    struct pair p;
+    struct head h;
+    struct moe_result result;
+    open_both(&p, &h, *state, KN_ISA_COUNT - 1);
+    size_t n = (size_t)p.g.n_vocab, d = (size_t)moe_model_shape(p.model)->d_model;
+    float *text = pair_read(&p), *want = calloc(n, sizeof *want), *thought = calloc(d, sizeof *thought);
+    memcpy(want, pair_guess(&p, 2, 100), n * sizeof *want);
+    struct moe_row row[2] = { { .token = p.g.token[101], .position = 100, .want_logits = true, .base = p.slot + 1,
+                                .n_base = 101, .tail = p.slot + p.g.n_tok, .feature_slot = p.slot[100] } };
+    pair_forward(p.guesses, row, 1, &result);
+    memcpy(thought, result.feature, d * sizeof *thought);
+    row[0].token = p.g.token[102];
+    row[0].position = 101;
+    row[0].feature = thought;
+    row[1] = (struct moe_row){ .token = p.g.token[41], .position = 40, .want_logits = true, .base = p.slot + 1,
+                               .n_base = 41, .tail = p.slot + p.g.n_tok + 2, .feature_slot = p.slot[40] };
+    pair_forward(p.guesses, row, 2, &result);
+    assert_memory_equal(result.logits, want, n * sizeof *want);
+    assert_memory_equal(result.logits + n, text + 40 * n, n * sizeof *want);
+    memcpy(thought, result.feature + result.feature_stride, d * sizeof *thought);
+    pair_forward(p.guesses, row + 1, 1, &result);
+    assert_memory_equal(result.feature, thought, d * sizeof *thought);
+    free(text);
+    free(want);
+    free(thought);
+    close_both(&p, &h);
+}
+
+static void every_instruction_set_says_the_same(void **state)
+{
+    struct pair p[2];
+    struct head h[2];
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        open_both(&p[i], &h[i], *state, i ? KN_ISA_AVX2 : KN_ISA_COUNT - 1);
+        logits[i] = pair_read(&p[i]);
+    }
+    assert_memory_equal(logits[0], logits[1], (size_t)(p[0].g.n_tok - 1) * (size_t)p[0].g.n_vocab * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        free(logits[i]);
+        close_both(&p[i], &h[i]);
+    }
+}
+
+/* The list goes with the weights. */
+static void it_guesses_among_the_same_quantised(void **state)
+{
+    struct pair p;
+    struct head h;
+    struct golden_row r;
+    struct moe_file *whole;
+    char line[4096], from[128];
+    int depth, pos;
+    struct moe_quantize_options qo = { .ops = kn_ops(KN_ISA_COUNT - 1), .team = team };
+    for (int i = 0; i < MOE_PART_COUNT; i++)
+        qo.format[i] = KN_F16;
+    open_target(&p, *state, KN_ISA_COUNT - 1);
+    head_read(&h, *state);
+    head_write(&h);
+    snprintf(from, sizeof from, "%s.f32", head_path);
+    assert_int_equal(rename(head_path, from), 0);
+    assert_int_equal(moe_file_open(&whole, from), 0);
+    struct moe_quantized *done = calloc(moe_file_tensor_count(whole), sizeof *done);
+    assert_int_equal(moe_quantize(head_path, whole, &qo, done), 0);
+    moe_file_close(whole);
+    unlink(from);
+    free(done);
+    assert_int_equal(open_head(&p, &h, KN_ISA_COUNT - 1), 0);
+    assert_int_equal(moe_model_load(p.head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
+    pair_open(&p, team);
+    free(pair_read(&p));
+    while (pair_next(h.guesses, line, sizeof line, &depth, &pos, &r))
+        assert_true(golden_apart(&h.g, &r, among(&p, &h, pair_guess(&p, depth, pos))) < 0.01);
+    close_both(&p, &h);
+}
+
+/* ---- what is wrong with a file ------------------------------------------------------------------------------- */
+
+/* Whoever spoils the head says what is said of it. */
+static void assert_said(struct pair *p, struct head *h, int code, const char *what)
+{
+    faults_reset();
+    head_write(h);
+    int error = open_head(p, h, KN_ISA_COUNT - 1);
+    if (!error)
+        error = moe_model_load(p->head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD });
+    if (error != code || !strstr(faults.line, what))
+        fail_msg("%d, \"%s\" where %d, \"%s\" was to come", error, faults.line, code, what);
+    moe_model_close(p->head);
+    moe_file_close(h->file);
+    p->head = NULL;
+    h->file = NULL;
+    head_free(h);
+    head_read(h, "qwen3moe_norm");
+}
+
+static char *meta_of(struct head *h, const char *key)
+{
+    for (int i = 0; i < h->g.n_meta; i++)
+        if (strstr(h->g.meta[i], key) == h->g.meta[i])
+            return h->g.meta[i];
+    fail();
+    return NULL;
+}
+
+static void what_is_wrong_is_said(void **state)
+{
+    struct pair p;
+    struct head h;
+    (void)state;
+    open_target(&p, "qwen3moe_norm", KN_ISA_COUNT - 1);
+    head_read(&h, "qwen3moe_norm");
+    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 0 1 3");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "it reads layer 3 of 3");
+    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 1 0 2");
+    assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers are not layers in their order");
+    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 2 0 1");
+    assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers is not three layers");
+    strcpy(meta_of(&h, "eagle3.target_hidden_size"), "eagle3.target_hidden_size u32 80");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "a head of 64 values for a model of 80");
+    h.id[7] = 310;
+    assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 7 is token 310 of 310");
+    h.id[9] = -1;
+    assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 9 is token -1");
+    h.n_id--;
+    assert_said(&p, &h, KN_ECORRUPT, "output.weight has shape");
+    h.n_id = 0;
+    assert_said(&p, &h, KN_ECORRUPT, "output.weight has shape");
+    h.g.n_tensor--;
+    assert_said(&p, &h, KN_ECORRUPT, "output.weight is missing");
+    head_free(&h);
+    moe_model_close(p.model);
+    moe_file_close(p.file);
+    golden_free(&p.g);
+    unlink(path);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/spillway-eagle3-%d.gguf", (int)getpid());
+    snprintf(head_path, sizeof head_path, "/tmp/spillway-eagle3-%d-head.gguf", (int)getpid());
+    return kn_team_open(&team, 2);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kn_team_close(team);
+    return 0;
+}
+
+#define OF(test, target) { #test "(" target ")", test, NULL, NULL, (void *)target }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        OF(guesses_are_those_of_transformers, "qwen3moe_norm"),
+        OF(guesses_are_those_of_transformers, "glm4moe"),
+        OF(rows_of_both_kinds_share_a_pass, "qwen3moe_norm"),
+        OF(rows_of_both_kinds_share_a_pass, "glm4moe"),
+        OF(every_instruction_set_says_the_same, "qwen3moe_norm"),
+        OF(it_guesses_among_the_same_quantised, "qwen3moe_norm"),
+        cmocka_unit_test(what_is_wrong_is_said),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
