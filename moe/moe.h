@@ -8,9 +8,9 @@
  *     moe_context  KV memory, states, step arena and a worker team: what one thread needs to run a model.
  *                  Several contexts may run over one model at once.
  *     a head       a model that guesses what another one, its target, will think: its rows begin with a
- *                  feature of the target's.  EAGLE's is a file of its own; a checkpoint may carry one as a
- *                  layer behind its last (MTP), whose experts lie in the target's store.  Embedding and
- *                  output matrix are the target's, but where such a layer has its own.
+ *                  feature of the target's, or three (EAGLE-3).  EAGLE's is a file of its own; a checkpoint may
+ *                  carry one as a layer behind its last (MTP), whose experts lie in the target's store.
+ *                  Embedding and output matrix are the target's, but where a head has its own.
  *
  * A batch is rows: one token each, with its own position, its own path through the KV slots and whether
  * its logits are wanted.  Rows of several sequences, of a prompt's chunk and of a token tree are all the
