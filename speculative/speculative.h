@@ -160,7 +160,9 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep /* [n] */, bool blind
  *                 draw per node it is speculative sampling, with several SpecInfer's multi-step rule.  Where
  *                 nothing was drawn it is SPEC_COUPLED.
  *   SPEC_BLOCK    for chains that are drawn: how many are kept is decided over the whole chain, which keeps
- *                 at least as many as SPEC_RATIO.  Other drafts are verified by SPEC_RATIO.
+ *                 at least as many as SPEC_RATIO.  Other drafts are verified by SPEC_RATIO, those too that
+ *                 became a chain because somebody else proposed the same.  Whether anybody else is asked
+ *                 may not depend on what was drawn.
  * The last two give the same distribution of texts as no draft, not the same text.  At temperature 0 all are
  * SPEC_COUPLED.  p is processed as by spec_sample: penalties over the path, bias, mask, cuts.
  *

@@ -71,6 +71,7 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
         if (at[t->draw[i].node] >= 0)
             t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
     t->peeked |= t->n_draw > 0 && !blind;       /* that all was kept is a decision too */
+    t->n_asked -= t->n_draw - n_draw;           /* what is left of a drawn chain is one */
     t->n = n;
     t->n_draw = n_draw;
 }

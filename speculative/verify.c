@@ -117,13 +117,14 @@ static void go_to(struct spec_verify *v, int child)
     v->node = child;
 }
 
-/* Every node has at most one child, which was drawn once. */
+/* Every node has at most one child, which was drawn once, and nothing else was asked for: what was might have become
+ * another node, and a rule that goes by whether it did has looked at the tokens. */
 static bool is_drawn_chain(const struct spec_tree *t)
 {
     for (int i = 0; i < t->n; i++)
         if (t->parent[i] != i - 1 || i >= t->n_draw || t->draw[i].node != i)
             return false;
-    return t->n_draw == t->n;
+    return t->n_draw == t->n && t->n_asked == t->n;
 }
 
 void spec_verify_start(struct spec_verify *v)

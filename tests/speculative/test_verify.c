@@ -177,6 +177,20 @@ static void rule_fits_the_draft(void **state)
     spec_tree_draw(&mixed, 0, 1, &q, 1, 1);
     spec_tree_draw(&mixed, SPEC_ROOT, 0, &q, 1, 1);
     assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
+    for (int first = 0; first < 2; first++) {               /* a chain because two proposed the same: one no more */
+        spec_tree_clear(&mixed);
+        for (int way = 0; way < 2; way++)
+            if (way == first)
+                spec_tree_draw(&mixed, spec_tree_draw(&mixed, SPEC_ROOT, 0, &q, 1, 1), 1, &q, 1, 1);
+            else
+                spec_tree_add(&mixed, spec_tree_add(&mixed, SPEC_ROOT, 0, 1, 2), 1, 1, 2);
+        assert_int_equal(mixed.n, 2);
+        assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_RATIO);
+    }
+    mixed = chain;                                          /* cut by depth: one still */
+    spec_tree_prune(&mixed, (bool[]){ true, false }, true);
+    assert_int_equal(mixed.n, 1);
+    assert_int_equal(rule_of(&mixed, SPEC_BLOCK, 1), SPEC_BLOCK);
     assert_int_equal(rule_of(&added, SPEC_BLOCK, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&added, SPEC_RATIO, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 0), SPEC_COUPLED);
