@@ -138,7 +138,7 @@ ONE_THREAD = $(patsubst %,tests/%.c, \
     $(addprefix engine/test_,ask chat config draw fit_file grammar inspect jinja kv manual plan progress quantize reply simulate \
         speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
     $(addprefix moe/test_,file folder forward latent model quantised quantize recall router safetensors synth writer) $(addprefix offload/test_,policy trace) \
-    $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law))
+    $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law verify_seeds))
 TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
