@@ -1,5 +1,5 @@
 /* What verification puts out, token by token: under SPEC_COUPLED the text without a draft, whatever is drafted,
- * fails or is cut; and for every rule, which rows are asked for, and the edges. */
+ * fails or is cut, and so of every small tree; and for every rule, which rows are asked for, and the edges. */
 #include "tests/speculative/model.h"
 
 enum { MOST_TEXT = 48, MASK_WORDS = (MOST_VOCAB + 31) / 32, END = 0 };
@@ -138,6 +138,148 @@ static void same_text_as_without_a_draft(void **state)
         spec_sampler_close(w.s);
     }
     assert_true(n_kept > 10000);                /* drafts were kept, and much */
+}
+
+/* ---- every small tree ----------------------------------------------------------------------------------- */
+
+/* SPEC_COUPLED has no law of its own to enumerate: for each noise it puts out what no draft would, whatever the
+ * tree, and so whatever was drafted, cut or looked at for that.  Here for all trees over few tokens, however their
+ * nodes were made, and at temperature 0 for all tables that differ in which token is largest. */
+enum { MOST_DEPTH = 3, ADD_ALL = 0, DRAW_ALL = 1, DRAW_SOME = 2, N_MADE = 3 };
+
+struct grove { int n_vocab, depth, made; bool backwards; const struct spec_dist *q; };
+
+/* Trees that are no deeper: each token follows or not, and below it is any tree less deep. */
+static int n_trees(int n_vocab, int depth)
+{
+    int n = 1;
+    for (int below = depth > 0 ? 1 + n_trees(n_vocab, depth - 1) : 1, i = 0; depth > 0 && i < n_vocab; i++)
+        n *= below;
+    return n;
+}
+
+static void plant(const struct grove *g, int number, int parent, int depth, struct spec_tree *t)
+{
+    int below = depth < g->depth ? 1 + n_trees(g->n_vocab, g->depth - depth - 1) : 1;
+    for (int i = 0; i < g->n_vocab && below > 1; i++, number /= below) {
+        int32_t token = g->backwards ? g->n_vocab - 1 - i : i;
+        if (number % below == 0)
+            continue;
+        bool draws = g->made == DRAW_ALL || (g->made == DRAW_SOME && t->n % 2);
+        int node = draws ? spec_tree_draw(t, parent, token, g->q, 1, 1) : spec_tree_add(t, parent, token, 1, 1);
+        plant(g, number % below - 1, node, depth + 1, t);
+    }
+}
+
+/* Of table >= 0 the digits, of 3 each, say for each text of tokens 0 and 1 which is larger, or neither. */
+static void small_logits(const struct writer *w, int table, const int32_t *text, int n, float *z)
+{
+    int at = 0;
+    if (table < 0) {
+        model_logits(&w->m, text, n, z);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        at = 2 * at + 1 + text[i];
+    while (at-- > 0)
+        table /= 3;
+    z[0] = table % 3 == 1;
+    z[1] = table % 3 == 2;
+}
+
+static void choose_plain(struct writer *w, int table, int n, struct spec_choice *out)
+{
+    int32_t text[MOST_DEPTH + 1];
+    for (int i = 0; i < n; i++) {
+        float z[MOST_VOCAB];
+        small_logits(w, table, text, i, z);
+        assert_int_equal(spec_sample(w->s, &w->p, z, text, i, i, &out[i]), 0);
+        assert_true(table < 0 || out[i].token == (z[1] > z[0]));
+        text[i] = out[i].token;
+    }
+}
+
+static void check_tree(struct writer *w, int table, const struct spec_tree *t, enum spec_rule rule,
+                       const struct spec_choice *plain)
+{
+    int32_t text[MOST_DEPTH + 1];
+    struct spec_verify v = { .tree = t, .rule = rule, .params = &w->p, .history = text };
+    int n = 0;
+    for (int i = 0, node = SPEC_ROOT; i < t->n; i++)
+        if (t->parent[i] == node && t->token[i] == plain[n].token) {
+            node = i;
+            n++;
+        }
+    for (spec_verify_start(&v); v.node != SPEC_END;) {
+        float z[MOST_VOCAB];
+        small_logits(w, table, text, v.n_walked, z);
+        assert_int_equal(spec_verify_row(&v, w->s, z, NULL), 0);
+    }
+    assert_int_equal(v.n_path, n);
+    assert_int_equal(v.n_out, n + 1);
+    assert_memory_equal(v.out, plain, (size_t)(n + 1) * sizeof *plain);
+}
+
+/* All trees, by all rules that are SPEC_COUPLED for them. */
+static void check_grove(struct writer *w, int table, int depth)
+{
+    struct spec_choice plain[MOST_DEPTH + 1];
+    choose_plain(w, table, depth + 1, plain);
+    for (int way = 0; way < 2 * N_MADE; way++) {
+        struct grove g = { w->m.n_vocab, depth, way / 2, way % 2, &w->q };
+        for (int number = n_trees(g.n_vocab, depth); number-- > 0;) {
+            struct spec_tree t;
+            spec_tree_clear(&t);
+            plant(&g, number, SPEC_ROOT, 0, &t);
+            check_tree(w, table, &t, SPEC_COUPLED, plain);
+            for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++) {
+                t.peeked = g.made != ADD_ALL && w->p.temperature > 0;
+                check_tree(w, table, &t, rule, plain);
+            }
+        }
+    }
+}
+
+static void few_tokens(struct writer *w, int n_vocab)
+{
+    spec_sampler_close(w->s);
+    w->s = open_sampler(n_vocab);
+    w->m.n_vocab = w->q.n = n_vocab;
+    w->q.sum = n_vocab;
+    for (int i = 0; i < n_vocab; i++)
+        w->weight[i] = 1;
+    w->p.n_bias = 0;
+}
+
+static void any_small_tree_changes_nothing(void **state)
+{
+    (void)state;
+    random_state = 23;
+    assert_int_equal(n_trees(2, 3), 676);
+    assert_int_equal(n_trees(3, 2), 729);
+    for (int trial = 0; trial < 24; trial++) {
+        struct writer w;
+        struct spec_bias bias;
+        random_writer(&w, &bias);
+        few_tokens(&w, 2 + trial % 2);
+        check_grove(&w, -1, trial % 2 ? 2 : 3);
+        spec_sampler_close(w.s);
+    }
+}
+
+static void greedy_takes_the_first_largest(void **state)
+{
+    (void)state;
+    enum { TABLES = 2187 };                     /* 3 for each of the texts of 0 to 2 tokens */
+    struct writer w;
+    struct spec_bias bias;
+    random_writer(&w, &bias);
+    spec_params_default(&w.p);
+    w.p.temperature = 0;
+    few_tokens(&w, 2);
+    for (int table = 0; table < TABLES; table++)
+        check_grove(&w, table, 2);
+    spec_sampler_close(w.s);
 }
 
 /* ---- which rule applies ------------------------------------------------------------------------------ */
@@ -511,6 +653,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_text_as_without_a_draft),
+        cmocka_unit_test(any_small_tree_changes_nothing),
+        cmocka_unit_test(greedy_takes_the_first_largest),
         cmocka_unit_test(rule_fits_the_draft),
         cmocka_unit_test(nothing_left_is_p),
         cmocka_unit_test(disjoint_supports),

@@ -94,7 +94,7 @@ static const struct shape shapes[] = {
     { "drawn chain, added chain", 4, { { -1, 'q' }, { 0, 'q' }, { -1, '0' }, { 2, '0' } } },
     { "all kinds", 4, { { -1, 'q' }, { -1, '0' }, { -1, 'r' }, { 2, 'r' } } },
 };
-enum { N_SHAPE = sizeof shapes / sizeof *shapes, CHAIN_2 = 1, TWO = 4, THREE = 5, TWO_BELOW_EACH = 10 };
+enum { N_SHAPE = sizeof shapes / sizeof *shapes, CHAIN_2 = 1, CHAIN_4 = 3, TWO = 4, THREE = 5 };
 
 static bool is_drawn(const struct shape *s, int i) { return s->step[i].how >= 'a'; }
 
@@ -248,7 +248,7 @@ enum { MOST_TABLE = 20, POLICY_STEP = 1 };
 #endif
 
 /* As large as a few milliseconds allow. */
-static int vocab_of(const struct shape *s) { return s->n < 3 ? 4 : s->n < 4 ? 3 : 2 + (s != &shapes[3]); }
+static int vocab_of(const struct shape *s) { return s->n < 3 ? 4 : s->n < 4 ? 3 : 2 + (s != &shapes[CHAIN_4]); }
 
 /* The largest error over all ways to process, of a table each; a token is added after the other. */
 static double worst_error(struct table *c, const struct shape *s, const struct policy *policy, enum spec_rule rule,
@@ -259,7 +259,7 @@ static double worst_error(struct table *c, const struct shape *s, const struct p
         open_table(c, s, vocab_of(s), how, rule);
         c->policy = policy;
         c->end = end;
-        c->length = s == &shapes[3] ? 4 : 3;
+        c->length = s == &shapes[CHAIN_4] ? 4 : 3;
         c->first_added = how % c->target.n_vocab;
         find_law(c);
         worst = fmax(worst, law_error(c));
@@ -324,18 +324,20 @@ static void blocks_keep_more(void **state)
 
 /* ---- known numbers ---------------------------------------------------------------------------------- */
 
-/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is kept with probability .7, of two one with .76, of three .808.
+/* p = (.5 .3 .2) and q = (.2 .3 .5): one draw is kept with probability .7, of two one with .76, of three .808, and its
+ * likeliest alone, which is drawn from a point, with p's own .2, however often.
  * p = (.5 .4 .1) and q = (.1 .2 .7): .4, and with a second draw, of which only token 2 is rejected, .58. */
 static void draws_kept_golden(void **state)
 {
     (void)state;
     static const double p[2][3] = { { .5, .3, .2 }, { .5, .4, .1 } }, q[2][3] = { { .2, .3, .5 }, { .1, .2, .7 } };
-    static const struct { int shape, of; double kept; } golden[] = {
-        { 0, 0, .7 }, { TWO, 0, .76 }, { THREE, 0, .808 }, { 0, 1, .4 }, { TWO, 1, .58 },
+    static const struct { int shape, of, how; double kept; } golden[] = {
+        { 0, 0, PLAIN, .7 }, { TWO, 0, PLAIN, .76 }, { THREE, 0, PLAIN, .808 }, { 0, 1, PLAIN, .4 },
+        { TWO, 1, PLAIN, .58 }, { 0, 0, POINT, .2 }, { THREE, 0, POINT, .2 },
     };
     static struct table c;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
-        open_table(&c, &shapes[golden[i].shape], 3, PLAIN, SPEC_RATIO);
+        open_table(&c, &shapes[golden[i].shape], 3, golden[i].how, SPEC_RATIO);
         c.target.prob = p[golden[i].of];
         c.drafter[0].prob = q[golden[i].of];
         c.p.temperature = c.drafter_p[0].temperature = 1;
