@@ -192,6 +192,16 @@ static bool last_after_good(const struct draft *d, int i)
     return i < d->shape->n - 1 || i == 0 || d->node[i - 1] == SPEC_END || d->token[i - 1] != POOR;
 }
 
+/* Levels of few rows: only the likeliest so far goes on. */
+static bool below_the_likeliest(const struct draft *d, int i)
+{
+    int parent = parent_of(d, i);
+    for (int k = 0; parent != SPEC_ROOT && k < d->tree.n; k++)
+        if (d->tree.depth[k] == d->tree.depth[parent] && d->tree.survival[k] > d->tree.survival[parent])
+            return false;
+    return true;
+}
+
 /* Pruned: it is known, but not all policies look. */
 static bool one_deep(const struct draft *d, int node) { return d->tree.depth[node] < 2; }
 static bool likely_before(const struct draft *d, int node) { return before_it(d, node) > SURE; }
@@ -223,6 +233,7 @@ static const struct { struct policy is; int faulty, faulty_block; } policies[] =
     { { "survival so far", likely_so_far, NULL, false }, 0, 0 },
     { { "until the text ends", text_goes_on, NULL, false }, 0, 0 },
     { { "until it ends, and then others", goes_on_and_room, NULL, false }, 0, 0 },
+    { { "below the likeliest", below_the_likeliest, NULL, false }, 0, 0 },
     { { "the last, by the one before it", last_after_good, NULL, false }, 0, BEHIND },
     { { "depth, pruned", NULL, one_deep, false }, 0, 0 },
     { { "survival so far, pruned", NULL, likely_before, false }, 0, 0 },
