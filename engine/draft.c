@@ -173,7 +173,11 @@ void eng_draft_break(struct eng_drafter *d, int error)
     kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
 }
 
-/* A drafter gets its part of the nodes, and what those before it have left or have in common. */
+/* A drafter gets its part of the nodes, and what those before it have left or have in common.  How many that are may go
+ * by what was drawn, for what is drawn later is tried later; but whether anything else is asked for beside what one has
+ * drawn may not, or SPEC_BLOCK is biased.  Nor does it: of one who draws among so few, always or never is anybody else
+ * asked who has something to say; all ways of up to five were tried. */
+_Static_assert(ENG_DRAFTERS_MOST <= 5, "of six, a draft that ends early can leave a node to who else got none");
 static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part, int n_part)
 {
     if (d->broken)

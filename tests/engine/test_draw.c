@@ -1,5 +1,5 @@
 /* Drafts that are drawn: what is kept of them has the model's own distribution, whoever draws and by whichever rule
- * it is verified; one who says that he drew from another than he did is found out.
+ * it is verified; one who says that he drew from another than he did is found out.  A block is one drafter's.
  *
  * The distribution of the first WORDS tokens with TOP choices each is known exactly from what the model says of
  * each beginning; many answers are counted beside it (G-test). */
@@ -258,6 +258,52 @@ static void who_lies_is_found_out(void **state)
     eng_close(e);
 }
 
+/* ---- one who agrees ------------------------------------------------------------------------------------------- */
+
+/* Adds what is there, as who looks texts up may by chance: nothing in the tree shows it. */
+static int draft_echo(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth)
+{
+    (void)d;
+    (void)depth;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < kn_min(n_node[i], s[i]->seat->tree.n); k++) {
+            struct spec_tree *t = &s[i]->seat->tree;
+            spec_tree_add(t, t->parent[k], t->token[k], 0, 2);
+        }
+    return 0;
+}
+
+static const struct eng_drafter_kind echo_kind = {
+    .name = "echo", .commit = ignore_commit, .draft = draft_echo, .close = close_liar };
+
+/* A chain that one draws is verified as a block, and not if another was asked as well, whatever he says. */
+static void who_agrees_ends_the_block(void **state)
+{
+    (void)state;
+    for (int n_drafter = 1; n_drafter <= 2; n_drafter++) {
+        struct eng_engine *e = open_with(DRAFT, SPEC_BLOCK, 1);
+        struct eng_drafter echo = { .kind = &echo_kind, .engine = e, .number = 1 };
+        int n_draft = 0;
+        e->drafter[1] = &echo;
+        e->n_drafter = n_drafter;
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            struct eng_session *s = start(e, prompt.id, (int)prompt.n, 4 * WORDS, seed);
+            while (eng_session_runs(s)) {
+                assert_true(eng_step(e, event) >= 0);
+                if (!s->seat || !s->seat->tree.n_draw)
+                    continue;
+                assert_int_equal(s->seat->tree.n, s->seat->tree.n_draw);
+                assert_int_equal(s->seat->verify.rule, n_drafter == 1 ? SPEC_BLOCK : SPEC_RATIO);
+                n_draft++;
+            }
+            eng_session_close(s);
+        }
+        assert_true(n_draft > 4);
+        e->n_drafter = 1;
+        eng_close(e);
+    }
+}
+
 /* ---- what does not change -------------------------------------------------------------------------------------- */
 
 /* At temperature 0, and where nobody draws, texts are those of no drafts. */
@@ -288,6 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_has_the_law),
         cmocka_unit_test(who_lies_is_found_out),
+        cmocka_unit_test(who_agrees_ends_the_block),
         cmocka_unit_test(greedy_texts_are_the_same),
     };
     return cmocka_run_group_tests(tests, setup_law, teardown_law);
