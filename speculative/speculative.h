@@ -114,7 +114,8 @@ double spec_draft_uniform(const struct spec_params *p, int64_t position, int n);
  *             and both count, in their order.
  * Leaving out a node is free, except that SPEC_RATIO and SPEC_BLOCK need what is drawn to stay unless the
  * decision looked at nothing but what comes before it: "stop, for this token looks poor" biases the output
- * (DSpark, appendix A).  Such a tree says `peeked`, and is verified by SPEC_COUPLED. */
+ * (DSpark, appendix A).  Such a tree says `peeked`, and is verified by SPEC_COUPLED.  Whether there is a draw at
+ * all may go by whatever was drawn before it. */
 #define SPEC_NODES 256
 #define SPEC_ROOT  (-1)                             /* the last committed token */
 
