@@ -1,9 +1,13 @@
-/* The constants of a cost model in a file: written by fit, read as the controller's first opinion. */
+/* The constants of a cost model in a file: written by fit, read as the controller's first opinion.
+ *
+ * The file appears under its name when it is whole: it grows beside it, and what fails or is killed leaves the one that
+ * was there.  A link stays, and what it leads to is replaced.  What is no file, a pipe, is written as it is. */
 #include "engine/fit_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <ini.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +16,7 @@
 #include <unistd.h>
 
 #define FIRST "# what passes take"
+#define MOST_TEXT 2048
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
     AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
@@ -21,48 +26,116 @@ static const struct { const char *name; size_t at; } field[] = {
 
 static double *field_of(struct spec_cost_model *c, size_t i) { return (double *)((char *)c + field[i].at); }
 
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
 static int refuse_write(const char *path)
 {
     return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
 }
 
-int eng_fit_check(const char *path)
+/* Who reads a pipe would take a question for its end, and nobody would keep what is renamed onto it. */
+static bool is_no_file(const char *path)
 {
     struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-        return 0;                               /* who reads a pipe would take this for its end */
-    int fd = open(path, O_RDWR | O_CLOEXEC), error = 0;
-    if (fd < 0 && errno == ENOENT && (fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0)
-        unlink(path);
-    if (fd < 0 && errno != EEXIST)              /* a link to what is yet to be made */
-        return refuse_write(path);
-    if (fd >= 0) {
-        char begins[sizeof FIRST] = "";
-        ssize_t n = read(fd, begins, sizeof FIRST - 1);
-        if (n != 0 && strcmp(begins, FIRST) != 0)
-            error = kn_fail(KN_EINVAL, "%s: it is there and not of fit: name another file with -o", path);
-        close(fd);
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+struct target { char path[PATH_MAX], part[PATH_MAX + 32]; };
+
+/* The file itself, behind any links, and what it is called until it is whole. */
+static int find_target(struct target *t, const char *path)
+{
+    struct stat st;
+    if (!realpath(path, t->path)) {
+        if (errno != ENOENT)
+            return refuse_write(path);
+        if (lstat(path, &st) == 0)
+            return kn_fail(KN_EINVAL, "%s: a link to nothing: make what it leads to, or name another file with -o", path);
+        if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
+            errno = ENAMETOOLONG;
+            return refuse_write(path);
+        }
     }
+    snprintf(t->part, sizeof t->part, "%s.%ld.part", t->path, (long)getpid());
+    return 0;
+}
+
+/* Is it there, and not fit's?  An empty one is nobody's. */
+static int check_old(const char *path)
+{
+    char begins[sizeof FIRST] = "";
+    int fd = kn_io()->open(path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : refuse_write(path);
+    ssize_t n = kn_io()->pread(fd, begins, sizeof FIRST - 1, 0);
+    kn_file_close(fd);
+    if (n < 0)
+        return refuse_write(path);
+    return n == 0 || !strcmp(begins, FIRST)
+               ? 0 : kn_fail(KN_EINVAL, "%s: it is there and not of fit: name another file with -o", path);
+}
+
+int eng_fit_check(const char *path)
+{
+    struct target t;
+    int error, fd;
+    if (is_no_file(path))
+        return 0;
+    if ((error = find_target(&t, path)) || (error = check_old(t.path)))
+        return error;
+    if ((fd = kn_io()->open(t.part, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0)
+        return refuse_write(path);
+    kn_file_close(fd);
+    kn_io()->unlink(t.part);
+    return 0;
+}
+
+static int write_pipe(const char *path, const char *text, size_t n)
+{
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return refuse_write(path);
+    bool bad = fwrite(text, 1, n, out) != n;
+    return fclose(out) || bad ? refuse_write(path) : 0;
+}
+
+static int write_whole(const char *path, const char *text, size_t n)
+{
+    struct target t;
+    const struct kn_io *io = kn_io();
+    int error = find_target(&t, path), fd;
+    if (error)
+        return error;
+    if ((fd = io->open(t.part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+        return refuse_write(path);
+    error = kn_file_write(fd, t.part, text, n, 0);
+    if (!error && io->sync(fd))
+        error = refuse_write(path);
+    kn_file_close(fd);
+    if (!error && io->rename(t.part, t.path))
+        error = refuse_write(path);
+    if (error)
+        io->unlink(t.part);
     return error;
 }
 
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit)
 {
     struct spec_cost_model c = fit->cost;
-    char name[128];                             /* who reads it takes lines of 200 bytes */
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return refuse_write(path);
+    char name[128], text[MOST_TEXT];            /* who reads it takes lines of 200 bytes */
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
-    fprintf(out, FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
-                 "# model %s\n"
-                 "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name, fit->error,
-            fit->held_error, fit->rows_most);
+    size_t n = (size_t)snprintf(text, sizeof text,
+                                FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
+                                "# model %s\n"
+                                "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name,
+                                fit->error, fit->held_error, fit->rows_most);
     for (size_t i = 0; i < N_FIELD; i++)
-        fprintf(out, "%s=%.9g\n", field[i].name, *field_of(&c, i));
-    bool bad = ferror(out);
-    return fclose(out) || bad ? refuse_write(path) : 0;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s=%.9g\n", field[i].name, *field_of(&c, i));
+    kn_assert(n < sizeof text);
+    return is_no_file(path) ? write_pipe(path, text, n) : write_whole(path, text, n);
 }
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
 
 struct reading { struct spec_cost_model cost; bool seen[N_FIELD]; };
 

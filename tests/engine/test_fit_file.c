@@ -1,7 +1,9 @@
 /* What fit found: written and read back the same; anything else is refused in one line. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,18 +73,84 @@ static void anything_else_is_refused(void **state)
     faults_listen_off();
 }
 
+/* ---- writing -------------------------------------------------------------------------------------------------- */
+
+static int n_in_folder(const char *folder)
+{
+    DIR *d = opendir(folder);
+    int n = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* The n-th call fails, for all n, on a disk that takes few bytes at a time: what was there is there, whole, or nothing
+ * is; and where a link leads is where it is written. */
+static void what_fails_leaves_the_old_file(void **state)
+{
+    char folder[] = "/tmp/spillway-fit-XXXXXX", file[64], link[64];
+    struct spec_fit old = found, is;
+    struct stat st;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/fit", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    old.cost.fixed_ns = 7;
+    for (int way = 0; way < 3; way++) {         /* there is none, there is one, there is a link to it */
+        int n_call = 0, n_file = 0;
+        const char *name = way == 2 ? link : file;
+        for (bool struck = true; struck; n_call++) {
+            unlink(file);
+            assert_true(!way || eng_fit_write(file, "m.gguf", &old) == 0);
+            if (way == 2 && n_call == 0)
+                assert_int_equal(symlink(file, link), 0);
+            n_file = n_in_folder(folder);
+            faults.in_pieces = true;
+            faults_at(FAULT_ANY, n_call + 1, FAULT_ERROR, n_call % 2 ? ENOSPC : EIO);
+            int error = eng_fit_write(name, "m.gguf", &found);
+            struck = faults.struck;
+            assert_true(faults_clean());
+            assert_true(error == (struck ? KN_EIO : 0) && faults.n_line == (struck ? 1 : 0));
+            faults_off();
+            faults.in_pieces = false;
+            if (!struck)
+                break;
+            assert_int_equal(n_in_folder(folder), n_file);
+            if (way) {
+                assert_int_equal(eng_fit_read(name, &shape, &is.cost), 0);
+                assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
+            }
+        }
+        assert_true(n_call > 5);                /* opened, several writes, synced, renamed */
+        assert_int_equal(n_in_folder(folder), n_file + !way);
+        assert_int_equal(eng_fit_read(file, &shape, &is.cost), 0);
+        assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
+    }
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    unlink(link);
+    unlink(file);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* Not after all has been measured; nor does the question leave a trace. */
 static void what_cannot_be_written_is_told_first(void **state)
 {
     char other[sizeof path + 8], got[8] = "";
     char *argv[] = { "-m", "/nowhere/model.gguf", "-o", "/nowhere/at/all" };
     static struct eng_config config;
+    struct stat st;
     (void)state;
     snprintf(other, sizeof other, "%s-link", path);
     assert_int_equal(eng_fit_check(path), 0);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(symlink(path, other), 0);
-    assert_int_equal(eng_fit_check(other), 0);
+    faults_listen();
+    assert_int_equal(eng_fit_check(other), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "a link to nothing"));
+    assert_int_equal(eng_fit_write(other, "m.gguf", &found), KN_EINVAL);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(eng_fit_write(path, "m.gguf", &found), 0);
     assert_int_equal(eng_fit_check(other), 0);
@@ -104,6 +172,14 @@ static void what_cannot_be_written_is_told_first(void **state)
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);    /* nobody reads it yet */
     assert_int_equal(eng_fit_check(path), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found), 0);
+    assert_int_equal(read(reader, got, 2), 2);
+    assert_memory_equal(got, "# ", 2);
+    close(reader);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
     unlink(path);
     faults_listen();
     assert_int_equal(eng_fit_check("/tmp"), KN_EIO);
@@ -119,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back),
         cmocka_unit_test(anything_else_is_refused),
+        cmocka_unit_test(what_fails_leaves_the_old_file),
         cmocka_unit_test(what_cannot_be_written_is_told_first),
     };
     snprintf(path, sizeof path, "/tmp/spillway-fit-%d", getpid());
