@@ -257,7 +257,7 @@ int eng_cmd_fit(const struct eng_config *config)
     if (!error && !(error = open_fit(f)) && !(error = measure(f)) && !(error = fit_points(f))) {
         print_points(f);
         if (config->output)
-            error = eng_fit_write(config->output, config->model, &f->fit);
+            error = eng_fit_write(config->output, config->model, &f->fit, "");
     }
     eng_close(f->engine);
     kn_free(f->event);

@@ -14,6 +14,8 @@ static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "ea
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
 
+const char *eng_draft_kind_name(enum eng_draft_kind kind) { return kind_name[kind]; }
+
 static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
 static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODEL || kind == ENG_DRAFT_EAGLE; }
 

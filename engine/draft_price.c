@@ -12,6 +12,8 @@
 #include "engine/internal.h"
 #include "engine/measure.h"
 
+#include <string.h>
+
 #define JUDGE      64                           /* steps between two judgements */
 #define PATIENCE   2048                         /* steps before the first */
 #define WORTH      0.01                         /* of a step: memory that is worth less may stay as it is */
@@ -39,34 +41,68 @@ static int measure(struct eng_machine *out, struct eng_engine *e, bool fitted)
     return error;
 }
 
+static const struct eng_draft_wish *wish_of(const struct eng_engine *e, int drafter)
+{
+    const struct eng_draft_wish *w = e->opt.draft;
+    while (w->kind == ENG_DRAFT_NONE || drafter-- > 0)
+        w++;
+    return w;
+}
+
+/* Its pass reads what it is made of, and experts of its own. */
+static double by_size(const struct eng_engine *e, const struct eng_drafter *d)
+{
+    const struct moe_shape *shape = moe_model_shape(e->model);
+    struct eng_extra its = eng_drafter_need(d);
+    double ns = e->cost.fixed_ns * (double)its.weights / (double)shape->pass_bytes;
+    if (its.n_moe_layer)
+        ns += (spec_cost_pass_ns(&e->cost, 1, 0, 0) - e->cost.fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
+    return ns;
+}
+
+/* The one that fit measured by what it took; the others by their size. */
+static void price(const struct eng_engine *e, const struct eng_fitted *f, struct spec_draft_cost *out)
+{
+    struct spec_draft_cost all = { 0 };
+    bool met = !*f->drafter, networks = false;
+    for (int i = 0; i < e->n_drafter; i++) {
+        char name[ENG_FIT_NAME];
+        eng_fit_name(name, wish_of(e, i));
+        bool its = *name && !strcmp(name, f->drafter);
+        out[i] = its ? (struct spec_draft_cost){ f->cost.draft_ns, f->cost.draft_row_ns }
+                     : (struct spec_draft_cost){ .ns = by_size(e, e->drafter[i]) };
+        all.ns += out[i].ns;
+        all.row_ns += out[i].row_ns;
+        met |= its;
+        networks |= *name;
+    }
+    if (!met && networks)
+        kn_say(KN_LOG_INFO, "%s has measured drafts of %s: those of others are foreseen by their size", e->opt.fit,
+               f->drafter);
+    out[e->n_drafter] = all;                    /* of several, the arm that is all of them */
+    if (e->overlap_arm < SPEC_DRAFTERS)
+        out[e->overlap_arm] = out[eng_overlap_drafter(e)->number];
+}
+
 int eng_draft_foresee(struct eng_engine *e)
 {
     const struct moe_shape *shape = moe_model_shape(e->model);
-    struct spec_cost_model fitted, *cost = &e->cost;
+    struct eng_fitted fitted = { 0 };
     struct eng_machine machine;
-    double draft_ns[SPEC_DRAFTERS], all = 0;
+    struct spec_draft_cost draft[SPEC_DRAFTERS];
     int error = 0;
     if (!e->n_drafter || e->opt.gamma != ENG_GAMMA_AUTO)
         return 0;
     if ((e->opt.fit && (error = eng_fit_read(e->opt.fit, shape, &fitted))) ||
         (error = measure(&machine, e, e->opt.fit != NULL)))
         return error;
-    eng_plan_cost(cost, &(struct eng_setting){ .shape = shape, .split = &e->split, .machine = machine });
+    eng_plan_cost(&e->cost, &(struct eng_setting){ .shape = shape, .split = &e->split, .machine = machine });
     if (e->opt.fit) {                           /* which knows all but how many experts are on disk in this budget */
-        fitted.disk_ns = cost->disk_ns * fitted.wait;
-        *cost = fitted;
+        fitted.cost.disk_ns = e->cost.disk_ns * fitted.cost.wait;
+        e->cost = fitted.cost;
     }
-    for (int i = 0; i < e->n_drafter; i++) {    /* its pass reads what it is made of, and experts of its own */
-        struct eng_extra its = eng_drafter_need(e->drafter[i]);
-        draft_ns[i] = cost->fixed_ns * (double)its.weights / (double)shape->pass_bytes;
-        if (its.n_moe_layer)
-            draft_ns[i] += (spec_cost_pass_ns(cost, 1, 0, 0) - cost->fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
-        all += draft_ns[i];
-    }
-    draft_ns[e->n_drafter] = all;               /* of several, the arm that is all of them */
-    if (e->overlap_arm < SPEC_DRAFTERS)
-        draft_ns[e->overlap_arm] = draft_ns[eng_overlap_drafter(e)->number];
-    spec_control_foresee(e->control, cost, draft_ns);
+    price(e, &fitted, draft);
+    spec_control_foresee(e->control, &e->cost, draft);
     return 0;
 }
 

@@ -38,6 +38,7 @@ struct eng_draft_wish {
 
 /* Says what is wrong with it. */
 int eng_draft_parse(struct eng_draft_wish *out, const char *text);
+const char *eng_draft_kind_name(enum eng_draft_kind kind);
 
 #define ENG_DRAFTERS_MOST 4
 #define ENG_GAMMA_AUTO (-1)

@@ -17,6 +17,7 @@
 
 #define FIRST "# what passes take"
 #define MOST_TEXT 2048
+#define MOST_BASE 120
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
     AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
@@ -50,7 +51,8 @@ static int find_target(struct target *t, const char *path)
         if (errno != ENOENT)
             return refuse_write(path);
         if (lstat(path, &st) == 0)
-            return kn_fail(KN_EINVAL, "%s: a link to nothing: make what it leads to, or name another file with -o", path);
+            return kn_fail(KN_EINVAL, "%s: a link to nothing: make what it leads to, or name another file with -o",
+                           path);
         if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
             errno = ENAMETOOLONG;
             return refuse_write(path);
@@ -119,7 +121,27 @@ static int write_whole(const char *path, const char *text, size_t n)
     return error;
 }
 
-int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit)
+/* As --draft has it.  Spaces would be cut off by who reads it, and lines after 200 bytes. */
+void eng_fit_name(char *out, const struct eng_draft_wish *w)
+{
+    static const char *const tree[] = { ",tree=dynamic", ",tree=static", ",tree=chain" };
+    bool head = w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP;
+    size_t end = strlen(w->file), from;
+    out[0] = 0;
+    if (!head && w->kind != ENG_DRAFT_MODEL)
+        return;
+    while (end > 0 && w->file[end - 1] == '/')
+        end--;
+    for (from = end; from > 0 && w->file[from - 1] != '/';)
+        from--;
+    snprintf(out, ENG_FIT_NAME, "%s%s%.*s%s", eng_draft_kind_name(w->kind), end ? ":" : "",
+             kn_min((int)(end - from), MOST_BASE), w->file + from, head ? tree[w->tree] : "");
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 127)
+            *c = '_';
+}
+
+int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
 {
     struct spec_cost_model c = fit->cost;
     char name[128], text[MOST_TEXT];            /* who reads it takes lines of 200 bytes */
@@ -131,35 +153,48 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
                                 fit->error, fit->held_error, fit->rows_most);
     for (size_t i = 0; i < N_FIELD; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s=%.9g\n", field[i].name, *field_of(&c, i));
+    if (*drafter)
+        n += (size_t)snprintf(text + n, sizeof text - n, "drafter=%s\n", drafter);
     kn_assert(n < sizeof text);
     return is_no_file(path) ? write_pipe(path, text, n) : write_whole(path, text, n);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-struct reading { struct spec_cost_model cost; bool seen[N_FIELD]; };
+struct reading { struct eng_fitted found; bool seen[N_FIELD]; };
+
+static int read_drafter(struct eng_fitted *f, const char *name)
+{
+    if (*f->drafter || !*name || strlen(name) >= sizeof f->drafter)
+        return 0;
+    snprintf(f->drafter, sizeof f->drafter, "%s", name);
+    return 1;
+}
 
 /* 0: the line is not understood. */
 static int read_line(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *r = user;
     char *end;
+    if (!*section && !strcmp(name, "drafter"))
+        return read_drafter(&r->found, value);
     for (size_t i = 0; i < N_FIELD && !*section; i++) {
         if (strcmp(name, field[i].name))
             continue;
         double x = strtod(value, &end);
         if (end == value || *end || !(x >= 0 && x < 1e18) || r->seen[i])
             return 0;
-        *field_of(&r->cost, i) = x;
+        *field_of(&r->found.cost, i) = x;
         r->seen[i] = true;
         return 1;
     }
     return 0;
 }
 
-int eng_fit_read(const char *path, const struct moe_shape *shape, struct spec_cost_model *out)
+int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fitted *out)
 {
     struct reading r = { 0 };
+    const struct spec_cost_model *c = &r.found.cost;
     int line = ini_parse(path, read_line, &r);
     if (line < 0)
         return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(errno));
@@ -168,11 +203,14 @@ int eng_fit_read(const char *path, const struct moe_shape *shape, struct spec_co
     for (size_t i = 0; i < N_FIELD; i++)
         if (!r.seen[i])
             return kn_fail(KN_EINVAL, "%s: %s is missing: write it anew with fit", path, field[i].name);
-    if (r.cost.growth < 1 || r.cost.ridge <= 0)
+    if (c->growth < 1 || c->ridge <= 0)
         return kn_fail(KN_EINVAL, "%s: ridge and growth make no sense: write it anew with fit", path);
-    if (r.cost.n_expert != shape->n_expert || r.cost.n_used != shape->n_used)
+    if (*r.found.drafter && c->draft_ns <= 0 && c->draft_row_ns <= 0)
+        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: write it anew with fit", path,
+                       r.found.drafter);
+    if (c->n_expert != shape->n_expert || c->n_used != shape->n_used)
         return kn_fail(KN_EINVAL, "%s is of a model with %g experts of which %g are used: fit this one", path,
-                       r.cost.n_expert, r.cost.n_used);
-    *out = r.cost;
+                       c->n_expert, c->n_used);
+    *out = r.found;
     return 0;
 }

@@ -16,7 +16,7 @@ static void foresee(struct spec_control *c, const struct machine *m, const struc
     struct spec_cost_model pass = m->cost;
     if (m->Bps > 0)
         pass.disk_ns = m->missing * m->expert_bytes / m->Bps * 1e9;
-    spec_control_foresee(c, &pass, &d->fixed_ns);
+    spec_control_foresee(c, &pass, &(struct spec_draft_cost){ .ns = d->fixed_ns });
 }
 
 static struct machine_run run(struct machine m, struct machine_drafter d, int n_due, bool foreseen)

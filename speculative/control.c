@@ -56,7 +56,7 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
         a->of = a->ahead ? opt->drafter[i].of : i;
         kn_assert(a->of < opt->n_drafter && (!a->ahead || !opt->drafter[a->of].ahead));
         a->most_depth = kn_min(opt->drafter[i].most_depth, SPEC_DEPTHS);
-        a->foreseen_ns = -1;
+        a->foreseen.draft_ns = -1;
         for (int depth = 0; depth < SPEC_DEPTHS; depth++)
             a->truth[depth] = 1;
         for (int size = 0; size < SPEC_SIZES; size++)
@@ -91,14 +91,16 @@ void spec_control_bar(struct spec_control *c, int drafter, bool barred)
         c->trial.left = 0;
 }
 
-void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass, const double *draft_ns)
+void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass,
+                          const struct spec_draft_cost *draft)
 {
     spec_passes_foresee(&c->passes, pass);
     c->n_even = pass->n_expert > 0 ? c->passes.n_prior : 0;
     for (int t = 0; t < c->n_even; t++)
         c->even[t] = spec_cost_distinct(pass->n_expert, pass->n_used, kn_max(t, 1));
-    for (int i = 0; i < c->opt.n_drafter && draft_ns; i++)
-        c->arm[i].foreseen_ns = draft_ns[i];
+    for (int i = 0; i < c->opt.n_drafter && draft; i++)
+        c->arm[i].foreseen = (struct spec_cost_model){ .draft_ns = draft[i].ns, .draft_row_ns = draft[i].row_ns,
+                                                       .ridge = pass->ridge, .growth = pass->growth };
 }
 
 void spec_control_begin(struct spec_control *c, int session)

@@ -62,10 +62,12 @@ int  spec_control_open(struct spec_control **out, const struct spec_control_opti
 void spec_control_close(struct spec_control *c);
 
 /* Before the first step, by who knows the machine: what passes take (only ratios count, for numbers of rows not
- * seen yet) and one draft pass of each drafter (on the same clock; NULL: not known).  Without it a pass is
- * taken to be between flat and steep, and depths are found by trials. */
+ * seen yet) and one draft pass of each drafter (on the same clock; NULL: not known), which is ns + row_ns
+ * phi(sequences) with the phi of passes.  Without it a pass is taken to be between flat and steep, and depths are
+ * found by trials. */
+struct spec_draft_cost { double ns, row_ns; };
 void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass,
-                          const double *draft_ns /* [n_drafter] */);
+                          const struct spec_draft_cost *draft /* [n_drafter] */);
 
 /* Another text takes the session's place. */
 void spec_control_begin(struct spec_control *c, int session);

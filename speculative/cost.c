@@ -43,7 +43,8 @@ double spec_cost_pass_ns(const struct spec_cost_model *c, double t, double disti
 
 double spec_cost_draft_ns(const struct spec_cost_model *c, double n_seq)
 {
-    return c->draft_ns + c->draft_row_ns * spec_cost_phi(n_seq, c->ridge, c->growth);
+    double rows = c->draft_row_ns > 0 ? c->draft_row_ns * spec_cost_phi(n_seq, c->ridge, c->growth) : 0;
+    return c->draft_ns + rows;
 }
 
 double spec_cost_choose_ns(const struct spec_cost_model *c, double t) { return c->choose_ns + c->choose_row_ns * t; }

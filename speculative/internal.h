@@ -140,7 +140,7 @@ struct spec_arm {                                   /* a drafter */
     double truth[SPEC_DEPTHS];                      /* how much of what it says comes true: kept over hoped */
     double told[SPEC_DEPTHS], came_told[SPEC_DEPTHS];   /* spec_control_tell: sums of that, and of what drafts said */
     double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES];  /* one draft pass */
-    double foreseen_ns;                             /* the same, until one was seen; < 0: not known */
+    struct spec_cost_model foreseen;                /* its draft_ns, until one was seen; < 0: not known */
     int behind; double text_ns, text_weight;        /* tokens of texts to take in first, and what one takes */
     struct { int deepest; uint64_t next, wait; } tried[SPEC_SIZES];     /* steps: when to try again */
     uint64_t n_step, n_drafted, n_kept;

@@ -28,7 +28,7 @@ static double nearest_draft_ns(const struct spec_arm *a, int n_due)
             if (i >= 0 && i < SPEC_SIZES && a->draft_weight[i] > 0)
                 return a->draft_ns[i];
         }
-    return a->foreseen_ns;
+    return a->foreseen.draft_ns >= 0 ? spec_cost_draft_ns(&a->foreseen, n_due) : -1;
 }
 
 double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due)

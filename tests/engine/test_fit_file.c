@@ -31,15 +31,50 @@ static void write_text(const char *text)
 static void it_comes_back(void **state)
 {
     (void)state;
-    struct spec_cost_model got;
+    struct eng_fitted got;
+    struct spec_fit drafts = found;
     char longest[600];
     memset(longest, 'm', sizeof longest - 1);
     longest[100] = '\n';
     longest[sizeof longest - 1] = 0;
+    drafts.cost.draft_ns = 4567.25;
+    drafts.cost.draft_row_ns = 89.5;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", &found), 0);
+        const struct spec_fit *f = i ? &drafts : &found;
+        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", f, i ? "model:d.gguf" : ""), 0);
         assert_int_equal(eng_fit_read(path, &shape, &got), 0);
-        assert_memory_equal(&got, &found.cost, sizeof got);
+        assert_memory_equal(&got.cost, &f->cost, sizeof got.cost);
+        assert_string_equal(got.drafter, i ? "model:d.gguf" : "");
+    }
+    unlink(path);
+}
+
+/* Whatever a file is called, its name is read as it was written, and two drafters are told apart. */
+static void drafters_have_names(void **state)
+{
+    (void)state;
+    static const struct { const char *wish, *name; } tries[] = {
+        { "model:a.gguf", "model:a.gguf" }, { "model:/some/where/a.gguf", "model:a.gguf" }, { "model:a/b//", "model:b" },
+        { "eagle:../h.gguf", "eagle:h.gguf,tree=dynamic" }, { "eagle:h.gguf,tree=chain", "eagle:h.gguf,tree=chain" },
+        { "mtp", "mtp,tree=chain" }, { "mtp,tree=static", "mtp,tree=static" },
+        { "model:a b ;c =#.gguf", "model:a_b_;c_=#.gguf" }, { "model:\ta\n", "model:_a_" },
+        { "model:\xc3\xa4.gguf", "model:\xc3\xa4.gguf" }, { "model:a.gguf,lengths=l", "model:a.gguf" },
+        { "ngram", "" }, { "suffix:text", "" }, { "none", "" }, { "oracle:0.5", "" },
+    };
+    struct spec_fit f = found;
+    struct eng_fitted got;
+    struct eng_draft_wish w;
+    char name[ENG_FIT_NAME], longest[256] = "eagle:";
+    f.cost.draft_ns = 1;
+    for (size_t i = 0; i <= sizeof tries / sizeof *tries; i++) {
+        bool last = i == sizeof tries / sizeof *tries;
+        memset(longest + 6, 'n', sizeof longest - 7);
+        assert_int_equal(eng_draft_parse(&w, last ? longest : tries[i].wish), 0);
+        eng_fit_name(name, &w);
+        assert_true(last ? strlen(name) == 6 + 120 + 13 : strcmp(name, tries[i].name) == 0);
+        assert_int_equal(eng_fit_write(path, "m.gguf", &f, name), 0);
+        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_string_equal(got.drafter, name);
     }
     unlink(path);
 }
@@ -47,17 +82,22 @@ static void it_comes_back(void **state)
 static void anything_else_is_refused(void **state)
 {
     (void)state;
-    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nwait=1\nchoose_ns=1\n"
-                              "choose_row_ns=1\ndraft_ns=0\ndraft_row_ns=0\nn_expert=%s\nn_used=2\n%s";
-    static const struct { const char *ridge, *n_expert, *more, *says; } tries[] = {
-        { "5", "16", "", NULL },       { "5", "8", "", "8 experts" },      { "0", "16", "", "make no sense" },
-        { "x", "16", "", "line 5" },   { "-1", "16", "", "line 5" },       { "nan", "16", "", "line 5" },
-        { "5", "16", "ridge=5", "line 14" }, { "5", "16", "[a]\nb=1", "line" }, { "5", "16", "more=1", "line 14" },
+    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nwait=1\n"
+                              "choose_ns=1\nchoose_row_ns=1\ndraft_ns=0\ndraft_row_ns=%s\nn_expert=%s\nn_used=2\n%s";
+    static const struct { const char *ridge, *row, *n_expert, *more, *says; } tries[] = {
+        { "5", "0", "16", "", NULL },       { "5", "0", "8", "", "8 experts" },
+        { "0", "0", "16", "", "make no sense" },
+        { "x", "0", "16", "", "line 5" },   { "-1", "0", "16", "", "line 5" },   { "nan", "0", "16", "", "line 5" },
+        { "5", "0", "16", "ridge=5", "line 14" }, { "5", "0", "16", "[a]\nb=1", "line" },
+        { "5", "0", "16", "more=1", "line 14" },  { "5", "3", "16", "", NULL },  { "5", "-3", "16", "", "line 11" },
+        { "5", "3", "16", "drafter=model:a", NULL },    { "5", "0", "16", "drafter=model:a", "takes no time" },
+        { "5", "3", "16", "drafter=", "line 14" },      { "5", "3", "16", "drafter=a\ndrafter=a", "line 15" },
+        { "5", "3", "16", "[a]\ndrafter=a", "line 15" },
     };
-    struct spec_cost_model got;
+    struct eng_fitted got;
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         char text[512];
-        snprintf(text, sizeof text, all, tries[i].ridge, tries[i].n_expert, tries[i].more);
+        snprintf(text, sizeof text, all, tries[i].ridge, tries[i].row, tries[i].n_expert, tries[i].more);
         write_text(text);
         faults_listen();
         int error = eng_fit_read(path, &shape, &got);
@@ -69,7 +109,7 @@ static void anything_else_is_refused(void **state)
     assert_true(eng_fit_read(path, &shape, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
     unlink(path);
     assert_int_equal(eng_fit_read(path, &shape, &got), KN_EIO);
-    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found), KN_EIO);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found, ""), KN_EIO);
     faults_listen_off();
 }
 
@@ -91,7 +131,8 @@ static int n_in_folder(const char *folder)
 static void what_fails_leaves_the_old_file(void **state)
 {
     char folder[] = "/tmp/spillway-fit-XXXXXX", file[64], link[64];
-    struct spec_fit old = found, is;
+    struct spec_fit old = found;
+    struct eng_fitted is;
     struct stat st;
     (void)state;
     assert_non_null(mkdtemp(folder));
@@ -103,13 +144,13 @@ static void what_fails_leaves_the_old_file(void **state)
         const char *name = way == 2 ? link : file;
         for (bool struck = true; struck; n_call++) {
             unlink(file);
-            assert_true(!way || eng_fit_write(file, "m.gguf", &old) == 0);
+            assert_true(!way || eng_fit_write(file, "m.gguf", &old, "") == 0);
             if (way == 2 && n_call == 0)
                 assert_int_equal(symlink(file, link), 0);
             n_file = n_in_folder(folder);
             faults.in_pieces = true;
             faults_at(FAULT_ANY, n_call + 1, FAULT_ERROR, n_call % 2 ? ENOSPC : EIO);
-            int error = eng_fit_write(name, "m.gguf", &found);
+            int error = eng_fit_write(name, "m.gguf", &found, "");
             struck = faults.struck;
             assert_true(faults_clean());
             assert_true(error == (struck ? KN_EIO : 0) && faults.n_line == (struck ? 1 : 0));
@@ -119,13 +160,13 @@ static void what_fails_leaves_the_old_file(void **state)
                 break;
             assert_int_equal(n_in_folder(folder), n_file);
             if (way) {
-                assert_int_equal(eng_fit_read(name, &shape, &is.cost), 0);
+                assert_int_equal(eng_fit_read(name, &shape, &is), 0);
                 assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
             }
         }
         assert_true(n_call > 5);                /* opened, several writes, synced, renamed */
         assert_int_equal(n_in_folder(folder), n_file + !way);
-        assert_int_equal(eng_fit_read(file, &shape, &is.cost), 0);
+        assert_int_equal(eng_fit_read(file, &shape, &is), 0);
         assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
     }
     assert_int_equal(lstat(link, &st), 0);
@@ -150,9 +191,9 @@ static void what_cannot_be_written_is_told_first(void **state)
     faults_listen();
     assert_int_equal(eng_fit_check(other), KN_EINVAL);
     assert_non_null(strstr(faults.line, "a link to nothing"));
-    assert_int_equal(eng_fit_write(other, "m.gguf", &found), KN_EINVAL);
+    assert_int_equal(eng_fit_write(other, "m.gguf", &found, ""), KN_EINVAL);
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(eng_fit_write(path, "m.gguf", &found), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
     assert_int_equal(eng_fit_check(other), 0);
     faults_listen();
     for (int i = 0; i < 2; i++) {
@@ -174,7 +215,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(path), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);
-    assert_int_equal(eng_fit_write(path, "m.gguf", &found), 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
     assert_int_equal(read(reader, got, 2), 2);
     assert_memory_equal(got, "# ", 2);
     close(reader);
@@ -194,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back),
+        cmocka_unit_test(drafters_have_names),
         cmocka_unit_test(anything_else_is_refused),
         cmocka_unit_test(what_fails_leaves_the_old_file),
         cmocka_unit_test(what_cannot_be_written_is_told_first),
