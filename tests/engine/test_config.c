@@ -254,6 +254,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, batch, bench, fit, plan, doctor" },
         { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, batch, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
+        { ENG_fit, "-o out", "fit needs -m MODEL" },
         { ENG_batch, "-m m -o out", "batch needs IN.jsonl" },
         { ENG_batch, "-m m in", "batch needs -o OUT.jsonl" },
         { ENG_batch, "-m m in -o out other", "'other' is not a flag" },
