@@ -6,7 +6,11 @@
  * what is verified costs the same whatever is kept.  All points are measured in turns, some passes at a time, so that a
  * time in which the machine had other work is nobody's alone, and of a point's passes the quicker half counts: other
  * work only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
- * controller's first opinion: --fit. */
+ * controller's first opinion: --fit.
+ *
+ * With --draft a network takes the oracle's place, and its own passes are measured beside those that verify: a token of
+ * every sequence takes one.  Of a number of sequences all depths count together, and every third number is held back.
+ * From passes, choices and drafts follows how often drafts have to be kept to pay. */
 #include "engine/cli.h"
 #include "engine/disk.h"
 #include "engine/engine.h"
@@ -14,15 +18,17 @@
 #include "engine/internal.h"
 #include "engine/measure.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MOST_SEQ    32
 #define MOST_DEPTH  8
 #define MOST_POINT  64
+#define MOST_NUMBER 6
 #define ROUNDS      4
 #define PASSES      4                           /* of a round, of all of which the quicker half counts */
-#define WARM        2
+#define WARM        3                           /* a drafter takes in the prompts meanwhile, 288 rows at a time */
 #define N_PROMPT    16
 
 struct fit {
@@ -33,10 +39,12 @@ struct fit {
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct spec_point pass[MOST_POINT], choose[MOST_POINT];
-    int n_pass;
+    struct eng_draft_wish wish;                 /* an oracle, or who is measured, */
+    char drafter[ENG_FIT_NAME];                 /* known by this; empty: nobody */
+    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
+    int n_pass, n_draft;                        /* of draft: numbers of sequences, which are its rows */
     struct { int n_seq, depth; } at[MOST_POINT];
-    struct taken { double pass, choose, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
+    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
 };
 
@@ -90,6 +98,12 @@ static int by_pass(const void *a, const void *b)
     return (x->pass > y->pass) - (x->pass < y->pass);
 }
 
+static int by_draft(const void *a, const void *b)
+{
+    const struct taken *x = a, *y = b;
+    return (x->draft > y->draft) - (x->draft < y->draft);
+}
+
 static uint64_t bytes_read(const struct fit *f)
 {
     struct off_store *store = moe_model_store(eng_model(f->engine));
@@ -110,7 +124,8 @@ static int take_step(struct fit *f, struct taken *t)
         if (f->event[i].finish == ENG_FAILED)
             return f->event[i].status;
     *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
-                         (double)(b.n_row - a.n_row), b.experts - a.experts, (double)(bytes_read(f) - bytes) };
+                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row), b.experts - a.experts,
+                         (double)(bytes_read(f) - bytes) };
     return got < 0 ? got : 0;
 }
 
@@ -144,9 +159,40 @@ static void settle_point(struct fit *f, int i, bool hold)
     f->choose[i] = (struct spec_point){ mean.rows, 0, 0, mean.choose, hold };
 }
 
+/* Who has drafted nothing has taken no time for it. */
+static int settle_draft(struct fit *f, int i, double *ns)
+{
+    const int n = ROUNDS * PASSES / 2;
+    qsort(f->taken[i], ROUNDS * PASSES, sizeof **f->taken, by_draft);
+    for (const struct taken *t = f->taken[i]; t < f->taken[i] + n; t++) {
+        if (t->rows <= f->at[i].n_seq)
+            return kn_fail(KN_EUNSUPPORTED, "%s drafts nothing for %d sequences of %d tokens: it cannot be measured",
+                           f->drafter, f->at[i].n_seq, N_PROMPT);
+        *ns += t->draft / n;
+    }
+    return 0;
+}
+
+/* Points of a number of sequences stand together. */
+static int settle_drafts(struct fit *f)
+{
+    int error = 0;
+    for (int i = 0, depth = 0; i < f->n_pass && !error; i++) {
+        struct spec_point *p = &f->draft[f->n_draft];
+        depth += f->at[i].depth;
+        if (f->at[i].depth)
+            error = settle_draft(f, i, &p->ns);
+        if (i + 1 < f->n_pass && f->at[i + 1].n_seq == f->at[i].n_seq)
+            continue;
+        *p = (struct spec_point){ .rows = f->at[i].n_seq, .ns = p->ns / depth, .hold = f->n_draft++ % 3 == 2 };
+        depth = 0;
+    }
+    return error;
+}
+
 static int measure(struct fit *f)
 {
-    static const int seqs[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
+    static const int seqs[MOST_NUMBER] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
     int error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
     if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
         error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
@@ -156,7 +202,7 @@ static int measure(struct fit *f)
                f->config->model);
         error = 0;
     }
-    for (int i = 0; i < 6 && seqs[i] * 2 <= most; i++)
+    for (int i = 0; i < MOST_NUMBER && seqs[i] * 2 <= most; i++)
         for (int k = 0; k < 5; k++) {
             f->at[f->n_pass].n_seq = seqs[i];
             f->at[f->n_pass++].depth = depths[k];
@@ -166,7 +212,7 @@ static int measure(struct fit *f)
             error = measure_point(f, f->at[i].n_seq, f->at[i].depth, &f->taken[i][round * PASSES]);
     for (int i = 0; i < f->n_pass && !error; i++)
         settle_point(f, i, f->at[i].depth && held++ % 3 == 2);
-    return error;
+    return error || !*f->drafter ? error : settle_drafts(f);
 }
 
 /* ---- what is said of it ------------------------------------------------------------------------------------ */
@@ -179,30 +225,152 @@ static double plain_ns(const struct fit *f, int n_seq)
     return 0;
 }
 
+static double percent(const struct fit *f, double x) { return f->config->json ? x : 100 * x; }
+
+/* N(t): if experts were chosen evenly. */
+static double even(const struct fit *f, const struct spec_point *p)
+{
+    return spec_cost_distinct(f->fit.cost.n_expert, f->fit.cost.n_used, p->rows);
+}
+
 static void print_points(const struct fit *f)
 {
-    if (!f->config->json)
-        printf("%9s %6s %6s %9s %10s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "reads ms",
-               "measured ms", "model ms", "error", "efficiency");
+    bool json = f->config->json;
+    if (!json)
+        printf("%9s %6s %6s %9s %7s %10s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "N(t)",
+               "reads ms", "measured ms", "model ms", "error", "efficiency");
     for (int i = 0; i < f->n_pass; i++) {
         const struct spec_point *p = &f->pass[i];
         double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
-        printf(f->config->json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,"
-                                 "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
-                                 "\"efficiency\":%.4f,\"held\":%s}\n"
-                               : "%9d %6d %6.0f %9.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
-               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, p->miss_ns / 1e6, p->ns / 1e6,
-               p->ns * (1 + error) / 1e6, f->config->json ? error : 100 * error, plain / p->ns,
-               f->config->json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+        printf(json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,\"even\":%.2f,"
+                      "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
+                      "\"efficiency\":%.4f,\"held\":%s}\n"
+                    : "%9d %6d %6.0f %9.1f %7.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
+               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, even(f, p), p->miss_ns / 1e6, p->ns / 1e6,
+               p->ns * (1 + error) / 1e6, percent(f, error), plain / p->ns,
+               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
     }
-    printf(f->config->json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
-                           : "error %.1f %% (worst %.1f); of points held back %.1f %% (worst %.1f)\n",
-           f->config->json ? f->fit.error : 100 * f->fit.error, f->config->json ? f->fit.worst : 100 * f->fit.worst,
-           f->config->json ? f->fit.held_error : 100 * f->fit.held_error,
-           f->config->json ? f->fit.held_worst : 100 * f->fit.held_worst);
+    printf(json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
+                : "error %.1f %% (worst %.1f); of points held back %.1f %% (worst %.1f)\n",
+           percent(f, f->fit.error), percent(f, f->fit.worst), percent(f, f->fit.held_error),
+           percent(f, f->fit.held_worst));
+}
+
+/* The experts that passes needed, beside those of rows that choose evenly. */
+static void print_experts(const struct fit *f)
+{
+    double mean = 0, least = INFINITY, most = 0;
+    for (int i = 0; i < f->n_pass && f->fit.cost.n_expert > 0; i++) {
+        double ratio = f->pass[i].distinct / even(f, &f->pass[i]);
+        mean += ratio / f->n_pass;
+        least = fmin(least, ratio);
+        most = fmax(most, ratio);
+    }
+    if (f->fit.cost.n_expert > 0)
+        printf(f->config->json ? "{\"what\":\"experts\",\"ratio\":%.4f,\"least\":%.4f,\"most\":%.4f}\n"
+                               : "experts over N(t) = E (1 - (1 - K/E)^t): %.2f on the mean, %.2f to %.2f\n",
+               mean, least, most);
+}
+
+/* ---- and of drafts ----------------------------------------------------------------------------------------- */
+
+static void print_drafts(const struct fit *f)
+{
+    bool json = f->config->json;
+    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 };      /* of those fitted, and of those held back */
+    if (!json)
+        printf("\n%9s %12s %12s %8s\n", "sequences", "draft ms", "model ms", "error");
+    for (int i = 0; i < f->n_draft; i++) {
+        const struct spec_point *p = &f->draft[i];
+        double model = spec_cost_draft_ns(&f->fit.cost, p->rows), error = model / p->ns - 1;
+        printf(json ? "{\"what\":\"draft\",\"n_seq\":%.0f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
+                      "\"held\":%s}\n"
+                    : "%9.0f %12.3f %12.3f %+7.1f %%%s\n",
+               p->rows, p->ns / 1e6, model / 1e6, percent(f, error),
+               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+        sum[p->hold] += fabs(error);
+        worst[p->hold] = fmax(worst[p->hold], fabs(error));
+        n[p->hold]++;
+    }
+    printf(json ? "{\"what\":\"draft_fit\",\"drafter\":" : "draft passes of %s: ", f->drafter);
+    if (json)
+        eng_json_string(stdout, (struct moe_string){ f->drafter, strlen(f->drafter) });
+    printf(json ? ",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
+                : "error %.1f %% (worst %.1f); of those held back %.1f %% (worst %.1f)\n",
+           percent(f, sum[0] / fmax(n[0], 1)), percent(f, worst[0]), percent(f, sum[1] / fmax(n[1], 1)),
+           percent(f, worst[1]));
+}
+
+static double model_ns(const struct fit *f, const struct spec_point *p)
+{
+    const struct spec_cost_model *c = &f->fit.cost;
+    return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(c, p->rows);
+}
+
+/* A round takes as long as so many plain ones, and has to say as much. */
+static double pays_from(const struct fit *f, int i, int plain)
+{
+    int depth = f->at[i].depth;
+    double round = depth * spec_cost_draft_ns(&f->fit.cost, f->at[i].n_seq) + model_ns(f, &f->pass[i]);
+    return spec_cost_accept(round / model_ns(f, &f->pass[plain]), depth);
+}
+
+static void print_accept(const struct fit *f, int i, double accept)
+{
+    if (f->config->json)
+        printf("{\"what\":\"pays_from\",\"n_seq\":%d,\"depth\":%d,\"acceptance\":", f->at[i].n_seq, f->at[i].depth);
+    if (accept <= 1)
+        printf(f->config->json ? "%.3f" : "%9.2f", accept);
+    else
+        printf(f->config->json ? "null" : "%9s", "never");
+    if (f->config->json)
+        printf("}\n");
+}
+
+/* Points of a number of sequences stand together, the one without drafts first. */
+static void print_gains(const struct fit *f)
+{
+    bool json = f->config->json;
+    if (!json)
+        printf("\ndrafts pay if each of their tokens is kept more often than, by how many are drafted:\n%9s",
+               "sequences");
+    for (int i = 0; i < f->n_pass && f->at[i].n_seq == f->at[0].n_seq && !json; i++)
+        if (f->at[i].depth)
+            printf("%9d", f->at[i].depth);
+    for (int i = 0, plain = 0; i < f->n_pass; i++) {
+        if (f->at[i].depth)
+            print_accept(f, i, pays_from(f, i, plain));
+        else if (!json)
+            printf("\n%9d", f->at[i].n_seq);
+        plain = f->at[i].depth ? plain : i;
+    }
+    if (!json)
+        printf("\n");
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------- */
+
+/* Who is to be measured: the one network among --draft. */
+static int find_drafter(struct fit *f)
+{
+    f->wish = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    for (int i = 0; i < f->config->n_draft; i++) {
+        const struct eng_draft_wish *w = &f->config->draft[i];
+        char name[ENG_FIT_NAME];
+        eng_fit_name(name, w);
+        if (*name && *f->drafter)
+            return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: ask for each, with a "
+                           "file of its own (-o)", f->drafter, name);
+        if (!*name && w->kind != ENG_DRAFT_NONE)
+            kn_say(KN_LOG_INFO, "--draft %s takes next to no time: there is nothing to measure of it",
+                   eng_draft_kind_name(w->kind));
+        if (!*name)
+            continue;
+        memcpy(f->drafter, name, sizeof name);
+        f->wish = *w;
+    }
+    return 0;
+}
 
 static int open_fit(struct fit *f)
 {
@@ -220,7 +388,7 @@ static int open_fit(struct fit *f)
     o.aside = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
-    o.draft[0] = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    o.draft[0] = f->wish;
     o.gamma = MOST_DEPTH;
     o.progress = eng_progress_counter(bar);
     error = eng_open(&f->engine, &o);
@@ -244,7 +412,8 @@ static int fit_points(struct fit *f)
         .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,
         .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
         .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,
-        .pass = f->pass, .choose = f->choose, .n_pass = f->n_pass, .n_choose = f->n_pass });
+        .pass = f->pass, .choose = f->choose, .draft = f->draft, .n_pass = f->n_pass, .n_choose = f->n_pass,
+        .n_draft = f->n_draft });
 }
 
 int eng_cmd_fit(const struct eng_config *config)
@@ -253,11 +422,18 @@ int eng_cmd_fit(const struct eng_config *config)
     if (!f)
         return kn_fail(KN_ENOMEM, "no memory for the fit"), 2;
     f->config = config;
-    int error = config->output ? eng_fit_check(config->output) : 0;
+    int error = find_drafter(f);
+    if (!error && config->output)
+        error = eng_fit_check(config->output);
     if (!error && !(error = open_fit(f)) && !(error = measure(f)) && !(error = fit_points(f))) {
         print_points(f);
+        print_experts(f);
+        if (*f->drafter) {
+            print_drafts(f);
+            print_gains(f);
+        }
         if (config->output)
-            error = eng_fit_write(config->output, config->model, &f->fit, "");
+            error = eng_fit_write(config->output, config->model, &f->fit, f->drafter);
     }
     eng_close(f->engine);
     kn_free(f->event);

@@ -187,6 +187,9 @@ static const struct eng_option options[] = {
       "SIZE", "bytes a second that the disk reads; 0: measured" },
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
       "SIZE", "bytes a second that memory gives; 0: measured" },
+    { "draft", "", FIT, ENG_DRAFTS, 0, 0, 0,
+      "KIND", "measure this network's passes too, and from which acceptance on it pays: model:FILE, "
+      "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..]" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], both "
       "[,lengths=FILE], mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
@@ -200,7 +203,7 @@ static const struct eng_option options[] = {
     { "dsi-lookahead", "", DRAFT & ~PLAN, ENG_INTEGER, AT(n_ahead), 0, 63,
       "N", "tokens that it drafts meanwhile; 0: as there is time for" },
     { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
-      "FILE", "what fit -o found of this model: the first opinion of whether drafts pay" },
+      "FILE", "what fit -o found of this model, and of a drafter: the first opinion of whether drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
       NULL, "say who drafts how much, and why, whenever that changes" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,

@@ -56,3 +56,15 @@ double spec_cost_tokens(double accept, int depth)
         tokens += kept *= accept;
     return tokens;
 }
+
+double spec_cost_accept(double tokens, int depth)
+{
+    double low = 0, high = 1;
+    if (tokens > depth + 1)
+        return INFINITY;
+    for (int i = 0; i < 52; i++) {
+        double middle = (low + high) / 2;
+        *(spec_cost_tokens(middle, depth) < tokens ? &low : &high) = middle;
+    }
+    return tokens > 1 ? high : 0;
+}

@@ -45,5 +45,7 @@ double spec_cost_choose_ns(const struct spec_cost_model *c, double t);
 
 /* Tokens of a round whose drafts are kept with probability `accept` each: (1 - a^(depth + 1)) / (1 - a). */
 double spec_cost_tokens(double accept, int depth);
+/* The probability with which a round has so many; above 1: none is enough. */
+double spec_cost_accept(double tokens, int depth);
 
 #endif

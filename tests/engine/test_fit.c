@@ -8,10 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <jansson.h>
 
+#include "engine/cli.h"
 #include "engine/fit_file.h"
 #include "engine/internal.h"
 #include "speculative/internal.h"
+#include "tests/faults.h"
 
 #define FOLDER "evals/train/models/"
 #define MODEL  FOLDER "demo-target-q8_0.gguf"
@@ -97,11 +100,187 @@ static void nobody_else_is(void **state)
     }
 }
 
+/* ---- the command ------------------------------------------------------------------------------------------------ */
+
+static char printed[1 << 16];
+static struct eng_config config;
+
+/* What it prints goes to `printed`. */
+static int fit(const char *arguments)
+{
+    static char words[1024];
+    char *argv[32];
+    int argc = 0, error;
+    snprintf(words, sizeof words, "%s", arguments);
+    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = w;
+    if ((error = eng_config_parse(&config, ENG_fit, argc, argv)) != 0)
+        return error;
+    FILE *file = tmpfile();
+    fflush(stdout);
+    int out = dup(STDOUT_FILENO);
+    dup2(fileno(file), STDOUT_FILENO);
+    error = eng_cmd_fit(&config);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    rewind(file);
+    printed[fread(printed, 1, sizeof printed - 1, file)] = 0;
+    fclose(file);
+    return error;
+}
+
+/* Of the lines of one kind the n-th, counted from 0; NULL: there are fewer. */
+static json_t *line(const char *what, int n)
+{
+    for (const char *at = printed; *at; at = strchr(at, '\n') + 1) {
+        json_t *j = json_loadb(at, (size_t)(strchr(at, '\n') - at), 0, NULL);
+        assert_non_null(j);
+        if (!strcmp(json_string_value(json_object_get(j, "what")), what) && n-- == 0)
+            return j;
+        json_decref(j);
+    }
+    return NULL;
+}
+
+static bool has(const char *what, int n)
+{
+    json_t *j = line(what, n);
+    json_decref(j);
+    return j != NULL;
+}
+
+static double number(const char *what, int n, const char *name)
+{
+    json_t *j = line(what, n), *value = json_object_get(j, name);
+    assert_non_null(j);
+    double x = json_is_null(value) ? INFINITY : json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+    json_decref(j);
+    return x;
+}
+
+static void about(double x, double expected, double error)
+{
+    if (!(fabs(x - expected) <= error) && !(isinf(x) && isinf(expected)))
+        fail_msg("%.10g is not %.10g", x, expected);
+}
+
+#define SMALL "-q -m " MODEL " --host-mem 96M --kv-mem 3M --threads 1 --chunk 64 -o "
+
+/* 1, 2 and 4 sequences of 0, 1, 2, 4 and 8 drafts. */
+static void points_hold_together(bool drafts)
+{
+    static const int depths[5] = { 0, 1, 2, 4, 8 };
+    double ratio = 0;
+    for (int i = 0; i < 15; i++) {
+        int n_seq = 1 << i / 5, depth = depths[i % 5];
+        double rows = number("point", i, "rows"), distinct = number("point", i, "distinct");
+        assert_true(number("point", i, "n_seq") == n_seq && number("point", i, "depth") == depth);
+        about(rows, n_seq * (1 + depth), 0);
+        about(number("point", i, "even"), spec_cost_distinct(16, 2, rows), 0.006);
+        assert_true(distinct > 1.99 && distinct < fmin(16, 2 * rows) + 0.01);
+        assert_true(number("point", i, "measured_ms") > 0 && number("point", i, "model_ms") > 0);
+        about(number("point", i, "held"), depth && (i / 5 * 4 + i % 5 - 1) % 3 == 2, 0);
+        ratio += distinct / spec_cost_distinct(16, 2, rows) / 15;
+    }
+    assert_false(has("point", 15));
+    about(number("experts", 0, "ratio"), ratio, 0.005);
+    assert_true(number("experts", 0, "least") <= ratio && number("experts", 0, "most") >= ratio);
+    assert_true(has("draft", 0) == drafts && has("draft_fit", 0) == drafts && has("pays_from", 0) == drafts);
+}
+
+static void drafts_hold_together(const struct spec_cost_model *c)
+{
+    for (int i = 0; i < 3; i++) {
+        double n_seq = number("draft", i, "n_seq"), model = number("draft", i, "model_ms");
+        about(n_seq, 1 << i, 0);
+        about(model, spec_cost_draft_ns(c, n_seq) / 1e6, 1e-4);
+        assert_true(number("draft", i, "measured_ms") > 0);
+        about(number("draft", i, "held"), i == 2, 0);
+    }
+    assert_false(has("draft", 3));
+    for (int i = 0; i < 12; i++) {
+        int of = i / 4 * 5, at = of + 1 + i % 4;
+        double depth = number("pays_from", i, "depth"), n_seq = number("pays_from", i, "n_seq");
+        assert_true(depth == number("point", at, "depth") && n_seq == number("point", at, "n_seq"));
+        double plain = number("point", of, "model_ms") * 1e6 + spec_cost_choose_ns(c, n_seq);
+        double round = number("point", at, "model_ms") * 1e6 + spec_cost_choose_ns(c, n_seq * (1 + depth)) +
+                       depth * spec_cost_draft_ns(c, n_seq);
+        double accept = number("pays_from", i, "acceptance");
+        if (fabs(round / plain - depth - 1) > 0.02 * depth)         /* else it may be either */
+            about(accept, spec_cost_accept(round / plain, (int)depth), 0.03);
+    }
+    assert_false(has("pays_from", 12));
+}
+
+static void a_draft_model_is_measured(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
+    struct eng_fitted f;
+    char words[512];
+    snprintf(words, sizeof words, SMALL "%s --json --draft none --draft suffix --draft " DRAFT, path);
+    faults_listen();
+    assert_int_equal(fit(words), 0);
+    assert_int_equal(faults.n_line, 0);
+    faults_listen_off();
+    assert_int_equal(eng_fit_read(path, &shape, &f), 0);
+    assert_string_equal(f.drafter, "model:demo-draft-q8_0.gguf");
+    json_t *j = line("draft_fit", 0);
+    assert_string_equal(json_string_value(json_object_get(j, "drafter")), f.drafter);
+    json_decref(j);
+    points_hold_together(true);
+    drafts_hold_together(&f.cost);
+}
+
+/* The file is as it was before there were any. */
+static void nobody_is_measured(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
+    struct eng_fitted f;
+    char words[512];
+    snprintf(words, sizeof words, SMALL "%s --json --draft ngram", path);
+    faults_listen();
+    assert_int_equal(fit(words), 0);
+    assert_int_equal(faults.n_line, 0);
+    faults_listen_off();
+    points_hold_together(false);
+    assert_int_equal(eng_fit_read(path, &shape, &f), 0);
+    assert_string_equal(f.drafter, "");
+    assert_true(f.cost.draft_ns == 0 && f.cost.draft_row_ns == 0);
+}
+
+static void what_cannot_be_measured_is_told(void **state)
+{
+    (void)state;
+    static const struct { const char *words, *says; } tries[] = {
+        { "--draft " DRAFT " --draft " HEAD, "one network at a time, model:demo-draft-q8_0.gguf or eagle:" },
+        { "--draft " DRAFT " --draft " DRAFT, "one network at a time" },
+        { "--draft mtp", "no layer" }, { "--draft oracle:1", "only in bench" },
+        { "--draft model:/nowhere", "/nowhere" },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        char words[1024];
+        unlink(path);
+        snprintf(words, sizeof words, SMALL "%s %s", path, tries[i].words);
+        faults_listen();
+        int error = fit(words);
+        faults_listen_off();
+        if (!error || error == 1 || faults.n_line != 1 || !strstr(faults.line, tries[i].says))
+            fail_msg("%s: %d, '%s'", tries[i].words, error, faults.line);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_was_measured_is_priced_by_it),
         cmocka_unit_test(nobody_else_is),
+        cmocka_unit_test(a_draft_model_is_measured),
+        cmocka_unit_test(nobody_is_measured),
+        cmocka_unit_test(what_cannot_be_measured_is_told),
     };
     snprintf(path, sizeof path, "/tmp/spillway-fitted-%d", getpid());
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

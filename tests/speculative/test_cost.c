@@ -81,6 +81,13 @@ static void tokens_of_a_round(void **state)
     near_to(spec_cost_tokens(0.7, 2), (1 - pow(0.7, 3)) / 0.3, 1e-12);
     near_to(spec_cost_tokens(1, 4), 5, 1e-12);
     near_to(spec_cost_tokens(0, 4), 1, 1e-12);
+    for (int depth = 1; depth < 9; depth++) {
+        for (double accept = 0.05; accept < 1.01; accept += 0.19)
+            near_to(spec_cost_accept(spec_cost_tokens(accept, depth), depth), accept, 1e-12);
+        near_to(spec_cost_accept(1, depth), 0, 0);
+        near_to(spec_cost_accept(0.5, depth), 0, 0);
+        assert_true(spec_cost_accept(depth + 1.001, depth) > 1);
+    }
 }
 
 int main(void)
