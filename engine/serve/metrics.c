@@ -45,13 +45,21 @@ struct page {
     char label[300];
 }; /* model_name="...",engine="0" */
 
+/* A name is bytes; a page with a byte that is no UTF-8 would be refused whole. */
 static void make_label(struct page *p, const char *model)
 {
     size_t n = (size_t)snprintf(p->label, sizeof p->label, "model_name=\"");
-    for (const char *c = model; *c && n + 20 < sizeof p->label; c++) {
-        if (*c == '\\' || *c == '"')
+    while (*model && n + 20 < sizeof p->label) {
+        int bad;
+        bool cut;
+        int length = eng_utf8_next(model, strlen(model), &bad, &cut);
+        const char *text = *model == '\n' ? "\\n" : length ? model : "\xef\xbf\xbd";
+        int take = *model == '\n' ? 2 : length ? length : 3;
+        if (*model == '\\' || *model == '"')
             p->label[n++] = '\\';
-        p->label[n++] = *c == '\n' ? ' ' : *c;
+        memcpy(p->label + n, text, (size_t)take);
+        n += (size_t)take;
+        model += length ? length : bad;
     }
     snprintf(p->label + n, sizeof p->label - n, "\",engine=\"0\"");
 }

@@ -17,6 +17,7 @@
 #include "engine/cli.h"
 #include "engine/internal.h"
 #include "moe/moe.h"
+#include "tests/engine/exposition.h"
 #include "tests/faults.h"
 #include "tests/send.h"
 
@@ -478,6 +479,7 @@ static void it_can_be_watched(void **state)
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         if (!strstr(answer, line[i]))
             fail_msg("no %s in %s", line[i], answer);
+    free(expo_well(strstr(answer, "\r\n\r\n") + 4));
     ask(port, "POST /v1/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", answer, sizeof answer);
     assert_non_null(strstr(answer, " 404 "));
     assert_int_equal(eng_watch_open(&second, port, "m"), KN_EINVAL);
