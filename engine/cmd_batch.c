@@ -115,6 +115,7 @@ static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t
     struct eng_hub_view v = { .n_parallel = j->n_parallel, .budget_bytes = eng_memory(j->engine)->total };
     struct off_store *store = moe_model_store(eng_model(j->engine));
     eng_stats_get(j->engine, &v.engine);
+    eng_drafts_get(j->engine, &v.drafts);
     if (store)
         off_stats_get(store, &v.store);
     v.n_job = v.engine.n_running + v.engine.n_waiting;

@@ -13,6 +13,8 @@
 static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
+#define ALL    "all"                            /* of several drafters, beside each of them alone */
+#define AHEAD  "ahead"
 
 const char *eng_draft_kind_name(enum eng_draft_kind kind) { return kind_name[kind]; }
 
@@ -315,6 +317,12 @@ static void draft_as_told(struct eng_engine *e)
 /* As --dsi says, until its drafter is gone. */
 static bool is_always_beside(const struct eng_engine *e) { return e->opt.dsi == ENG_DSI_ON && e->overlap; }
 
+/* Is it the controller who says how much is drafted? */
+static bool decides(const struct eng_engine *e)
+{
+    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && !is_always_beside(e);
+}
+
 static void draft_always_beside(struct eng_engine *e)
 {
     draft_beside(e, e->opt.lookahead ? e->opt.lookahead : eng_overlap_depth(e), true);
@@ -342,17 +350,12 @@ void eng_draft(struct eng_engine *e, int n_beside)
         draft_as_decided(e, n_beside);
     else
         draft_as_told(e);
+    e->drafts.n_decision[decides(e) ? e->decision.why : SPEC_WHY_FIXED]++;
     e->draft_ns = kn_now_ns() - start;
     e->stats.draft_ns += e->draft_ns;
 }
 
 /* ---- what became of it ------------------------------------------------------------------------------------ */
-
-/* Is it the controller who says how much is drafted? */
-static bool decides(const struct eng_engine *e)
-{
-    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && !is_always_beside(e);
-}
 
 void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
 {
@@ -392,6 +395,41 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
     return spec_decision_text(e->control, &e->decision, out, bytes);
 }
 
+static enum eng_drafter_state state_of(const struct eng_engine *e, const struct eng_drafter *d)
+{
+    if (!d || d == &e->unloaded[d->number])
+        return ENG_DRAFTER_UNLOADED;
+    return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
+}
+
+/* Drafters first; then all of them, if there are several; then who drafts ahead. */
+static void describe(const struct eng_engine *e, int i, struct eng_draft_choice *out)
+{
+    *out = (struct eng_draft_choice){ .name = ALL, .depth = e->decision.drafter == i ? e->decision.depth : 0 };
+    spec_control_account(e->control, i, &out->account);
+    if (i == e->overlap_arm) {
+        out->name = AHEAD;
+        out->state = state_of(e, eng_overlap_drafter(e));
+    } else if (i < e->n_drafter) {
+        out->name = e->drafter[i]->name;
+        out->state = state_of(e, e->drafter[i]);
+        for (int j = 0; j < i; j++)
+            out->nth += e->drafter[j]->name == out->name;
+    }
+}
+
+void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out)
+{
+    *out = e->drafts;
+    if (!decides(e))
+        return;
+    out->n_choice = e->n_drafter + (e->n_drafter > 1) + (e->overlap_arm < SPEC_DRAFTERS);
+    for (int i = 0; i < out->n_choice; i++)
+        describe(e, i, &out->choice[i]);
+    out->lost_ns = e->decision.lost_ns;
+    out->may_lose_ns = e->decision.may_lose_ns;
+}
+
 /* ---- the controller --------------------------------------------------------------------------------------- */
 
 static int open_control(struct eng_engine *e)
@@ -406,13 +444,13 @@ static int open_control(struct eng_engine *e)
         o.drafter[i].most_depth = SPEC_DEPTHS;
     }
     if (e->n_drafter > 1) {
-        o.drafter[o.n_drafter].name = "all";
+        o.drafter[o.n_drafter].name = ALL;
         o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
     }
     e->overlap_arm = SPEC_DRAFTERS;
     if (e->overlap && e->opt.dsi == ENG_DSI_AUTO) {
         e->overlap_arm = o.n_drafter;
-        o.drafter[o.n_drafter].name = "ahead";
+        o.drafter[o.n_drafter].name = AHEAD;
         o.drafter[o.n_drafter].of = eng_overlap_drafter(e)->number;
         o.drafter[o.n_drafter].ahead = true;
         o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
@@ -446,6 +484,8 @@ int eng_drafters_open(struct eng_engine *e)
     }
     if (error || (error = eng_overlap_open(e)))
         return error;
+    e->drafts.any = e->n_drafter > 0;
+    e->drafts.overlap = e->overlap != NULL;
     return e->opt.n_draft ? open_control(e) : 0;
 }
 

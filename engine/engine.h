@@ -17,7 +17,7 @@
 
 #include "engine/text.h"
 #include "moe/moe.h"
-#include "speculative/speculative.h"
+#include "speculative/control.h"
 
 #define ENG_VERSION "0.1.0"
 
@@ -171,6 +171,28 @@ struct eng_stats {
     int n_kv_block, n_kv_used;                  /* of sessions that run; what is only kept is free */
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
+
+#define ENG_DRAFT_NODES 64                      /* of one session's draft */
+
+/* What became of drafts so far, and what the controller makes of it.  Counts never fall, nor when a drafter goes. */
+enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BROKEN };
+
+struct eng_drafts {
+    bool any, overlap;                          /* there were drafters; one that could draft while passes ran */
+    uint64_t n_draft;                           /* drafts verified, each of one session in one pass */
+    uint64_t n_kept[ENG_DRAFT_NODES];           /* [depth - 1] of these, kept at least so deep */
+    uint64_t n_decision[SPEC_WHY_COUNT];        /* passes with tokens due, by why they had drafts or had none */
+    int n_choice;                               /* whom the controller chooses among; 0: options decide, not it */
+    struct eng_draft_choice {
+        const char *name;                       /* of a drafter's kind; "all", "ahead"; outlives the engine */
+        int nth;                                /* drafters of this name before it */
+        enum eng_drafter_state state;
+        int depth;                              /* so deep it drafts now; 0: another does, or nobody */
+        struct spec_account account;
+    } choice[SPEC_DRAFTERS];
+    double lost_ns, may_lose_ns;                /* the account; may 0: not known yet */
+};
+void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);
 
 /* One pass.  Fills event[eng_event_room()] and returns how many; 0 too while prompts are being read.  Every
  * session that is started and not stopped ends with one event whose finish is not ENG_RUNNING. */

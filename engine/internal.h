@@ -161,8 +161,6 @@ void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
 
 /* ---- seats: what a session has while it advances ------------------------------------------------------ */
 
-#define ENG_DRAFT_NODES 64                      /* of one session's draft */
-
 /* Guesses that follow a text one after the other, made while the pass before them still runs: overlap.c. */
 struct eng_chain {
     int n;
@@ -310,6 +308,7 @@ struct eng_engine {
     int n_stop;
     struct moe_result result;                   /* of the pass under way */
     struct eng_stats stats;
+    struct eng_drafts drafts;                   /* its counts */
 };
 
 /* ---- schedule.c: who advances ----------------------------------------------------------------------- */

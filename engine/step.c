@@ -203,6 +203,9 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
     s->n_kv += n_kept;
     e->stats.n_draft += (uint64_t)s->seat->tree.n;
     e->stats.n_draft_kept += (uint64_t)kn_min(n_new, v->n_path);
+    e->drafts.n_draft += s->seat->tree.n > 0;
+    for (int i = 0; i < kn_min(n_new, v->n_path); i++)
+        e->drafts.n_kept[i]++;
     if (finish == ENG_RUNNING)
         eng_draft_commit(s, n_new, kn_min(n_new, v->n_path));
     return n_new;

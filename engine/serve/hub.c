@@ -185,9 +185,11 @@ static void pass(struct eng_hub *h)
     int n = eng_step(h->engine, h->event);
     uint64_t now = kn_now_ns();
     struct eng_stats stats;
+    struct eng_drafts drafts;
     char explain[ENG_EXPLAIN_BYTES];
     bool explains = now - h->explained_ns > EXPLAIN_NS;
     eng_stats_get(h->engine, &stats);
+    eng_drafts_get(h->engine, &drafts);
     if (explains)
         eng_explain(h->engine, explain, sizeof explain);
 
@@ -201,6 +203,7 @@ static void pass(struct eng_hub *h)
         h->moved_ns = now;
     h->n_pass = stats.n_pass;
     h->view.engine = stats;
+    h->view.drafts = drafts;
     h->view.split = *eng_memory(h->engine);
     if (explains) {
         memcpy(h->view.explain, explain, sizeof explain);
@@ -244,6 +247,7 @@ static void *run(void *arg)
         h->view.split = *eng_memory(h->engine);
         h->view.disk_Bps = eng_disk_Bps(h->engine);
         eng_stats_get(h->engine, &h->view.engine);
+        eng_drafts_get(h->engine, &h->view.drafts);
     }
     pthread_mutex_unlock(&h->lock);
     wake(h);

@@ -73,6 +73,7 @@ int  eng_hub_take(struct eng_hub *h, const struct eng_told_job **told);
 
 struct eng_hub_view {                           /* as of the last pass, but for the store */
     struct eng_stats engine;
+    struct eng_drafts drafts;
     char explain[ENG_EXPLAIN_BYTES];            /* what one did about drafts lately, and why */
     struct off_stats store;
     struct eng_split split;                     /* of the budget */

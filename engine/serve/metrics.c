@@ -167,6 +167,130 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
     one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
 }
 
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+/* Two drafters of a kind: model, model-2. */
+static const char *label_of(const struct eng_draft_choice *c, char *out, size_t size)
+{
+    if (!c->nth)
+        return c->name;
+    snprintf(out, size, "%s-%d", c->name, c->nth + 1);
+    return out;
+}
+
+static double verdict_of(const struct eng_draft_choice *c)
+{
+    static const int verdict[] = {[SPEC_PAYS] = 1, [SPEC_LOSES] = -1, [SPEC_NOT_ITS_MEMORY] = -2};
+    if (c->state == ENG_DRAFTER_ASKED)
+        return verdict[c->account.verdict];
+    return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
+}
+
+/* A line for each of whom the controller chooses among. */
+static void write_choices(struct page *p, const struct eng_drafts *d)
+{
+    static const struct { const char *name, *type, *help; } of[] = {
+        {"spillway_draft_steps_total", "counter", "steps with drafts of this drafter"},
+        {"spillway_draft_rows_total", "counter", "tokens of its drafts that were verified"},
+        {"spillway_draft_rows_kept_total", "counter", "of these, kept"},
+        {"spillway_draft_depth", "gauge", "so deep it drafts now; 0: another does, or nobody"},
+        {"spillway_draft_gain", "gauge",
+         "plain steps' time for the same tokens, over what steps took, lately"},
+        {"spillway_draft_verdict", "gauge",
+         "1: pays, 0: too few steps to judge, -1: does not pay, -2: not worth its memory, "
+         "-3: unloaded, -4: has failed"},
+    };
+    char label[64];
+    for (size_t f = 0; f < sizeof of / sizeof *of; f++) {
+        head(p, of[f].name, of[f].type, of[f].help);
+        for (int i = 0; i < d->n_choice; i++) {
+            const struct eng_draft_choice *c = &d->choice[i];
+            const struct spec_account *a = &c->account;
+            const double value[] = {(double)a->n_step, (double)a->n_drafted, (double)a->n_kept,
+                                    c->depth, a->gain, verdict_of(c)};
+            eng_bytes_format(p->out, "%s{%s,drafter=\"%s\"} %.17g\n", of[f].name, p->label,
+                             label_of(c, label, sizeof label), value[f]);
+        }
+    }
+}
+
+static void write_shares(struct page *p, const struct eng_drafts *d)
+{
+    static const char name[] = "spillway_draft_kept_share";
+    char label[64];
+    bool any = false;
+    for (int i = 0; i < d->n_choice; i++) {
+        const struct eng_draft_choice *c = &d->choice[i];
+        bool gone = c->state == ENG_DRAFTER_UNLOADED;
+        for (int k = 0; k < SPEC_DEPTHS && c->account.kept[k] > 0 && !gone; k++, any = true) {
+            if (!any)
+                head(p, name, "gauge", "share of its drafts kept at least so deep, lately");
+            eng_bytes_format(p->out, "%s{%s,drafter=\"%s\",depth=\"%d\"} %.17g\n", name, p->label,
+                             label_of(c, label, sizeof label), k + 1, c->account.kept[k]);
+        }
+    }
+}
+
+/* Where options decide, there is one reason; where the controller does, all but that one, and it is asked only when
+ * somebody is due. */
+static void write_decisions(struct page *p, const struct eng_drafts *d)
+{
+    static const char *const reason[SPEC_WHY_COUNT] = {
+        [SPEC_WHY_FIXED] = "fixed", [SPEC_WHY_LEARN] = "learn", [SPEC_WHY_REFRESH] = "refresh",
+        [SPEC_WHY_LOSES] = "loses", [SPEC_WHY_SPENT] = "spent", [SPEC_WHY_GAINS] = "gains",
+        [SPEC_WHY_STAYS] = "stays", [SPEC_WHY_TRIAL] = "trial", [SPEC_WHY_FREE] = "free"};
+    static const char name[] = "spillway_draft_decisions_total";
+    head(p, name, "counter",
+         "steps by why they had drafts (fixed, gains, stays, trial, free) or none (the others)");
+    for (int i = 0; i < SPEC_WHY_COUNT; i++)
+        if (reason[i] && (i == SPEC_WHY_FIXED) == (d->n_choice == 0))
+            eng_bytes_format(p->out, "%s{%s,reason=\"%s\"} %llu\n", name, p->label, reason[i],
+                             (unsigned long long)d->n_decision[i]);
+}
+
+/* As vLLM counts them: positions from 0. */
+static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
+{
+    static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    const struct eng_drafts *d = &v->drafts;
+    one(p, "vllm:spec_decode_num_drafts_total", "counter", "drafts verified, each of one answer",
+        (double)d->n_draft);
+    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "tokens of these",
+        (double)v->engine.n_draft);
+    one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "of these, kept",
+        (double)v->engine.n_draft_kept);
+    head(p, name, "counter", "the same by how many of the draft were kept before");
+    for (int i = 0; i < ENG_DRAFT_NODES && (i == 0 || d->n_kept[i] > 0); i++)
+        eng_bytes_format(p->out, "%s{%s,position=\"%d\"} %llu\n", name, p->label, i,
+                         (unsigned long long)d->n_kept[i]);
+}
+
+static void write_drafts(struct page *p, const struct eng_hub_view *v)
+{
+    const struct eng_drafts *d = &v->drafts;
+    const struct eng_stats *e = &v->engine;
+    if (!d->any)
+        return;
+    write_their_drafts(p, v);
+    one(p, "spillway_draft_seconds_total", "counter", "drafting, before passes",
+        (double)e->draft_ns * 1e-9);
+    if (d->overlap) {
+        one(p, "spillway_draft_beside_seconds_total", "counter", "drafting while passes ran",
+            (double)e->overlap_ns * 1e-9);
+        one(p, "spillway_draft_beside_wait_seconds_total", "counter", "passes waiting for that",
+            (double)e->overlap_wait_ns * 1e-9);
+    }
+    write_decisions(p, d);
+    if (!d->n_choice)
+        return;
+    write_choices(p, d);
+    write_shares(p, d);
+    one(p, "spillway_draft_lost_seconds", "gauge",
+        "lost to drafts against steps without, and not made good", d->lost_ns * 1e-9);
+    one(p, "spillway_draft_may_lose_seconds", "gauge", "what that may be at most; 0: not known yet",
+        d->may_lose_ns * 1e-9);
+}
+
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now,
                        const struct eng_hub_view *v, struct eng_bytes *out)
 {
@@ -174,6 +298,7 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     make_label(&p, now->model);
     write_theirs(&p, m, v);
     write_engine(&p, v);
+    write_drafts(&p, v);
     one(&p, "spillway_ready", "gauge", "1: takes requests", now->ready);
     one(&p, "spillway_uptime_seconds", "gauge", "since the start", now->uptime_s);
     one(&p, "spillway_connections", "gauge", "open connections", now->n_connection);
