@@ -375,7 +375,8 @@ void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pas
     spec_control_learn(e->control, &(struct spec_step){
         .n_row = n_row, .draft_ns = (double)e->draft_ns, .pass_ns = (double)pass_ns,
         .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
-        .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes),
+        .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes -
+                                 (now.early_bytes - e->store_then.early_bytes)),
         .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
         .n_text = e->n_draft_text, .n_beside = n_beside,
         .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,

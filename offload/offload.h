@@ -136,6 +136,7 @@ struct off_ticket {
     struct off_ticket *next;                    /* the store's */
 };
 
+/* Counts only rise: what is read ahead is counted once it can no longer be given up. */
 struct off_stats {
     uint64_t hits, misses;                      /* experts asked for NOW: there already, or not */
     uint64_t read_bytes, reads;                 /* of files, for experts */

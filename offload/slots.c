@@ -67,8 +67,26 @@ void off_slot_read_first(struct off_store *s, struct off_slot *slot)
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
+/* What is read ahead may be given up until it has been read, or is asked for. */
+static void count_doubt(struct off_store *s, struct off_slot *slot, bool doubt)
+{
+    uint64_t one = doubt ? 1 : -(uint64_t)1, bytes = one * off_slot_bytes_read(s, slot->expert);
+    slot->in_doubt = doubt;
+    s->doubt.reads += one;
+    s->doubt.read_bytes += bytes;
+    s->doubt.soon_reads += one;
+    s->doubt.early_bytes += slot->urgency == OFF_EARLY ? bytes : 0;
+}
+
+static void end_doubt(struct off_store *s, struct off_slot *slot)
+{
+    if (slot->in_doubt)
+        count_doubt(s, slot, false);
+}
+
 static void empty_slot(struct off_store *s, struct off_slot *slot)
 {
+    kn_assert(!slot->in_doubt);
     if (slot->ahead)
         s->stats.wasted_bytes += off_slot_bytes_read(s, slot->expert);
     if (slot->ahead && slot->urgency == OFF_EARLY)
@@ -94,6 +112,7 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
         if (slot->job[i].status)
             status = slot->job[i].status;
     }
+    end_doubt(s, slot);
     slot->status = status;
     if (!status)
         slot->state = slot->packed && s->verified[slot->expert] ? SLOT_READY : SLOT_RAW;
@@ -127,6 +146,8 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
     post_reads(s, slot, urgency);
     s->stats.soon_reads += slot->ahead;
     s->stats.early_bytes += urgency == OFF_EARLY ? off_slot_bytes_read(s, expert) : 0;
+    if (slot->ahead)
+        count_doubt(s, slot, true);
 }
 
 void off_slot_drop(struct off_store *s, struct off_slot *slot)
@@ -136,16 +157,19 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
         empty_slot(s, slot);
 }
 
-/* Takes back what has not been begun.  The last read first: jobs of one rank begin in order, so when
- * the last has begun they all have. */
+/* Takes back what has not been begun, and is not read for the second time.  The last read first: jobs of one rank
+ * begin in order, so when the last has begun they all have. */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot)
 {
     int i = OFF_JOBS;
+    if (!slot->in_doubt)
+        return;
     while (i-- > 0)
         if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
             break;
     if (i < 0) {
         kn_assert(slot->n_hold == 0);
+        end_doubt(s, slot);
         s->stats.reads--;
         s->stats.read_bytes -= off_slot_bytes_read(s, slot->expert);
         s->stats.soon_reads--;
@@ -168,7 +192,7 @@ bool off_slot_begun(const struct off_slot *slot)
 /* What was read EARLY is asked for.  If it was not even begun it was not early. */
 static void count_early(struct off_store *s, const struct off_slot *slot)
 {
-    if (slot->state == SLOT_READING && !off_slot_begun(slot))
+    if (slot->in_doubt && !off_slot_begun(slot))
         s->stats.early_bytes -= off_slot_bytes_read(s, slot->expert);
     else
         s->stats.early_used_bytes += off_slot_bytes_read(s, slot->expert);
@@ -179,6 +203,7 @@ void off_slot_hold(struct off_store *s, struct off_slot *slot)
 {
     if (slot->ahead && slot->urgency == OFF_EARLY)
         count_early(s, slot);
+    end_doubt(s, slot);
     for (int i = 0; slot->state == SLOT_READING && i < OFF_JOBS; i++)
         if (slot->job[i].bytes)
             off_io_raise(s->io, &slot->job[i]);

@@ -210,6 +210,10 @@ void off_stats_get(struct off_store *s, struct off_stats *out)
 {
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
+    out->reads -= s->doubt.reads;
+    out->read_bytes -= s->doubt.read_bytes;
+    out->soon_reads -= s->doubt.soon_reads;
+    out->early_bytes -= s->doubt.early_bytes;
     out->mirror_bytes = off_mirror_read(s->mirror);
     out->n_slot = (uint64_t)s->n_slot;
     out->n_expert = (uint64_t)s->n_expert;

@@ -50,6 +50,7 @@ struct off_slot {
     int n_hold;
     enum off_urgency urgency;                   /* that it was read with */
     bool ahead;                                 /* read SOON or EARLY, and not asked for since */
+    bool in_doubt;                              /* and may still be given up as if it had never been */
     bool packed;                                /* comes from the pack file */
     bool joined;                                /* held by somebody who came while it was being read */
     uint64_t check[OFF_MATRICES];               /* of one that is being verified */
@@ -90,7 +91,7 @@ struct off_store {
     bool said_damaged;
     uint64_t model_id;
     struct off_io *io;
-    struct off_stats stats;
+    struct off_stats stats, doubt;              /* doubt: what of the counts may be taken back */
     struct off_trace *trace;                    /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;

@@ -156,7 +156,7 @@ struct spec_outcome {
 struct spec_step {                                  /* what the step came to */
     int n_row;                                      /* of the pass: beside, due and drafted */
     double draft_ns, pass_ns;                       /* drafting; all else that the step took */
-    double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; what was read of them */
+    double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; and read of them, not early */
     double experts;                                 /* distinct ones per layer; 0: not known */
     int n_text;                                     /* tokens of texts that drafters took in first */
     double ahead_ns; int n_ahead;                   /* drafting beside the pass: how long, and passes of it */

@@ -87,7 +87,8 @@ static inline bool expo_comment(struct expo *x, const char *line)
             strcpy(last->type, types[i]);
     if (!last->type[0])
         return expo_fail(x, "no such type");
-    return expo_ends(last->name, "_total") == !strcmp(text, "counter") || expo_fail(x, "counters end in _total, others do not");
+    return expo_ends(last->name, "_total") == !strcmp(text, "counter") ||
+           expo_fail(x, "counters end in _total, others do not");
 }
 
 /* {name="value",...}; what is escaped is \\, \" or \n.  le goes out by itself. */

@@ -10,15 +10,16 @@
 
 /* ---- who reads it ---------------------------------------------------------------------------------------- */
 
-#define GOOD "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\na_total{x=\"1\"} 2e+06\n"
+#define GOOD "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\n" \
+             "a_total{x=\"1\"} 2e+06\n"
 #define HIST "# HELP h what\n# TYPE h histogram\n"
 
 static void what_is_wrong_is_found(void **state)
 {
     (void)state;
     static const struct { const char *text, *error; } table[] = {
-        { GOOD "# HELP g what\n# TYPE g gauge\ng -1\n" HIST "h_bucket{le=\"0.5\"} 1\nh_bucket{le=\"+Inf\"} 3\nh_sum 4.5\n"
-          "h_count 3\n", NULL },
+        { GOOD "# HELP g what\n# TYPE g gauge\ng -1\n"
+          HIST "h_bucket{le=\"0.5\"} 1\nh_bucket{le=\"+Inf\"} 3\nh_sum 4.5\nh_count 3\n", NULL },
         { "", "nothing at all" },
         { "a_total 1\n", "without a family" },
         { "# HELP a_total what\na_total 1\n", "without a family" },
@@ -49,7 +50,8 @@ static void what_is_wrong_is_found(void **state)
         { GOOD "\n", "without a family" },
         { GOOD "# EOF\n", "neither HELP" },
         { HIST "h_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 1\nh_sum 4\nh_count 1\n", "do not rise" },
-        { HIST "h_bucket{le=\"1\"} 2\nh_bucket{le=\"0.5\"} 2\nh_bucket{le=\"+Inf\"} 2\nh_sum 4\nh_count 2\n", "do not rise" },
+        { HIST "h_bucket{le=\"1\"} 2\nh_bucket{le=\"0.5\"} 2\nh_bucket{le=\"+Inf\"} 2\nh_sum 4\nh_count 2\n",
+          "do not rise" },
         { HIST "h_bucket{le=\"1\"} 2\nh_sum 4\nh_count 2\n", "no bucket of all" },
         { HIST "h_bucket{le=\"+Inf\"} 2\nh_sum 4\nh_count 3\n", "another count" },
         { HIST "h_bucket{le=\"+Inf\"} 2\nh_count 2\nh_sum 4\n", "no sum and count" },
@@ -61,8 +63,9 @@ static void what_is_wrong_is_found(void **state)
             fail_msg("%s: '%s', not '%s'", table[i].text, x->error, table[i].error);
         free(x);
     }
-    struct expo *before = expo_well(GOOD), *after = expo_well("# HELP a_total what\n# TYPE a_total counter\n"
-                                                              "a_total{y=\"2\",x=\"\\\\\\\"\\n\"} 0\na_total{x=\"1\"} 3\n");
+    struct expo *before = expo_well(GOOD);
+    struct expo *after = expo_well("# HELP a_total what\n# TYPE a_total counter\n"
+                                   "a_total{y=\"2\",x=\"\\\\\\\"\\n\"} 0\na_total{x=\"1\"} 3\n");
     assert_string_equal(expo_fell(before, after), "a_total{x=\"\\\\\\\"\\n\",y=\"2\"}");
     assert_null(expo_fell(before, before));
     after->n_sample = 0;
@@ -123,7 +126,8 @@ static struct eng_hub_view some_view(void)
     v.drafts.choice[1] = (struct eng_draft_choice){ "model", 1, ENG_DRAFTER_UNLOADED, 0,
         { SPEC_NOT_ITS_MEMORY, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 } };
     v.drafts.choice[2] = (struct eng_draft_choice){ "ngram", 0, ENG_DRAFTER_BROKEN, 0, { .gain = 1 } };
-    v.drafts.choice[3] = (struct eng_draft_choice){ "all", 0, ENG_DRAFTER_ASKED, 0, { .verdict = SPEC_LOSES, .gain = 0.99 } };
+    v.drafts.choice[3] = (struct eng_draft_choice){ "all", 0, ENG_DRAFTER_ASKED, 0,
+        { .verdict = SPEC_LOSES, .gain = 0.99 } };
     v.drafts.choice[4] = (struct eng_draft_choice){ "ahead", 0, ENG_DRAFTER_ASKED, 0,
         { .verdict = SPEC_NOT_ITS_MEMORY, .gain = 1 } };
     return v;
@@ -243,7 +247,7 @@ static void watch(struct eng_engine *e)
     assert_int_equal(v.drafts.n_decision[SPEC_WHY_NONE_DUE], 0);
 }
 
-/* It goes on by itself whenever somebody looks, but not while the model drafts: that costs next to nothing, and pays. */
+/* It goes on whenever somebody looks, but not while the model drafts: that costs next to nothing, and pays. */
 static atomic_ullong told_ns;
 static atomic_bool stands;
 static const struct eng_drafter_kind *model_kind;
@@ -273,6 +277,7 @@ static void make_quick(struct eng_engine *e)
             e->drafter[i]->kind = &quick_kind;
 }
 
+/* With room for a part of the experts: there is something to read. */
 static struct eng_engine *open_drafting(int gamma, enum eng_dsi_mode dsi)
 {
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = gamma, .dsi = dsi, .n_draft = 3 };
@@ -283,6 +288,9 @@ static struct eng_engine *open_drafting(int gamma, enum eng_dsi_mode dsi)
     passes_due = 0;
     free(last);
     last = NULL;
+    struct eng_engine *e = open_engine_with(o, 12);
+    o.host_mem = e->split.total - e->split.spare - moe_model_shape(e->model)->expert_bytes / 2;
+    close_engine(e);
     return open_engine_with(o, 12);
 }
 

@@ -305,6 +305,74 @@ static void what_is_expected_follows_what_is_done(void **state)
     close_model(m);
 }
 
+static void rose(struct off_store *s, struct off_stats *before)
+{
+    struct off_stats now;
+    off_stats_get(s, &now);
+    const uint64_t was[] = { before->hits, before->misses, before->reads, before->read_bytes, before->soon_reads,
+                             before->soon_hits, before->wasted_bytes, before->early_bytes, before->early_used_bytes,
+                             before->early_wasted_bytes, before->mirror_bytes };
+    const uint64_t is[] = { now.hits, now.misses, now.reads, now.read_bytes, now.soon_reads, now.soon_hits,
+                            now.wasted_bytes, now.early_bytes, now.early_used_bytes, now.early_wasted_bytes,
+                            now.mirror_bytes };
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++)
+        if (is[i] < was[i])
+            fail_msg("count %d: %llu, then %llu", (int)i, (unsigned long long)was[i], (unsigned long long)is[i]);
+    assert_true(now.early_bytes - before->early_bytes <= now.read_bytes - before->read_bytes);
+    assert_true(now.early_used_bytes + now.early_wasted_bytes <= now.early_bytes);
+    assert_true(now.soon_hits <= now.soon_reads);
+    *before = now;
+}
+
+/* What is expected and given up before its read has begun was never read: not at first either. */
+static void counts_only_rise(void **state)
+{
+    (void)state;
+    struct model *m = open_model(8, 6, 20);
+    struct off_store *s;
+    struct off_stats stats = { 0 };
+    struct off_ticket early, soon, now;
+    uint8_t mark[14];
+    int32_t next[6], later[6];
+    assert_int_equal(open_store(&s, m, least(m) + (all(m) - least(m)) / 2), 0);
+    struct asker *a = open_asker(s, m);
+    wait_until_filled(s);
+    for (int round = 0; round < 400; round++) {
+        int layer = round % 8;
+        for (int i = 0; i < 6; i++) {
+            next[i] = (layer + 1) % 8 * 6 + i;
+            later[i] = (layer + 2) % 8 * 6 + i;
+        }
+        off_fetch(s, later, mark, 6, OFF_EARLY, &early);
+        rose(s, &stats);
+        off_fetch(s, next, mark + 6, 6, OFF_SOON, &soon);
+        rose(s, &stats);
+        if (round % 3) {
+            choose_some(a, round % 3 == 1 ? layer : (layer + 1) % 8, 2);
+            ask(a, 0);
+        } else {                                /* asked for while it is on its way */
+            off_fetch(s, later, mark + 12, 2, OFF_NOW, &now);
+            rose(s, &stats);
+            for (int got = 0; got < 2;)
+                got += off_wait(s, &now, &a->hands, a->index, a->view, a->status);
+            off_release(s, &now);
+        }
+        rose(s, &stats);
+        off_release(s, &soon);
+        rose(s, &stats);
+        off_release(s, &early);
+        rose(s, &stats);
+    }
+    wait_until_quiet(s, 48);
+    rose(s, &stats);
+    assert_int_equal(a->n_wrong + a->n_failed, 0);
+    assert_true(stats.soon_reads > 0 && stats.early_bytes > 0);
+    assert_int_equal(s->doubt.reads + s->doubt.read_bytes + s->doubt.soon_reads + s->doubt.early_bytes, 0);
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
 /* What is expected early and comes is hidden; what never comes is asked for no more, long before it is much. */
 static void what_is_read_early_is_of_use_or_ends(void **state)
 {
@@ -605,6 +673,7 @@ int main(void)
         cmocka_unit_test(memory_of_slots_is_made),
         cmocka_unit_test(what_is_read_ahead_is_counted),
         cmocka_unit_test(what_is_expected_follows_what_is_done),
+        cmocka_unit_test(counts_only_rise),
         cmocka_unit_test(what_is_read_early_is_of_use_or_ends),
         cmocka_unit_test(one_that_cannot_be_read_fails_alone),
         cmocka_unit_test(who_asks_later_has_it_read_again),
