@@ -146,6 +146,24 @@ static void each_instruction_set_gives_the_same_bits(void **state)
             }
 }
 
+/* Every number of heads, which are worked on in groups of 16, of those 8, 4 or 1 at once, with every kind of values:
+ * over three chunks, so that their sums are merged. */
+static void heads_1_to_64(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KN_MAX_Q * N_FILL * KN_KV_COUNT; i++) {
+        struct shape s = {.n_q = 1 + i / (N_FILL * KN_KV_COUNT), .d_key = 24, .d_value = 37, .first = 7, .last = 130,
+                          .n_base = i % 140, .kv = (enum kn_kv)(i % KN_KV_COUNT),
+                          .fill = (enum fill)(i / KN_KV_COUNT % N_FILL), .sink = i % 3 == 0};
+        make(&s, (uint64_t)i);
+        run(KN_ISA_SCALAR, &s, false, want_room);
+        for (int isa = KN_ISA_AVX2; isa < KN_ISA_COUNT; isa++) {
+            run((enum kn_isa)isa, &s, true, out_room);
+            assert_same(&s, kn_isa_name((enum kn_isa)isa));
+        }
+    }
+}
+
 /* Keys and values of different lengths; and values that are a part of their keys. */
 static void values_have_a_length_of_their_own(void **state)
 {
@@ -272,6 +290,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(heads_1_to_64),
         cmocka_unit_test(values_have_a_length_of_their_own),
         cmocka_unit_test(the_largest_shape),
         cmocka_unit_test(layout_changes_nothing),

@@ -13,6 +13,11 @@
 
 #define GUARD 256
 #define MOST_ROWS 64
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define FEW_ROWS true                     /* there one function does tiles of any size */
+#else
+#define FEW_ROWS false
+#endif
 
 static uint64_t seed;
 
@@ -289,25 +294,56 @@ static void shapes(void **state)
     }
 }
 
+/* Row counts that a product treats unlike each other: every one up to 64; then a second group of 64, third to sixth
+ * ones of 24, and what is left of each. */
+static int next_count(int n)
+{
+    static const int beyond[] = { 65, 71, 73, 81, 96, 97, 103, 121, 130 };
+    static const int few[] = { 1, 2, 5, 6, 7, 8, 9, 16, 17, 24, 25, 40, 64, 65, 73 };
+    const int *counts = FEW_ROWS ? few : beyond;
+    const size_t n_count = FEW_ROWS ? sizeof few / sizeof *few : sizeof beyond / sizeof *beyond;
+
+    if (!FEW_ROWS && n < MOST_ROWS)
+        return n + 1;
+    for (size_t i = 0; i < n_count; i++)
+        if (counts[i] > n)
+            return counts[i];
+    return 0;
+}
+
+static void all_counts(struct problem *p, const char *what)
+{
+    uint8_t *want = all_rows(p, KN_ISA_SCALAR, p->n_x);
+
+    for (int n = next_count(0); n; n = next_count(n))
+        compare_with(p, want, n, what);
+    release(want);
+}
+
+/* Every kind of weights times every kind of activations, through tiles of every size: shapes of one block and of more
+ * blocks than are unpacked at once, with a last panel that is nearly empty, half full and nearly full. */
 static void worst_values(void **state)
 {
+    static const int shape[][2] = { { 17, 1 }, { 7, 530 }, { 47, 200 } };
+    enum { N_SHAPE = sizeof shape / sizeof *shape };
+
     (void)state;
-    for (int f = 0; f < KN_FORMAT_COUNT; f++) {
-        for (enum fill fill = PLAIN; fill < N_FILL; fill++) {
-            struct problem p;
+    for (int k = 0; k < KN_FORMAT_COUNT * N_FILL * N_SHAPE; k++) {
+        const enum kn_format f = (enum kn_format)(k / (N_FILL * N_SHAPE));
+        const enum fill fill = (enum fill)(k / N_SHAPE % N_FILL);
+        const int n_out = shape[k % N_SHAPE][0], block = kn_format_info(f)->block_values;
+        const int n_in = kn_ceil_div(shape[k % N_SHAPE][1], block) * block;
+        struct problem p;
 
-            problem_open(&p, (enum kn_format)f, 33, 1024, 12, fill, USUAL);
-            for (enum inputs kind = USUAL; kind < N_INPUTS; kind++) {
-                char what[80];
+        problem_open(&p, f, n_out, n_in, 130, fill, USUAL);
+        for (enum inputs kind = USUAL; kind < N_INPUTS; kind++) {
+            char what[80];
 
-                snprintf(what, sizeof what, "%s weights, %s inputs", fill_names[fill],
-                         input_names[kind]);
-                fill_inputs(&p, kind);
-                compare(&p, 12, what);
-                compare(&p, 1, what);
-            }
-            problem_close(&p);
+            snprintf(what, sizeof what, "%s weights, %s inputs", fill_names[fill], input_names[kind]);
+            fill_inputs(&p, kind);
+            all_counts(&p, what);
         }
+        problem_close(&p);
     }
 }
 
@@ -354,7 +390,7 @@ static void repack(void **state)
 
             if (kn_row_bytes((enum kn_format)f, n_in) == 0)
                 continue;
-            problem_open(&p, (enum kn_format)f, n_out, n_in, 1, PLAIN, USUAL);
+            problem_open(&p, (enum kn_format)f, n_out, n_in, 1, (enum fill)(k / 5 % N_FILL), USUAL);
             for (enum kn_isa isa = KN_ISA_SCALAR; isa <= kn_isa_best(); isa++) {
                 uint8_t *got = guarded(p.panel_bytes);
 
@@ -371,19 +407,20 @@ static void repack(void **state)
 
 static void quantize(void **state)
 {
-    static const int sizes[] = { 32, 64, 96, 256, 512, 2048 };
+    static const int sizes[] = { 1, 31, 32, 64, 96, 256, 512, 1023, 2048 };
+    enum { N_SIZE = sizeof sizes / sizeof *sizes };
 
     (void)state;
     for (enum kn_act a = KN_ACT_F32; a < KN_ACT_COUNT; a++) {
-        for (int k = 0; k < 6 * N_INPUTS * 8; k++) {
-            int n = sizes[k % 6];
+        for (int k = 0; k < N_SIZE * N_INPUTS * 8; k++) {
+            int n = sizes[k % N_SIZE];
             float x[2048];
             uint8_t *want;
 
-            if (a == KN_ACT_Q256 && n % 256 != 0)
+            if (n % (a == KN_ACT_Q256 ? 256 : a == KN_ACT_Q32 ? 32 : 1) != 0)
                 continue;
             for (int i = 0; i < n; i++)
-                x[i] = draw_input((enum inputs)(k / 6 % N_INPUTS), i, 1 - 2 * below(2));
+                x[i] = draw_input((enum inputs)(k / N_SIZE % N_INPUTS), i, 1 - 2 * below(2));
             want = guarded(kn_act_bytes(a, n));
             kn_ops(KN_ISA_SCALAR)->quantize(a, x, n, want);
             assert_guards(want, kn_act_bytes(a, n), "quantize");
