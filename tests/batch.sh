@@ -32,6 +32,7 @@ while [ $killed -lt "$kills" ]; do
             kill -9 $pid 2>/dev/null && killed=$((killed + 1))
         fi
         wait $pid 2>/dev/null; status=$?
+        [ $status = 0 ] || [ $status = 137 ] || { echo "batch: a job ends with status $status by itself"; exit 1; }
         torn=$(tail -c 1 "$folder/out" 2>/dev/null | od -An -c | tr -d ' \n')
         [ -z "$torn" ] || [ "$torn" = '\n' ] || echo "batch: a torn line after kill $killed"
     done

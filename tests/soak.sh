@@ -1,38 +1,78 @@
 #!/bin/sh
 # The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
-# evals/results/soak-DATE.txt with the commit it ran on; commit that file.  SECONDS_EACH sets how long each fuzz
-# target runs, SECONDS_MIXED the server's mixed load, SECONDS_CROWD the crowds in each mode, TIMES how often all tests
-# run in each.  Usage: soak.sh FOLDER, where the programs are.
-set -e
+# evals/results/soak-DATE.txt with the commit it ran on; commit that file.  Nothing that fails stops it: its last
+# lines tell what did, and the exit status is 1 then.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED the
+# server's mixed load, SECONDS_CROWD the crowds in each mode, TIMES how often all tests run in each.
+# Usage: soak.sh FOLDER, where the programs are.
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
 result=evals/results/soak-$(date +%Y-%m-%d).txt
-{
+notes=$(mktemp -d) || exit 1
+trap 'rm -rf "$notes"' EXIT
+
+# part NAME SHOW COMMAND...: what SHOW takes of what COMMAND says, while it says it.  A pipe's status is that of its
+# last command, so COMMAND's goes through a file.
+part() {
+    name=$1 show=$2
+    shift 2
+    echo 1 >"$notes/status"
+    { "$@" 2>&1; echo $? >"$notes/status"; } | "$show"
+    status=$(cat "$notes/status")
+    echo "$name" >>"$notes/parts"
+    [ "$status" != 0 ] || return
+    echo "FAILED: $name (status $status)"
+    echo "$name" >>"$notes/failed"
+}
+
+# build TARGET MAKE-ARGUMENTS...: says what the compiler says only if it fails.
+build() {
+    make --no-print-directory "$@" >"$notes/build" 2>&1 || { tail -n 20 "$notes/build"; return 1; }
+}
+
+# what is shown
+fuzzed() { grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed|^please|\*\*\*'; }
+tested() { grep -E '^FAIL|ERROR|^failed:|passed, |error:|\*\*\*'; }
+crowded() { grep -v '^spillway: warning'; }
+last_ten() { tail -n 10; }
+last_sixty() { tail -n 60; }
+
+same_bytes() {
+    build B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes &&
+        build/long/release/tests/moe/test_same_bytes
+}
+nodes() {
+    "$out/spillway" synth --shape tiny -o build/tiny.gguf --quiet && tests/numa.sh "$out/spillway" build/tiny.gguf ||
+        [ $? = 77 ]                             # what it needs is not there
+}
+crowds() {
+    build MODE="$1" "build/$1/tests/soak/crowd" &&
+        "build/$1/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}"
+}
+
+everything() {
     echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%dT%H:%MZ), $(nproc) CPUs"
     echo "== fuzzing, $seconds s each"
-    make --no-print-directory fuzz FUZZ="-max_total_time=$seconds" 2>&1 |
-        grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed' || true
+    part fuzzing fuzzed make --no-print-directory fuzz FUZZ="-max_total_time=$seconds"
     echo "== the same bytes over 600 tokens, in chunks of up to 512"
-    make --no-print-directory B=build/long EXTRA=-DLENGTH=600 build/long/release/tests/moe/test_same_bytes \
-        >build-long.log 2>&1
-    build/long/release/tests/moe/test_same_bytes 2>&1 | tail -n 1
-    rm -f build-long.log
+    part "the same bytes" last_ten same_bytes
     echo "== the server: cancelled, cut off, broken, crowded, and ${SECONDS_MIXED:-600} s of everything at once"
-    "$out/tests/soak/serve" --seconds "${SECONDS_MIXED:-600}" "$out/spillway" "$demo" 2>&1 || true
+    part "the server" cat "$out/tests/soak/serve" --seconds "${SECONDS_MIXED:-600}" "$out/spillway" "$demo"
     echo "== layouts of NUMA nodes, in virtual machines"
-    "$out/spillway" synth --shape tiny -o build/tiny.gguf --quiet
-    tests/numa.sh "$out/spillway" build/tiny.gguf 2>&1 | tail -n 60 || true
+    part "layouts of nodes" last_sixty nodes
     echo "== a batch killed fifty times"
-    tests/batch.sh "$out/spillway" "$demo" 50 1000 2>&1 | tail -n 10 || true
+    part "the batch" last_ten tests/batch.sh "$out/spillway" "$demo" 50 1000
     for mode in release asan tsan; do
         echo "== MODE=$mode, crowds for ${SECONDS_CROWD:-1200} s"
-        make --no-print-directory MODE=$mode "build/$mode/tests/soak/crowd" >build-crowd.log 2>&1
-        "build/$mode/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}" 2>&1 |
-            grep -v '^spillway: warning' || true
-        rm -f build-crowd.log
+        part "crowds with MODE=$mode" crowded crowds "$mode"
         echo "== MODE=$mode, all tests, ${TIMES:-10} times"
         for i in $(seq "${TIMES:-10}"); do
-            make --no-print-directory MODE=$mode test 2>&1 | grep -E '^FAIL|ERROR|^failed:|passed, ' || true
+            part "tests with MODE=$mode, time $i" tested make --no-print-directory MODE="$mode" test
         done
     done
-} | tee "$result"
+    [ -s "$notes/failed" ] || { echo "soak: nothing found"; return; }
+    sed 's/^/failed: /' "$notes/failed"
+    echo "soak: $(wc -l <"$notes/failed") of $(wc -l <"$notes/parts") parts failed"
+}
+
+everything | tee "$result"
+[ ! -s "$notes/failed" ]
