@@ -1,6 +1,8 @@
 /* The same bytes: a sequence's logits and features, bit for bit, decoded alone or inside batches of random
  * company, read in chunks of any size, as a branch of a token tree, with any number of threads and any
- * instruction set, with room for all experts, for some or for two, and however they are read.
+ * instruction set, keys and values in halves or floats, with room for all experts, for some or for two, and
+ * however they are read.  Any two of these meet in every model; make soak has nearly all of them meet, each
+ * model going through its share, but for the specification, which takes too long.
  *
  * The baseline is the scalar specification on one thread, one token per pass; everything else must equal
  * it by memcmp.  (ThreadSanitizer looks at threads, which share the same memory whatever the instruction
@@ -28,19 +30,20 @@
 #elif !defined LENGTH                           /* make soak has it longer than the largest chunk */
 #define LENGTH    80                            /* beyond one chunk of attention */
 #endif
-#define MAX_ROW   512
 #define N_COMPANY 31
+#define MAX_ROW   (512 + 9 * N_COMPANY)
 #define N_ROOM    3                             /* from the least that works to all but one part in four */
 #define N_SLOT    (32 * 640)
 #define N_RECALL  200                           /* of the vocabulary half */
+#define N_MODEL   11                            /* that share all ways between them; coprime to their number */
 
 struct model {
     struct moe_file *file;
     struct moe_model *model[KN_ISA_COUNT + N_ROOM];     /* by instruction set; then the best, with less room */
     int n_vocab;
-    float *baseline;                            /* [LENGTH][n_vocab] */
+    float *baseline[KN_KV_COUNT];               /* [LENGTH][n_vocab] */
     int d_model;
-    float *feature;                             /* [LENGTH][d_model] as they lie in their slots */
+    float *feature[KN_KV_COUNT];                /* [LENGTH][d_model] as they lie in their slots */
     int32_t token[LENGTH];
 };
 
@@ -56,6 +59,7 @@ static int random_below(int n)
 
 struct run {
     const struct model *m;
+    enum kn_kv kv;
     struct kn_team *team;
     struct moe_context *context;
     int32_t free_slot[N_SLOT];
@@ -65,13 +69,14 @@ struct run {
     int owner[MAX_ROW];                         /* position in the target, or -1 */
 };
 
-static struct run *open_run(const struct model *m, int which, int n_thread)
+static struct run *open_run(const struct model *m, int which, int n_thread, enum kn_kv kv)
 {
     struct run *r = calloc(1, sizeof *r);
     r->m = m;
+    r->kv = kv;
     assert_int_equal(kn_team_open(&r->team, n_thread), 0);
     struct moe_context_options o = { .max_row = MAX_ROW, .max_want = MAX_ROW, .n_slot = N_SLOT,
-                                     .max_pos = 640, .kv = KN_KV_F16, .features.last = true, .n_state = 1 + N_COMPANY,
+                                     .max_pos = 640, .kv = kv, .features.last = true, .n_state = 1 + N_COMPANY,
                                      .n_draft = LENGTH, .n_recall = N_RECALL, .team = r->team };
     assert_int_equal(moe_context_open(&r->context, m->model[which], &o), 0);
     for (int i = 0; i < N_SLOT; i++)
@@ -119,13 +124,13 @@ static void check_feature(struct run *r, int row, const float *handed)
 {
     size_t n = (size_t)r->m->d_model;
     const struct moe_row *p = &r->row[row];
-    const float *want = r->m->feature + (size_t)r->owner[row] * n;
+    const float *want = r->m->feature[r->kv] + (size_t)r->owner[row] * n;
     float *got = malloc(n * sizeof *got);
     moe_context_feature(r->context, p->position < p->n_base ? p->base[p->position] : p->tail[p->position - p->n_base],
                         got);
     assert_memory_equal(got, want, n * sizeof *got);
     for (size_t i = 0; i < n; i++)
-        got[i] = kn_f16_to_f32(kn_f32_to_f16(handed[i]));
+        got[i] = r->kv == KN_KV_F16 ? kn_f16_to_f32(kn_f32_to_f16(handed[i])) : handed[i];
     assert_memory_equal(got, want, n * sizeof *got);
     free(got);
 }
@@ -154,54 +159,82 @@ static void check_pass(struct run *r, int n_row)
             continue;
         const float *got = result.logits + (size_t)want * n;
         if (r->owner[i] >= 0) {
-            assert_memory_equal(got, r->m->baseline + (size_t)r->owner[i] * n, n * sizeof *got);
+            assert_memory_equal(got, r->m->baseline[r->kv] + (size_t)r->owner[i] * n, n * sizeof *got);
             check_feature(r, i, result.feature + (size_t)want * result.feature_stride);
         }
         want++;
     }
 }
 
-static void run_chunks(const struct model *m, int which, int n_thread, int chunk)
+/* ---- ways to read the same tokens --------------------------------------------------------------------- */
+
+/* A branch begins behind the first token, or where it ends two tokens before the last. */
+enum tree { NO_TREE, AT_START, LATE, N_TREE };
+#define DEPTH (LENGTH / 4)
+_Static_assert(1 + 3 * DEPTH + 9 * N_COMPANY <= MAX_ROW, "a branch with its wrong guesses and company is one pass");
+
+struct way { enum kn_isa isa; int n_thread, chunk, n_company; enum tree tree; enum kn_kv kv; };
+
+static const int chunks[] = { 1, 7, 64, 512 }, companies[] = { 0, 1, 7, N_COMPANY };
+
+/* Levels of a way, isa to kv, and how many there are. */
+enum { N_FACTOR = 6 };
+static const int levels[N_FACTOR] = { KN_ISA_COUNT, 3, 4, 4, N_TREE, KN_KV_COUNT };
+
+/* Any two levels of two factors are in one of these, as every_pair_is_in_a_way() makes sure; the specification
+ * and more threads than processors are in as few as that takes. */
+static const uint8_t pairwise[][N_FACTOR] = {
+    { 0, 1, 0, 0, 0, 0 }, { 1, 0, 0, 1, 2, 0 }, { 2, 0, 0, 3, 1, 1 }, { 1, 2, 0, 2, 2, 1 },
+    { 1, 2, 1, 0, 1, 0 }, { 0, 0, 1, 1, 2, 1 }, { 1, 0, 1, 3, 0, 0 }, { 2, 1, 1, 2, 2, 0 },
+    { 2, 0, 2, 0, 2, 1 }, { 1, 1, 2, 1, 1, 1 }, { 0, 2, 2, 3, 2, 0 }, { 1, 0, 2, 2, 0, 1 },
+    { 1, 0, 3, 0, 2, 0 }, { 2, 2, 3, 1, 0, 0 }, { 1, 1, 3, 3, 2, 1 }, { 0, 0, 3, 2, 1, 0 },
+};
+#define N_PAIRWISE ((int)(sizeof pairwise / sizeof *pairwise))
+
+static struct way way_of(const uint8_t *level)
 {
-    struct run *r = open_run(m, which, n_thread);
-    while (r->target.n_done < LENGTH)
-        check_pass(r, add_rows(r, &r->target, kn_min(chunk, LENGTH - r->target.n_done), 0, true));
-    close_run(r);
+    enum kn_isa isa = level[0] == KN_ISA_SCALAR ? SPECIFIED : (enum kn_isa)kn_min(level[0], (int)kn_isa_best());
+    return (struct way){ isa, 1 + level[1], chunks[level[2]], companies[level[3]], (enum tree)level[4],
+                         (enum kn_kv)level[5] };
 }
 
-/* Each pass: the target's next few rows, at most so many, somewhere among one to nine rows each of random company. */
-static void run_company(const struct model *m, int which, int n_thread, int n_company, int most)
+static void every_pair_is_in_a_way(void **state)
 {
-    struct run *r = open_run(m, which, n_thread);
-    while (r->target.n_done < LENGTH) {
-        int n_row = 0, before = random_below(n_company + 1);
-        for (int c = 0; c <= n_company; c++) {
-            if (c == before)
-                n_row = add_rows(r, &r->target, kn_min(1 + random_below(most), LENGTH - r->target.n_done),
-                                 n_row, true);
-            if (c < n_company && r->company[c].n_done < 600)
-                n_row = add_rows(r, &r->company[c], 1 + random_below(9), n_row, false);
-        }
-        check_pass(r, n_row);
-    }
-    close_run(r);
+    (void)state;
+    for (int a = 0; a < N_FACTOR; a++)
+        for (int b = 0; b < a; b++)
+            for (int pair = 0; pair < levels[a] * levels[b]; pair++) {
+                bool found = false;
+                for (int i = 0; i < N_PAIRWISE; i++)
+                    found = found || pairwise[i][a] * levels[b] + pairwise[i][b] == pair;
+                if (!found)
+                    fail_msg("factors %d and %d are nowhere at levels %d and %d", a, b, pair / levels[b],
+                             pair % levels[b]);
+            }
 }
 
-/* A prefix, its last token in one pass with a branch of what follows, whose other nodes are wrong guesses: at
- * every depth a sibling of the true token at the same position, with a child of its own.  Some of the branch
- * is kept, and the rest is read from there. */
-static void run_tree(const struct model *m, int which, int n_thread, int prefix, int depth)
+/* Some of the company from..to-1: everybody in the first pass and beside the branch; later so few that a model is not
+ * kept long.  The specification has one row of each, others one to nine. */
+static int add_company(struct run *r, const struct way *w, bool all, int from, int to, int n_row)
 {
-    struct run *r = open_run(m, which, n_thread);
-    bool states = moe_model_shape(m->model[which])->state_bytes > 0;
-    int32_t tail[LENGTH], wrong[LENGTH][LENGTH], path[LENGTH];
-    int before = prefix - 1, n_row = 0, n_kept = depth / 2;
-    _Static_assert(1 + 3 * (LENGTH / 4) <= MAX_ROW, "a branch with its wrong guesses is one pass");
-    if (before)
-        check_pass(r, add_rows(r, &r->target, before, 0, true));
-    n_row = add_rows(r, &r->target, 1, 0, true);
-    for (int i = 0; i < depth; i++) {
-        int p = prefix + i, after = i ? path[i - 1] : 0;
+    const bool brief = w->isa == KN_ISA_SCALAR;
+    const int passes = kn_ceil_div(LENGTH, w->chunk);
+    for (int c = from; c < to; c++)
+        if ((all || (!brief && random_below(passes * w->n_company) < LENGTH / 4)) && r->company[c].n_done < 600)
+            n_row = add_rows(r, &r->company[c], brief ? 1 : 1 + random_below(9), n_row, false);
+    return n_row;
+}
+
+/* The target's next token with a branch of what follows, whose other nodes are wrong guesses: at every depth a sibling
+ * of the true token at the same position, with a child of its own.  path: the true ones' rows. */
+static int add_tree(struct run *r, bool states, int32_t *tail, int32_t *path, int n_row)
+{
+    static int32_t wrong[DEPTH][DEPTH + 1];
+    const struct model *m = r->m;
+    const int root = n_row, prefix = r->target.n_done + 1;
+    n_row = add_rows(r, &r->target, 1, n_row, true);
+    for (int i = 0; i < DEPTH; i++) {
+        int p = prefix + i, after = i ? path[i - 1] : root;
         tail[i] = take_slot(r);
         memcpy(wrong[i], tail, sizeof *tail * (size_t)i);       /* the true path above it */
         wrong[i][i] = take_slot(r);
@@ -221,13 +254,38 @@ static void run_tree(const struct model *m, int which, int n_thread, int prefix,
                                             .base = r->target.slot, .tail = tail, .n_base = prefix,
                                             .draft = true, .after = after };
     }
-    check_pass(r, n_row);
+    return n_row;
+}
+
+/* Some of the branch is kept, and the rest is read from there. */
+static void keep_some(struct run *r, const int32_t *tail, const int32_t *path)
+{
+    const int n_kept = DEPTH / 2;
     moe_context_keep(r->context, 0, path, n_kept);
-    memcpy(r->target.slot + prefix, tail, (size_t)n_kept * sizeof *tail);
+    memcpy(r->target.slot + r->target.n_done, tail, (size_t)n_kept * sizeof *tail);
     r->target.n_done += n_kept;
-    check_pass(r, add_rows(r, &r->target, 1, 0, true));
-    while (r->target.n_done < LENGTH)
-        check_pass(r, add_rows(r, &r->target, kn_min(MAX_ROW, LENGTH - r->target.n_done), 0, true));
+}
+
+/* Each pass: the target's next rows, somewhere among those of its company; once a branch instead. */
+static void run_way(const struct model *m, int which, const struct way *w)
+{
+    struct run *r = open_run(m, which, w->n_thread, w->kv);
+    const bool states = moe_model_shape(m->model[which])->state_bytes > 0;
+    int root = w->tree == NO_TREE ? LENGTH : w->tree == AT_START ? 0 : LENGTH - DEPTH - 3;
+    int32_t tail[DEPTH], path[DEPTH];
+    for (int pass = 0; r->target.n_done < LENGTH; pass++) {
+        const bool tree = r->target.n_done == root;
+        const int left = (r->target.n_done < root ? root : LENGTH) - r->target.n_done;
+        const int before = random_below(w->n_company + 1);
+        int n_row = add_company(r, w, !pass || tree, 0, before, 0);
+        if (tree)
+            n_row = add_tree(r, states, tail, path, n_row);
+        else
+            n_row = add_rows(r, &r->target, kn_min(w->chunk, left), n_row, true);
+        check_pass(r, add_company(r, w, !pass || tree, before, w->n_company, n_row));
+        if (tree)
+            keep_some(r, tail, path);
+    }
     close_run(r);
 }
 
@@ -302,24 +360,27 @@ static int close_model(void **state)
         moe_model_close(m->model[i]);
     moe_file_close(m->file);
     nodes_set(1);
-    free(m->baseline);
-    free(m->feature);
+    for (int kv = 0; kv < KN_KV_COUNT; kv++) {
+        free(m->baseline[kv]);
+        free(m->feature[kv]);
+    }
     free(m);
     return 0;
 }
 
-static void make_baseline(struct model *m)
+static void make_baseline(struct model *m, enum kn_kv kv)
 {
     size_t n = (size_t)m->n_vocab;
     float *logits = calloc(LENGTH * n, sizeof *logits);
-    m->feature = calloc((size_t)LENGTH * (size_t)m->d_model, sizeof *m->feature);
-    struct run *r = open_run(m, SPECIFIED, 1);
+    m->baseline[kv] = logits;
+    m->feature[kv] = calloc((size_t)LENGTH * (size_t)m->d_model, sizeof *m->feature[kv]);
+    struct run *r = open_run(m, SPECIFIED, 1, kv);
     for (int i = 0; i < LENGTH; i++) {
         struct moe_result result;
         assert_int_equal(add_rows(r, &r->target, 1, 0, true), 1);
         assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, 1 }, &result), 0);
         memcpy(logits + (size_t)i * n, result.logits, n * sizeof *logits);
-        moe_context_feature(r->context, r->target.slot[i], m->feature + i * m->d_model);
+        moe_context_feature(r->context, r->target.slot[i], m->feature[kv] + i * m->d_model);
     }
     close_run(r);
     float least = logits[0], most = logits[0];
@@ -328,30 +389,48 @@ static void make_baseline(struct model *m)
         most = logits[i] > most ? logits[i] : most;
     }
     assert_true(most - least > 0.5f);           /* a model that says nothing proves nothing */
-    m->baseline = logits;
+}
+
+/* Every way that the specification does not go, dealt out to models: each takes every so manieth.  Token by token with
+ * more threads than processors takes as long as all others together, and is among the sixteen. */
+static void run_share(const struct model *m)
+{
+    static int share;
+    int n = 1, first = share++;
+    for (int f = 0; f < N_FACTOR; f++)
+        n *= levels[f];
+    for (int i = first % N_MODEL; i < n; i += N_MODEL) {
+        uint8_t level[N_FACTOR];
+        for (int f = 0, rest = i; f < N_FACTOR; rest /= levels[f++])
+            level[f] = (uint8_t)(rest % levels[f]);
+        struct way w = way_of(level);
+        if (level[0] != KN_ISA_SCALAR && (w.n_thread < 3 || w.chunk > 1))
+            run_way(m, w.isa, &w);
+    }
 }
 
 static void bytes_are_the_same(void **state)
 {
+    static const struct way with_less_room[] = {
+        { 0, 2, 7, 0, NO_TREE, KN_KV_F16 }, { 0, 3, 7, 7, AT_START, KN_KV_F32 },
+        { 0, 2, 64, N_COMPANY, LATE, KN_KV_F16 },
+    };
     struct model *m = *state;
-    static const int chunks[] = { 1, 7, 64, 512 };
-    make_baseline(m);
-    run_chunks(m, SPECIFIED, 2, 64);
-    run_company(m, SPECIFIED, 2, 2, LENGTH / 2);
-    for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
-        for (int i = 0; i < 4; i++)
-            run_chunks(m, isa, 1 + i % 3, chunks[i]);
-        run_company(m, isa, 1, 1, 2);
-        run_company(m, isa, 3, 7, 8);
-        run_company(m, isa, 2, N_COMPANY, 1 + N_COMPANY);
-        run_tree(m, isa, 2, 1, LENGTH / 4);
-        run_tree(m, isa, 3, LENGTH * 3 / 4 - 2, LENGTH / 4);
+    for (enum kn_kv kv = 0; kv < KN_KV_COUNT; kv++)
+        make_baseline(m, kv);
+    for (int i = 0; i < N_PAIRWISE; i++) {
+        struct way w = way_of(pairwise[i]);
+        run_way(m, w.isa, &w);
     }
+    if (LENGTH > 512)
+        run_share(m);
     for (int room = KN_ISA_COUNT; room < KN_ISA_COUNT + N_ROOM && m->model[room]; room++) {
         struct off_stats stats;
-        run_chunks(m, room, 2, 7);
-        run_company(m, room, 3, 5, 6);
-        run_tree(m, room, 2, LENGTH / 2, LENGTH / 4);
+        for (int i = 0; i < 3; i++) {
+            struct way w = with_less_room[i];
+            w.isa = kn_isa_best();
+            run_way(m, room, &w);
+        }
         off_stats_get(moe_model_store(m->model[room]), &stats);
         assert_true(stats.misses > 0 && stats.n_slot < stats.n_expert);
         assert_true(room < KN_ISA_COUNT + N_ROOM - 1 || stats.soon_reads > 0);
@@ -362,6 +441,7 @@ int main(void)
 {
 #define TEST(open) { #open, bytes_are_the_same, open, close_model, NULL }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_pair_is_in_a_way),
         TEST(open_q4_k), TEST(open_two_nodes),
 #ifndef __SANITIZE_THREAD__                     /* threads are the same for all */
         TEST(open_q6_k), TEST(open_f16_odd), TEST(open_dense), TEST(open_shared), TEST(open_norm_all),
