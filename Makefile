@@ -72,7 +72,7 @@ SRC_engine      = options option_values manual config progress lookup merge pret
                   serve/dialect serve/write_completions serve/write_chat serve/write_responses \
                   serve/write_messages serve/reply \
                   chat terminal prefix kv states keep_state pace schedule fit_file expect draft_draws draft_lengths draft_text draft_known \
-                  draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
+                  draft_tree draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
                   interrupt json input disk \
                   serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
                   serve/call serve/status serve/page serve/server \

@@ -11,6 +11,7 @@
  *     states.c, keep_state.c    what recurrent layers know of a text: kept states, and which are worth it
  *     draft.c                   who drafts, and how much
  *       draft_text.c, draft_model.c, draft_head.c     those who can
+ *       draft_tree.c              guesses that go on from guesses
  *       draft_known.c           what of a text they have taken in
  *       draft_draws.c           what their tokens were drawn from
  *       draft_lengths.c         how much of a draft will be kept, foreseen
@@ -407,6 +408,18 @@ int  eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const 
 bool eng_draft_is_model(const struct eng_drafter *d);
 const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 int  eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w);
+
+/* draft_tree.c: drafts of a network, all sessions' together.  Open before its memory is known; a context for it is
+ * opened with these options at least; then for each draft: begin, add the sessions, grow.  A head's row i takes token
+ * i + 1 and what is thought of token i, so it lies at position i; anyone else's lies at its token's own. */
+struct eng_trees;
+int  eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
+                    bool is_head);
+void eng_trees_close(struct eng_trees *t);
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);   /* slots behind are guesses' */
+void eng_trees_begin(struct eng_trees *t);
+void eng_trees_add(struct eng_trees *t, struct eng_session *s, int n_node, int depth);      /* 0 of either: no draft */
+int  eng_trees_grow(struct eng_trees *t, struct moe_context *c);
 
 /* expect.c: experts of what will be computed.  Begin expects the texts' own rows; drafters add what they draft and
  * ask, a pass at a time; settle expects what is left.  Needs puts into e->cut what nodes would have to wait for; false:

@@ -1,0 +1,432 @@
+/* Guesses grow into chains and trees: the drafts of a network, a level a pass, all sessions' together.
+ *
+ * Who has the network (draft_head.c) says which sessions and how much; the rows of what it does not know yet of
+ * their texts, then of its guesses, are laid out here.  Guesses go on from guesses, each in a slot of its own behind
+ * those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once more, as
+ * text, with the next draft.
+ *
+ * A chain and the static tree are plans: which ranks follow which.  The dynamic tree (EAGLE-2) takes the likeliest
+ * successors of the likeliest paths, and of all that it has seen the likeliest nodes; a path is never likelier than
+ * its beginning, so they are a tree. */
+#include "engine/internal.h"
+
+#include <string.h>
+
+#define MOST_ROW    256                         /* rows of text in a pass */
+#define MOST_WANT   64                          /* rows that are continued in a pass, or one of each session */
+#define TREE_DEPTH  8
+#define TOP         10                          /* successors that are looked at, and rows of a level */
+#define N_SCRATCH   (TOP * (TREE_DEPTH - 1))    /* slots of a session's guesses; a chain needs fewer */
+#define MOST_GUESS  (TOP + TOP * TOP * (TREE_DEPTH - 1))
+
+/* Nodes of a plan, most worth having first, parents before children. */
+struct plan { int8_t parent, rank; };
+
+/* The 25 nodes of EAGLE's own tree: 4, 8, 8, 3 and 2 to a depth. */
+static const struct plan eagle_plan[] = {
+    { -1, 0 }, { 0, 0 }, { 1, 0 }, { -1, 1 }, { 2, 0 }, { 0, 1 }, { 3, 0 }, { 4, 0 }, { -1, 2 }, { 1, 1 },
+    { 5, 0 }, { 6, 0 }, { 0, 2 }, { 8, 0 }, { -1, 3 }, { 2, 1 }, { 1, 2 }, { 12, 0 }, { 14, 0 }, { 3, 1 },
+    { 4, 1 }, { 2, 2 }, { 5, 1 }, { 8, 1 }, { 12, 1 },
+};
+static const struct plan chain_plan[SPEC_DEPTHS] = {
+    { -1, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 }, { 5, 0 }, { 6, 0 },
+    { 7, 0 }, { 8, 0 }, { 9, 0 }, { 10, 0 }, { 11, 0 }, { 12, 0 }, { 13, 0 }, { 14, 0 },
+};
+
+#define PLAN_WIDTH 4                            /* successors that a plan has of one guess, at most */
+
+struct shape { const struct plan *plan; int n_plan, depth; };   /* plan NULL: dynamic */
+
+static const struct shape shapes[] = {
+    [ENG_TREE_DYNAMIC] = { NULL, 0, TREE_DEPTH },
+    [ENG_TREE_STATIC]  = { eagle_plan, (int)(sizeof eagle_plan / sizeof *eagle_plan), TREE_DEPTH },
+    [ENG_TREE_CHAIN]   = { chain_plan, SPEC_DEPTHS, SPEC_DEPTHS },
+};
+
+struct guess {
+    int32_t token;
+    bool ends;                                  /* the text: nothing follows */
+    const struct spec_dist *law;                /* that it was drawn from; NULL: it was chosen */
+    int parent, depth;                          /* a guess, or SPEC_ROOT; 1: follows the text */
+    int plan;                                   /* its place in the plan */
+    int want;                                   /* its row among those with logits, in the pass that had it */
+    int scratch, node;                          /* its row's slot; its node of the tree */
+    float survival;
+};
+
+struct item {                                   /* a session in a draft */
+    struct eng_session *s;
+    const struct shape *shape;
+    int most, depth, level, width;              /* nodes it may have; levels; and done; rows of a level */
+    bool goes_on, draws;
+    int root_want, n_scratch, n_guess, n_best, n_front, first_want;
+    int best[ENG_DRAFT_NODES];                  /* [n_best] the likeliest, first first; of equals the earlier */
+    int front[TOP];                             /* [n_front] whose successors are asked for */
+    struct guess guess[MOST_GUESS];
+    int32_t tail[N_SCRATCH][SPEC_DEPTHS];       /* slots of the branch that ends in each scratch slot */
+};
+
+struct eng_trees {
+    struct eng_drafter *drafter;
+    const struct moe_model *model;
+    enum eng_tree tree;
+    int behind;                                 /* a row's position is that of its token less this: 1 of a head */
+    int n_want;                                 /* at most, in a pass */
+    int n_expected;                             /* tokens that were expected before it drafted */
+    int n_item;
+    struct moe_row *row;                        /* [MOST_ROW + n_want] */
+    struct item *item;                          /* [n_item] of n_parallel */
+    struct item **asks;                         /* [n_want] whose row of logits it is */
+    struct spec_dist **law;                     /* [n_want] likewise, that its successors are drawn from; or NULL */
+    struct spec_top *top;                       /* [n_want][TOP] by row of logits */
+    int *n_top;                                 /* [n_want] */
+    struct moe_result result;
+};
+
+static bool is_chain(const struct item *it) { return it->shape == &shapes[ENG_TREE_CHAIN]; }
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
+                   bool is_head)
+{
+    struct eng_trees *t = kn_calloc(1, sizeof *t);
+    int n_parallel = d->engine->opt.n_parallel;
+    if (!t)
+        return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    t->drafter = d;
+    t->model = m;
+    t->tree = tree;
+    t->behind = is_head;
+    t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MOST_WANT, n_parallel);
+    size_t n = (size_t)t->n_want;
+    t->row = kn_calloc(MOST_ROW + n, sizeof *t->row);
+    t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);
+    t->asks = kn_calloc(n, sizeof(struct item *));
+    t->law = kn_calloc(n, sizeof(struct spec_dist *));
+    t->top = kn_calloc(n * TOP, sizeof *t->top);
+    t->n_top = kn_calloc(n, sizeof *t->n_top);
+    if (!t->row || !t->item || !t->asks || !t->law || !t->top || !t->n_top) {
+        eng_trees_close(t);
+        return kn_fail(KN_ENOMEM, "no memory for a drafter");
+    }
+    *out = t;
+    return 0;
+}
+
+void eng_trees_close(struct eng_trees *t)
+{
+    if (!t)
+        return;
+    kn_free(t->row);
+    kn_free(t->item);
+    kn_free(t->asks);
+    kn_free(t->law);
+    kn_free(t->top);
+    kn_free(t->n_top);
+    kn_free(t);
+}
+
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot)
+{
+    const struct eng_engine *e = t->drafter->engine;
+    return (struct moe_context_options){
+        .max_row = MOST_ROW + t->n_want, .max_want = t->n_want, .n_slot = n_slot + e->opt.n_parallel * N_SCRATCH,
+        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
+}
+
+/* ---- a level's rows ---------------------------------------------------------------------------------------- */
+
+static void ask(struct eng_trees *t, struct item *it, int guess, int *n_want)
+{
+    if (it->n_front == 0)
+        it->first_want = *n_want;
+    it->front[it->n_front++] = guess;
+    *(guess == SPEC_ROOT ? &it->root_want : &it->guess[guess].want) = *n_want;
+    t->law[*n_want] = it->draws ? eng_draws_take(t->drafter->engine) : NULL;
+    t->asks[(*n_want)++] = it;
+}
+
+/* Rows for what it does not know yet of a text; a head has none for the first token.  The text's last is continued, if
+ * there is room to reach it; else there will be no draft.  n_behind others are to have at least a row each. */
+static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
+{
+    struct eng_session *s = it->s;
+    int room = MOST_ROW + t->drafter->engine->opt.n_parallel - n_behind - *n_row, back = t->behind;
+    int at = kn_min(eng_draft_first_unknown(t->drafter, s, s->n_token), s->n_token - 1), from = at;
+    while (at < s->n_token && room > 0) {
+        int n = eng_draft_span(s, at, s->n_token, room);
+        if (n == 0)
+            break;
+        room -= n;
+        for (; n > 0; n--, at++)
+            if (at >= back)
+                t->row[(*n_row)++] = (struct moe_row){
+                    .token = s->token[at], .position = at - back, .want_logits = at == s->n_token - 1,
+                    .base = s->path.slot + back, .n_base = s->path.n_slot - back,
+                    .feature_slot = back ? s->path.slot[at - back] : 0 };
+    }
+    eng_draft_mark(t->drafter, s, from, kn_min(at, s->path.n_kept));
+    t->drafter->n_text += at - from;
+    *eng_draft_known(t->drafter, s) = at;
+    it->goes_on = at == s->n_token && at > back;
+    s->seat->lags |= at < s->n_token;
+    if (it->goes_on)
+        ask(t, it, SPEC_ROOT, n_want);
+}
+
+/* A row for a guess; the feature that a head goes on from was of the last pass. */
+static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_row, int *n_want)
+{
+    struct eng_session *s = it->s;
+    const struct eng_engine *e = t->drafter->engine;
+    struct guess *g = &it->guess[guess];
+    const struct guess *parent = g->parent == SPEC_ROOT ? NULL : &it->guess[g->parent];
+    int own = it->n_scratch++, back = t->behind, before = parent ? parent->want : it->root_want;
+    int32_t *tail = it->tail[own];
+    if (parent)
+        memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);
+    tail[g->depth - 1] = e->split.n_kv_slot + s->seat->number * N_SCRATCH + own;
+    g->scratch = own;
+    t->row[(*n_row)++] = (struct moe_row){
+        .token = g->token, .position = s->n_token - 1 + g->depth - back, .want_logits = true,
+        .base = s->path.slot + back, .n_base = s->n_token - back, .tail = tail,
+        .feature = back ? t->result.feature + (size_t)before * t->result.feature_stride : NULL };
+    ask(t, it, guess, n_want);
+}
+
+static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
+{
+    int n = it->n_front, front[TOP];
+    memcpy(front, it->front, sizeof front);
+    it->n_front = 0;
+    if (it->level == 0)
+        lay_text(t, it, n_behind, n_row, n_want);
+    for (int i = 0; it->level > 0 && i < n; i++)
+        lay_guess(t, it, front[i], n_row, n_want);
+}
+
+/* ---- guesses -------------------------------------------------------------------------------------------------- */
+
+/* A chain chooses as the model will, with the same noise. */
+static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
+{
+    const struct eng_session *s = it->s;
+    struct spec_choice c;
+    int n = s->n_token + it->level;
+    if (spec_sample(sampler, &s->sampling, logits, s->token, n, n, &c))
+        return 0;
+    *top = (struct spec_top){ c.token, s->sampling.temperature > 0 ? (float)kn_log((double)c.chance) : c.logprob };
+    return 1;
+}
+
+/* The same in a tree: the model's choice is the largest of logit / T + noise, so what a drafter has near the top
+ * of that is likely, as if the two differed by noise of the same kind once more. */
+static void weigh(const struct item *it, struct spec_top *top, int n)
+{
+    const struct spec_params *p = &it->s->sampling;
+    double key[TOP], sum = 0, likeliest = (double)top[0].logprob;
+    for (int i = 0; i < n; i++) {
+        struct spec_top one = top[i];
+        double k = kn_exp(((double)one.logprob - likeliest) / (double)p->temperature +
+                          spec_noise(p->seed, p->choice, it->s->n_token + it->level, one.token));
+        int at = i;
+        for (; at > 0 && key[at - 1] < k; at--) {
+            key[at] = key[at - 1];
+            top[at] = top[at - 1];
+        }
+        key[at] = k;
+        top[at] = one;
+        sum += k;
+    }
+    for (int i = 0; i < n; i++)
+        top[i].logprob = (float)kn_log(key[i] > sum * 1e-30 ? key[i] / sum : 1e-30);
+}
+
+/* As many draws as the plan has successors of any guess, each of the whole distribution. */
+static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
+                const float *logits, struct spec_top *top)
+{
+    const struct eng_session *s = it->s;
+    int guess = it->front[i - it->first_want], n = is_chain(it) ? 1 : PLAN_WIDTH;
+    if (!t->law[i] || eng_draws_keep(t->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
+        return 0;
+    for (int k = 0; k < n; k++) {
+        struct spec_choice c = eng_draws_token(t->drafter, s, t->law[i], (guess + 1) * TOP + k);
+        top[k] = (struct spec_top){ c.token, c.logprob };
+    }
+    return n;
+}
+
+static void choose_row(void *arg, int i, int thread)
+{
+    struct eng_trees *t = arg;
+    struct item *it = t->asks[i];
+    struct spec_sampler *sampler = t->drafter->engine->chooser[thread].sampler;
+    const float *logits = t->result.logits + (size_t)i * (size_t)moe_model_shape(t->model)->n_vocab;
+    struct spec_top *top = t->top + (size_t)i * TOP;
+    if (it->draws) {
+        t->n_top[i] = draw(t, it, i, sampler, logits, top);
+        return;
+    }
+    if (is_chain(it)) {
+        t->n_top[i] = choose(it, sampler, logits, top);
+        return;
+    }
+    t->n_top[i] = kn_min(TOP, eng_vocab_size(t->drafter->engine->vocab));
+    spec_top(sampler, logits, t->n_top[i], top);
+    if (it->s->sampling.temperature > 0)
+        weigh(it, top, t->n_top[i]);
+}
+
+/* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself
+ * says it, or not.  What was drawn stays all the same; plans are no larger than there is room. */
+static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
+                      const struct spec_dist *law)
+{
+    bool ends = eng_vocab_is_stop(t->drafter->engine->vocab, top->token);
+    float before = parent == SPEC_ROOT ? 1 : it->guess[parent].survival;
+    float survival = before * (float)kn_exp(top->logprob);
+    int at = it->n_best;
+    if (ends && !law)
+        return;
+    while (at > 0 && it->guess[it->best[at - 1]].survival < survival)
+        at--;
+    if (at == it->most)
+        return;
+    it->n_best = kn_min(it->n_best + 1, it->most);
+    memmove(it->best + at + 1, it->best + at, (size_t)(it->n_best - at - 1) * sizeof *it->best);
+    it->best[at] = it->n_guess;
+    it->guess[it->n_guess++] = (struct guess){ .token = top->token, .ends = ends, .law = law, .parent = parent,
+                                               .depth = it->level + 1, .plan = plan, .survival = survival };
+}
+
+static void add_successors(struct eng_trees *t, struct item *it, int i)
+{
+    int parent = it->front[i], want = it->first_want + i;
+    int plan = parent == SPEC_ROOT ? SPEC_ROOT : it->guess[parent].plan;
+    const struct spec_top *top = t->top + (size_t)want * TOP;
+    const struct shape *shape = it->shape;
+    for (int k = 0; !shape->plan && k < t->n_top[want]; k++)
+        add_guess(t, it, parent, &top[k], 0, NULL);
+    for (int k = 0; k < kn_min(shape->n_plan, it->most); k++)
+        if (shape->plan[k].parent == plan && shape->plan[k].rank < t->n_top[want])
+            add_guess(t, it, parent, &top[shape->plan[k].rank], k, t->law[want]);
+}
+
+/* Whether a guess is to be continued. */
+static bool continues(const struct item *it, const struct guess *g)
+{
+    const struct shape *shape = it->shape;
+    bool any = !shape->plan;
+    for (int k = 0; k < kn_min(shape->n_plan, it->most) && !any; k++)
+        any = shape->plan[k].parent == g->plan;
+    return any && !g->ends && g->depth == it->level;
+}
+
+static void extend(struct eng_trees *t, struct item *it)
+{
+    int n = it->n_front;
+    for (int i = 0; i < n; i++)
+        add_successors(t, it, i);
+    it->level++;
+    it->n_front = 0;
+    for (int i = 0; i < it->n_best && it->n_front < it->width && it->level < it->depth; i++)
+        if (continues(it, &it->guess[it->best[i]]))
+            it->front[it->n_front++] = it->best[i];
+    it->goes_on = it->n_front > 0;
+    if (is_chain(it) && it->goes_on)                /* penalties look at the guesses as well */
+        it->s->token[it->s->n_token + it->level - 1] = it->guess[it->front[0]].token;
+}
+
+/* ---- a draft ---------------------------------------------------------------------------------------------------- */
+
+/* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
+static void expect(struct eng_trees *t)
+{
+    struct eng_engine *e = t->drafter->engine;
+    e->expect.n = t->n_expected;
+    for (int i = 0; i < t->n_item; i++)
+        for (int k = 0; k < t->item[i].n_best; k++)
+            eng_expect_add(e, t->item[i].guess[t->item[i].best[k]].token);
+    eng_expect_ask(e);
+}
+
+/* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
+static int draft_level(struct eng_trees *t, struct moe_context *c)
+{
+    int n_row = 0, n_want = 0;
+    for (int i = 0; i < t->n_item; i++)
+        if (t->item[i].goes_on)
+            lay_level(t, &t->item[i], t->n_item - 1 - i, &n_row, &n_want);
+    if (n_row == 0)
+        return 0;
+    int error = moe_forward(c, &(struct moe_batch){ t->row, n_row }, &t->result);
+    if (error || (error = moe_rows_status(&t->result, 0, n_row)))
+        return error;
+    kn_parallel_for(t->drafter->engine->team, n_want, choose_row, t);
+    for (int i = 0; i < t->n_item; i++)
+        if (t->item[i].goes_on)
+            extend(t, &t->item[i]);
+    expect(t);
+    return n_want;
+}
+
+/* Parents stand before children there.  What was drawn, in the order in which it was drawn: by how likely it is
+ * would be no order that chance has chosen. */
+static void plant(const struct eng_trees *t, struct item *it)
+{
+    struct spec_tree *tree = &it->s->seat->tree;
+    uint8_t source = (uint8_t)(1 << t->drafter->number);
+    for (int i = 0; i < it->n_best; i++) {
+        struct guess *g = &it->guess[it->draws ? i : it->best[i]];
+        int parent = g->parent == SPEC_ROOT ? SPEC_ROOT : it->guess[g->parent].node;
+        g->node = SPEC_END;
+        if (parent != SPEC_END)
+            g->node = g->law ? spec_tree_draw(tree, parent, g->token, g->law, g->survival, source)
+                             : spec_tree_add(tree, parent, g->token, g->survival, source);
+        if (g->node < 0)
+            g->node = SPEC_END;
+    }
+}
+
+/* A dynamic tree is what it is because of what was guessed, so nothing of it may be drawn. */
+static const struct shape *shape_of(const struct eng_trees *t, bool draws)
+{
+    bool chain = t->drafter->engine->opt.verify == SPEC_BLOCK;
+    if (draws && t->tree == ENG_TREE_DYNAMIC)
+        return &shapes[chain ? ENG_TREE_CHAIN : ENG_TREE_STATIC];
+    return &shapes[t->tree];
+}
+
+void eng_trees_begin(struct eng_trees *t) { t->n_item = 0; }
+
+void eng_trees_add(struct eng_trees *t, struct eng_session *s, int n_node, int depth)
+{
+    const struct shape *shape = shape_of(t, eng_draws(s));
+    struct item *it = &t->item[t->n_item];
+    int deep = kn_min(kn_min(n_node, depth), shape->depth);
+    if (deep < 1)
+        return;
+    t->n_item++;
+    it->s = s;
+    it->draws = eng_draws(s);
+    it->shape = shape;
+    it->most = n_node;
+    it->depth = deep;
+    it->goes_on = true;
+    it->level = it->n_scratch = it->n_guess = it->n_best = it->n_front = 0;
+}
+
+int eng_trees_grow(struct eng_trees *t, struct moe_context *c)
+{
+    int going = 1;
+    for (int i = 0; i < t->n_item; i++)
+        t->item[i].width = kn_min(TOP, t->n_want / t->n_item);
+    t->n_expected = t->drafter->engine->expect.n;
+    while (going > 0)
+        going = draft_level(t, c);
+    for (int i = 0; i < t->n_item && !going; i++)
+        plant(t, &t->item[i]);
+    return going;
+}
