@@ -30,6 +30,10 @@ struct run {
 static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, struct eng_options *o)
 {
     struct eng_engine *e;
+    for (int i = 0; i < o->n_draft; i++)
+        if (o->draft[i].kind == ENG_DRAFT_MODEL && o->draft[i].tree != ENG_TREE_CHAIN)
+            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: what is drafted for workers is a chain: leave out tree= of "
+                           "--draft model:", dsi->n_target);
     int error = eng_describe(&e, o);
     if (error)
         return error;

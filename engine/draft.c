@@ -23,7 +23,7 @@ static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODE
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
-    static const char *const tree[] = { "tree=dynamic", "tree=static", "tree=chain" };
+    static const char *const tree[] = { "tree=chain", "tree=static", "tree=dynamic" };
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
         return 0;
@@ -33,7 +33,7 @@ static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
         memcpy(w->lengths, text + at, n - at);
         return 0;
     }
-    for (int i = 0; is_head(w) && i < 3; i++)
+    for (int i = 0; (is_head(w) || w->kind == ENG_DRAFT_MODEL) && i < 3; i++)
         if (n == strlen(tree[i]) && !memcmp(text, tree[i], n)) {
             w->tree = (enum eng_tree)i;
             return 0;
@@ -73,7 +73,7 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
         return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
                        "eagle:FILE, mtp or oracle:P are", (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
-    w.tree = w.kind == ENG_DRAFT_MTP ? ENG_TREE_CHAIN : ENG_TREE_DYNAMIC;       /* each row of it takes experts */
+    w.tree = w.kind == ENG_DRAFT_EAGLE ? ENG_TREE_DYNAMIC : ENG_TREE_CHAIN;     /* each row of the others is dearer */
     text += n;
     n = *text == ':' ? strcspn(text + 1, ",") : 0;
     if ((error = parse_argument(&w, text + (*text == ':'), n)))

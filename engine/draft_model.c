@@ -1,4 +1,5 @@
-/* A small model of the same vocabulary drafts for a large one: chains, all sessions' together, a token a pass.
+/* A small model of the same vocabulary drafts for a large one: all sessions' together, a pass for each token of a chain
+ * or each level of a tree.
  *
  * It chooses as the large one will, with the same parameters and the same noise, so that where the two agree
  * on a distribution they agree on the token.  Its keys and values lie at the slots of the session's path,
@@ -6,7 +7,11 @@
  * under those parameters.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
  * session whose text it has not caught up with goes without a draft meanwhile.
  *
- * Beside the large one's pass the same goes on from the end of what the session's chain has (overlap.c). */
+ * Trees, where they are asked for, are draft_tree.c's, as a head's are: guesses lie in slots of their own there, and
+ * what is kept of them is taken in as text with the next draft.  A chain's guesses lie where the text will, so that
+ * what is kept is known already.
+ *
+ * Beside the large one's pass chains go on from the end of what the session's chain has (overlap.c). */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -28,6 +33,7 @@ struct draft_model {
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
+    struct eng_trees *trees;                    /* NULL: chains alone */
     struct moe_row *row;                        /* [MOST_ROW + n_parallel] */
     bool beside;                                /* a pass of the large one */
     struct item *item;                          /* [n_parallel] */
@@ -67,13 +73,14 @@ static int check_vocab(const struct eng_engine *e, const struct draft_model *d, 
     return 0;
 }
 
-static struct moe_context_options context_options(const struct draft_model *d)
+static struct moe_context_options context_options(const struct draft_model *d, int n_slot)
 {
     const struct eng_engine *e = d->base.engine;
+    if (d->trees)                               /* which take more of everything */
+        return eng_trees_context(d->trees, n_slot);
     return (struct moe_context_options){
-        .max_row = MOST_ROW + e->opt.n_parallel, .max_want = e->opt.n_parallel,
-        .n_slot = e->split.n_kv_slot ? e->split.n_kv_slot : 1, .max_pos = e->opt.n_ctx, .kv = e->opt.kv,
-        .team = e->team };
+        .max_row = MOST_ROW + e->opt.n_parallel, .max_want = e->opt.n_parallel, .n_slot = n_slot,
+        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
 }
 
 static void close_model(struct eng_drafter *base)
@@ -82,6 +89,7 @@ static void close_model(struct eng_drafter *base)
     moe_context_close(d->context);
     moe_model_close(d->model);
     moe_file_close(d->file);
+    eng_trees_close(d->trees);
     kn_free(d->row);
     kn_free(d->item);
     kn_free(d->choice);
@@ -109,6 +117,8 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const s
     if (!error && moe_model_shape(d->model)->state_bytes)
         error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: it knows a text by a state, which goes one way; --draft "
                         "model: takes a model whose layers all attend", w->file);
+    if (!error && w->tree != ENG_TREE_CHAIN)
+        error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, false);
     if (!error && moe_model_shape(d->model)->n_ctx_train < e->opt.n_ctx)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: beyond them it will draft poorly", w->file,
                moe_model_shape(d->model)->n_ctx_train);
@@ -125,8 +135,7 @@ static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_model *d = (const struct draft_model *)base;
     const struct moe_shape *shape = moe_model_shape(d->model);
-    struct moe_context_options one = context_options(d);
-    one.n_slot = 1;
+    struct moe_context_options one = context_options(d, 1);
     return (struct eng_extra){ .weights = shape->dense_bytes + shape->expert_bytes,
                                .step = moe_context_bytes(d->model, &one),
                                .slot = moe_kv_slot_bytes(d->model, one.kv) };
@@ -135,7 +144,7 @@ static struct eng_extra need(const struct eng_drafter *base)
 static int load(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
-    struct moe_context_options co = context_options(d);
+    struct moe_context_options co = context_options(d, base->engine->split.n_kv_slot);
     int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->engine->team,
                                                                      .io = base->engine->opt.io });
     return error ? error : moe_context_open(&d->context, d->model, &co);
@@ -257,15 +266,25 @@ static int draft_token(struct draft_model *d, int n_item)
     return n_want;
 }
 
+static int draft_trees(struct draft_model *d, struct eng_session **s, const int *n_node, int n, int depth)
+{
+    eng_trees_begin(d->trees);
+    for (int i = 0; i < n; i++)
+        eng_trees_add(d->trees, s[i], n_node[i], depth);
+    return eng_trees_grow(d->trees, d->context);
+}
+
 static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
+    moe_context_set_team(d->context, base->team);
+    if (d->trees)
+        return draft_trees(d, s, n_node, n, depth);
     for (int i = 0; i < n; i++)
         if (n_node[i] > 0)
             d->item[n_item++] = (struct item){ .s = s[i], .most = kn_min(n_node[i], depth), .node = SPEC_ROOT,
                                                .survival = 1, .fresh = true, .goes_on = true };
-    moe_context_set_team(d->context, base->team);
     while (going > 0)
         going = draft_token(d, n_item);
     return going;

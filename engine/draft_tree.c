@@ -1,9 +1,9 @@
 /* Guesses grow into chains and trees: the drafts of a network, a level a pass, all sessions' together.
  *
- * Who has the network (draft_head.c) says which sessions and how much; the rows of what it does not know yet of
- * their texts, then of its guesses, are laid out here.  Guesses go on from guesses, each in a slot of its own behind
- * those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once more, as
- * text, with the next draft.
+ * Who has the network (draft_head.c, draft_model.c) says which sessions and how much; the rows of what it does not
+ * know yet of their texts, then of its guesses, are laid out here.  Guesses go on from guesses, each in a slot of its
+ * own behind those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once
+ * more, as text, with the next draft: rows of a pass that reads the same weights anyway.
  *
  * A chain and the static tree are plans: which ranks follow which.  The dynamic tree (EAGLE-2) takes the likeliest
  * successors of the likeliest paths, and of all that it has seen the likeliest nodes; a path is never likelier than

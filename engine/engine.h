@@ -32,7 +32,7 @@ struct eng_draft_wish {
     char file[256];                             /* a draft model; an EAGLE head; a text that suffixes are learnt from */
     char lengths[256];                          /* of a network, who foresees how much of its drafts is kept; or empty */
     double right;                               /* oracle: probability of the right token */
-    enum eng_tree { ENG_TREE_DYNAMIC, ENG_TREE_STATIC, ENG_TREE_CHAIN } tree;   /* eagle, mtp: what is drafted */
+    enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC } tree;   /* what a network drafts */
     bool shared;                                /* suffix: what one session says may help another of its salt */
 };
 

@@ -191,7 +191,7 @@ static const struct eng_option options[] = {
       "KIND", "measure this network's passes too, and from which acceptance on it pays: model:FILE, "
       "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..]" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE, eagle:FILE[,tree=dynamic|static|chain], both "
+      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE or eagle:FILE[,tree=chain|static|dynamic]"
       "[,lengths=FILE], mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
     { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted for each sequence; auto: as many as pay" },

@@ -140,6 +140,15 @@ static void say_who_waits(const struct eng_engine *e, const struct eng_drafter *
                    "is not asked", ahead->name, e->drafter[i]->name);
 }
 
+/* What goes on at the end of a chain is a chain; a tree has turns of its own only where others have. */
+static bool never_in_turn(const struct eng_engine *e)
+{
+    int i = 0;
+    while (i < e->opt.n_draft && e->opt.draft[i].kind != ENG_DRAFT_MODEL)
+        i++;
+    return e->opt.dsi == ENG_DSI_ON && i < e->opt.n_draft && e->opt.draft[i].tree != ENG_TREE_CHAIN;
+}
+
 int eng_overlap_open(struct eng_engine *e)
 {
     struct eng_drafter *d = find_drafter(e);
@@ -151,6 +160,9 @@ int eng_overlap_open(struct eng_engine *e)
                        "leave --verify at coupled", e->opt.verify == SPEC_RATIO ? "ratio" : "block");
     if (!d)
         return none_can(e);
+    if (never_in_turn(e))
+        return kn_fail(KN_EUNSUPPORTED, "--dsi 1: what is drafted beside a pass is a chain: leave out tree= of --draft "
+                       "model:, or take --dsi auto, which drafts trees in turn");
     say_who_waits(e, d);
     struct eng_overlap *a = e->overlap = kn_calloc(1, sizeof *a);
     if (!a)

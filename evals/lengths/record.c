@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     o.model = argv[1];
     if (read_prompts(argv[2]) || eng_draft_parse(&o.draft[0], argv[4]))
         return 2;
-    bool tree = o.draft[0].kind == ENG_DRAFT_EAGLE && o.draft[0].tree != ENG_TREE_CHAIN;
+    bool tree = o.draft[0].tree != ENG_TREE_CHAIN;
     o.gamma = tree ? SPEC_NODES : SPEC_DEPTHS;      /* a chain has no width: a part of it is its beginning */
     int error = eng_open(&e, &o);
     if (error)

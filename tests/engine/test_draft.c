@@ -125,6 +125,11 @@ static void models_draft(void **state)
     run_real(itself, 4, 0, 200);
     run_real(itself, 1, 9, 50);
     run_real(itself, 12, 9, 200);
+    snprintf(itself, sizeof itself, "model:%s,tree=dynamic", path);
+    run_real(itself, 4, 0, 100);
+    run_real(itself, 12, 9, 100);
+    snprintf(itself, sizeof itself, "model:%s,tree=static", path);
+    run_real(itself, 25, 9, 100);
 }
 
 /* What it takes in is what was said: its last guess and the token behind it, however many it guesses. */

@@ -189,7 +189,8 @@ static void what_is_kept_has_the_law(void **state)
 {
     (void)state;
     static const struct { const char *draft; enum spec_rule rule; } tries[] = {
-        { DRAFT, SPEC_RATIO }, { DRAFT, SPEC_BLOCK }, { HEAD, SPEC_RATIO }, { HEAD, SPEC_BLOCK } };
+        { DRAFT, SPEC_RATIO }, { DRAFT, SPEC_BLOCK }, { DRAFT ",tree=dynamic", SPEC_RATIO },
+        { DRAFT ",tree=dynamic", SPEC_BLOCK }, { HEAD, SPEC_RATIO }, { HEAD, SPEC_BLOCK } };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_engine *e = open_with(tries[i].draft, tries[i].rule, CROWD);
         double off = answer_many(e, N_DRAW / CROWD * CROWD);

@@ -355,7 +355,7 @@ static void wishes_are_read_or_refused(void **state)
     assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf,tree=chain"), 0);
     assert_true(w.tree == ENG_TREE_CHAIN);
     static const char *const bad[] = { "eagle", "eagle:", "eagle:a,tree", "eagle:a,tree=", "eagle:a,tree=round",
-                                       "eagle:a,shared", "model:a,tree=chain" };
+                                       "eagle:a,shared", "model:a,tree=round" };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 

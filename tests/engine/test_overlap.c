@@ -218,6 +218,27 @@ static void it_may_change_at_any_step(void **state)
     close_engine(e);
 }
 
+/* Trees in turn, chains beside passes, in the same drafter's memory. */
+static void trees_take_turns_with_chains(void **state)
+{
+    (void)state;
+    static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
+    char tree[128];
+    snprintf(tree, sizeof tree, "%s,tree=dynamic", itself());
+    struct eng_engine *e = open_ahead(tree, (struct eng_options){ .n_parallel = 4, .n_chunk = 100,
+                                                                  .dsi = ENG_DSI_AUTO }, 12);
+    uint64_t n_kept[2] = { 0 };
+    for (int i = 0; i < SHARE(16); i++) {       /* every other time in turn alone */
+        uint64_t before = e->stats.n_draft_kept;
+        eng_set_gamma(e, i % 2 ? ENG_GAMMA_AUTO : 3 + below(5));
+        eng_set_dsi(e, mode[i % 2 + below(2)], below(6));
+        run_crowd(e, 2);
+        n_kept[i % 2] += e->stats.n_draft_kept - before;
+    }
+    assert_true(!WHOLE || (n_kept[0] > 20 && n_kept[1] > 0));
+    close_engine(e);
+}
+
 /* As told to draft ahead, always, by one that has gone: texts are said to their end all the same. */
 static void who_goes_is_not_waited_for(void **state)
 {
@@ -268,6 +289,7 @@ int main(void)
         cmocka_unit_test(what_it_knows_is_true),
         cmocka_unit_test(others_fill_in),
         cmocka_unit_test(it_may_change_at_any_step),
+        cmocka_unit_test(trees_take_turns_with_chains),
         cmocka_unit_test(who_goes_is_not_waited_for),
         cmocka_unit_test(who_cannot_is_told),
     };

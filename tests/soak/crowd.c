@@ -74,12 +74,12 @@ static void draw_model(void)
 static void draw_drafters(struct eng_options *o, char *says, size_t bytes)
 {
     static const char *const words[] = { "ngram", "suffix", "suffix,shared", "oracle:1", "oracle:0.7" };
-    static const char *const trees[] = { "", ",tree=static", ",tree=chain" };
+    static const char *const trees[] = { ",tree=dynamic", ",tree=static", ",tree=chain" };
     for (o->n_draft = 0; o->n_draft < ENG_DRAFTERS_MOST - 1 && below(3);) {
         char wish[128];
         switch (below(4)) {
         case 0:
-            snprintf(wish, sizeof wish, "model:%s", has_states || below(2) ? small : path);
+            snprintf(wish, sizeof wish, "model:%s%s", has_states || below(2) ? small : path, trees[below(3)]);
             break;
         case 1:
             snprintf(wish, sizeof wish, "eagle:%s%s", head, trees[below(3)]);
@@ -93,12 +93,15 @@ static void draw_drafters(struct eng_options *o, char *says, size_t bytes)
     }
 }
 
-static bool has_model(const struct eng_options *o)
+/* What may draft ahead: off where there is no model, not always where the first drafts trees. */
+static enum eng_dsi_mode draw_dsi(const struct eng_options *o)
 {
-    for (int i = 0; i < o->n_draft; i++)
-        if (o->draft[i].kind == ENG_DRAFT_MODEL)
-            return true;
-    return false;
+    int i = 0;
+    while (i < o->n_draft && o->draft[i].kind != ENG_DRAFT_MODEL)
+        i++;
+    if (i == o->n_draft || below(2))
+        return ENG_DSI_OFF;
+    return o->draft[i].tree == ENG_TREE_CHAIN && below(2) ? ENG_DSI_ON : ENG_DSI_AUTO;
 }
 
 static struct eng_options draw_options(void)
@@ -117,8 +120,8 @@ static struct eng_options draw_options(void)
     asked_isa = (enum kn_isa)(below(8) ? KN_ISA_COUNT - 1 : below(KN_ISA_COUNT));
     if (o.n_draft && below(4) == 0)
         o.verify = below(2) ? SPEC_RATIO : SPEC_BLOCK;
-    else if (has_model(&o) && below(2))
-        o.dsi = below(2) ? ENG_DSI_ON : ENG_DSI_AUTO;
+    else
+        o.dsi = draw_dsi(&o);
     o.lookahead = o.dsi ? below(6) : 0;
     o = asked_options(o, n_block);
     if (part < 4)
