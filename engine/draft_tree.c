@@ -220,27 +220,12 @@ static int choose(const struct item *it, struct spec_sampler *sampler, const flo
     return 1;
 }
 
-/* The same in a tree: the model's choice is the largest of logit / T + noise, so what a drafter has near the top
- * of that is likely, as if the two differed by noise of the same kind once more. */
-static void weigh(const struct item *it, struct spec_top *top, int n)
+/* And a tree what it might choose as well; penalties look at the text alone, for guesses have many pasts. */
+static int rank(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
-    const struct spec_params *p = &it->s->sampling;
-    double key[TOP], sum = 0, likeliest = (double)top[0].logprob;
-    for (int i = 0; i < n; i++) {
-        struct spec_top one = top[i];
-        double k = kn_exp(((double)one.logprob - likeliest) / (double)p->temperature +
-                          spec_noise(p->seed, p->choice, it->s->n_token + it->level, one.token));
-        int at = i;
-        for (; at > 0 && key[at - 1] < k; at--) {
-            key[at] = key[at - 1];
-            top[at] = top[at - 1];
-        }
-        key[at] = k;
-        top[at] = one;
-        sum += k;
-    }
-    for (int i = 0; i < n; i++)
-        top[i].logprob = (float)kn_log(key[i] > sum * 1e-30 ? key[i] / sum : 1e-30);
+    const struct eng_session *s = it->s;
+    int n = spec_rank(sampler, &s->sampling, logits, s->token, s->n_token, s->n_token + it->level, TOP, top);
+    return kn_max(n, 0);
 }
 
 /* As many draws as the plan has successors of any guess, each of the whole distribution. */
@@ -273,10 +258,7 @@ static void choose_row(void *arg, int i, int thread)
         t->n_top[i] = choose(it, sampler, logits, top);
         return;
     }
-    t->n_top[i] = kn_min(TOP, eng_vocab_size(t->drafter->engine->vocab));
-    spec_top(sampler, logits, t->n_top[i], top);
-    if (it->s->sampling.temperature > 0)
-        weigh(it, top, t->n_top[i]);
+    t->n_top[i] = rank(it, sampler, logits, top);
 }
 
 /* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself

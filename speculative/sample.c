@@ -474,9 +474,9 @@ void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_to
     (void)spec_known(s, logits, 0, n, out);
 }
 
-/* ---- the distribution ---------------------------------------------------------------------------- */
+/* ---- the support --------------------------------------------------------------------------------- */
 
-/* The support's ids, ascending, and how many they are. */
+/* Its ids, ascending, and how many they are. */
 static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t first)
 {
     int last, n = 0;
@@ -490,6 +490,74 @@ static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t f
             s->support[n++] = i;
     return n;
 }
+
+/* ---- several choices ----------------------------------------------------------------------------- */
+
+/* The largest of all z. */
+static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_top *out)
+{
+    int k = 0;
+    probabilities(s, first, 1);
+    double most = s->z[first], log_first = kn_log(s->prob[first]);
+    for (int32_t next = first; k < n && s->z[next] > -INFINITY; next = largest(s->z, s->n_vocab)) {
+        out[k++] = (struct spec_top){ next, (float)(s->z[next] - most + log_first) };
+        s->z[next] = -INFINITY;
+    }
+    return k;
+}
+
+/* The largest of z / T + g, and these. */
+static int rank_noisy(const struct spec_sampler *s, const struct spec_params *p, int64_t position,
+                      const int32_t *support /* [n_support]; NULL: all */, int n_support, int n, struct spec_top *out,
+                      double *score /* [n] */)
+{
+    uint64_t stream = noise_stream(p->seed, p->choice, position);
+    double temperature = p->temperature;
+    int k = 0;
+    for (int i = 0; i < n_support; i++) {
+        int32_t token = support ? support[i] : i;
+        double scaled = s->z[token] / temperature;
+        uint64_t bits = noise_bits(stream, token);
+        if (s->z[token] == -INFINITY || (k == n && scaled + noise_most(bits) < score[n - 1]))
+            continue;
+        double its = scaled + noise_gumbel(bits);
+        int at = k;
+        while (at > 0 && score[at - 1] < its)
+            at--;
+        if (at == n)
+            continue;
+        k = kn_min(k + 1, n);
+        for (int to = k - 1; to > at; to--) {
+            score[to] = score[to - 1];
+            out[to] = out[to - 1];
+        }
+        score[at] = its;
+        out[at].token = token;
+    }
+    return k;
+}
+
+int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits,
+              const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out)
+{
+    double score[SPEC_RANKS], sum = 0;
+    int32_t first;
+    int e = process(s, p, logits, history, n_history, position, &first);
+    kn_assert(n > 0 && n <= SPEC_RANKS);
+    if (e < 0)
+        return e;
+    if (p->temperature == 0)
+        return rank_plain(s, first, n, out);
+    int n_support = cuts(p) ? gather(s, p, first) : s->n_vocab;
+    n = rank_noisy(s, p, position, cuts(p) ? s->support : NULL, n_support, n, out, score);
+    for (int i = n; i-- > 0;)
+        sum += kn_exp(score[i] - score[0]);
+    for (int i = 0; i < n; i++)
+        out[i].logprob = (float)kn_log(fmax(kn_exp(score[i] - score[0]) / sum, 1e-30));
+    return n;
+}
+
+/* ---- the distribution ---------------------------------------------------------------------------- */
 
 int spec_target(struct spec_sampler *s, const struct spec_params *p, const float *logits,
                 const int32_t *history, int n_history, int64_t position, struct spec_dist *out)

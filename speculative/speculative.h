@@ -69,7 +69,15 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
 struct spec_top { int32_t token; float logprob; };
 void spec_top(struct spec_sampler *s, const float *logits /* [n_vocab] */, int n, struct spec_top *out);
 
-/* The same, and how likely a token was that came: its rank is 1 where none was likelier. */
+/* The n tokens, at most SPEC_RANKS, that spec_sample would choose one after the other if none could be had twice;
+ * returns how many there are.  Who sees about the same and the same noise chooses one of them, each with exp(logprob):
+ * at temperature 0 what steps 0 to 2 make of it, T = 1, and all tokens are asked; else, of the support, as if the two
+ * differed by noise of the same kind once more. */
+#define SPEC_RANKS 16
+int  spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
+               const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out);
+
+/* The same as spec_top, and how likely a token was that came: its rank is 1 where none was likelier. */
 struct spec_known { float logprob; int rank; };
 struct spec_known spec_known(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token, int n,
                              struct spec_top *top);

@@ -9,6 +9,8 @@
  * text goes on past where it was recorded. */
 #define ANY_STRETCH 1e9
 
+static bool texts_may_end;                      /* of themselves; else nothing that would end them is likely */
+
 static inline struct eng_session *start_biased(struct eng_engine *e, const int32_t *token, int n, uint64_t salt,
                                                const struct spec_bias *bias)
 {
@@ -16,6 +18,7 @@ static inline struct eng_session *start_biased(struct eng_engine *e, const int32
     struct eng_request r = request(token, n, N_CTX, 0);
     r.salt = salt;
     r.n_top = 0;
+    r.ignore_eos = !texts_may_end;
     r.sampling.temperature = 0;
     r.sampling.bias = bias;
     r.sampling.n_bias = bias != NULL;

@@ -198,6 +198,49 @@ static void the_greedy_chain_is_a_path(void **state)
     eng_close(chain);
 }
 
+/* A text at a temperature, and the first guess behind each beginning of it that was drafted behind; else -1. */
+static void first_guesses(const char *draft, int gamma, uint64_t seed, int32_t *guess /* [N_CTX] */)
+{
+    struct eng_engine *e = open_drafted(draft, KN_ISA_COUNT - 1, 512);
+    struct eng_session *s;
+    read_question(e);
+    struct eng_request r = request(ids.id, (int)ids.n, 64, seed);
+    eng_set_gamma(e, gamma);
+    for (int i = 0; i < N_CTX; i++)
+        guess[i] = -1;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    while (eng_session_runs(s)) {
+        int n = s->n_token;
+        step(e);
+        if (s->seat && n > (int)ids.n && s->seat->tree.n > 0)
+            guess[n] = s->seat->tree.token[0];
+    }
+    eng_session_close(s);
+    eng_close(e);
+}
+
+/* At a temperature, too, the tree's first guess is the chain's: the one with the noise that the model will meet. */
+static void trees_know_the_noise(void **state)
+{
+    (void)state;
+    one_thread();
+    int32_t chain[N_CTX], tree[N_CTX];
+    for (int i = 0; i < 2; i++) {
+        int n_both = 0;
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            first_guesses(shape[2], 1, seed, chain);
+            first_guesses(shape[i], 4, seed, tree);
+            for (int n = 0; n < N_CTX; n++) {
+                bool both = chain[n] >= 0 && tree[n] >= 0;
+                assert_true(!both || chain[n] == tree[n]);
+                n_both += both;
+            }
+        }
+        assert_true(n_both > 60);
+    }
+}
+
 /* EAGLE's plan, whatever is guessed, but for texts that would end. */
 static void the_static_tree_is_the_plan(void **state)
 {
@@ -378,6 +421,7 @@ int main(void)
         cmocka_unit_test(a_draft_is_of_the_text_alone),
         cmocka_unit_test(the_tree_holds_the_likeliest),
         cmocka_unit_test(the_greedy_chain_is_a_path),
+        cmocka_unit_test(trees_know_the_noise),
         cmocka_unit_test(the_static_tree_is_the_plan),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(trees_change_nothing),

@@ -179,6 +179,7 @@ static void a_branch_is_a_chain(void **state)
     struct eng_engine *chain = open_eagle(shape[0], KN_ISA_COUNT - 1, 512),
                       *tree = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
     int n_same = 0;
+    texts_may_end = true;                       /* a chain is as sure of a guess as it was before what is forbidden */
     eng_set_gamma(tree, 60);
     assert_int_equal(eng_tokenize(eng_vocab(tree), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -202,6 +203,7 @@ static void a_branch_is_a_chain(void **state)
             n_same += k > 1;
         }
     }
+    texts_may_end = false;
     if (n_same < 2)
         fail_msg("%d nodes", n_same);
     eng_close(chain);
@@ -210,7 +212,7 @@ static void a_branch_is_a_chain(void **state)
 }
 
 /* At a temperature the noise says what the model will choose among what is likely: these texts took 175 passes
- * before trees looked at it. */
+ * before trees looked at it, and 144 when they looked at no more than what is likeliest without. */
 static void the_noise_is_known(void **state)
 {
     (void)state;
@@ -228,7 +230,7 @@ static void the_noise_is_known(void **state)
         eng_session_close(s);
     }
     assert_int_equal(e->stats.n_token, 6 * 48);
-    if (e->stats.n_pass >= 160)
+    if (e->stats.n_pass >= 136)
         fail_msg("%d passes", (int)e->stats.n_pass);
     eng_close(e);
     eng_ids_free(&ids);

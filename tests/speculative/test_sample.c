@@ -43,6 +43,8 @@ static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const
 
 /* ---- the definition ---------------------------------------------------------------------------- */
 
+enum { MOST_VOCAB = 600, MOST_HISTORY = 40, MOST_BIAS = 4 };
+
 struct candidate { float z; int32_t id; };
 
 static int by_rank(const void *a, const void *b)
@@ -109,6 +111,37 @@ static int support(struct candidate *c, int n_vocab, const struct spec_params *p
     return p->top_k > 0 ? kn_min(n, p->top_k) : n;
 }
 
+/* All of the support, the choice first, and those that it would be if it could not be those before; at temperature 0
+ * all that can be. */
+static int rank_by_definition(const float *logits, int n_vocab, const struct spec_params *p, const int32_t *history,
+                              int n_history, int64_t position, int32_t *token, double *score)
+{
+    struct spec_params hot = *p;
+    float z[MOST_VOCAB];
+    struct candidate c[MOST_VOCAB];
+    memcpy(z, logits, (size_t)n_vocab * sizeof *z);
+    process(z, n_vocab, p, history, n_history);
+    for (int32_t t = 0; t < n_vocab; t++)
+        c[t] = (struct candidate){ z[t], t };
+    if (p->temperature == 0) {
+        spec_params_default(&hot);              /* no cuts, and no noise below */
+        hot.n_bias = 0;
+    }
+    int n = support(c, n_vocab, &hot);
+    for (int i = 0; i < n; i++) {
+        double its = p->temperature > 0 ? (double)c[i].z / p->temperature +
+                                          spec_noise(p->seed, p->choice, position, c[i].id) : (double)c[i].z;
+        int at = i;
+        for (; at > 0 && (score[at - 1] < its || (score[at - 1] == its && token[at - 1] > c[i].id)); at--) {
+            score[at] = score[at - 1];
+            token[at] = token[at - 1];
+        }
+        score[at] = its;
+        token[at] = c[i].id;
+    }
+    return n;
+}
+
 static int32_t by_definition(const float *logits, int n_vocab, const struct spec_params *p,
                              const int32_t *history, int n_history, int64_t position)
 {
@@ -136,8 +169,6 @@ static int32_t by_definition(const float *logits, int n_vocab, const struct spec
 }
 
 /* ---- cases for it ------------------------------------------------------------------------------ */
-
-enum { MOST_VOCAB = 600, MOST_HISTORY = 40, MOST_BIAS = 4 };
 
 static void random_logits(float *z, int n)
 {
@@ -642,6 +673,50 @@ static void likeliest_by_a_plain_sort(void **state)
     spec_sampler_close(s);
 }
 
+/* Several choices are in the order of the definition, the first is the choice; what they are worth adds up to 1. */
+static void ranks_by_definition(void **state)
+{
+    (void)state;
+    random_state = 31;
+    kn_log_set(unheard, KN_LOG_ERROR);
+    for (int trial = 0; trial < 6000; trial++) {
+        float logits[MOST_VOCAB];
+        int32_t history[MOST_HISTORY], want[MOST_VOCAB];
+        double score[MOST_VOCAB], sum = 0, all = 0;
+        struct spec_bias bias[MOST_BIAS];
+        struct spec_params p;
+        struct spec_top top[SPEC_RANKS];
+        struct spec_choice c;
+        int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB), n_history = random_below(MOST_HISTORY + 1);
+        int n = 1 + random_below(SPEC_RANKS);
+        random_logits(logits, n_vocab);
+        random_params(&p, bias, n_vocab);
+        for (int i = 0; i < n_history; i++)
+            history[i] = random_below(n_vocab);
+        struct spec_sampler *s = open_sampler(n_vocab);
+        int got = spec_rank(s, &p, logits, history, n_history, trial, n, top);
+        int e = spec_sample(s, &p, logits, history, n_history, trial, &c);
+        int n_want = rank_by_definition(logits, n_vocab, &p, history, n_history, trial, want, score);
+        spec_sampler_close(s);
+        assert_int_equal(got < 0 ? got : 0, e);
+        if (e < 0)
+            continue;
+        assert_int_equal(got, kn_min(n, n_want));
+        assert_int_equal(top[0].token, c.token);
+        for (int i = 0; i < (p.temperature > 0 ? got : n_want); i++)
+            all += exp(score[i] - score[0]);
+        for (int i = 0; i < got; i++) {
+            double chance = fmax(exp(score[i] - score[0]) / all, p.temperature > 0 ? 1e-30 : 0);
+            assert_int_equal(top[i].token, want[i]);
+            sum += exp((double)top[i].logprob);
+            if (fabs(exp((double)top[i].logprob) - chance) > 1e-5 * chance + 1e-30)
+                fail_msg("T %g: %g, not %g", (double)p.temperature, exp((double)top[i].logprob), chance);
+        }
+        assert_true(p.temperature > 0 ? fabs(sum - 1) < 1e-5 : sum < 1 + 1e-5);
+    }
+    kn_log_set(NULL, KN_LOG_INFO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -655,6 +730,7 @@ int main(void)
         cmocka_unit_test(cuts_by_hand),
         cmocka_unit_test(logprob_is_of_the_plain_softmax),
         cmocka_unit_test(likeliest_by_a_plain_sort),
+        cmocka_unit_test(ranks_by_definition),
         cmocka_unit_test(refuses),
         cmocka_unit_test(chance_is_of_law_and_noise),
         cmocka_unit_test(mask_leaves_only_its_tokens),
