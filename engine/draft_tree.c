@@ -18,6 +18,7 @@
 #define TOP         10                          /* successors that are looked at, and rows of a level */
 #define N_SCRATCH   (TOP * (TREE_DEPTH - 1))    /* slots of a session's guesses; a chain needs fewer */
 #define MOST_GUESS  (TOP + TOP * TOP * (TREE_DEPTH - 1))
+_Static_assert(TOP <= SPEC_RANKS, "spec_rank tells no more");
 
 /* Nodes of a plan, most worth having first, parents before children. */
 struct plan { int8_t parent, rank; };
