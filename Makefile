@@ -145,6 +145,7 @@ $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
+$(patsubst %,$(out)/tests/engine/test_%,commands refusals): | $(out)/spillway     # which they start
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests

@@ -68,5 +68,6 @@ int  eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct
 /* From now on it is drafted so. */
 void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way);
 int  eng_bench_drafts(struct eng_bench *b, int batch);
+int  eng_bench_check(const struct eng_config *c);       /* is what --against lists in order? */
 
 #endif

@@ -84,7 +84,8 @@ struct eng_config {
     struct spec_params sampling;                        /* its bias points into this struct */
     struct spec_bias bias[ENG_MAX_BIAS];
     const char *stop[ENG_MAX_STOP];
-    int n_stop;
+    int32_t stop_id[ENG_MAX_STOP];
+    int n_stop, n_stop_id;
     char pool[16384];                                   /* strings of the configuration file */
     size_t pool_used;
 };

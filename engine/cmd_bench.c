@@ -432,7 +432,7 @@ int eng_cmd_bench(const struct eng_config *config)
 {
     struct eng_bench b = { .config = config };
     int error = config->n_prompt < 1 ? kn_fail(KN_EINVAL, "--prompt takes at least 1") : parse_batches(&b);
-    if (!error)
+    if (!error && !(error = eng_bench_check(config)))
         error = open_bench(&b);
     if (!error && !config->json)
         print_heading(&b);

@@ -348,14 +348,24 @@ static void check_devices(struct report *r)
     }
 }
 
+/* A file or a folder; a pipe is refused, not waited for. */
+static int check_model(const char *path)
+{
+    int fd, error = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);
+    if (error)
+        return error;
+    if (kn_io()->size(fd) < 0 && errno != EISDIR)
+        error = kn_fail_size(path);
+    kn_file_close(fd);
+    return error;
+}
+
 int eng_cmd_doctor(const struct eng_config *config)
 {
     struct report r = { .json = config->json };
     struct kn_machine m;
-    if (config->model && access(config->model, R_OK) != 0) {
-        kn_fail(KN_ENOENT, "%s: %s", config->model, strerror(errno));
+    if (config->model && check_model(config->model))
         return 2;
-    }
     kn_machine_get(&m);
     check_isa(&r);
     check_cpus(&r, &m);

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct eval {
     const struct eng_config *config;
@@ -122,24 +123,42 @@ static int parse_ids(const char *s, struct eng_ids *ids)
     return ids->n ? 0 : kn_fail(KN_EINVAL, "--ids is empty");
 }
 
-struct logits_file { int fd, n_vocab; const char *path; };
+struct logits_file { int fd, n_vocab; const char *path; const atomic_bool *stop; };
 
 static int write_logits(void *arg, int i, const float *logits)
 {
     const struct logits_file *out = arg;
     size_t bytes = (size_t)out->n_vocab * sizeof(float);
+    if (atomic_load(out->stop))
+        return kn_fail(KN_ECANCELLED, "eval: stopped; nothing was written");
     return kn_file_write(out->fd, out->path, logits, bytes, (uint64_t)i * bytes);
 }
 
-/* The file appears under its name when it is whole. */
+/* The file appears under its name when it is whole; whatever happens before, nothing of it stays. */
+static int write_whole(struct eval *ev, const struct eng_ids *ids)
+{
+    const struct eng_config *c = ev->config;
+    char part[ENG_PATH_BYTES];
+    if ((size_t)snprintf(part, sizeof part, "%s.%ld.part", c->logits, (long)getpid()) >= sizeof part)
+        return kn_fail(KN_EINVAL, "--logits: the name is too long");
+    struct logits_file out = { .n_vocab = ev->n_vocab, .path = part, .stop = eng_interrupt() };
+    int error = kn_file_open(&out.fd, part, O_WRONLY | O_CREAT | O_TRUNC);
+    if (error)
+        return error;
+    error = run_window(ev, ids->id, (int)ids->n, write_logits, &out);
+    kn_file_close(out.fd);
+    if (!error && kn_io()->rename(part, c->logits) != 0)
+        error = kn_fail(KN_EIO, "%s: %s", c->logits, strerror(errno));
+    if (error)
+        kn_io()->unlink(part);
+    return error;
+}
+
 static int eval_ids(struct eval *ev)
 {
     const struct eng_config *c = ev->config;
     struct eng_ids ids = { 0 };
-    char part[4096];
     int error = parse_ids(c->ids, &ids);
-    if (!error && (size_t)snprintf(part, sizeof part, "%s.part", c->logits) >= sizeof part)
-        error = kn_fail(KN_EINVAL, "--logits: the name is too long");
     if (error || (error = open_eval(ev, (int)ids.n)))
         goto done;
     for (size_t i = 0; i < ids.n; i++)
@@ -147,15 +166,7 @@ static int eval_ids(struct eval *ev)
             error = kn_fail(KN_EINVAL, "--ids: %d; the vocabulary has 0 to %d", ids.id[i], ev->n_vocab - 1);
             goto done;
         }
-    struct logits_file out = { .n_vocab = ev->n_vocab, .path = part };
-    if ((error = kn_file_open(&out.fd, part, O_WRONLY | O_CREAT | O_TRUNC)))
-        goto done;
-    error = run_window(ev, ids.id, (int)ids.n, write_logits, &out);
-    kn_file_close(out.fd);
-    if (!error && kn_io()->rename(part, c->logits) != 0)
-        error = kn_fail(KN_EIO, "%s: %s", c->logits, strerror(errno));
-    if (error)
-        kn_io()->unlink(part);
+    error = write_whole(ev, &ids);
 done:
     eng_ids_free(&ids);
     return error;
@@ -183,7 +194,7 @@ static int add_loss(void *arg, int i, const float *logits)
 
 static int read_text(const char *path, char **text, size_t *n)
 {
-    int fd, error = kn_file_open(&fd, path, O_RDONLY);
+    int fd, error = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);      /* a pipe is refused, not waited for */
     if (error)
         return error;
     int64_t bytes = kn_io()->size(fd);
@@ -247,7 +258,8 @@ done:
 int eng_cmd_eval(const struct eng_config *config)
 {
     struct eval ev = { .config = config };
-    if (!config->ids == !config->text || !config->ids != !config->logits) {
+    bool to = config->logits && config->logits[0];
+    if (!config->ids == !config->text || !config->ids == to) {
         kn_fail(KN_EINVAL, "eval takes --ids LIST --logits FILE, or --text FILE");
         return 2;
     }

@@ -8,6 +8,8 @@
 #include "engine/dsi.h"
 #include "engine/engine.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ struct run {
     char *said;                                 /* [n_said] the answer's text */
     size_t n_said, said_room;
     uint32_t n_retry; /* another answer to the same message: other noise */
+    bool seed_said, output_failed;
 };
 
 /* The memory of its workers comes out of the same budget. */
@@ -69,6 +72,23 @@ static int open_run(struct run *r)
     return eng_session_open(&r->session, r->engine);
 }
 
+/* What takes no model to be seen is refused before one is loaded. */
+static int check_stops(const struct eng_config *c)
+{
+    struct eng_stop stop;
+    return eng_stop_init(&stop, c->stop, c->n_stop);
+}
+
+static int check_stop_ids(const struct run *r)
+{
+    const struct eng_config *c = r->config;
+    int n_vocab = eng_vocab_size(eng_vocab(r->engine));
+    for (int i = 0; i < c->n_stop_id; i++)
+        if (c->stop_id[i] >= n_vocab)
+            return kn_fail(KN_EINVAL, "--stop-id %d; the vocabulary has 0 to %d", c->stop_id[i], n_vocab - 1);
+    return 0;
+}
+
 static void close_run(struct run *r)
 {
     eng_chat_close(r->chat);
@@ -83,6 +103,14 @@ static void close_run(struct run *r)
     kn_free(r->shown);
 }
 
+/* One that was drawn, once there is a text that it makes. */
+static void say_seed(struct run *r)
+{
+    if (!r->seed_said && !r->config->seed_given)
+        kn_say(KN_LOG_INFO, "seed %llu", (unsigned long long)r->config->sampling.seed);
+    r->seed_said = true;
+}
+
 /* ---- one answer ------------------------------------------------------------------------------ */
 
 struct timing {
@@ -92,11 +120,31 @@ struct timing {
     struct eng_stats engine;
 };
 
+/* Where nobody reads on no more is computed; but what Ctrl-C breaks off on a terminal is no failure. */
+static int put(struct run *r, const char *s, size_t n)
+{
+    while (n) {
+        ssize_t done = write(STDOUT_FILENO, s, n);
+        if (done < 0 && errno == EINTR && eng_terminal_stopped())
+            return 0;
+        if (done < 0 && errno == EAGAIN)
+            (void)poll(&(struct pollfd){ .fd = STDOUT_FILENO, .events = POLLOUT }, 1, -1);
+        else if (done < 0 && errno != EINTR) {
+            r->output_failed = true;
+            return kn_fail(KN_EIO, "standard output: cannot be written: %s", strerror(errno));
+        }
+        s += done > 0 ? done : 0;
+        n -= done > 0 ? (size_t)done : 0;
+    }
+    return 0;
+}
+
 /* To the terminal, and to the answer that the next turn's prompt holds. */
 static int say(struct run *r, size_t n)
 {
-    fwrite(r->shown, 1, n, stdout);
-    fflush(stdout);
+    int error = put(r, r->shown, n);
+    if (error)
+        return error;
     if (n > r->said_room - r->n_said) {
         size_t room = 2 * (r->n_said + n);
         char *grown = kn_realloc(r->said, r->said_room, room);
@@ -116,7 +164,18 @@ static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t 
 }
 
 /* What became of the answer so far: its text, and when. */
-struct telling { struct eng_decoder decoder; struct eng_stop stop; struct timing *t; };
+struct telling { struct eng_decoder decoder; struct eng_stop stop; struct timing *t; bool ended; };
+
+/* By what the model says, or by a token that was named for it. */
+static bool ends_answer(const struct run *r, int32_t token)
+{
+    for (int i = 0; i < r->config->n_stop_id; i++)
+        if (token == r->config->stop_id[i])
+            return true;
+    return eng_vocab_is_stop(eng_vocab(r->engine), token) && !r->config->ignore_eos;
+}
+
+static bool goes_on(const struct telling *a) { return !a->stop.hit && !a->ended && !eng_terminal_stopped(); }
 
 static int tell(struct run *r, struct telling *a, int32_t token)
 {
@@ -124,7 +183,7 @@ static int tell(struct run *r, struct telling *a, int32_t token)
     if (!a->t->first_ns)
         a->t->first_ns = kn_now_ns();
     int error = eng_ids_push(&r->ids, token);
-    if (error || (eng_vocab_is_stop(eng_vocab(r->engine), token) && !r->config->ignore_eos))
+    if (error || (a->ended = ends_answer(r, token)))
         return error;                           /* what ends an answer is no part of it */
     return show(r, &a->stop, r->piece, eng_decoder_feed(&a->decoder, token, r->piece));
 }
@@ -132,11 +191,13 @@ static int tell(struct run *r, struct telling *a, int32_t token)
 static int run_steps(struct run *r, const struct eng_request *request, struct telling *a)
 {
     int error = eng_session_start(r->session, request);
+    if (!error)
+        say_seed(r);
     a->t->n_prompt = request->n_token;
-    while (!error && eng_session_runs(r->session) && !eng_terminal_stopped() && !a->stop.hit) {
+    while (!error && eng_session_runs(r->session) && goes_on(a)) {
         int n = eng_step(r->engine, r->event);
         error = n < 0 ? n : 0;
-        for (int k = 0; k < n && !error && !a->stop.hit; k++)
+        for (int k = 0; k < n && !error && !a->stop.hit && !a->ended; k++)
             if (r->event[k].finish == ENG_FAILED)
                 error = r->event[k].status;
             else if (r->event[k].token != ENG_NO_TOKEN)     /* else only the prompt was read */
@@ -151,10 +212,12 @@ static int run_dsi(struct run *r, const struct eng_request *request, struct tell
 {
     int32_t token[16];
     int n, error = eng_dsi_begin(r->dsi, request);
+    if (!error)
+        say_seed(r);
     a->t->n_prompt = request->n_token;
-    while (!error && !eng_terminal_stopped() && !a->stop.hit && (n = eng_dsi_wait(r->dsi, token, 16)) != 0) {
+    while (!error && goes_on(a) && (n = eng_dsi_wait(r->dsi, token, 16)) != 0) {
         error = n < 0 ? n : 0;
-        for (int k = 0; k < n && !error && !a->stop.hit; k++)
+        for (int k = 0; k < n && !error && !a->stop.hit && !a->ended; k++)
             error = tell(r, a, token[k]);
     }
     return error;
@@ -257,17 +320,11 @@ static int prompt_text(const struct eng_config *c, char **text, size_t *n)
                     : eng_read_all(STDIN_FILENO, "stdin", text, n);
 }
 
-static int run_prompt(struct run *r)
+static int run_prompt(struct run *r, const char *text, size_t n)
 {
-    char *text = NULL;
-    size_t n = 0;
     struct timing t;
-    int error = prompt_text(r->config, &text, &n);
-    if (!error)
-        error = eng_tokenize(eng_vocab(r->engine), text, n,
-                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0),
-                             &r->ids);
-    kn_free(text);
+    int error = eng_tokenize(eng_vocab(r->engine), text, n,
+                             ENG_TEXT_ADD_BOS | (r->config->special ? ENG_TEXT_PARSE_SPECIAL : 0), &r->ids);
     if (!error && r->ids.n == 0)
         error = kn_fail(KN_EINVAL, "the prompt is empty");
     if (error || (error = answer(r, &t)))
@@ -338,6 +395,7 @@ static int run_chat(struct run *r)
         return error;
     if (!(r->messages = json_array()))
         error = kn_fail(KN_ENOMEM, "no memory for messages");
+    say_seed(r);
     if (eng_terminal_is_tty(terminal))
         fputs("/help lists the commands\n", stderr);
     while (!error && (error = eng_terminal_read(terminal, &kind, &text)) == 0 &&
@@ -369,9 +427,14 @@ int eng_cmd_run(const struct eng_config *config)
 {
     struct run r = { .config = config };
     bool chat = !config->prompt && !config->input && isatty(STDIN_FILENO);
-    int error = open_run(&r);
-    if (!error)
-        error = chat ? run_chat(&r) : run_prompt(&r);
+    char *text = NULL;
+    size_t n = 0;
+    int error = check_stops(config);
+    if (!error && !chat)                        /* before the model, which may take minutes */
+        error = prompt_text(config, &text, &n);
+    if (!error && !(error = open_run(&r)) && !(error = check_stop_ids(&r)))
+        error = chat ? run_chat(&r) : run_prompt(&r, text, n);
     close_run(&r);
-    return error ? 2 : 0;
+    kn_free(text);
+    return !error ? 0 : r.output_failed ? 1 : 2;
 }

@@ -109,7 +109,7 @@ static int apply_file(struct eng_config *c, enum eng_command_id command, const c
 {
     struct file f = { .config = c, .command = command, .path = path };
     int fd;
-    int e = kn_file_open(&fd, path, O_RDONLY);
+    int e = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);     /* a pipe is refused, not waited for */
     if (e < 0)
         return e;
     int64_t size = kn_io()->size(fd);

@@ -1,6 +1,7 @@
 /* engine/input.c - all of a file or a pipe, into memory; and the three files that a program is started with. */
 #include "engine/cli.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@ int eng_read_all(int fd, const char *name, char **text, size_t *n)
         return kn_fail(KN_ENOMEM, "%s: no memory", name);
     for (;;) {
         ssize_t got = read(fd, *text + *n, cap - *n);
+        if (got < 0 && errno == EISDIR)
+            return kn_fail(KN_EINVAL, "%s: it is a folder, and a file is wanted", name);
         if (got <= 0)
             return got == 0 ? 0 : kn_fail(KN_EIO, "%s: cannot be read", name);
         *n += (size_t)got;

@@ -44,8 +44,6 @@ static int run_command(enum eng_command_id id, int argc, char **argv)
     kn_log_set(eng_progress_log, config.quiet     ? KN_LOG_WARN
                                  : config.verbose ? KN_LOG_DEBUG
                                                   : KN_LOG_INFO);
-    if (id == ENG_run && !config.seed_given)
-        kn_say(KN_LOG_INFO, "seed %llu", (unsigned long long)config.sampling.seed);
     return commands[id].run(&config);
 }
 

@@ -187,6 +187,8 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
             return false;
         c->stop[c->n_stop++] = s;
         return true;
+    case ENG_STOP_IDS:
+        return c->n_stop_id < ENG_MAX_STOP && read_int(o, s, &c->stop_id[c->n_stop_id]) && ++c->n_stop_id;
     case ENG_ISA:
     case ENG_KV:
     case ENG_IO:
@@ -226,6 +228,9 @@ static void say_wanted(const struct eng_option *o, char *out, size_t size)
     case ENG_STOPS:
         snprintf(out, size, "up to %d texts, none empty", ENG_MAX_STOP);
         break;
+    case ENG_STOP_IDS:
+        snprintf(out, size, "up to %d ids of tokens, whole numbers from 0", ENG_MAX_STOP);
+        break;
     case ENG_BIASES:
         snprintf(out, size, "up to %d of ID=NUMBER or ID=-inf", ENG_MAX_BIAS);
         break;
@@ -250,6 +255,8 @@ void eng_option_forget(struct eng_config *c, const struct eng_option *o)
 {
     if (o->kind == ENG_STOPS)
         c->n_stop = 0;
+    if (o->kind == ENG_STOP_IDS)
+        c->n_stop_id = 0;
     if (o->kind == ENG_DRAFTS)
         c->n_draft = 0;
     if (o->kind == ENG_BIASES)

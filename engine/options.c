@@ -233,6 +233,8 @@ static const struct eng_option options[] = {
       "ID=X", "add X to a token's logit, -inf: never; several times" },
     { "stop", "-r --reverse-prompt", RUN, ENG_STOPS, 0, 0, 0,
       "TEXT", "end before this text; several times" },
+    { "stop-id", "", RUN, ENG_STOP_IDS, 0, 0, INT32_MAX,
+      "ID", "end at this token, which is not shown; several times" },
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
       NULL, "go on when the model would stop" },
 
@@ -450,6 +452,10 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
     if (c->n_dsi > 1 && command != ENG_run)
         return kn_fail(KN_EINVAL, "--dsi %d: several workers verify one text at a time, which is run's; %s takes 0, 1 "
                        "and auto", c->n_dsi, eng_command_name[command]);
+    if (command == ENG_run && c->prompt && c->input)
+        return kn_fail(KN_EINVAL, "run: -p TEXT and -f FILE are two prompts: leave one out");
+    if (c->output && !c->output[0])             /* what needs one has said so */
+        return kn_fail(KN_EINVAL, "%s: -o is given no name", eng_command_name[command]);
     if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)
         return kn_fail(KN_EINVAL, "--dsi auto chooses how much is drafted: leave --gamma at auto, or say --dsi 1");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())

@@ -146,6 +146,8 @@ int  kn_file_open(int *fd, const char *path, int flags);
 void kn_file_close(int fd);
 int  kn_file_refuse_folder(const char *path);               /* KN_EINVAL, said, when it is one */
 int  kn_file_refuse_target(const char *path);               /* that too; or what a rename would replace by a file */
+int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);      /* or what is there, */
+                                                            /* not empty, and begins otherwise: no `what` */
 int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
 int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* KN_ESHORT, said: it ends too early */

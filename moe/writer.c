@@ -76,7 +76,7 @@ static size_t scalar_bytes(enum moe_type t)
 
 int moe_writer_open(struct moe_writer **out, const char *path)
 {
-    if (kn_file_refuse_target(path))            /* before hours of writing and not by the rename after them */
+    if (kn_file_refuse_other(path, "GGUF", "model"))        /* before hours of writing, not by the rename after them */
         return KN_EINVAL;
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)

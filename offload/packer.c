@@ -272,8 +272,8 @@ static void give_back(struct packer *p)
 static int pack(struct packer *p)
 {
     const struct off_pack_options *o = p->opt;
-    int error;
-    if ((error = open_part(p)) || (error = check_room(p)) || (error = take_memory(p)) ||
+    int error = kn_file_refuse_other(p->path, p->head.magic, "pack file");
+    if (error || (error = open_part(p)) || (error = check_room(p)) || (error = take_memory(p)) ||
         (error = off_io_open(&p->io, &o->files, &(struct off_io_options){ .kind = o->io })) ||
         (error = pack_groups(p)))
         return error;

@@ -115,6 +115,7 @@ enum eng_outlet { ENG_OUTLET_ANSWERS, ENG_OUTLET_ERRORS, ENG_OUTLETS };
 struct eng_outlet_file {
     const char *path;
     int fd;
+    bool made;                                  /* it was not there before */
     uint64_t bytes, n_line;                     /* that are there, on the disk; the thread's while it runs */
     struct eng_bytes filling, writing;          /* filling: under the lock */
 };
@@ -136,6 +137,7 @@ int  eng_journal_open(struct eng_journal *j, const char *answers, const char *er
 int  eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int  eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
 int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties it; before start */
+void eng_journal_unmake(struct eng_journal *j);         /* of a batch that was refused: removes what it made, if empty */
 int  eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
 /* Appends a line; it is on the disk about gather_ns later.  KN_E* once that has failed. */
 int  eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);

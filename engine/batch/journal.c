@@ -36,7 +36,9 @@ static void sync_folder(const char *path)
 
 static int open_file(struct eng_outlet_file *f, const char *path)
 {
+    struct stat st;
     f->path = path;
+    f->made = lstat(path, &st) != 0;
     int error = kn_file_refuse_folder(path);
     if (error || (error = kn_file_open(&f->fd, path, O_RDWR | O_CREAT)))
         return error;
@@ -96,6 +98,13 @@ int eng_journal_open(struct eng_journal *j, const char *answers, const char *err
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
     error = open_file(&j->file[ENG_OUTLET_ERRORS], errors);
     return error ? error : check_begin(&j->file[ENG_OUTLET_ERRORS]);
+}
+
+void eng_journal_unmake(struct eng_journal *j)
+{
+    for (int i = 0; i < ENG_OUTLETS; i++)
+        if (j->file[i].fd >= 0 && j->file[i].made && j->file[i].bytes == 0)
+            kn_io()->unlink(j->file[i].path);
 }
 
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cut(&j->file[which], 0); }

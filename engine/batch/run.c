@@ -68,7 +68,7 @@ static int open_input(struct eng_batch *b)
 {
     struct stat st;
     struct eng_line line;
-    int got, error = kn_file_open(&b->in, b->opt.in, O_RDONLY);
+    int got, error = kn_file_open(&b->in, b->opt.in, O_RDONLY | O_NONBLOCK);     /* a pipe is refused, not waited for */
     if (error)
         return error;
     int64_t bytes = kn_io()->size(b->in);
@@ -197,6 +197,8 @@ void eng_batch_close(struct eng_batch *b)
         eng_session_close(b->seat[i].session);
     for (int i = 0; b->flight && i < b->n_flight; i++)
         close_flight(&b->flight[i]);
+    if (!b->engine)
+        eng_journal_unmake(&b->journal);
     (void)eng_batch_settle(b);
     eng_seen_close(&b->seen);
     eng_lines_close(&b->lines);

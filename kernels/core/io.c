@@ -181,6 +181,21 @@ int kn_file_refuse_target(const char *path)
                                "to write", path);
 }
 
+int kn_file_refuse_other(const char *path, const char *magic, const char *what)
+{
+    char begins[4];
+    if (kn_file_refuse_target(path))
+        return KN_EINVAL;
+    int fd = seam->open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    ssize_t n = seam->pread(fd, begins, sizeof begins, 0);
+    kn_file_close(fd);
+    if (n == 0 || (n == sizeof begins && !memcmp(begins, magic, sizeof begins)))
+        return 0;
+    return kn_fail(KN_EINVAL, "%s: it is there and no %s: remove it, or name another file to write", path, what);
+}
+
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
 {
     for (size_t done = 0; done < bytes; ) {

@@ -116,7 +116,7 @@ static void whatever_fails_nothing_appears(void **state)
             do {
                 remove(path);
                 FILE *f = old ? fopen(path, "wb") : NULL;
-                assert_true(!old || (fputs("old", f) >= 0 && !fclose(f)));
+                assert_true(!old || (fputs("GGUF, old", f) >= 0 && !fclose(f)));
                 faults_at(ways[k].kind, ++n, FAULT_ERROR, ways[k].error);
                 int err = write_one(100);
                 calls = faults.calls[ways[k].kind];
