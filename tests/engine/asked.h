@@ -25,6 +25,7 @@
 static char path[64];
 static const char *asked_shape = "tiny";
 static int asked_layers = 2;
+static bool asked_ahead;                                /* a layer behind them guesses ahead */
 static enum kn_isa asked_isa = KN_ISA_COUNT - 1;
 static enum kn_kv asked_kv = KN_KV_F16;
 static int asked_tell;                                  /* rows of a pass that may tell prompts; 0: none */
@@ -44,8 +45,8 @@ static inline int setup(void **state)
     snprintf(path, sizeof path, ASKED_PATH, getpid());
     if (kn_team_open(&team, 2) != 0)
         return -1;
-    struct moe_synth_options so = { .shape = asked_shape, .n_layer = asked_layers, .n_vocab = n_vocab, .format = KN_Q4_K,
-                                    .seed = 3, .team = team };
+    struct moe_synth_options so = { .shape = asked_shape, .n_layer = asked_layers, .n_vocab = n_vocab,
+                                    .format = KN_Q4_K, .seed = 3, .ahead = asked_ahead, .team = team };
     int error = moe_synth(path, &so);
     kn_team_close(team);
     return error;

@@ -1,5 +1,5 @@
-/* tests/engine/head.h - EAGLE heads of random weights, for models of any width: what they guess is wrong, and is a tree.
- * The including test draws its numbers (asked.h). */
+/* tests/engine/head.h - EAGLE heads of random weights, for models of any width: what they guess is wrong, and is a tree;
+ * and a network that foresees lengths, as random.  The including test draws their numbers (asked.h). */
 #ifndef TESTS_ENGINE_HEAD_H
 #define TESTS_ENGINE_HEAD_H
 
@@ -89,6 +89,32 @@ static inline int write_head_of(const char *file, enum head_kind kind, uint32_t 
 static inline int write_head(const char *file, uint32_t d_model)
 {
     return write_head_of(file, HEAD_EAGLE, d_model, 0);
+}
+
+/* Who foresees how much of drafts is kept: weights at random, of features that are n_in wide. */
+static inline void write_lengths(const char *file, int n_in)
+{
+    enum { HIDDEN = 8 };
+    const uint64_t in[] = { (uint64_t)n_in, HIDDEN, HIDDEN }, out[] = { HIDDEN, HIDDEN, SPEC_LENGTHS };
+    static float weight[4096];
+    struct moe_writer *w;
+    char name[32];
+    assert_int_equal(moe_writer_open(&w, file), 0);
+    for (int i = 0; i < 4096; i++)
+        weight[i] = (float)(below(2001) - 1000) / 1000;
+    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
+        snprintf(name, sizeof name, "lengths.%d.weight", i);
+        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 2, (uint64_t[]){ out[i], in[i] }), 0);
+        snprintf(name, sizeof name, "lengths.%d.bias", i);
+        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 1, &out[i]), 0);
+    }
+    assert_int_equal(moe_writer_header(w), 0);
+    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
+        assert_int_equal(moe_writer_data(w, weight, in[i] * out[i] * sizeof *weight), 0);
+        assert_int_equal(moe_writer_data(w, weight, out[i] * sizeof *weight), 0);
+    }
+    assert_int_equal(moe_writer_finish(w), 0);
+    moe_writer_close(w);
 }
 
 #endif

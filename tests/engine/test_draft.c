@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/engine/head.h"
 #include "tests/engine/worst.h"
 
 #define ROUNDS SHARE(14)
@@ -206,32 +207,6 @@ static void as_many_as_pay(void **state)
     struct eng_engine *e = open_engine(2, 64, 0);
     assert_true(eng_explain(e, line, sizeof line) > 0 && strstr(line, "no drafter"));
     close_engine(e);
-}
-
-/* Who foresees how much of drafts is kept: weights at random, of features that are n_in wide. */
-static void write_lengths(const char *file, int n_in)
-{
-    enum { HIDDEN = 8 };
-    const uint64_t in[] = { (uint64_t)n_in, HIDDEN, HIDDEN }, out[] = { HIDDEN, HIDDEN, SPEC_LENGTHS };
-    static float weight[4096];
-    struct moe_writer *w;
-    char name[32];
-    assert_int_equal(moe_writer_open(&w, file), 0);
-    for (int i = 0; i < 4096; i++)
-        weight[i] = (float)(below(2001) - 1000) / 1000;
-    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
-        snprintf(name, sizeof name, "lengths.%d.weight", i);
-        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 2, (uint64_t[]){ out[i], in[i] }), 0);
-        snprintf(name, sizeof name, "lengths.%d.bias", i);
-        assert_int_equal(moe_writer_tensor(w, name, KN_F32, 1, &out[i]), 0);
-    }
-    assert_int_equal(moe_writer_header(w), 0);
-    for (int i = 0; i < SPEC_LENGTH_LAYERS; i++) {
-        assert_int_equal(moe_writer_data(w, weight, in[i] * out[i] * sizeof *weight), 0);
-        assert_int_equal(moe_writer_data(w, weight, out[i] * sizeof *weight), 0);
-    }
-    assert_int_equal(moe_writer_finish(w), 0);
-    moe_writer_close(w);
 }
 
 /* Whatever it foresees, texts stay as they are. */

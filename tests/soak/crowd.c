@@ -35,12 +35,28 @@ static struct told {
 /* ---- what is drawn ---------------------------------------------------------------------------------------- */
 
 static char small[96], head[96];                /* a model and a head that draft */
+static char lengths[96], document[96];          /* who foresees how much of theirs is kept; what is learnt from */
 static bool has_states;
 
-static void name_drafters(void)
+static void name_files(void)
 {
     snprintf(small, sizeof small, "%s.small", path);
     snprintf(head, sizeof head, "%s.head", path);
+    snprintf(lengths, sizeof lengths, "%s.lengths", path);
+    snprintf(document, sizeof document, "%s.txt", path);
+}
+
+/* Some of what is said, between what is no text at all. */
+static void write_document(const struct eng_vocab *v)
+{
+    FILE *f = fopen(document, "w");
+    assert_non_null(f);
+    for (int i = 0; i < N_REQUEST; i++)
+        if (below(2))
+            write_said(f, v, &asked[i]);
+        else
+            fprintf(f, "%c\xff%d", 0, below(100));
+    assert_int_equal(fclose(f), 0);
 }
 
 static void draw_model(void)
@@ -56,12 +72,15 @@ static void draw_model(void)
     asked_layers = models[i].n_layer;
     asked_kv = (enum kn_kv)below(KN_KV_COUNT);
     asked_tell = below(2) ? 1 + below(40) : 0;
+    asked_ahead = below(2);
     assert_int_equal(setup(NULL), 0);
-    name_drafters();
+    name_files();
     make_requests();
     assert_int_equal(eng_describe(&e, &(struct eng_options){ .model = path, .n_thread = 1, .n_parallel = 1 }), 0);
     has_states = eng_has_states(e);
     assert_int_equal(write_head(head, (uint32_t)moe_model_shape(eng_model(e))->d_model), 0);
+    write_lengths(lengths, moe_model_shape(eng_model(e))->d_model);
+    write_document(eng_vocab(e));
     eng_close(e);
     assert_int_equal(kn_team_open(&team, 1), 0);
     assert_int_equal(moe_synth(small, &(struct moe_synth_options){ .shape = "tiny-dense", .n_layer = 1,
@@ -70,23 +89,39 @@ static void draw_model(void)
     kn_team_close(team);
 }
 
+static void draw_drafter(char *wish, size_t bytes)
+{
+    static const char *const words[] = { "ngram", "suffix", "suffix,shared", "oracle:1", "oracle:0.7" };
+    static const char *const trees[] = { "", ",tree=static", ",tree=chain", ",tree=dynamic" };
+    bool foreseen = below(3) == 0;
+    const char *with = foreseen ? ",lengths=" : "", *file = foreseen ? lengths : "";
+    switch (below(6)) {
+    case 0:
+        snprintf(wish, bytes, "model:%s%s%s%s", has_states || below(2) ? small : path, trees[below(4)], with, file);
+        break;
+    case 1:
+        snprintf(wish, bytes, "eagle:%s%s%s%s", head, trees[below(4)], with, file);
+        break;
+    case 2:
+        snprintf(wish, bytes, "suffix:%s%s", document, below(2) ? ",shared" : "");
+        break;
+    case 3:
+        if (asked_ahead) {
+            snprintf(wish, bytes, "mtp%s", trees[below(4)]);
+            break;
+        }
+        /* fall through */
+    default:
+        snprintf(wish, bytes, "%s", words[below(5)]);
+    }
+}
+
 /* Says what it takes. */
 static void draw_drafters(struct eng_options *o, char *says, size_t bytes)
 {
-    static const char *const words[] = { "ngram", "suffix", "suffix,shared", "oracle:1", "oracle:0.7" };
-    static const char *const trees[] = { ",tree=dynamic", ",tree=static", ",tree=chain" };
     for (o->n_draft = 0; o->n_draft < ENG_DRAFTERS_MOST - 1 && below(3);) {
-        char wish[128];
-        switch (below(4)) {
-        case 0:
-            snprintf(wish, sizeof wish, "model:%s%s", has_states || below(2) ? small : path, trees[below(3)]);
-            break;
-        case 1:
-            snprintf(wish, sizeof wish, "eagle:%s%s", head, trees[below(3)]);
-            break;
-        default:
-            snprintf(wish, sizeof wish, "%s", words[below(5)]);
-        }
+        char wish[256];
+        draw_drafter(wish, sizeof wish);
         assert_int_equal(eng_draft_parse(&o->draft[o->n_draft++], wish), 0);
         size_t n = strlen(says);
         snprintf(says + n, bytes - n, " %s", wish);
@@ -239,10 +274,12 @@ static bool seed_holds(uint64_t seed)
         exit(2);
     }
     snprintf(path, sizeof path, ASKED_PATH, (int)pid);
-    name_drafters();
+    name_files();
     unlink(path);
     unlink(small);
     unlink(head);
+    unlink(lengths);
+    unlink(document);
     if (status) {
         show_end(said);
         fprintf(stderr, "crowd: seed %llu ended with status 0x%x: %s\n", (unsigned long long)seed, (unsigned)status,
