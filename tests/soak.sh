@@ -2,8 +2,9 @@
 # The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
 # evals/results/soak-DATE.txt with the commit it ran on; commit that file.  Nothing that fails stops it: its last
 # lines tell what did, and the exit status is 1 then.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED the
-# server's mixed load, SECONDS_CROWD the crowds in each mode, TIMES how often all tests run in each.
-# Usage: soak.sh FOLDER, where the programs are.
+# server's mixed load, SECONDS_CROWD the crowds in each mode and as long a walk over what tests/engine/test_pairs.c
+# multiplies, SECONDS_PAIRS the walk over all of it in release mode (some hours, if it is not cut short), TIMES how often
+# all tests run in each.  Usage: soak.sh FOLDER, where the programs are.
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
 result=evals/results/soak-$(date +%Y-%m-%d).txt
@@ -32,6 +33,7 @@ build() {
 # what is shown
 fuzzed() { grep -E 'runtime error|ERROR|SUMMARY|^passed|^failed|^please|\*\*\*'; }
 tested() { grep -E '^FAIL|ERROR|^failed:|passed, |error:|\*\*\*'; }
+paired() { grep -E '^row|rows of|ERROR|FAILED|error:|\*\*\*'; }
 crowded() { grep -v '^spillway: warning'; }
 last_ten() { tail -n 10; }
 last_sixty() { tail -n 60; }
@@ -49,6 +51,11 @@ crowds() {
         "build/$1/tests/soak/crowd" --seed "$(date +%s)" --seconds "${SECONDS_CROWD:-1200}"
 }
 
+pairs() {
+    build MODE="$1" "build/$1/tests/engine/test_pairs" &&
+        "build/$1/tests/engine/test_pairs" --from "$(date +%s)" --seconds "$2"
+}
+
 everything() {
     echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%dT%H:%MZ), $(nproc) CPUs"
     echo "== fuzzing, $seconds s each"
@@ -64,6 +71,10 @@ everything() {
     for mode in release asan tsan; do
         echo "== MODE=$mode, crowds for ${SECONDS_CROWD:-1200} s"
         part "crowds with MODE=$mode" crowded crowds "$mode"
+        seconds_pairs=${SECONDS_CROWD:-1200}
+        [ $mode != release ] || seconds_pairs=${SECONDS_PAIRS:-86400}
+        echo "== MODE=$mode, the demo model's drafts in every company, for $seconds_pairs s or all of it"
+        part "the demo model with MODE=$mode" paired pairs "$mode" "$seconds_pairs"
         echo "== MODE=$mode, all tests, ${TIMES:-10} times"
         for i in $(seq "${TIMES:-10}"); do
             part "tests with MODE=$mode, time $i" tested make --no-print-directory MODE="$mode" test
