@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/engine/drafted.h"
 #include "tests/engine/head.h"
 #include "tests/engine/worst.h"
 
@@ -195,6 +196,97 @@ static void a_text_is_shared_to_its_end(void **state)
     close_engine(e);
 }
 
+/* ---- a document that suffixes are learnt from ---------------------------------------------------------- */
+
+#define TAIL 12                                 /* tokens that are in one place of it only */
+
+static char document[96], from_document[128];
+
+static void write_document(const char *text, size_t n)
+{
+    FILE *f = fopen(document, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static struct eng_engine *open_reader(const char *draft)
+{
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .stretch = ANY_STRETCH };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    return open_engine_with(o, 0);
+}
+
+/* How many of the tokens behind that place of the document are drafted there, one after the other. */
+static int n_drafted(struct eng_engine *e, const struct eng_ids *ids, size_t at)
+{
+    const struct spec_tree *t = tree_behind(e, ids->id + at, TAIL, NULL);
+    int n = 0;
+    for (int node = SPEC_ROOT; at + TAIL + (size_t)n < ids->n; n++)
+        if ((node = spec_tree_child(t, node, ids->id[at + TAIL + (size_t)n])) < 0)
+            break;
+    return n;
+}
+
+/* Bytes of all kinds, more than a session remembers: from the first on and to the last; and nothing else knows them. */
+static void a_document_is_known_as_it_is(void **state)
+{
+    (void)state;
+    enum { BYTES = 70000 };
+    static char text[BYTES];
+    struct eng_ids ids = { 0 };
+    for (int i = 0; i < BYTES; i++)
+        text[i] = (char)below(256);
+    write_document(text, BYTES);
+    struct eng_engine *e = open_reader(from_document), *other = open_reader("suffix");
+    assert_int_equal(eng_tokenize(e->vocab, text, BYTES, 0, &ids), 0);
+    assert_in_range(ids.n, BYTES / 2, BYTES);
+    const size_t at[] = { 0, 1, 8192, ids.n / 2, ids.n - TAIL - 4 };
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        assert_true(n_drafted(e, &ids, at[i]) >= 2);
+        assert_int_equal(n_drafted(other, &ids, at[i]), 0);
+    }
+    assert_int_equal(n_drafted(e, &ids, ids.n - TAIL - 1), 1);
+    eng_ids_free(&ids);
+    close_engine(e);
+    close_engine(other);
+    run_real(from_document, 6, 9, 0);
+}
+
+/* What the sessions will say stands in it. */
+static void a_document_of_what_is_said_saves_passes(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_engine(1, 64, 0);
+    FILE *f = fopen(document, "w");
+    assert_non_null(f);
+    for (int i = 0; i < N_REQUEST; i++)
+        write_said(f, e->vocab, &asked[i]);
+    assert_int_equal(fclose(f), 0);
+    close_engine(e);
+    run_real(from_document, 6, 0, 200);
+}
+
+static void an_empty_document_says_nothing(void **state)
+{
+    (void)state;
+    struct eng_ids ids = { .id = asked[0].token, .n = TAIL };
+    write_document("", 0);
+    struct eng_engine *e = open_reader(from_document);
+    assert_int_equal(n_drafted(e, &ids, 0), 0);
+    close_engine(e);
+    run_real(from_document, 6, 9, 0);
+}
+
+static void a_document_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    refuse(path, "suffix:/nowhere/words.txt", "/nowhere/words.txt: No such file");
+    refuse(path, "suffix:/tmp", "/tmp: ");
+}
+
+/* ---- as many as pay -------------------------------------------------------------------------------------- */
+
 /* Whatever is decided, when time is the machine's own. */
 static void as_many_as_pay(void **state)
 {
@@ -365,7 +457,19 @@ static void another_vocabulary_is_refused(void **state)
     kn_team_close(team);
 }
 
-static int setup_all(void **state) { return setup_asked(state, 21); }
+static int setup_all(void **state)
+{
+    int error = setup_asked(state, 21);
+    snprintf(document, sizeof document, "%s.txt", path);
+    snprintf(from_document, sizeof from_document, "suffix:%s", document);
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    unlink(document);
+    return teardown_asked(state);
+}
 
 int main(void)
 {
@@ -378,6 +482,10 @@ int main(void)
         cmocka_unit_test(guesses_are_no_texts),
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(a_text_is_shared_to_its_end),
+        cmocka_unit_test(a_document_is_known_as_it_is),
+        cmocka_unit_test(a_document_of_what_is_said_saves_passes),
+        cmocka_unit_test(an_empty_document_says_nothing),
+        cmocka_unit_test(a_document_that_is_not_there_is_refused),
         cmocka_unit_test(as_many_as_pay),
         cmocka_unit_test(lengths_are_foreseen),
         cmocka_unit_test(several_draft_one_tree),
@@ -386,5 +494,5 @@ int main(void)
         cmocka_unit_test(wishes_are_read_or_refused),
         cmocka_unit_test(another_vocabulary_is_refused),
     };
-    return cmocka_run_group_tests(tests, setup_all, teardown_asked);
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }
