@@ -258,7 +258,7 @@ static void start(struct eng_engine *e, const int *row, int i, int priority)
 /* Does the next come now?  Where it is cramped the last come when others speak already, and go before them. */
 static bool comes(const int *row, int n_left, int n_heard)
 {
-    return n_left > 0 && !(row[CRAMPED] && n_left <= LATE && !n_heard) && (!row[AS_THEY_COME] || below(3) == 0);
+    return n_left > 0 && !(row[CRAMPED] && n_left <= LATE && !n_heard) && (!row[AS_THEY_COME] || below(3));
 }
 
 /* More than are served at once, so that some wait, and come to what others have left. */
