@@ -13,6 +13,8 @@
  * Its guesses grow into chains or trees: draft_tree.c. */
 #include "engine/internal.h"
 
+#include <string.h>
+
 struct draft_head {
     struct eng_drafter base;
     bool told;                                  /* that texts have outgrown it */
