@@ -23,7 +23,7 @@ static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODE
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
-    static const char *const tree[] = { "tree=chain", "tree=static", "tree=dynamic" };
+    static const char *const tree[] = { "tree=chain", "tree=static", "tree=dynamic" };   /* as enum eng_tree */
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
         return 0;

@@ -124,7 +124,8 @@ static int write_whole(const char *path, const char *text, size_t n)
 /* As --draft has it.  Spaces would be cut off by who reads it, and lines after 200 bytes. */
 void eng_fit_name(char *out, const struct eng_draft_wish *w)
 {
-    static const char *const tree[] = { ",tree=dynamic", ",tree=static", ",tree=chain" };
+    static const char *const tree[] = { [ENG_TREE_CHAIN] = ",tree=chain", [ENG_TREE_STATIC] = ",tree=static",
+                                         [ENG_TREE_DYNAMIC] = ",tree=dynamic" };
     bool head = w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP;
     size_t end = strlen(w->file), from;
     out[0] = 0;
@@ -135,7 +136,7 @@ void eng_fit_name(char *out, const struct eng_draft_wish *w)
     for (from = end; from > 0 && w->file[from - 1] != '/';)
         from--;
     snprintf(out, ENG_FIT_NAME, "%s%s%.*s%s", eng_draft_kind_name(w->kind), end ? ":" : "",
-             kn_min((int)(end - from), MOST_BASE), w->file + from, head ? tree[w->tree] : "");
+             kn_min((int)(end - from), MOST_BASE), w->file + from, head || w->tree != ENG_TREE_CHAIN ? tree[w->tree] : "");
     for (char *c = out; *c; c++)
         if ((unsigned char)*c <= ' ' || *c == 127)
             *c = '_';

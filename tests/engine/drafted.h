@@ -11,6 +11,35 @@
 
 static bool texts_may_end;                      /* of themselves; else nothing that would end them is likely */
 
+/* The demo model, and who drafts for it. */
+#define DEMO "evals/train/models/demo-target-q8_0.gguf"
+
+static inline struct eng_options demo_options(const char *draft, enum kn_isa isa, int n_chunk)
+{
+    struct eng_options o = { .model = DEMO, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
+                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH,
+                             .gamma = 60, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    return o;
+}
+
+static inline struct eng_engine *open_demo(const char *draft, enum kn_isa isa, int n_chunk)
+{
+    struct eng_engine *e;
+    struct eng_options o = demo_options(draft, isa, n_chunk);
+    assert_int_equal(eng_open(&e, &o), 0);
+    return e;
+}
+
+/* What has no other has nothing to tell ThreadSanitizer. */
+static inline void one_thread(void)
+{
+    if (WHOLE)
+        return;
+    print_message("skipped: one thread, under ThreadSanitizer\n");
+    skip();
+}
+
 static inline struct eng_session *start_biased(struct eng_engine *e, const int32_t *token, int n, uint64_t salt,
                                                const struct spec_bias *bias)
 {

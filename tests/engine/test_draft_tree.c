@@ -9,36 +9,9 @@
 
 #include "tests/engine/drafted.h"
 
-#define MODEL "evals/train/models/demo-target-q8_0.gguf"
 #define SMALL "model:evals/train/models/demo-draft-q8_0.gguf"
 
 static const char *const shape[] = { SMALL ",tree=dynamic", SMALL ",tree=static", SMALL };
-
-static struct eng_options options(const char *draft, enum kn_isa isa, int n_chunk)
-{
-    struct eng_options o = { .model = MODEL, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH,
-                             .gamma = 60, .n_draft = 1 };
-    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
-    return o;
-}
-
-static struct eng_engine *open_drafted(const char *draft, enum kn_isa isa, int n_chunk)
-{
-    struct eng_engine *e;
-    struct eng_options o = options(draft, isa, n_chunk);
-    assert_int_equal(eng_open(&e, &o), 0);
-    return e;
-}
-
-/* What has no other has nothing to tell ThreadSanitizer. */
-static void one_thread(void)
-{
-    if (WHOLE)
-        return;
-    print_message("skipped: one thread, under ThreadSanitizer\n");
-    skip();
-}
 
 static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
     "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
@@ -89,7 +62,7 @@ static void a_branch_is_a_text(void **state)
     (void)state;
     one_thread();
     for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_drafted(shape[i], KN_ISA_COUNT - 1, 512);
+        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512);
         int32_t text[N_CTX];
         int n_child = 0, n_late = 0;            /* that do not follow the node before them */
         read_question(e);
@@ -113,8 +86,8 @@ static void a_draft_is_of_the_text_alone(void **state)
     one_thread();
     int32_t text[N_CTX];
     for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_drafted(shape[i], KN_ISA_COUNT - 1, 512),
-                          *avx2 = open_drafted(shape[i], KN_ISA_AVX2, 30);
+        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512),
+                          *avx2 = open_demo(shape[i], KN_ISA_AVX2, 30);
         eng_set_gamma(e, 8);
         eng_set_gamma(avx2, 8);
         read_question(e);
@@ -135,7 +108,7 @@ static void the_tree_holds_the_likeliest(void **state)
     (void)state;
     one_thread();
     int32_t text[N_CTX];
-    struct eng_engine *e = open_drafted(shape[0], KN_ISA_COUNT - 1, 512);
+    struct eng_engine *e = open_demo(shape[0], KN_ISA_COUNT - 1, 512);
     read_question(e);
     int n_pass = record(e, &ids, text, MOST_PASS), n_root = 0, deepest = 0;
     for (int i = 0; i < n_pass; i++)
@@ -168,13 +141,13 @@ static void the_greedy_chain_is_a_path(void **state)
     (void)state;
     one_thread();
     int32_t text[N_CTX];
-    struct eng_engine *chain = open_drafted(shape[2], KN_ISA_COUNT - 1, 512);
+    struct eng_engine *chain = open_demo(shape[2], KN_ISA_COUNT - 1, 512);
     eng_set_gamma(chain, 8);
     read_question(chain);
     int n = record(chain, &ids, text, 24), n_all = 0, n_deep = 0;
     assert_true(n > 5);
     for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_drafted(shape[i], KN_ISA_COUNT - 1, 512);
+        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512);
         eng_set_gamma(e, 25);
         for (int k = 0; k < n; k++) {
             const struct spec_tree *c = &pass[k].tree, *t = tree_behind(e, text, pass[k].n_token, NULL);
@@ -201,7 +174,7 @@ static void the_greedy_chain_is_a_path(void **state)
 /* A text at a temperature, and the first guess behind each beginning of it that was drafted behind; else -1. */
 static void first_guesses(const char *draft, int gamma, uint64_t seed, int32_t *guess /* [N_CTX] */)
 {
-    struct eng_engine *e = open_drafted(draft, KN_ISA_COUNT - 1, 512);
+    struct eng_engine *e = open_demo(draft, KN_ISA_COUNT - 1, 512);
     struct eng_session *s;
     read_question(e);
     struct eng_request r = request(ids.id, (int)ids.n, 64, seed);
@@ -248,7 +221,7 @@ static void the_static_tree_is_the_plan(void **state)
     one_thread();
     static const int width[] = { 4, 8, 8, 3, 2 };
     int32_t text[N_CTX];
-    struct eng_engine *e = open_drafted(shape[1], KN_ISA_COUNT - 1, 512);
+    struct eng_engine *e = open_demo(shape[1], KN_ISA_COUNT - 1, 512);
     int n_whole = 0;
     eng_set_gamma(e, 25);
     read_question(e);
@@ -273,7 +246,7 @@ static void limits_hold(void **state)
     (void)state;
     one_thread();
     for (int i = 0; i < 2; i++) {
-        struct eng_engine *e = open_drafted(shape[i], KN_ISA_COUNT - 1, 512);
+        struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512);
         int32_t text[N_CTX];
         read_question(e);
         memcpy(text, ids.id, ids.n * sizeof *text);
@@ -349,7 +322,7 @@ static void its_memory_is_foreseen(void **state)
     size_t step[3];
     for (int i = 0; i < 3; i++) {
         struct eng_engine *e;
-        struct eng_options o = options(shape[i], KN_ISA_COUNT - 1, 512);
+        struct eng_options o = demo_options(shape[i], KN_ISA_COUNT - 1, 512);
         assert_int_equal(eng_describe(&e, &o), 0);
         step[i] = eng_drafters_need(e).step;
         size_t slot = eng_drafters_need(e).slot, least = 3 * 70 * slot + 61 * 4096 * sizeof(float);
@@ -383,7 +356,7 @@ static void a_tree_is_not_drafted_beside_every_pass(void **state)
 {
     (void)state;
     struct eng_engine *e;
-    struct eng_options o = options(shape[0], KN_ISA_COUNT - 1, 512);
+    struct eng_options o = demo_options(shape[0], KN_ISA_COUNT - 1, 512);
     o.gamma = ENG_GAMMA_AUTO;
     o.dsi = ENG_DSI_ON;
     faults_listen();
@@ -399,7 +372,7 @@ static void a_tree_is_not_drafted_beside_every_pass(void **state)
 static int setup_demo(void **state)
 {
     (void)state;
-    snprintf(path, sizeof path, "%s", MODEL);
+    snprintf(path, sizeof path, "%s", DEMO);
     n_vocab = 4096;
     random_state = 6;
     make_requests();

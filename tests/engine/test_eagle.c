@@ -11,7 +11,6 @@
 #include "tests/engine/drafted.h"
 #include "tests/engine/head.h"
 
-#define MODEL "evals/train/models/demo-target-q8_0.gguf"
 #define HEAD  "evals/train/models/demo-eagle-f16.gguf"
 
 static char other[96];                          /* the file of another head */
@@ -19,23 +18,9 @@ static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD 
 
 static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
 {
-    struct eng_engine *e;
-    struct eng_options o = { .model = MODEL, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH,
-                             .gamma = 60, .n_draft = 1 };
-    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
-    assert_int_equal(eng_open(&e, &o), 0);
+    struct eng_engine *e = open_demo(draft, isa, n_chunk);
     eng_set_gamma(e, 8);
     return e;
-}
-
-/* What has no other has nothing to tell ThreadSanitizer. */
-static void one_thread(void)
-{
-    if (WHOLE)
-        return;
-    print_message("skipped: one thread, under ThreadSanitizer\n");
-    skip();
 }
 
 /* ---- the reference ------------------------------------------------------------------------------------ */
@@ -338,11 +323,11 @@ static void what_does_not_fit_is_refused(void **state)
     snprintf(draft, sizeof draft, "eagle:%s", other);
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         make_other(HEAD, &tries[i].change);
-        refuse(MODEL, draft, tries[i].says);
+        refuse(DEMO, draft, tries[i].says);
         unlink(other);
     }
-    refuse(MODEL, "eagle:" MODEL, "no EAGLE head");
-    refuse(MODEL, "eagle:/nowhere", "/nowhere");
+    refuse(DEMO, "eagle:" DEMO, "no EAGLE head");
+    refuse(DEMO, "eagle:/nowhere", "/nowhere");
     refuse(HEAD, "none", HEAD);
 }
 
@@ -364,7 +349,7 @@ static void wishes_are_read_or_refused(void **state)
 static int setup_demo(void **state)
 {
     (void)state;
-    snprintf(path, sizeof path, "%s", MODEL);
+    snprintf(path, sizeof path, "%s", DEMO);
     snprintf(other, sizeof other, "/tmp/spillway-head-%d.gguf", getpid());
     n_vocab = 4096;
     random_state = 5;

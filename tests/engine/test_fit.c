@@ -14,6 +14,7 @@
 #include "engine/fit_file.h"
 #include "engine/internal.h"
 #include "speculative/internal.h"
+#include "tests/engine/printed.h"
 #include "tests/faults.h"
 
 #define FOLDER "evals/train/models/"
@@ -90,6 +91,7 @@ static void nobody_else_is(void **state)
         { "model:demo-boost-q8_0.gguf", DRAFT, "suffix", 1 }, { "", DRAFT, HEAD, 0 },
         { "eagle:demo-eagle-f16.gguf,tree=chain", HEAD, "ngram", 1 },
         { "model:demo-draft-q8_0.gguf", "ngram", "none", 0 },
+        { "model:demo-draft-q8_0.gguf", DRAFT ",tree=dynamic", "ngram", 1 },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_engine *e = open_priced(tries[i].measured, tries[i].first, tries[i].second);
@@ -102,33 +104,8 @@ static void nobody_else_is(void **state)
 
 /* ---- the command ------------------------------------------------------------------------------------------------ */
 
-static char printed[1 << 16];
-static struct eng_config config;
 
-/* What it prints goes to `printed`. */
-static int fit(const char *arguments)
-{
-    static char words[1024];
-    char *argv[32];
-    int argc = 0, error;
-    snprintf(words, sizeof words, "%s", arguments);
-    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
-        argv[argc++] = w;
-    if ((error = eng_config_parse(&config, ENG_fit, argc, argv)) != 0)
-        return error;
-    FILE *file = tmpfile();
-    fflush(stdout);
-    int out = dup(STDOUT_FILENO);
-    dup2(fileno(file), STDOUT_FILENO);
-    error = eng_cmd_fit(&config);
-    fflush(stdout);
-    dup2(out, STDOUT_FILENO);
-    close(out);
-    rewind(file);
-    printed[fread(printed, 1, sizeof printed - 1, file)] = 0;
-    fclose(file);
-    return error;
-}
+static int fit(const char *arguments) { return print_command(ENG_fit, eng_cmd_fit, arguments); }
 
 /* Of the lines of one kind the n-th, counted from 0; NULL: there are fewer. */
 static json_t *line(const char *what, int n)

@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
-static char printed[1 << 20], said[4096];
+#include "tests/engine/printed.h"
+
+static char said[4096];
 
 static void hear(enum kn_level level, const char *line)
 {
@@ -17,32 +19,10 @@ static void hear(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
-/* What it prints goes to `printed`. */
 static int simulate(const char *arguments)
 {
-    static struct eng_config config;
-    static char words[1024];
-    char *argv[32];
-    int argc = 0, e;
-    said[0] = printed[0] = 0;
-    snprintf(words, sizeof words, "%s", arguments);
-    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
-        argv[argc++] = w;
-    if ((e = eng_config_parse(&config, ENG_simulate, argc, argv)) != 0)
-        return e;
-
-    FILE *file = tmpfile();
-    fflush(stdout);
-    int out = dup(STDOUT_FILENO);
-    dup2(fileno(file), STDOUT_FILENO);
-    e = eng_cmd_simulate(&config);
-    fflush(stdout);
-    dup2(out, STDOUT_FILENO);
-    close(out);
-    rewind(file);
-    printed[fread(printed, 1, sizeof printed - 1, file)] = 0;
-    fclose(file);
-    return e;
+    said[0] = 0;
+    return print_command(ENG_simulate, eng_cmd_simulate, arguments);
 }
 
 /* Column `name` of row `row`, 1 the first. */
