@@ -187,6 +187,9 @@ static void what_it_knows_is_true(void **state)
     close_engine(e);
 }
 
+/* How much is drafted is the controller's to say, by the clock: on a busy machine it may be little at first. */
+#define MORE 200
+
 /* Who has nothing ready gets what costs nothing. */
 static void others_fill_in(void **state)
 {
@@ -196,6 +199,8 @@ static void others_fill_in(void **state)
     struct eng_engine *e = open_ahead(itself(), o, 12);
     e->drafter[0]->broken = true;
     run_crowd(e, SHARE(16));
+    for (int i = 0; WHOLE && i < MORE && e->stats.n_draft_kept <= 200; i++)
+        run_crowd(e, 4);
     assert_true(!WHOLE || e->stats.n_draft_kept > 200);
     close_engine(e);
 }
@@ -228,7 +233,8 @@ static void trees_take_turns_with_chains(void **state)
     struct eng_engine *e = open_ahead(tree, (struct eng_options){ .n_parallel = 4, .n_chunk = 100,
                                                                   .dsi = ENG_DSI_AUTO }, 12);
     uint64_t n_kept[2] = { 0 };
-    for (int i = 0; i < SHARE(16); i++) {       /* every other time in turn alone */
+    for (int i = 0; i < SHARE(16) || (WHOLE && i < MORE && (n_kept[0] <= 20 || !n_kept[1])); i++) {
+        /* every other time in turn alone */
         uint64_t before = e->stats.n_draft_kept;
         eng_set_gamma(e, i % 2 ? ENG_GAMMA_AUTO : 3 + below(5));
         eng_set_dsi(e, mode[i % 2 + below(2)], below(6));
