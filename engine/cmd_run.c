@@ -143,7 +143,7 @@ static int put(struct run *r, const char *s, size_t n)
 static int say(struct run *r, size_t n)
 {
     int error = put(r, r->shown, n);
-    if (error)
+    if (error || n == 0)
         return error;
     if (n > r->said_room - r->n_said) {
         size_t room = 2 * (r->n_said + n);
