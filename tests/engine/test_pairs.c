@@ -330,7 +330,7 @@ static int tell_row(void **state)
 static void every_pair_says_the_same(void **state)
 {
     (void)state;
-    int n = choose_rows(), step = n / SHARE(n);
+    int n = choose_rows(), step = kn_ceil_div(n, SHARE(n));
     for (int i = 0; i < n; i += step)
         run_row(chosen[i]);
     for (int i = 0; i < 9; i++)
