@@ -247,11 +247,12 @@ static void it_guesses_among_the_same_quantised(void **state)
 /* Whoever spoils the head says what is said of it. */
 static void assert_said(struct pair *p, struct head *h, int code, const char *what)
 {
-    faults_reset();
+    faults_listen();
     head_write(h);
     int error = open_head(p, h, KN_ISA_COUNT - 1);
     if (!error)
         error = moe_model_load(p->head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD });
+    faults_listen_off();
     if (error != code || !strstr(faults.line, what))
         fail_msg("%d, \"%s\" where %d, \"%s\" was to come", error, faults.line, code, what);
     moe_model_close(p->head);
