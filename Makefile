@@ -135,8 +135,8 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 # What runs in one thread has nothing to tell ThreadSanitizer, and takes ten times as long under it; nor has what only
 # shares a pass among a team, beside test_same_bytes, test_rows and test_states which do that in every way.
 ONE_THREAD = $(patsubst %,tests/%.c, \
-    $(addprefix engine/test_,ask chat config draw fit fit_file grammar inspect jinja kv manual plan progress quantize reply simulate \
-        speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
+    $(addprefix engine/test_,ask chat config draw fit fit_file grammar inspect jinja kv manual plan progress quantize refusals reply \
+        simulate speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
     $(addprefix moe/test_,file folder forward latent model quantised quantize recall router safetensors synth writer) $(addprefix offload/test_,policy trace) \
     $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law verify_seeds))
 TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
