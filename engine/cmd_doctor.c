@@ -348,10 +348,10 @@ static void check_devices(struct report *r)
     }
 }
 
-/* A file or a folder; a pipe is refused, not waited for. */
+/* A file or a folder. */
 static int check_model(const char *path)
 {
-    int fd, error = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);
+    int fd, error = kn_file_open_read(&fd, path);
     if (error)
         return error;
     if (kn_io()->size(fd) < 0 && errno != EISDIR)

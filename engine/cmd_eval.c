@@ -194,7 +194,7 @@ static int add_loss(void *arg, int i, const float *logits)
 
 static int read_text(const char *path, char **text, size_t *n)
 {
-    int fd, error = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);      /* a pipe is refused, not waited for */
+    int fd, error = kn_file_open_read(&fd, path);
     if (error)
         return error;
     int64_t bytes = kn_io()->size(fd);

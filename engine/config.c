@@ -8,7 +8,6 @@
  * above it.  A key that another command takes is passed over; one that no command takes is an error. */
 #include "engine/options.h"
 
-#include <fcntl.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +108,7 @@ static int apply_file(struct eng_config *c, enum eng_command_id command, const c
 {
     struct file f = { .config = c, .command = command, .path = path };
     int fd;
-    int e = kn_file_open(&fd, path, O_RDONLY | O_NONBLOCK);     /* a pipe is refused, not waited for */
+    int e = kn_file_open_read(&fd, path);
     if (e < 0)
         return e;
     int64_t size = kn_io()->size(fd);

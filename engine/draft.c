@@ -11,30 +11,33 @@
 /* ---- what is wished for -------------------------------------------------------------------------------- */
 
 static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
+static const char *const tree_name[] = { "chain", "static", "dynamic" };
 #define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
+#define N_TREE ((int)(sizeof tree_name / sizeof *tree_name))
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
 #define ALL    "all"                            /* of several drafters, beside each of them alone */
 #define AHEAD  "ahead"
 
 const char *eng_draft_kind_name(enum eng_draft_kind kind) { return kind_name[kind]; }
+const char *eng_tree_name(enum eng_tree tree) { return tree_name[tree]; }
 
 static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
 static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODEL || kind == ENG_DRAFT_EAGLE; }
 
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
-    static const char *const tree[] = { "tree=chain", "tree=static", "tree=dynamic" };   /* as enum eng_tree */
     if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
         w->shared = true;
         return 0;
     }
-    size_t at = sizeof "lengths=" - 1;
+    size_t at = sizeof "lengths=" - 1, tree = sizeof "tree=" - 1;
     if (takes_file(w->kind) && n > at && n - at < sizeof w->lengths && !memcmp(text, "lengths=", at)) {
         memcpy(w->lengths, text + at, n - at);
         return 0;
     }
-    for (int i = 0; (is_head(w) || w->kind == ENG_DRAFT_MODEL) && i < 3; i++)
-        if (n == strlen(tree[i]) && !memcmp(text, tree[i], n)) {
+    bool grows = (is_head(w) || w->kind == ENG_DRAFT_MODEL) && n > tree && !memcmp(text, "tree=", tree);
+    for (int i = 0; grows && i < N_TREE; i++)
+        if (n - tree == strlen(tree_name[i]) && !memcmp(text + tree, tree_name[i], n - tree)) {
             w->tree = (enum eng_tree)i;
             return 0;
         }

@@ -39,6 +39,7 @@ struct eng_draft_wish {
 /* Says what is wrong with it. */
 int eng_draft_parse(struct eng_draft_wish *out, const char *text);
 const char *eng_draft_kind_name(enum eng_draft_kind kind);
+const char *eng_tree_name(enum eng_tree tree);
 
 #define ENG_DRAFTERS_MOST 4
 #define ENG_GAMMA_AUTO (-1)

@@ -124,8 +124,6 @@ static int write_whole(const char *path, const char *text, size_t n)
 /* As --draft has it.  Spaces would be cut off by who reads it, and lines after 200 bytes. */
 void eng_fit_name(char *out, const struct eng_draft_wish *w)
 {
-    static const char *const tree[] = { [ENG_TREE_CHAIN] = ",tree=chain", [ENG_TREE_STATIC] = ",tree=static",
-                                         [ENG_TREE_DYNAMIC] = ",tree=dynamic" };
     bool head = w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP;
     size_t end = strlen(w->file), from;
     out[0] = 0;
@@ -135,8 +133,10 @@ void eng_fit_name(char *out, const struct eng_draft_wish *w)
         end--;
     for (from = end; from > 0 && w->file[from - 1] != '/';)
         from--;
-    snprintf(out, ENG_FIT_NAME, "%s%s%.*s%s", eng_draft_kind_name(w->kind), end ? ":" : "",
-             kn_min((int)(end - from), MOST_BASE), w->file + from, head || w->tree != ENG_TREE_CHAIN ? tree[w->tree] : "");
+    int n = snprintf(out, ENG_FIT_NAME, "%s%s%.*s", eng_draft_kind_name(w->kind), end ? ":" : "",
+                     kn_min((int)(end - from), MOST_BASE), w->file + from);
+    if (head || w->tree != ENG_TREE_CHAIN)
+        snprintf(out + n, ENG_FIT_NAME - (size_t)n, ",tree=%s", eng_tree_name(w->tree));
     for (char *c = out; *c; c++)
         if ((unsigned char)*c <= ' ' || *c == 127)
             *c = '_';

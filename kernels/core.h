@@ -143,6 +143,7 @@ void *kn_arena_take(struct kn_arena *a, size_t n, size_t size);   /* 64-byte ali
 
 /* All take EINTR and short transfers in their stride.  The message names the path. */
 int  kn_file_open(int *fd, const char *path, int flags);
+int  kn_file_open_read(int *fd, const char *path);          /* a pipe without a writer is not waited for */
 void kn_file_close(int fd);
 int  kn_file_refuse_folder(const char *path);               /* KN_EINVAL, said, when it is one */
 int  kn_file_refuse_target(const char *path);               /* that too; or what a rename would replace by a file */

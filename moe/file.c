@@ -8,7 +8,6 @@
  * has the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
 #include "moe/internal.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,7 +73,7 @@ static int open_file(struct moe_file *f, int file, const char *path)
     f->path[file] = kn_strdup(path);
     if (!f->path[file])
         return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
-    return kn_file_open(&f->fd[file], path, O_RDONLY | O_NONBLOCK);      /* a pipe is refused, not waited for */
+    return kn_file_open_read(&f->fd[file], path);
 }
 
 int moe_file_add(struct moe_file *f, const char *path, int *file)

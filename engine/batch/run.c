@@ -8,7 +8,6 @@
 #include "engine/serve/reply.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -68,7 +67,7 @@ static int open_input(struct eng_batch *b)
 {
     struct stat st;
     struct eng_line line;
-    int got, error = kn_file_open(&b->in, b->opt.in, O_RDONLY | O_NONBLOCK);     /* a pipe is refused, not waited for */
+    int got, error = kn_file_open_read(&b->in, b->opt.in);
     if (error)
         return error;
     int64_t bytes = kn_io()->size(b->in);

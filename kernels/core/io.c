@@ -153,6 +153,8 @@ int kn_file_open(int *fd, const char *path, int flags)
     return 0;
 }
 
+int kn_file_open_read(int *fd, const char *path) { return kn_file_open(fd, path, O_RDONLY | O_NONBLOCK); }
+
 void kn_file_close(int fd)
 {
     if (fd >= 0)
