@@ -4,9 +4,11 @@
 #include "engine/internal.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define OWN     8192                            /* tokens remembered of one session */
 #define SHARED  (1 << 20)                       /* of ended ones, when they may help others */
+#define LEARNING 6                              /* of a document's bytes, at most while it is learnt: as measured */
 
 struct draft_text {
     struct eng_drafter base;
@@ -82,11 +84,22 @@ static const struct eng_drafter_kind text_kind = {
     .name = "text", .free = true, .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
     .need = need };
 
+static int check_room(const struct eng_engine *e, const char *path, size_t bytes)
+{
+    if (!e->opt.host_mem || bytes <= e->opt.host_mem)
+        return 0;
+    return kn_fail(KN_ELIMIT, "%s: to learn it takes about %zu MiB, and there are %zu for all: name a shorter text, or "
+                   "raise --host-mem", path, bytes >> 20, e->opt.host_mem >> 20);
+}
+
 static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
 {
     char *text = NULL;
     size_t n = 0;
-    int error = eng_read_file(path, &text, &n);
+    struct stat st;
+    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(e, path, LEARNING * (size_t)st.st_size) : 0;
+    if (!error)
+        error = eng_read_file(path, &text, &n);
     if (!error)
         error = eng_tokenize(e->vocab, text, n, 0, ids);
     kn_free(text);
@@ -110,8 +123,10 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
             .kind = kinds[w->kind], .n_vocab = eng_vocab_size(e->vocab), .n_session = e->opt.n_parallel,
             .n_own = kn_min(e->opt.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
             .right = w->right, .seed = 1 };
-        error = spec_drafter_open(&d->drafter, &d->opt);
+        error = ids.n ? check_room(e, w->file, spec_drafter_bytes(&d->opt)) : 0;
     }
+    if (!error)
+        error = spec_drafter_open(&d->drafter, &d->opt);
     if (!error && ids.n)
         spec_drafter_learn(d->drafter, ids.id, (int)ids.n);
     eng_ids_free(&ids);

@@ -28,6 +28,8 @@ static int make_files(void **state)
     write_text("wrong.ini", "nonsense = 1\n");
     assert_int_equal(mkfifo(in_place("pipe"), 0600), 0);
     assert_int_equal(mkdir(in_place("folder"), 0755), 0);
+    write_text("long", "");
+    assert_int_equal(truncate(in_place("long"), 100 << 20), 0);
     assert_int_equal(mkdir(in_place("sealed"), 0555), 0);
     assert_int_equal(symlink("text", in_place("link")), 0);
     return 0;
@@ -240,6 +242,7 @@ static void texts_that_cannot_be_read(void **state)
         { "bench -m m.gguf -f empty", "empty" },
         { "bench -m m.gguf -f folder", "folder" },
         { "run -m m.gguf -p a --draft suffix:nofile", "No such file" },
+        { "run -m m.gguf -p a --draft suffix:long --host-mem 256M", "name a shorter text" },
         { "run -m m.gguf -p a --draft ngram --fit text", "none that fit writes" },
         { "run -m m.gguf -p a --draft ngram --fit nofile", "No such file" },
         { "serve -m m.gguf --api-key-file nofile", "No such file" },
