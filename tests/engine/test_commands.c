@@ -503,7 +503,10 @@ static pid_t start_chat(const char *words)
 {
     fflush(NULL);
     pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
-    assert_true(pid >= 0);
+    if (pid < 0) {
+        print_message("skipped: no pseudo-terminals here (is /dev/pts mounted?)\n");
+        skip();
+    }
     if (pid == 0) {
         setenv("TERM", "dumb", 1);
         setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit never frees the names of functions it is given */
