@@ -99,12 +99,14 @@ static inline void list_place(char *text, size_t size)
 
 /* ---- starting -------------------------------------------------------------------------------------- */
 
-/* In the child, with its three files in place.  Words between spaces; '' is an empty one. */
+/* In the child, with its three files in place.  Words between spaces; '' is an empty one.  Who starts tests in the
+ * background may have them ignore interruptions. */
 static inline _Noreturn void become(const char *words)
 {
     static char copy[1 << 17];
     char *argv[MOST_WORDS] = { program };
     int n = 1;
+    signal(SIGINT, SIG_DFL);
     snprintf(copy, sizeof copy, "%s", words);
     for (char *w = strtok(copy, " "); w && n < MOST_WORDS - 1; w = strtok(NULL, " "))
         argv[n++] = strcmp(w, "''") ? w : w + 2;

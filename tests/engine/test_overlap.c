@@ -81,7 +81,7 @@ static void guesses_change_nothing(void **state)
 {
     (void)state;
     static const int chunks[] = { 7, 64, 512 }, rights[] = { 0, 50, 90, 100 }, most_us[] = { 0, 0, 300 };
-    uint64_t n_kept = 0, n_preempted = 0, n_guess = 0;
+    uint64_t n_kept = 0, n_preempted = 0, n_guess = 0, n_wrong = 0, n_lucky = 0;
     for (int round = 0; round < ROUNDS; round++) {
         struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1 + below(5), .n_chunk = chunks[round % 3],
             .n_thread = 1 + below(2), .lookahead = 1 + below(12) }, round % 3 ? 5 + below(8) : 0, rights[round % 4],
@@ -90,12 +90,16 @@ static void guesses_change_nothing(void **state)
         run_crowd(e, SHARE(16));
         n_guess += worst.n_guess > 0;
         assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
-        if (WHOLE && rights[round % 4] == 0)
-            assert_true(e->stats.n_draft_kept * 20 <= e->stats.n_draft);
+        if (rights[round % 4] == 0) {
+            n_wrong += e->stats.n_draft;
+            n_lucky += e->stats.n_draft_kept;
+        }
         n_kept += e->stats.n_draft_kept;
         n_preempted += e->stats.n_preempted;
         close_engine(e);
     }
+    if (n_lucky * 20 > n_wrong + 100)           /* how many there are is the machine's affair, and some are right */
+        fail_msg("%d kept of %d guesses at random", (int)n_lucky, (int)n_wrong);
     if (WHOLE && (!n_guess || !n_kept || !n_preempted))
         fail_msg("%d rounds with guesses, %d kept, %d preempted", (int)n_guess, (int)n_kept, (int)n_preempted);
 }
