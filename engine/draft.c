@@ -24,9 +24,14 @@ const char *eng_tree_name(enum eng_tree tree) { return tree_name[tree]; }
 static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
 static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODEL || kind == ENG_DRAFT_EAGLE; }
 
+static bool is_word(const char *text, size_t n, const char *word)
+{
+    return strlen(word) == n && !memcmp(text, word, n);
+}
+
 static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
 {
-    if (w->kind == ENG_DRAFT_SUFFIX && n == 6 && !memcmp(text, "shared", n)) {
+    if (w->kind == ENG_DRAFT_SUFFIX && is_word(text, n, "shared")) {
         w->shared = true;
         return 0;
     }
@@ -37,7 +42,7 @@ static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
     }
     bool grows = (is_head(w) || w->kind == ENG_DRAFT_MODEL) && n > tree && !memcmp(text, "tree=", tree);
     for (int i = 0; grows && i < N_TREE; i++)
-        if (n - tree == strlen(tree_name[i]) && !memcmp(text + tree, tree_name[i], n - tree)) {
+        if (is_word(text + tree, n - tree, tree_name[i])) {
             w->tree = (enum eng_tree)i;
             return 0;
         }
@@ -70,7 +75,7 @@ int eng_draft_parse(struct eng_draft_wish *out, const char *text)
     struct eng_draft_wish w = { .kind = ENG_DRAFT_NONE };
     size_t n = strcspn(text, ":,");
     int kind = 0, error;
-    while (kind < N_KIND && (strlen(kind_name[kind]) != n || memcmp(kind_name[kind], text, n)))
+    while (kind < N_KIND && !is_word(text, n, kind_name[kind]))
         kind++;
     if (kind == N_KIND)
         return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "

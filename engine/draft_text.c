@@ -8,7 +8,7 @@
 
 #define OWN     8192                            /* tokens remembered of one session */
 #define SHARED  (1 << 20)                       /* of ended ones, when they may help others */
-#define LEARNING 6                              /* of a document's bytes, at most while it is learnt: as measured */
+#define LEARNING 6                              /* times its bytes is what prose takes while it is learnt */
 
 struct draft_text {
     struct eng_drafter base;

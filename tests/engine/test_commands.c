@@ -2,9 +2,9 @@
  * leaves do to them, and a chat on a terminal.  What they refuse is in test_refusals.c. */
 #include <jansson.h>
 #include <poll.h>
-#include <pty.h>
 
 #include "tests/engine/program.h"
+#include "tests/engine/pty.h"
 #include "tests/moe/golden.h"
 
 #define TOLERANCE 1e-4                          /* as in tests/moe/test_forward.c, and why */
@@ -502,11 +502,7 @@ static void ends_input(void)
 static pid_t start_chat(const char *words)
 {
     fflush(NULL);
-    pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
-    if (pid < 0) {
-        print_message("skipped: no pseudo-terminals here (is /dev/pts mounted?)\n");
-        skip();
-    }
+    pid_t pid = fork_on_terminal(&terminal, NULL);
     if (pid == 0) {
         setenv("TERM", "dumb", 1);
         setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit never frees the names of functions it is given */

@@ -1,5 +1,6 @@
 /* The progress bar on a terminal, and its silence everywhere else. */
 #include "engine/cli.h"
+#include "tests/engine/pty.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +8,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,11 +26,7 @@ static void watch(struct watched *w, void (*work)(int go))
     struct winsize size = { .ws_row = 24, .ws_col = 60 };
     assert_int_equal(pipe(ends), 0);
     w->n = 0;
-    w->pid = forkpty(&w->tty, NULL, NULL, &size);
-    if (w->pid < 0) {
-        print_message("skipped: no pseudo-terminals here (is /dev/pts mounted?)\n");
-        skip();
-    }
+    w->pid = fork_on_terminal(&w->tty, &size);
     if (w->pid == 0) {
         close(ends[1]);
         alarm(30);
