@@ -54,32 +54,64 @@ SRC_kernels     = core/base core/io core/memory core/machine core/threads cpu/ma
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch
 CU_kernels      = cuda/device cuda/orders
 SRC_offload     = place mirror ring pread reader io load policy heat trace pack share slots tickets fill store packer
-SRC_moe         = names tables gguf safetensors hf_config hf_packed hf_tensors hf_take hf_pre hf_tiktoken hf_vocab \
-                  folder file writer quantize shapes synth_vocab synth_fill synth family bind model context state \
-                  forward head rows attention latent delta router predict recall block
 SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes ahead lengths plans control cut learn explain
-SRC_engine      = options option_values manual config progress lookup merge pretokenize vocab letters tokenize detokenize \
-                  jinja/heap jinja/lexer jinja/tokens jinja/parse_expression jinja/parse jinja/scope \
-                  jinja/value jinja/string jinja/case jinja/number jinja/iterate jinja/show jinja/format \
-                  jinja/access jinja/string_methods jinja/filters jinja/sequence_filters jinja/tests \
-                  jinja/globals jinja/evaluate jinja/macro jinja/execute jinja/template \
-                  grammar/builder grammar/json_text grammar/regex grammar/pattern grammar/number \
-                  grammar/simplify grammar/schema \
-                  grammar/determine grammar/walk grammar/mask \
-                  serve/speech_style serve/speech serve/speech_call serve/speech_object serve/speech_python serve/speech_value \
-                  serve/speech_tools serve/speech_grammar \
-                  serve/bytes serve/fields serve/talk serve/talk_tools serve/constrain serve/params serve/ask \
-                  serve/dialect serve/write_completions serve/write_chat serve/write_responses \
-                  serve/write_messages serve/reply \
-                  chat terminal prefix kv states keep_state pace schedule fit_file expect draft_draws draft_lengths draft_text draft_known \
-                  draft_tree draft_model draft_head overlap draft draft_price dsi session plan budget advise open step stop measure \
-                  interrupt json input disk \
-                  serve/hub serve/pool serve/keys serve/notify serve/metrics serve/http serve/routes serve/text \
-                  serve/call serve/status serve/page serve/server \
-                  batch/lines batch/seen batch/record batch/journal batch/run batch/watch \
-                  cmd_run cmd_serve cmd_batch cmd_eval cmd_bench bench_drafts cmd_tokenize cmd_render cmd_inspect cmd_quantize \
-                  cmd_pack cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
-MAIN            = engine/main
+
+# ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
+# A room sees its own files, the headers of the rooms on its MAY line, and no internal.h but its own (check.sh).
+rooms = $(foreach r,$(filter-out $(1),$(ROOMS_$(1))),$(patsubst $(1)/%,%,$(addprefix $(r)/,$(SRC_$(r)))))
+
+ROOMS_moe = moe/files moe/model moe/write moe/pass
+SRC_moe   = $(call rooms,moe)
+
+MAY_moe/files = kernels offload
+SRC_moe/files  = tensor_types header_tables gguf safetensors hf_config hf_packed hf_tensor_names hf_convert hf_pretokenizer \
+                 hf_tiktoken hf_vocab hf_folder file
+MAY_moe/model = kernels offload moe/files
+SRC_moe/model  = families bind model
+MAY_moe/write = kernels offload moe/files moe/model
+SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
+MAY_moe/pass  = kernels offload moe/model
+SRC_moe/pass   = context delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
+                 prefetch_token experts
+
+ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
+               engine engine/tools engine/api engine/batch engine/serve engine/cli
+SRC_engine   = $(HERE_engine) $(call rooms,engine)
+
+MAY_engine/base          = kernels offload moe
+SRC_engine/base          = bytes read_file progress
+MAY_engine/text/jinja    = kernels engine/base
+SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
+                           access string_methods filters sequence_filters tests globals evaluate macro execute template
+MAY_engine/text          = kernels moe engine/base engine/text/jinja
+SRC_engine/text          = bpe vocab_hash byte_letters pretokenize vocab tokenize detokenize stop_strings chat_prompt
+MAY_engine/text/grammar  = kernels speculative engine/base engine/text
+SRC_engine/text/grammar  = builder json_text regex pattern number simplify schema determine walk mask
+MAY_engine/kv            = kernels
+SRC_engine/kv            = blocks prefix_tree kept_states
+MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
+SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
+MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
+SRC_engine/draft         = text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
+                           overlap cost draft
+MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
+                           engine/plan engine/draft
+HERE_engine             = reuse prefill_share schedule step session forecast open dsi
+MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
+SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
+MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
+SRC_engine/api           = fields messages tool_choice answer_format sampling request dialect write_completions write_chat \
+                           write_responses write_messages reply
+MAY_engine/batch         = kernels moe engine engine/base engine/api
+SRC_engine/batch         = lines done_ids record journal run
+MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/text engine/tools engine/api engine/batch
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http routes tokenize_routes request status page \
+                           server
+MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
+SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
+                           cmd_batch cmd_eval bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
+                           cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
+MAIN                     = engine/cli/main
 
 # ---- objects and archives ------------------------------------------------------------------------------
 archive = $(out)/lib$(1).a
@@ -133,20 +165,16 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 
 # ---- tests: tests/<folder>/test_x.c links <folder> and what it may use, nothing above --------------------
-# What runs in one thread has nothing to tell ThreadSanitizer, and takes ten times as long under it; nor has what only
-# shares a pass among a team, beside test_same_bytes, test_rows and test_states which do that in every way.
-ONE_THREAD = $(patsubst %,tests/%.c, \
-    $(addprefix engine/test_,ask chat config draw fit fit_file grammar inspect jinja kv manual plan progress quantize refusals reply \
-        simulate speech speech_grammar stop talk tokenizer tokenizer_json vocab) $(addprefix kernels/test_,attention delta encode math matmul vector) \
-    $(addprefix moe/test_,file folder forward latent model quantised quantize recall router safetensors synth writer) $(addprefix offload/test_,policy trace) \
-    $(addprefix speculative/test_,ahead control cost dsi fit sample tree verify verify_law verify_seeds))
-TESTS = $(patsubst %.c,$(out)/%,$(filter-out $(if $(filter tsan,$(MODE)),$(ONE_THREAD)),$(wildcard tests/*/test_*.c)))
+# A test that uses one thread says so in its source ("One thread: not under MODE=tsan"): it would take ten times as long there.
+test_sources = $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
+one_thread   = $(if $(filter tsan,$(MODE)),$(shell grep -l 'One thread: not under MODE=tsan' $(test_sources)))
+TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(one_thread),$(test_sources)))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))
 	$(CC) $(CFLAGS) $$^ $(call libs,$(1)) -lcmocka -o $$@
 endef
 $(foreach f,$(FOLDERS),$(eval $(call test_rule,$(f))))
-$(patsubst %,$(out)/tests/engine/test_%,commands refusals): | $(out)/spillway     # which they start
+$(patsubst %,$(out)/tests/engine/cli/test_%,commands refusals): | $(out)/spillway     # which they start
 
 test: test-packages
 	@$(MAKE) --no-print-directory -j$$(nproc) tests

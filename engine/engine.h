@@ -15,14 +15,14 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
-#include "engine/text.h"
+#include "engine/text/text.h"
 #include "moe/moe.h"
 #include "speculative/control.h"
 
 #define ENG_VERSION "0.1.0"
 
 struct eng_engine;
-struct gr_tokens;                               /* engine/grammar/grammar.h */
+struct gr_tokens;                               /* engine/text/grammar/grammar.h */
 struct eng_session;
 
 /* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
@@ -109,7 +109,7 @@ int eng_explain(const struct eng_engine *e, char *out, size_t bytes);
 #define ENG_REQUEST_BIAS 1024
 #define ENG_TOP 20
 
-struct gr_grammar;                              /* engine/grammar/grammar.h */
+struct gr_grammar;                              /* engine/text/grammar/grammar.h */
 
 struct eng_request {
     const int32_t *token;                       /* [n_token] the whole sequence; copied */

@@ -26,8 +26,8 @@
 #define ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
-#include "engine/grammar/grammar.h"
-#include "engine/plan.h"
+#include "engine/text/grammar/grammar.h"
+#include "engine/plan/plan.h"
 #include "speculative/control.h"
 #include "speculative/lengths.h"
 

@@ -1,7 +1,7 @@
 /* Opening: the file, the vocabulary, and a model bound but not read; then the small things, sessions and
  * samplers; then the budget is split, or refused before a weight is read; then weights, experts' slots and
  * the memory of a pass are taken, each as large as the split says. */
-#include "engine/disk.h"
+#include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 
 #include <stdio.h>

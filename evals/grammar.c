@@ -9,7 +9,7 @@
  * when there is one with probability 1/2, and is finished by gr_finish after at most 400.  "first"
  * is the first walk, whose masks are made; the others find them made.  The texts are for a
  * validator (evals/grammar.py). */
-#include "engine/grammar/grammar.h"
+#include "engine/text/grammar/grammar.h"
 #include "speculative/speculative.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef EVALS_PROMPTS_H
 #define EVALS_PROMPTS_H
 
-#include "engine/chat.h"
-#include "engine/cli.h"
+#include "engine/text/chat_prompt.h"
+#include "engine/cli/cli.h"
 
 #include <string.h>
 

@@ -22,10 +22,10 @@ for spec in "$@"; do
 done
 grep -nE '\b(exit|abort|printf) *\(' -r kernels offload moe speculative --include='*.c' --include='*.cu' &&
     complain "library code prints or exits"
-grep -nE '\b(exit|_exit|abort) *\(' -r engine --include='*.c' | grep -v '^engine/main\.c:' &&
+grep -nE '\b(exit|_exit|abort) *\(' -r engine --include='*.c' | grep -v '^engine/cli/main\.c:' &&
     complain "only main.c exits"
-grep -nE '\bgetenv *\(' -r $all --include='*.c' --include='*.cu' | grep -v '^engine/config\.c:' &&
-    complain "only engine/config.c reads the environment"
+grep -nE '\bgetenv *\(' -r $all --include='*.c' --include='*.cu' | grep -v '^engine/cli/config\.c:' &&
+    complain "only engine/cli/config.c reads the environment"
 for h in $(find $all -name '*.h'); do
     case $h in kernels/cpu/simd*.h|kernels/cuda/*) continue;; esac
     echo "#include \"$h\"" | ${CC:-cc} -std=c11 -D_GNU_SOURCE -I. -fsyntax-only -x c - || complain "$h does not compile alone"

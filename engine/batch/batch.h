@@ -25,8 +25,8 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
-#include "engine/serve/ask.h"
-#include "engine/serve/hub.h"
+#include "engine/api/request.h"
+#include "engine/serve/engine_thread.h"
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 

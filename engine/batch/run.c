@@ -5,7 +5,7 @@
  * step is short of rows while there are lines.  Nothing here knows time but for the journal's thread. */
 #include "engine/batch/batch.h"
 #include "engine/internal.h"
-#include "engine/serve/reply.h"
+#include "engine/api/reply.h"
 
 #include <errno.h>
 #include <string.h>

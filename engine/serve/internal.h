@@ -13,13 +13,13 @@
 
 #include <stdatomic.h>
 
-#include "engine/serve/ask.h"
+#include "engine/api/request.h"
 #include "engine/serve/http.h"
-#include "engine/serve/hub.h"
-#include "engine/serve/keys.h"
+#include "engine/serve/engine_thread.h"
+#include "engine/serve/api_keys.h"
 #include "engine/serve/metrics.h"
-#include "engine/serve/pool.h"
-#include "engine/serve/reply.h"
+#include "engine/serve/reader_pool.h"
+#include "engine/api/reply.h"
 #include "engine/serve/serve.h"
 
 #define SRV_MAX_ALIAS 16

@@ -6,8 +6,8 @@
 #ifndef ENGINE_SERVE_METRICS_H
 #define ENGINE_SERVE_METRICS_H
 
-#include "engine/serve/bytes.h"
-#include "engine/serve/hub.h"
+#include "engine/base/bytes.h"
+#include "engine/serve/engine_thread.h"
 
 /* name, unit of the text, bounds */
 #define ENG_HISTOGRAMS(X)                                                                              \

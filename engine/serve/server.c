@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/cli.h"
+#include "engine/cli/cli.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 

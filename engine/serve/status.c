@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/cli.h"
-#include "engine/plan.h"
+#include "engine/cli/cli.h"
+#include "engine/plan/plan.h"
 #include "engine/serve/internal.h"
 
 /* ---- probes ---------------------------------------------------------------------------------- */

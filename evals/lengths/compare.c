@@ -9,7 +9,7 @@
  * over no drafts, where a draft pass takes DRAFT of a plain pass and a row more PASS_ROW of it. */
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
-#include "engine/cli.h"
+#include "engine/cli/cli.h"
 #include "engine/internal.h"
 
 #include <math.h>

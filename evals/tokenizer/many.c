@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text.h"
+#include "engine/text/text.h"
 
 static size_t decode(const struct eng_vocab *v, const struct eng_ids *ids, char *out, char *piece,
                      size_t room)

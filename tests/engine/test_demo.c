@@ -9,9 +9,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/disk.h"
+#include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 #define FOLDER "evals/train/models"
 #define MODEL  FOLDER "/demo-target-q8_0.gguf"

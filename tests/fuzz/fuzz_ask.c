@@ -1,8 +1,8 @@
 /* Any bytes are a body, the first of them says of which dialect: it is refused in one line, or it
  * becomes an ask whose every number is within its limits, and whose answer - made of the body's own
  * bytes as tokens - is said whole, and as a stream of JSON. */
-#include "engine/serve/reply.h"
-#include "engine/vocab.h"
+#include "engine/api/reply.h"
+#include "engine/text/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text.h"
+#include "engine/text/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

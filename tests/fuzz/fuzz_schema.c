@@ -1,6 +1,6 @@
 /* Any JSON is a schema: it is refused in one line, or every random walk of its grammar can be
  * finished, and what is finished is JSON. */
-#include "engine/grammar/grammar.h"
+#include "engine/text/grammar/grammar.h"
 
 #include <stdlib.h>
 #include <string.h>

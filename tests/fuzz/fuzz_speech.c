@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/serve/speech_parts.h"
+#include "engine/tools/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

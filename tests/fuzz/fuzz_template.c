@@ -1,6 +1,6 @@
 /* A template is any bytes: it is refused, or rendered, or stopped at a limit.  What follows a NUL
  * is the variables, as JSON; without them it renders a conversation with everything in it. */
-#include "engine/jinja/jinja.h"
+#include "engine/text/jinja/jinja.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,8 @@
 /* Attention: every instruction set equals the specification bit for bit; where a position's key
  * lies, and which heads are asked for together, changes nothing; the specification is softmax(q K)
- * V. */
+ * V.
+ *
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

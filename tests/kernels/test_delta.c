@@ -1,5 +1,7 @@
 /* The gated delta rule: every instruction set equals the specification bit for bit, rows together equal
- * rows one by one, nothing outside state and outputs is touched, and the specification is the formula. */
+ * rows one by one, nothing outside state and outputs is touched, and the specification is the formula.
+ *
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,7 @@
 /* Encoders: every instruction set writes the same bytes, a block depends on nothing but its values, and
- * the search never does worse than the plain rule, whatever the values are. */
+ * the search never does worse than the plain rule, whatever the values are.
+ *
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

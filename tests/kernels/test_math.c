@@ -2,7 +2,9 @@
  * against a table of hard ones. The table was made once with Python's mpmath at 400 bits: the
  * arguments of sin and cos include the doubles below 2^30 that are nearest to multiples of pi/2
  * (from the continued fractions of 2^e / (pi/2)), those of log the neighbours of 1 and of the
- * reduction's cut. */
+ * reduction's cut.
+ *
+ * One thread: not under MODE=tsan. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,8 @@
 /* Weights and activations: every instruction set gives the specification's bits, in every format,
  * shape and range of panels; nothing beside the results is written; and the specification is what
- * the formats say, held against dot products in double of values decoded here a second time. */
+ * the formats say, held against dot products in double of values decoded here a second time.
+ *
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

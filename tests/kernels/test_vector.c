@@ -1,5 +1,7 @@
 /* Rows of floats: every instruction set equals the specification bit for bit, nothing outside the
- * rows is touched, and the specification is what its formulas say. */
+ * rows is touched, and the specification is what its formulas say.
+ *
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,7 @@
 /* Who goes when room is needed: what is predicted from what was seen, and what comes of it in a cache
- * beside the optimum. */
+ * beside the optimum.
+ *
+ * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* What had to be read: Belady's count against a search over every way a cache could have been kept.
- * What was learnt: it comes back as it was kept, or not at all. */
+ * What was learnt: it comes back as it was kept, or not at all.
+ *
+ * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* Drafting ahead as one more arm of the controller, on machines of numbers: chosen where it wins, and nowhere
- * else; what it is told of times alone and together; and its parts by hand. */
+ * else; what it is told of times alone and together; and its parts by hand.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
 #include "tests/speculative/machine.h"
 

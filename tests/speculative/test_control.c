@@ -1,5 +1,7 @@
 /* The controller on machines of numbers (machine.h): never slower than off, near the best fixed depth, whatever
- * the machine, the drafter, the batch, and whatever changes on the way; and its parts by hand. */
+ * the machine, the drafter, the batch, and whatever changes on the way; and its parts by hand.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
 #include "tests/speculative/machine.h"
 #include "tests/faults.h"

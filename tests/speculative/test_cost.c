@@ -1,4 +1,6 @@
-/* The cost model against numbers worked out elsewhere: MoESD's tables, and a pass added up by hand. */
+/* The cost model against numbers worked out elsewhere: MoESD's tables, and a pass added up by hand.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/cost.h"
 
 #include <setjmp.h>

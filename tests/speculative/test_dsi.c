@@ -2,7 +2,9 @@
  * against plain decoding, SI and the paper's bounds; the simulator against the published formulas' results.
  *
  * The target is a hash of all tokens before; a drafter says the same with the given chance, and else
- * something different: whoever is given a wrong context computes wrong tokens. */
+ * something different: whoever is given a wrong context computes wrong tokens.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/simulate.h"
 
 #include <setjmp.h>

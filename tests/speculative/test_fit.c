@@ -1,4 +1,6 @@
-/* Bounded least squares on problems whose answers are known, and the cost model got back from its own passes. */
+/* Bounded least squares on problems whose answers are known, and the cost model got back from its own passes.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/fit.h"
 #include "tests/faults.h"
 

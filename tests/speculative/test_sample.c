@@ -1,5 +1,7 @@
 /* Sampling against its definition: a plain full sort, written out here; the law of the coupled choice;
- * penalties worked out by hand; and golden values that no later change may move. */
+ * penalties worked out by hand; and golden values that no later change may move.
+ *
+ * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
 
 #include <setjmp.h>

@@ -1,4 +1,6 @@
-/* Draft trees: what is in them after building, merging and pruning, against plain sets of paths. */
+/* Draft trees: what is in them after building, merging and pruning, against plain sets of paths.
+ *
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/model.h"
 
 enum { MOST_PATHS = 2 * SPEC_NODES };

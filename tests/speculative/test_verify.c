@@ -1,5 +1,7 @@
 /* What verification puts out, token by token: under SPEC_COUPLED the text without a draft, whatever is drafted,
- * fails or is cut, and so of every small tree; and for every rule, which rows are asked for, and the edges. */
+ * fails or is cut, and so of every small tree; and for every rule, which rows are asked for, and the edges.
+ *
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/model.h"
 
 enum { MOST_TEXT = 48, MASK_WORDS = (MOST_VOCAB + 31) / 32, END = 0 };

@@ -1,6 +1,8 @@
 /* The law of what verification puts out, against its theorem: every rule, on drafts of every shape, cut by every
  * policy, with distributions processed in every way, by enumeration (law.h) to 1e-12.  What must bias it does.
- * SPEC_COUPLED has no law of its own: it puts out what no draft would, which test_verify.c shows of all trees. */
+ * SPEC_COUPLED has no law of its own: it puts out what no draft would, which test_verify.c shows of all trees.
+ *
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/law.h"
 
 /* ---- spec_target ------------------------------------------------------------------------------------ */

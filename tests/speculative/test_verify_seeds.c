@@ -2,7 +2,9 @@
  * one round's numbers have to do with the next one's shows.  A G-test over all texts of three tokens.
  *
  * And whether faults are seen, here and by enumeration (law.h): verify.c is compiled once more, with substitutes for
- * what it asks of other files, each of which can be wrong in one way. */
+ * what it asks of other files, each of which can be wrong in one way.
+ *
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/law.h"
 
 #include "speculative/internal.h"

@@ -1,0 +1,105 @@
+/* The grammar of an answer: calls of a request's tools, or a response format.
+ *
+ * With tools that may be called the model decides between text and a call, and only the call is
+ * held to its schema; tools that nobody called strict, and whose schemas are beyond us, are then
+ * left to the model.  Where a call is required, or a format is asked for, there is no such way out.
+ */
+#include "engine/api/messages.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct wish {
+    json_t *schema;         /* the body's, or `made`; NULL: any text */
+    json_t *made;           /* that of any object */
+    struct eng_fields from; /* to name what is wrong */
+};
+
+static void read_schema(struct wish *w, const struct eng_fields *f)
+{
+    json_t *schema = eng_field(f, "schema");
+    if (!schema)
+        eng_field_refuse(f, "schema", "is missing");
+    else if (!json_is_object(schema) && !json_is_boolean(schema))
+        eng_field_refuse(f, "schema", "must be a JSON schema, an object");
+    w->schema = schema;
+    w->from = *f;
+}
+
+/* Where each dialect keeps it. */
+static struct eng_fields format_of(enum eng_api api, const struct eng_fields *body)
+{
+    struct eng_fields outer;
+    if (api == ENG_API_RESPONSES) {
+        outer = eng_field_object(body, "text");
+        return eng_field_object(&outer, "format");
+    }
+    if (api == ENG_API_MESSAGES) {
+        outer = eng_field_object(body, "output_config");
+        return eng_field_object(&outer, "format");
+    }
+    return eng_field_object(body, "response_format");
+}
+
+static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields *body)
+{
+    static const char *const types[] = {"text", "json_object", "json_schema"};
+    enum { TEXT, OBJECT, SCHEMA };
+    struct eng_fields f = format_of(api, body);
+    int type = eng_field_choice(&f, "type", types, 3);
+    bool flat = api == ENG_API_RESPONSES || api == ENG_API_MESSAGES || type == OBJECT;
+    *w = (struct wish){.from = f};
+    if (f.object && type < 0)
+        eng_field_refuse(&f, "type", "is missing");
+    if (type == OBJECT && !eng_field(&f, "schema")) {
+        w->schema = w->made = json_pack("{s:s}", "type", "object");
+        if (!w->made)
+            eng_refuse(body->why, 500, NULL, NULL, "no memory for the response format");
+    } else if (type > TEXT && flat) {
+        read_schema(w, &f);
+    } else if (type == SCHEMA) {
+        struct eng_fields inner = eng_field_object(&f, "json_schema");
+        if (!inner.object)
+            eng_field_refuse(&f, "json_schema", "is missing");
+        read_schema(w, &inner);
+    }
+}
+
+/* Tools that are strict, or have to be called, and formats are promises. */
+static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
+                    const struct eng_desk *desk, const struct eng_talk_tools *tools)
+{
+    static const struct eng_speech_style plain = {.way = ENG_SPEECH_NONE};
+    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !desk->speech;
+    char why[256] = "";
+    int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : desk->speech,
+                                   &(struct eng_speech_tools){.tools = tools->list,
+                                                              .choice = tools->choice,
+                                                              .name = tools->name,
+                                                              .parallel = tools->parallel,
+                                                              .schema = w->schema,
+                                                              .thinks = ask->thinks},
+                                   why, sizeof why);
+    if (error == KN_ENOMEM)
+        eng_refuse(body->why, 500, NULL, NULL, "no memory for the grammar of the answer");
+    else if (error && w->schema && (!tools->list || tools->choice == ENG_TOOL_AUTO))
+        eng_field_refuse(&w->from, "schema", "is refused: %s", why);
+    else if (error && (tools->choice != ENG_TOOL_AUTO || tools->strict))
+        eng_field_refuse(body, "tools", "are refused: %s", why);
+}
+
+void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
+                        const struct eng_desk *desk, const struct eng_talk_tools *tools)
+{
+    struct wish w;
+    bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;
+    read_wish(&w, ask->api, body);
+    bool wanted = !eng_refused(body->why) && (tools->list || w.schema);
+    if (wanted && desk->gr_tokens)
+        compile(ask, &w, body, desk, tools);
+    else if (wanted && (w.schema || forced || tools->strict))
+        eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
+                   "this model's vocabulary cannot write every text, so that no form can be "
+                   "promised");
+    json_decref(w.made);
+}

@@ -1,0 +1,491 @@
+/* Tokens to parts of an answer, and parts to the writer of the request's dialect.
+ *
+ * Stop strings end the content alone: what a model thinks, and the arguments of its calls, are not
+ * looked at.  Log probabilities are told of the tokens of the content, each with the text it is
+ * part of; a token is known to be one when speech gave its text as content. */
+#include "engine/api/dialect.h"
+
+#include <string.h>
+
+/* ---- logprobs -------------------------------------------------------------------------------- */
+
+static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+{
+    size_t n_top = (size_t)r->ask->n_top, i = (size_t)c->n_entry;
+    if (c->n_entry == c->entry_cap) {
+        size_t old = (size_t)c->entry_cap, cap = old ? 2 * old : 32;
+        struct eng_entry *entry = kn_realloc(c->entry, old * sizeof *entry, cap * sizeof *entry);
+        if (entry)
+            c->entry = entry;
+        struct spec_top *top =
+            !n_top ? NULL
+                   : kn_realloc(c->top, old * n_top * sizeof *top, cap * n_top * sizeof *top);
+        if (top)
+            c->top = top;
+        if (!entry || (n_top && !top)) {
+            r->out.failed = true;
+            return;
+        }
+        c->entry_cap = (int)cap;
+    }
+    c->entry[i] = (struct eng_entry){.token = t->token, .logprob = t->logprob};
+    for (size_t k = 0; k < n_top; k++)
+        c->top[i * n_top + k] = (int)k < t->n_top ? t->top[k] : (struct spec_top){ENG_NO_TOKEN, 0};
+    c->n_entry++;
+}
+
+static void add_given(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+{
+    size_t n = r->ask->prompt[c->index / r->ask->n_each].n;
+    if (!c->given) {
+        c->given = kn_calloc(n, sizeof *c->given);
+        c->n_given = 1;
+    }
+    if (!c->given) {
+        r->out.failed = true;
+        return;
+    }
+    kn_assert((size_t)c->n_given < n);
+    struct eng_given *g = &c->given[c->n_given++];
+    *g = (struct eng_given){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
+    for (int k = 0; k < t->n_top; k++)
+        g->top[k] = t->top[k];
+}
+
+/* Takes [from, to) out: they have been told, or are no text. */
+static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, int to)
+{
+    size_t left = (size_t)(c->n_entry - to), n_top = (size_t)r->ask->n_top;
+    if (from == to)
+        return;
+    memmove(c->entry + from, c->entry + to, left * sizeof *c->entry);
+    if (n_top)
+        memmove(c->top + (size_t)from * n_top, c->top + (size_t)to * n_top,
+                left * n_top * sizeof *c->top);
+    c->n_entry -= to - from;
+}
+
+/* Do the texts of the entries from `first` on begin with this one? */
+static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int first,
+                      const char *text, size_t n)
+{
+    size_t at = 0;
+    for (int i = first; i < c->n_entry && at < n; i++) {
+        struct moe_string s = eng_vocab_text(r->desk->vocab, c->entry[i].token);
+        if (memcmp(text + at, s.data, s.n < n - at ? s.n : n - at) != 0)
+            return false;
+        at += s.n;
+    }
+    return at >= n;
+}
+
+/* Text came: of the tokens not yet known to be text, those that it is made of are.  The ones before
+ * them were a mark, which is short.  What is no UTF-8 is not found this way, and taken as it comes.
+ */
+static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
+{
+    enum { MARK = 64 };
+    int first = c->n_sure, last = kn_min(c->n_entry, first + MARK);
+    size_t at = 0, at_char = c->n_text_char, seen = 0;
+    while (first < last && !stands_at(r, c, first, text, n))
+        first++;
+    if (first < last)
+        remove_entries(r, c, c->n_sure, first);
+    for (; c->n_sure < c->n_entry && at < n; c->n_sure++) {
+        struct eng_entry *e = &c->entry[c->n_sure];
+        for (; seen <= at; seen++) /* one more at each first byte of a character but the first */
+            at_char += seen > 0 && ((uint8_t)text[seen] & 0xC0) != 0x80;
+        e->at = c->n_text + at;
+        e->at_char = at_char;
+        at += eng_vocab_text(r->desk->vocab, e->token).n;
+    }
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static struct eng_part *open_part(const struct eng_choice *c)
+{
+    return c->is_open ? &c->part[c->n_part - 1] : NULL;
+}
+
+static void close_part(struct eng_reply *r, struct eng_choice *c)
+{
+    struct eng_part *p = open_part(c);
+    if (!p)
+        return;
+    if (r->ask->stream)
+        r->dialect->part_end(r, c, p);
+    c->is_open = false;
+}
+
+/* Nine characters of 62: a conversation does not hold the same twice. */
+static void name_call(char *id, const struct eng_reply *r, const struct eng_choice *c)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    uint64_t x = 0;
+    for (const char *p = r->ask->id; *p; p++)
+        x = kn_mix(x + KN_GOLDEN + (uint8_t)*p);
+    x = kn_mix(x + (uint64_t)c->index * UINT64_C(1000003) + (uint64_t)c->n_call);
+    for (int i = 0; i < ENG_CALL_ID - 1; i++, x /= 62)
+        id[i] = letters[x % 62];
+    id[ENG_CALL_ID - 1] = 0;
+}
+
+static struct eng_part *begin_part(struct eng_reply *r, struct eng_choice *c,
+                                   enum eng_part_kind kind, const char *name, size_t n)
+{
+    close_part(r, c);
+    if (c->n_part == c->part_cap) {
+        size_t old = (size_t)c->part_cap, cap = old ? 2 * old : 4;
+        struct eng_part *grown = kn_realloc(c->part, old * sizeof *grown, cap * sizeof *grown);
+        if (!grown) {
+            r->out.failed = true;
+            return NULL;
+        }
+        c->part = grown;
+        c->part_cap = (int)cap;
+    }
+    struct eng_part *p = &c->part[c->n_part++];
+    *p = (struct eng_part){.kind = kind, .call = c->n_call, .first_entry = c->n_told};
+    eng_bytes_add(&p->name, name, n);
+    r->out.failed |= p->name.failed;
+    if (kind == ENG_PART_CALL) {
+        name_call(p->id, r, c);
+        c->n_call++;
+    }
+    c->is_open = true;
+    if (r->ask->stream)
+        r->dialect->part_begin(r, c, p);
+    return p;
+}
+
+static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part_kind kind,
+                        const char *text, size_t n)
+{
+    struct eng_part *p = open_part(c);
+    int first = c->n_told;
+    if (!n)
+        return;
+    if ((!p || p->kind != kind) && !(p = begin_part(r, c, kind, "", 0)))
+        return;
+    if (kind == ENG_PART_TEXT)
+        while (c->n_told < c->n_sure && c->entry[c->n_told].at < c->n_shown)
+            c->n_told++;
+    if (r->keeps)
+        eng_bytes_add(&p->text, text, n);
+    r->out.failed |= p->text.failed;
+    if (r->ask->stream)
+        r->dialect->part_more(r, c, p, text, n, first);
+    if (!r->keeps) {
+        remove_entries(r, c, 0, c->n_told);
+        c->n_sure -= c->n_told;
+        c->n_told = 0;
+    }
+}
+
+/* ---- what speech tells ----------------------------------------------------------------------- */
+
+/* Text that may be shown as far as the stop strings let it. */
+static void show(struct eng_reply *r, struct eng_choice *c, size_t n)
+{
+    c->n_shown += n;
+    add_to_part(r, c, ENG_PART_TEXT, r->shown.data, n);
+}
+
+static void take_content(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
+{
+    r->shown.n = 0;
+    char *out = eng_bytes_room(&r->shown, n + ENG_STOP_BYTES);
+    if (!out) {
+        r->out.failed = true;
+        return;
+    }
+    settle_entries(r, c, text, n);
+    c->n_text += n;
+    for (size_t i = 0; i < n; i++)
+        c->n_text_char += ((uint8_t)text[i] & 0xC0) != 0x80;
+    show(r, c, eng_stop_feed(&c->stop, text, n, out));
+}
+
+/* The text goes no further for now: what might have become a stop string has not. */
+static void flush_content(struct eng_reply *r, struct eng_choice *c)
+{
+    r->shown.n = 0;
+    char *out = eng_bytes_room(&r->shown, ENG_STOP_BYTES);
+    if (out)
+        show(r, c, eng_stop_finish(&c->stop, out));
+    else
+        r->out.failed = true;
+}
+
+static void take_event(struct eng_reply *r, struct eng_choice *c, const struct eng_speech_event *e)
+{
+    if (c->stop.hit)
+        return;
+    if (e->kind == ENG_SPEECH_CONTENT) {
+        take_content(r, c, e->text, e->n);
+        return;
+    }
+    flush_content(r, c);
+    c->n_entry = c->n_sure; /* what came since the last text was none */
+    if (e->kind == ENG_SPEECH_REASONING)
+        add_to_part(r, c, ENG_PART_THOUGHTS, e->text, e->n);
+    else if (e->kind == ENG_SPEECH_CALL)
+        begin_part(r, c, ENG_PART_CALL, e->text, e->n);
+    else if (e->kind == ENG_SPEECH_ARGUMENTS)
+        add_to_part(r, c, ENG_PART_CALL, e->text, e->n);
+    else
+        close_part(r, c);
+}
+
+static void take_events(struct eng_reply *r, struct eng_choice *c, int error)
+{
+    struct eng_speech_event e;
+    r->out.failed |= error != 0;
+    while (!error && eng_speech_next(c->speech, &e))
+        take_event(r, c, &e);
+}
+
+static void take_text(struct eng_reply *r, struct eng_choice *c, size_t n)
+{
+    if (c->speech && n)
+        take_events(r, c, eng_speech_feed(c->speech, r->piece.data, n));
+    else if (n)
+        take_content(r, c, r->piece.data, n);
+}
+
+/* ---- a choice -------------------------------------------------------------------------------- */
+
+static void take_token(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+{
+    const struct eng_vocab *v = r->desk->vocab;
+    bool control = eng_vocab_type(v, t->token) == ENG_TOKEN_CONTROL;
+    char *out;
+    r->piece.n = 0;
+    if (!(out = eng_bytes_room(&r->piece, eng_decoder_room(v)))) {
+        r->out.failed = true;
+        return;
+    }
+    if (r->ask->logprobs)
+        add_entry(r, c, t);
+    take_text(r, c, eng_decoder_feed(&c->decoder, t->token, out));
+    if (c->speech && control)
+        take_events(r, c, eng_speech_control(c->speech, t->token));
+    if (open_part(c) && open_part(c)->kind == ENG_PART_THOUGHTS)
+        c->n_thought++;
+}
+
+/* No more tokens: what was held back comes out. */
+static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end end)
+{
+    char *out;
+    r->piece.n = 0;
+    if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->desk->vocab))))
+        take_text(r, c, eng_decoder_finish(&c->decoder, out));
+    if (!c->stop.hit && c->speech)
+        take_events(r, c, eng_speech_finish(c->speech));
+    if (!c->stop.hit)
+        flush_content(r, c);
+    close_part(r, c);
+    c->end = c->stop.hit ? ENG_END_STRING : end == ENG_END_STOP && c->n_call ? ENG_END_CALLS : end;
+    r->n_ended++;
+    if (r->ask->stream)
+        r->dialect->choice_end(r, c);
+    if (r->n_ended < r->n_choice)
+        return;
+    if (r->ask->stream)
+        r->dialect->end(r);
+    else
+        r->dialect->body(r);
+    r->began = r->done = true;
+}
+
+static bool ends_answer(const struct eng_reply *r, const struct eng_told *t)
+{
+    if (t->finish == ENG_STOP)
+        return true;
+    for (int i = 0; i < r->ask->n_stop_token; i++)
+        if (t->token == r->ask->stop_token[i])
+            return true;
+    return false;
+}
+
+static void fail_choice(struct eng_reply *r, const struct eng_told *t)
+{
+    struct eng_refusal why;
+    eng_refuse(&why, t->status == KN_ENOMEM || t->status == KN_ELIMIT ? 503 : 500, NULL, NULL,
+               "the answer cannot be finished: %s", kn_error_text(t->status));
+    eng_reply_fail(r, &why);
+}
+
+int eng_reply_feed(struct eng_reply *r, const struct eng_told *t)
+{
+    struct eng_choice *c = &r->choice[t->choice];
+    if (r->done || c->end)
+        return 1;
+    if (t->finish == ENG_FAILED) {
+        c->end = ENG_END_FAILED;
+        fail_choice(r, t);
+        return 1;
+    }
+    if (t->of_prompt) {
+        add_given(r, c, t);
+        return r->out.failed ? KN_ENOMEM : 0;
+    }
+    if (r->ask->stream)
+        eng_reply_begin(r);
+    c->n_token += t->token != ENG_NO_TOKEN;
+    bool ends = ends_answer(r, t); /* what ends an answer is no part of it */
+    if (t->token != ENG_NO_TOKEN && !ends)
+        take_token(r, c, t);
+    if (ends || c->stop.hit)
+        end_choice(r, c, ENG_END_STOP);
+    else if (t->finish == ENG_LENGTH)
+        end_choice(r, c, ENG_END_LENGTH);
+    return r->out.failed ? KN_ENOMEM : c->end != ENG_END_NONE;
+}
+
+void eng_reply_cached(struct eng_reply *r, int choice, int n) { r->choice[choice].n_cached = n; }
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+static const struct eng_dialect *const dialects[] = {
+    [ENG_API_COMPLETIONS] = &eng_dialect_completions,
+    [ENG_API_CHAT] = &eng_dialect_chat,
+    [ENG_API_RESPONSES] = &eng_dialect_responses,
+    [ENG_API_MESSAGES] = &eng_dialect_messages,
+};
+
+static void write_head(struct eng_bytes *out, const struct eng_ask *ask, const char *fingerprint)
+{
+    eng_bytes_text(out, "\"id\":");
+    eng_bytes_quote(out, ask->id, strlen(ask->id));
+    eng_bytes_format(out, ",\"created\":%lld,\"model\":", (long long)ask->created_s);
+    eng_bytes_quote(out, ask->model, strlen(ask->model));
+    eng_bytes_text(out, ",\"system_fingerprint\":");
+    if (fingerprint)
+        eng_bytes_quote(out, fingerprint, strlen(fingerprint));
+    else
+        eng_bytes_text(out, "null");
+}
+
+static int open_choice(struct eng_reply *r, int i)
+{
+    struct eng_choice *c = &r->choice[i];
+    c->index = i;
+    eng_decoder_init(&c->decoder, r->desk->vocab,
+                     ENG_DECODE_CONTINUE | (r->ask->shows_special ? 0 : ENG_DECODE_SKIP_SPECIAL));
+    int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
+    if (error || r->ask->api == ENG_API_COMPLETIONS || !r->desk->speech)
+        return error;
+    return eng_speech_open(&c->speech, &(struct eng_speech_options){.style = r->desk->speech,
+                                                                    .tools = r->ask->tools,
+                                                                    .thinks = r->ask->thinks});
+}
+
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk)
+{
+    struct eng_reply *r = kn_calloc(1, sizeof *r);
+    int error = 0;
+    if (!r)
+        return kn_fail(KN_ENOMEM, "no memory for an answer");
+    r->ask = ask;
+    r->desk = desk;
+    r->dialect = dialects[ask->api];
+    r->status = 200;
+    r->keeps = !ask->stream || ask->api == ENG_API_RESPONSES;
+    r->choice = kn_calloc((size_t)eng_ask_choices(ask), sizeof *r->choice);
+    write_head(&r->head, ask, desk->fingerprint);
+    if (!r->choice || r->head.failed)
+        error = kn_fail(KN_ENOMEM, "no memory for an answer");
+    for (; !error && r->n_choice < eng_ask_choices(ask); r->n_choice++)
+        error = open_choice(r, r->n_choice);
+    if (error) {
+        eng_reply_close(r);
+        return error;
+    }
+    *out = r;
+    return 0;
+}
+
+static void close_choice(struct eng_choice *c)
+{
+    for (int i = 0; i < c->n_part; i++) {
+        eng_bytes_free(&c->part[i].name);
+        eng_bytes_free(&c->part[i].text);
+    }
+    kn_free(c->part);
+    kn_free(c->entry);
+    kn_free(c->top);
+    kn_free(c->given);
+    eng_speech_close(c->speech);
+}
+
+void eng_reply_close(struct eng_reply *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n_choice; i++)
+        close_choice(&r->choice[i]);
+    kn_free(r->choice);
+    eng_bytes_free(&r->out);
+    eng_bytes_free(&r->taken);
+    eng_bytes_free(&r->head);
+    eng_bytes_free(&r->piece);
+    eng_bytes_free(&r->shown);
+    kn_free(r);
+}
+
+void eng_reply_begin(struct eng_reply *r)
+{
+    if (r->began || !r->ask->stream)
+        return;
+    r->began = true;
+    r->dialect->begin(r);
+}
+
+void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why)
+{
+    if (r->done)
+        return;
+    if (r->began) {
+        r->dialect->error(r, why);
+    } else {
+        r->status = why->status;
+        eng_refusal_write(&r->out, why, r->ask->api);
+    }
+    r->began = r->done = true;
+}
+
+bool eng_reply_began(const struct eng_reply *r) { return r->began; }
+bool eng_reply_done(const struct eng_reply *r) { return r->done; }
+int eng_reply_status(const struct eng_reply *r) { return r->status; }
+
+const char *eng_reply_type(const struct eng_reply *r)
+{
+    return r->ask->stream && r->status == 200 ? "text/event-stream" : "application/json";
+}
+
+const char *eng_reply_take(struct eng_reply *r, size_t *n)
+{
+    struct eng_bytes given = r->taken;
+    r->taken = r->out;
+    r->out = (struct eng_bytes){.data = given.data, .cap = given.cap, .failed = r->taken.failed};
+    *n = r->taken.n;
+    return r->taken.data;
+}
+
+int eng_reply_tokens(const struct eng_reply *r, int choice) { return r->choice[choice].n_token; }
+
+const char *eng_reply_finish(const struct eng_reply *r, int choice)
+{
+    static const char *const names[] = {NULL, "stop", "stop", "length", "tool_calls", "error"};
+    return names[r->choice[choice].end];
+}
+
+void eng_reply_count(struct eng_bytes *out, const struct eng_ask *ask)
+{
+    eng_bytes_format(out, "{%s\"input_tokens\":%zu}",
+                     ask->api == ENG_API_RESPONSES ? "\"object\":\"response.input_tokens\"," : "",
+                     ask->prompt[0].n);
+}

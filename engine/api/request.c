@@ -1,0 +1,402 @@
+/* From a body to an ask: the body as JSON, its prompts or its conversation, what the engine is
+ * asked. Its numbers and lists are read in params.c, its messages in talk.c. */
+#include "engine/api/internal.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the body -------------------------------------------------------------------------------- */
+
+size_t eng_ask_depth(const char *text, size_t n)
+{
+    size_t depth = 0, most = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '[' || c == '{'))
+            depth++;
+        else if (!in_string && (c == ']' || c == '}'))
+            depth -= depth > 0;
+        most = depth > most ? depth : most;
+    }
+    return most;
+}
+
+static json_t *load(const char *body, size_t n, struct eng_refusal *why)
+{
+    json_error_t e;
+    if (eng_ask_depth(body, n) > ENG_ASK_DEPTH) {
+        eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
+                   ENG_ASK_DEPTH);
+        return NULL;
+    }
+    json_t *root = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (!root && json_error_code(&e) == json_error_out_of_memory)
+        eng_refuse(why, 500, NULL, NULL, "no memory for the request");
+    else if (!root)
+        eng_refuse(why, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s", e.line,
+                   e.column, e.text);
+    else if (!json_is_object(root))
+        eng_refuse(why, 400, NULL, NULL, "the body must be an object, {...}");
+    if (eng_refused(why)) {
+        json_decref(root);
+        return NULL;
+    }
+    return root;
+}
+
+/* What others have and we do not: ignored it would give another answer than was asked for. */
+static const struct {
+    unsigned apis;
+    const char *name, *instead;
+} unknown[] = {
+#define ONLY(api) (1u << ENG_API_##api)
+    {UINT_MAX, "chat_template", "is the model's own and never a request's"},
+    {UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "guided_regex",
+     "is not supported: give a schema with a pattern in 'response_format'"},
+    {UINT_MAX, "guided_choice",
+     "is not supported: give a schema with an enum in 'response_format'"},
+    {UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'"},
+    {UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'"},
+    {ONLY(COMPLETIONS), "suffix", "is not supported: text is only continued"},
+    {ONLY(CHAT), "functions", "is not supported: say 'tools'"},
+    {ONLY(CHAT), "function_call", "is not supported: say 'tool_choice'"},
+    {ONLY(CHAT), "audio", "is not supported: answers are text"},
+    {ONLY(RESPONSES), "previous_response_id",
+     "is not supported: nothing is stored, so send the "
+     "whole conversation in 'input'"},
+    {ONLY(RESPONSES), "conversation",
+     "is not supported: nothing is stored, so send the whole "
+     "conversation in 'input'"},
+    {ONLY(RESPONSES), "prompt", "is not supported: say 'instructions' and 'input'"},
+#undef ONLY
+};
+
+static void refuse_unknown(struct eng_parse *p)
+{
+    int64_t n = 0;
+    bool on = false;
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        json_t *value = eng_field(&p->body, unknown[i].name);
+        if (unknown[i].apis >> p->ask->api & 1 && value &&
+            !(json_is_string(value) && !json_string_length(value)))
+            eng_field_refuse(&p->body, unknown[i].name, "%s", unknown[i].instead);
+    }
+    if (eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) && n != p->ask->n_each)
+        eng_field_refuse(&p->body, "best_of",
+                         "is not supported: 'n' answers are made, and all given");
+    if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
+        eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
+    if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
+        eng_field_refuse(&p->body, "continue_final_message", "is not supported");
+    if (p->ask->api == ENG_API_RESPONSES && eng_field_bool(&p->body, "background", &on) && on)
+        eng_field_refuse(&p->body, "background", "is not supported: answers are not stored");
+}
+
+static void read_model(struct eng_parse *p)
+{
+    const char *model = json_string_value(eng_field_string(&p->body, "model"));
+    p->ask->model = p->desk->n_model ? p->desk->model[0] : "model";
+    for (int i = 0; i < p->desk->n_model && model; i++)
+        if (!strcmp(model, p->desk->model[i])) {
+            p->ask->model = p->desk->model[i];
+            return;
+        }
+    if (model && !p->desk->any_model)
+        eng_refuse(p->why, 404, "model_not_found", "model",
+                   "the model '%.200s' does not exist; this server has '%.200s'", model,
+                   p->ask->model);
+}
+
+/* ---- completions' prompts -------------------------------------------------------------------- */
+
+static void add_text_prompt(struct eng_parse *p, const json_t *text)
+{
+    struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
+    bool special = true;
+    eng_field_bool(&p->body, "add_special_tokens", &special);
+    int error = eng_tokenize(p->desk->vocab, json_string_value(text), json_string_length(text),
+                             ENG_TEXT_PARSE_SPECIAL | (special ? ENG_TEXT_ADD_BOS : 0), ids);
+    if (!error && !ids->n && eng_vocab_bos(p->desk->vocab) != ENG_NO_TOKEN)
+        error = eng_ids_push(ids, eng_vocab_bos(p->desk->vocab));
+    if (error && !eng_refused(p->why))
+        eng_refuse(p->why, error == KN_ENOMEM ? 500 : 400, NULL, "prompt",
+                   error == KN_ENOMEM ? "no memory for the prompt"
+                                      : "the prompt cannot be written in the model's tokens");
+}
+
+static void add_token_prompt(struct eng_parse *p, const json_t *list)
+{
+    struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
+    json_t *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->desk->vocab)) {
+            eng_field_refuse(&p->body, "prompt", "must hold token ids from 0 to %d",
+                             eng_vocab_size(p->desk->vocab) - 1);
+            return;
+        }
+        if (eng_ids_push(ids, (int32_t)id)) {
+            eng_parse_no_memory(p);
+            return;
+        }
+    }
+}
+
+static void read_prompts(struct eng_parse *p)
+{
+    json_t *value = eng_field(&p->body, "prompt"), *first = json_array_get(value, 0), *item;
+    size_t n = json_is_array(first) || json_is_string(first) ? json_array_size(value) : 1, i;
+    if (!value)
+        eng_field_refuse(&p->body, "prompt", "is missing");
+    else if (!json_is_string(value) && !json_is_array(value))
+        eng_field_refuse(&p->body, "prompt", "must be a string, or a list of strings or tokens");
+    else if (n > ENG_ASK_CHOICES)
+        eng_field_refuse(&p->body, "prompt", "has %zu prompts; at most %d are possible", n,
+                         ENG_ASK_CHOICES);
+    else if (!(p->ask->prompt = kn_calloc(n, sizeof *p->ask->prompt)))
+        eng_parse_no_memory(p);
+    if (eng_refused(p->why))
+        return;
+    if (json_is_string(value))
+        add_text_prompt(p, value);
+    else if (!json_is_array(first) && !json_is_string(first))
+        add_token_prompt(p, value);
+    else
+        json_array_foreach(value, i, item)
+        {
+            if (json_is_string(item) && json_is_string(first))
+                add_text_prompt(p, item);
+            else if (json_is_array(item) && json_is_array(first))
+                add_token_prompt(p, item);
+            else
+                eng_field_refuse(&p->body, "prompt", "must hold strings only, or tokens only");
+            if (eng_refused(p->why))
+                return;
+        }
+}
+
+/* ---- conversations --------------------------------------------------------------------------- */
+
+/* What the template is given; a new reference, NULL when refused. */
+static json_t *read_talk(struct eng_parse *p)
+{
+    json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->desk);
+    json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
+    eng_talk_tools(&p->tools, p->ask->api, &p->body);
+    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* then there is nothing to tell */
+        json_decref(p->tools.list);
+        p->tools.list = NULL;
+    } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
+        eng_parse_no_memory(p);
+    }
+    eng_talk_thinking(variables, p->ask->api, &p->body);
+    if (!variables)
+        eng_parse_no_memory(p);
+    if (!p->desk->chat && !eng_refused(p->why))
+        eng_refuse(p->why, 400, "no_chat_template", "messages",
+                   "the model has no chat template: "
+                   "use /v1/completions");
+    if (!eng_refused(p->why))
+        return variables;
+    json_decref(variables);
+    return NULL;
+}
+
+static void refuse_template(struct eng_parse *p, int error, const struct eng_template_error *e)
+{
+    if (error == KN_ENOMEM)
+        eng_parse_no_memory(p);
+    else
+        eng_refuse(p->why, 400, NULL, "messages", "the model's chat template refuses: %s", e->text);
+}
+
+/* The end of the prompt as text: enough of it for whatever opens the model's thoughts. */
+static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids)
+{
+    enum { TAIL = 16 };
+    struct eng_bytes b = {0};
+    bool thinks = false;
+    for (size_t i = ids->n > TAIL ? ids->n - TAIL : 0; i < ids->n; i++) {
+        struct moe_string s = eng_vocab_text(desk->vocab, ids->id[i]);
+        eng_bytes_add(&b, s.data, s.n);
+    }
+    if (b.n && !b.failed)
+        thinks = eng_speech_prompt_thinks(desk->speech, b.data, b.n);
+    eng_bytes_free(&b);
+    return thinks;
+}
+
+static void read_conversation(struct eng_parse *p)
+{
+    struct eng_template_error e;
+    json_t *variables = read_talk(p);
+    if (!variables)
+        return;
+    if (!(p->ask->prompt = kn_calloc(1, sizeof *p->ask->prompt))) {
+        eng_parse_no_memory(p);
+    } else {
+        p->ask->n_prompt = 1;
+        int error = eng_chat_tokens(p->desk->chat, variables, p->ask->prompt, &e);
+        if (error)
+            refuse_template(p, error, &e);
+    }
+    json_decref(variables);
+    if (eng_refused(p->why))
+        return;
+    if (p->desk->speech)
+        p->ask->thinks = ends_thinking(p->desk, p->ask->prompt);
+    p->ask->tools = json_incref(p->tools.list);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static void check_choices(struct eng_parse *p)
+{
+    int most = p->desk->n_choice ? p->desk->n_choice : ENG_ASK_CHOICES;
+    if (eng_ask_choices(p->ask) > most)
+        eng_field_refuse(&p->body, "n",
+                         "times the number of prompts is %d; at most %d are possible",
+                         eng_ask_choices(p->ask), most);
+}
+
+static void check_context(struct eng_parse *p)
+{
+    static const char *const names[] = {"prompt", "messages", "input", "messages"};
+    const char *name = names[p->ask->api];
+    for (int i = 0; i < p->ask->n_prompt && !eng_refused(p->why); i++) {
+        if (!p->ask->prompt[i].n)
+            eng_field_refuse(&p->body, name, "is empty");
+        else if (p->ask->prompt[i].n >= (size_t)p->desk->n_ctx)
+            eng_refuse(p->why, 400, "context_length_exceeded", name,
+                       "the model's maximum context length is %d tokens, and the prompt has %zu: "
+                       "shorten it",
+                       p->desk->n_ctx, p->ask->prompt[i].n);
+    }
+}
+
+static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
+{
+    read_model(p);
+    eng_parse_params(p, arrival);
+    refuse_unknown(p);
+    if (eng_refused(p->why))
+        return;
+    if (p->ask->api == ENG_API_COMPLETIONS)
+        read_prompts(p);
+    else
+        read_conversation(p);
+    if (eng_refused(p->why))
+        return;
+    check_choices(p);
+    if (arrival->count)
+        return;
+    check_context(p);
+    eng_talk_constrain(p->ask, &p->body, p->desk, &p->tools);
+}
+
+/* An ask with a body and nothing else, for the parsers. */
+static struct eng_ask *new_ask(enum eng_api api, const char *body, size_t n,
+                               struct eng_refusal *why)
+{
+    struct eng_ask *ask = kn_calloc(1, sizeof *ask);
+    *why = (struct eng_refusal){0};
+    if (ask) {
+        ask->api = api;
+        ask->stop = kn_calloc(ENG_ASK_STOPS, sizeof *ask->stop);
+    }
+    if (ask && ask->stop && (ask->body = load(body, n, why)))
+        return ask;
+    if (!eng_refused(why))
+        eng_refuse(why, 500, NULL, NULL, "no memory for the request");
+    eng_ask_close(ask);
+    return NULL;
+}
+
+static int refused(const struct eng_refusal *why)
+{
+    return why->status < 500 ? KN_EINVAL : KN_ENOMEM;
+}
+
+int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
+                  const struct eng_desk *desk, const struct eng_arrival *arrival,
+                  struct eng_refusal *why)
+{
+    static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
+    kn_assert(!desk->chat || desk->speech); /* eng_desk_learn was called */
+    struct eng_ask *ask = new_ask(api, body, n, why);
+    if (!ask)
+        return refused(why);
+    struct eng_parse p = {
+        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
+    snprintf(ask->id, sizeof ask->id, "%s%.*s", prefix[api], ENG_ID_BYTES - 16, arrival->id);
+    ask->created_s = arrival->created_s;
+    parse(&p, arrival);
+    json_decref(p.tools.list);
+    if (!eng_refused(why)) {
+        *out = ask;
+        return 0;
+    }
+    eng_ask_close(ask);
+    return refused(why);
+}
+
+void eng_ask_close(struct eng_ask *ask)
+{
+    if (!ask)
+        return;
+    for (int i = 0; i < ask->n_prompt; i++)
+        eng_ids_free(&ask->prompt[i]);
+    kn_free(ask->prompt);
+    kn_free((void *)ask->sampling.bias);
+    kn_free(ask->stop);
+    gr_close(ask->grammar);
+    json_decref(ask->tools);
+    json_decref(ask->body);
+    kn_free(ask);
+}
+
+void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out)
+{
+    const struct eng_ids *prompt = &ask->prompt[choice / ask->n_each];
+    *out = (struct eng_request){.token = prompt->id,
+                                .n_token = (int)prompt->n,
+                                .n_predict = ask->n_predict,
+                                .ignore_eos = ask->ignore_eos,
+                                .sampling = ask->sampling,
+                                .grammar = ask->grammar,
+                                .n_top = ask->n_top,
+                                .tells_prompt = ask->tells_prompt,
+                                .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
+                                .priority = ask->priority,
+                                .user = ask->user};
+    out->sampling.choice = (uint32_t)(choice % ask->n_each);
+}
+
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
+                   char **text, size_t *n_text, struct eng_refusal *why)
+{
+    struct eng_template_error e;
+    struct eng_ask *ask = new_ask(api, body, n, why);
+    if (!ask)
+        return refused(why);
+    struct eng_parse p = {
+        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
+    json_t *variables = read_talk(&p);
+    int error = variables ? eng_chat_render(desk->chat, variables, text, n_text, &e) : 0;
+    if (error)
+        refuse_template(&p, error, &e);
+    json_decref(variables);
+    json_decref(p.tools.list);
+    eng_ask_close(ask);
+    return eng_refused(why) ? refused(why) : 0;
+}

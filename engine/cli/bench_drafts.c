@@ -1,0 +1,301 @@
+/* What drafts do to speed: ways of drafting beside each other.
+ *
+ * A round has a block without drafts, one as --gamma says, one drafted ahead with --dsi, and one of each number of
+ * tokens that --against lists: the same sequences from the same prompts, so the same tokens, which is checked where
+ * --verify is coupled.  A ratio is that of two blocks of a round.  The controller, where it decides, has rehearsed
+ * before, and learns nothing from blocks of --against.  Beside the ratio stands what bytes and operations would
+ * allow. */
+#include "engine/cli/bench.h"
+#include "engine/plan/plan.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WARM       8                            /* tokens of a block that are not timed */
+#define CALM       8                            /* passes without anything new, and the controller is settled */
+#define DEPTH      8                            /* drafts that the ideal is looked for among */
+#define MAX_ROUNDS 64
+#define MAX_WAYS   16
+
+static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
+
+struct ways {
+    struct eng_bench_way way[MAX_WAYS];         /* none first, then --gamma's */
+    int n;
+    double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
+};
+
+void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way)
+{
+    const struct eng_config *c = b->config;
+    eng_set_gamma(b->engine, way.gamma);
+    eng_set_dsi(b->engine, way.how != ENG_BENCH_AHEAD ? ENG_DSI_OFF : c->n_dsi == 1 ? ENG_DSI_ON : ENG_DSI_AUTO,
+                c->n_ahead);
+}
+
+/* ---- a block ------------------------------------------------------------------------------------------- */
+
+/* All sequences from their prompts again, read and with their first tokens, without drafts. */
+static int restart(struct eng_bench *b, int batch)
+{
+    eng_bench_close_all(b, batch);
+    eng_bench_draft(b, none);
+    int error = eng_bench_start_all(b, batch);
+    return error ? error : eng_bench_run_passes(b, batch, 0);
+}
+
+/* said: tokens of who has said most. */
+static int step_once(struct eng_bench *b, int batch, int *said)
+{
+    int got = eng_step(b->engine, b->event);
+    for (int i = 0; i < got; i++)
+        if (b->event[i].finish == ENG_FAILED)
+            return b->event[i].status;
+    for (int i = 0; i < batch; i++) {
+        int n;
+        eng_session_tokens(b->session[i], &n);
+        *said = kn_max(*said, n - b->config->n_prompt);
+    }
+    return got < 0 ? got : 0;
+}
+
+/* Until the first has said so much. */
+static int run_until(struct eng_bench *b, int batch, int n_said)
+{
+    int error = 0;
+    for (int said = 0; said < n_said && !error;)
+        error = step_once(b, batch, &said);
+    return error;
+}
+
+static int32_t *said_of(const struct eng_bench *b, int i)
+{
+    return b->said + (size_t)i * (size_t)b->config->n_gen;
+}
+
+/* The same sequences have to say the same. */
+static int compare(const struct eng_bench *b, int batch)
+{
+    for (int i = 0; i < batch; i++) {
+        int n;
+        const int32_t *token = eng_session_tokens(b->session[i], &n);
+        n = kn_min(n - b->config->n_prompt, b->n_said[i]);
+        if (memcmp(said_of(b, i), token + b->config->n_prompt, (size_t)n * sizeof *token))
+            return kn_fail(KN_ECORRUPT, "sequence %d said something else with drafts: this must not be", i);
+    }
+    return 0;
+}
+
+static void note_said(struct eng_bench *b, int batch)
+{
+    for (int i = 0; i < batch; i++) {
+        int n;
+        const int32_t *token = eng_session_tokens(b->session[i], &n);
+        b->n_said[i] = kn_min(n - b->config->n_prompt, b->config->n_gen);
+        memcpy(said_of(b, i), token + b->config->n_prompt, (size_t)b->n_said[i] * sizeof *token);
+    }
+}
+
+static int restart_with_drafts(struct eng_bench *b, int batch, struct eng_bench_way way)
+{
+    int error = restart(b, batch);
+    for (int i = 0; i < batch && !error; i++)
+        eng_session_tell(b->session[i], said_of(b, i), b->n_said[i]);
+    eng_bench_draft(b, way);
+    return error;
+}
+
+/* Nothing is being learnt or tried. */
+static bool is_calm(const struct eng_bench *b)
+{
+    enum spec_why why = b->engine->decision.why;
+    return why == SPEC_WHY_GAINS || why == SPEC_WHY_STAYS || why == SPEC_WHY_LOSES || why == SPEC_WHY_FREE;
+}
+
+static bool decides(const struct eng_bench *b, struct eng_bench_way way)
+{
+    return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
+}
+
+/* Until the controller has been calm for a while: then what is measured is what lasts. */
+static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
+{
+    const struct eng_config *c = b->config;
+    int most = c->n_warmup >= 0 ? c->n_warmup : ENG_BENCH_WARM, error = 0;
+    *settled = !decides(b, way);
+    for (int pass = 0, calm = 0; pass < most && !*settled && !error;) {
+        error = restart_with_drafts(b, batch, way);
+        for (int said = 0; said < c->n_gen && pass < most && !*settled && !error; pass++) {
+            error = step_once(b, batch, &said);
+            calm = is_calm(b) ? calm + 1 : 0;
+            *settled = calm >= CALM;
+        }
+    }
+    return error;
+}
+
+/* Its beginning only warms up. */
+static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, struct eng_figure *f)
+{
+    const struct eng_config *c = b->config;
+    bool drafts = way.how != ENG_BENCH_NONE;
+    int error = drafts ? restart_with_drafts(b, batch, way) : restart(b, batch);
+    double n = c->n_prompt, m = c->n_gen;
+    struct eng_bench_start start;
+    *f = (struct eng_figure){ .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL, .way = way,
+                              .settled = f->settled };
+    if (error || (error = run_until(b, batch, kn_min(WARM, c->n_gen / 4))) ||
+        (error = eng_bench_start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + b->engine->n_draft_row)) ||
+        (error = run_until(b, batch, c->n_gen)) ||
+        (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
+        return error;
+    if (drafts)                                 /* other rules keep the distribution, not the text */
+        return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
+    note_said(b, batch);
+    return 0;
+}
+
+/* ---- what is said of them ------------------------------------------------------------------------------ */
+
+/* How often drafts survive to each depth: what an oracle promises, or what the controller has seen of whom it
+ * asked most.  false: nobody knows. */
+static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
+{
+    const struct eng_config *c = b->config;
+    struct spec_account best = { 0 }, a;
+    if (c->n_draft == 1 && c->draft[0].kind == ENG_DRAFT_ORACLE) {
+        for (int i = 0; i < DEPTH; i++)
+            out[i] = (i ? out[i - 1] : 1) * c->draft[0].right;
+        return true;
+    }
+    int n_arm = b->engine->n_drafter + (b->engine->n_drafter > 1);
+    for (int i = 0; i < n_arm && c->gamma == ENG_GAMMA_AUTO; i++) {
+        spec_control_account(b->engine->control, i, &a);
+        if (a.n_step > best.n_step)
+            best = a;
+    }
+    for (int i = 0; i < DEPTH; i++)
+        out[i] = best.kept[i];
+    return best.n_step > 0;
+}
+
+/* Beside the ratio: what it could be, and what the controller has to say. */
+static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_way way, double ratio, double disk_Bps)
+{
+    const struct eng_config *c = b->config;
+    struct eng_machine machine = { disk_Bps > 0 ? disk_Bps : HUGE_VAL, b->rates.dram_Bps, b->rates.mac_ps };
+    double survival[DEPTH];
+    char line[400];
+    int depth;
+    if (way.how == ENG_BENCH_IN_TURN && survival_of(b, survival)) {
+        struct eng_setting s = eng_advise_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);
+        double ideal = eng_plan_gain(&s, batch, survival, DEPTH, &depth);
+        printf(c->json ? ",\"ideal\":%.4f,\"ideal_gamma\":%d,\"of_ideal\":%.4f"
+                       : "  bytes and operations allow %.3f with %d tokens drafted: %.0f %% of that\n", ideal, depth,
+               ratio / ideal * (c->json ? 1 : 100));
+    }
+    if (way.gamma == ENG_GAMMA_AUTO && way.how == (c->n_dsi ? ENG_BENCH_AHEAD : ENG_BENCH_IN_TURN)) {
+        eng_explain(b->engine, line, sizeof line);
+        printf(c->json ? ",\"explain\":\"%s\"" : "  %s\n", line);
+    }
+}
+
+static const char *gamma_text(int gamma, char out[16])
+{
+    snprintf(out, 16, gamma == ENG_GAMMA_AUTO ? "auto" : "%d", gamma);
+    return out;
+}
+
+/* Of rounds of blocks, two ways: the mean ratio, and the half width of its 95 % interval (Student's t). */
+static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)
+{
+    static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
+    const struct eng_bench_way *way = &w->way[on], *over = &w->way[off];
+    double mean = 0, square = 0;
+    int n = b->config->n_round;
+    char gamma[16], over_gamma[16];
+    for (int i = 0; i < n; i++)
+        mean += w->speed[i][on] / w->speed[i][off] / n;
+    for (int i = 0; i < n; i++)
+        square += (w->speed[i][on] / w->speed[i][off] - mean) * (w->speed[i][on] / w->speed[i][off] - mean);
+    double half = n > 1 ? t[kn_min(n - 1, 10)] * __builtin_sqrt(square / (n - 1) / n) : 0;
+    if (b->config->json)
+        printf("{\"what\":\"speedup\",\"batch\":%d,\"drafter\":\"%s\",\"how\":\"%s\",\"over\":\"%s\",\"gamma\":%d,"
+               "\"over_gamma\":%d,\"lookahead\":%d,\"pairs\":%d,\"ratio\":%.4f,\"ratio_interval\":%.4f", batch,
+               b->drafter, eng_bench_how[way->how], eng_bench_how[over->how], way->gamma, over->gamma,
+               b->config->n_ahead, n, mean, half);
+    else if (over->how == ENG_BENCH_NONE)
+        printf("with %s %s, gamma %s, at batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
+               eng_bench_how[way->how], gamma_text(way->gamma, gamma), batch, mean, half, n,
+               b->config->verify == SPEC_COUPLED ? ", the same tokens" : "");
+    else
+        printf("  %s, gamma %s, over %s, gamma %s: %.3f, +- %.3f\n", eng_bench_how[way->how],
+               gamma_text(way->gamma, gamma), eng_bench_how[over->how], gamma_text(over->gamma, over_gamma), mean,
+               half);
+    if (over->how == ENG_BENCH_NONE)
+        print_ideal(b, batch, *way, mean, w->disk_Bps);
+    printf("%s", b->config->json ? "}\n" : "");
+    fflush(stdout);
+}
+
+/* ---- all ways -------------------------------------------------------------------------------------------- */
+
+static int list_ways(struct ways *w, const struct eng_config *c)
+{
+    const char *s = c->against ? c->against : "";
+    w->way[w->n++] = none;
+    w->way[w->n++] = (struct eng_bench_way){ ENG_BENCH_IN_TURN, c->gamma };
+    if (c->n_dsi)
+        w->way[w->n++] = (struct eng_bench_way){ ENG_BENCH_AHEAD, c->gamma };
+    while (*s) {
+        char *end;
+        errno = 0;
+        long v = strtol(s, &end, 10);
+        if (end == s || errno || v < 1 || v > ENG_DRAFT_NODES || (*end && *end != ',') || w->n == MAX_WAYS)
+            return kn_fail(KN_EINVAL, "--against: '%.20s': up to %d numbers from 1 to %d, as in 1,2,4", s, MAX_WAYS - 3,
+                           ENG_DRAFT_NODES);
+        w->way[w->n++] = (struct eng_bench_way){ ENG_BENCH_IN_TURN, (int)v };
+        s = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+int eng_bench_check(const struct eng_config *c)
+{
+    struct ways w = { .n = 0 };
+    return list_ways(&w, c);
+}
+
+static int run_round(struct eng_bench *b, int batch, struct ways *w, int round, bool *settled /* [MAX_WAYS] */)
+{
+    int error = 0;
+    for (int i = 0; i < w->n && !error; i++) {
+        if (round == 0 && (error = rehearse(b, batch, w->way[i], &settled[i])))
+            break;
+        struct eng_figure f = { .settled = settled[i] };
+        error = run_block(b, batch, w->way[i], &f);
+        w->speed[round][i] = f.tokens / f.seconds;
+        w->disk_Bps = fmax(w->disk_Bps, f.disk_Bps);
+    }
+    return error;
+}
+
+int eng_bench_drafts(struct eng_bench *b, int batch)
+{
+    struct ways w = { .n = 0 };
+    bool settled[MAX_WAYS];
+    int error = list_ways(&w, b->config);
+    for (int i = 0; i < b->config->n_round && !error; i++)
+        error = run_round(b, batch, &w, i, settled);
+    for (int i = 1; i < w.n && !error; i++) {
+        eng_bench_draft(b, w.way[i]);           /* whoever explains himself is the one that was asked */
+        print_ratio(b, batch, &w, i, 0);
+    }
+    for (int i = 2; i < w.n && !error; i++)     /* ahead is judged by in turn, and --gamma's by --against */
+        print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
+    eng_bench_close_all(b, batch);
+    eng_bench_draft(b, none);
+    return error;
+}

@@ -1,0 +1,211 @@
+/* spillway batch: a file of requests to a file of answers.
+ *
+ * What a batch is, and what survives which accident, stands in batch/batch.h; here it gets its model, its
+ * memory and its number of sessions, and says how far it is: on a terminal a bar, otherwise a line now and
+ * then.  Ctrl-C ends it after the step under way; what was done is kept, and the same command goes on.
+ *
+ * Exit: 0 every line has an answer, 1 some have not, 2 usage, or refused. */
+#include "engine/batch/batch.h"
+#include "engine/text/chat_prompt.h"
+#include "engine/cli/cli.h"
+#include "engine/plan/plan.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define SAY_NS        10000000000               /* between two lines, where there is no terminal */
+#define TELL_NS       200000000                 /* to who watches */
+#define GRAMMAR_BYTES ((size_t)16 << 20)
+#define TOLD_ROWS     16                        /* of prompts, in a pass */
+#define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
+
+struct job {
+    const struct eng_config *config;
+    struct eng_batch *batch;
+    struct eng_engine *engine;
+    struct eng_chat *chat;
+    struct eng_speech_style speech;
+    struct eng_progress *bar;
+    struct eng_watch *watch;                    /* NULL: nobody asked to */
+    int n_parallel;
+    uint64_t start_ns, said_ns, told_ns;
+    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES], fingerprint[ENG_FINGERPRINT_BYTES];
+};
+
+/* As the server calls it: the file's name without folder and ending. */
+static void name_model(struct job *j)
+{
+    const char *path = j->config->model, *slash = strrchr(path, '/');
+    snprintf(j->name, sizeof j->name, "%s", slash ? slash + 1 : path);
+    size_t n = strlen(j->name);
+    if (n > 5 && !strcmp(j->name + n - 5, ".gguf"))
+        j->name[n - 5] = 0;
+}
+
+static int open_batch(struct job *j)
+{
+    const struct eng_config *c = j->config;
+    const char *name = c->errors ? c->errors : c->output;
+    if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >=
+        (int)sizeof j->errors)
+        return kn_fail(KN_ELIMIT, "%s: too long a name", c->output);
+    return eng_batch_open(&j->batch, &(struct eng_batch_options){
+        .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
+}
+
+static int open_watch(struct job *j)
+{
+    if (!j->config->metrics_port)
+        return 0;
+    int error = eng_watch_open(&j->watch, j->config->metrics_port, j->name);
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    if (!error)
+        eng_watch_tell(j->watch, &(struct eng_hub_view){ 0 }, &n);
+    return error;
+}
+
+/* Nobody waits for a single token here: prompts fill the passes as far as they go. */
+static int open_engine(struct job *j)
+{
+    const struct eng_config *c = j->config;
+    struct eng_options o = eng_config_options(c);
+    o.stretch = 1e9;
+    o.grammar_bytes = GRAMMAR_BYTES;
+    int error = 0;
+    if (!o.n_parallel) {
+        o.aside = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);
+        error = eng_advise_parallel(&o.n_parallel, &o);
+    }
+    if (error)
+        return error;
+    j->n_parallel = o.n_parallel;
+    o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
+              (j->watch ? eng_watch_bytes() : 0);
+    if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
+        return error;
+    o.progress = eng_progress_counter(j->bar);
+    o.n_tell = TOLD_ROWS;
+    error = eng_open(&j->engine, &o);
+    eng_progress_close(j->bar);
+    j->bar = NULL;
+    return error;
+}
+
+/* A model that knows no conversations still completes texts. */
+static int open_chat(struct job *j)
+{
+    int error = eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), j->config->model);
+    return error == KN_EUNSUPPORTED ? 0 : error;
+}
+
+/* ---- telling how far it is --------------------------------------------------------------------- */
+
+static void say(const struct eng_batch_counts *n, double seconds)
+{
+    uint64_t past = n->before + n->done;
+    double left = n->done ? seconds / (double)n->done * (double)(n->total - past) : 0;
+    kn_say(KN_LOG_INFO, "%llu of %llu lines, %llu failed, %.1f tokens/s, %.0f:%02d left",
+           (unsigned long long)past, (unsigned long long)n->total, (unsigned long long)n->failed,
+           seconds > 0 ? (double)n->n_token / seconds : 0, (double)(uint64_t)(left / 60), (int)left % 60);
+}
+
+static void tell_watch(struct job *j, const struct eng_batch_counts *n, uint64_t now)
+{
+    struct eng_hub_view v = { .n_parallel = j->n_parallel, .budget_bytes = eng_memory(j->engine)->total };
+    struct off_store *store = moe_model_store(eng_model(j->engine));
+    eng_stats_get(j->engine, &v.engine);
+    eng_drafts_get(j->engine, &v.drafts);
+    if (store)
+        off_stats_get(store, &v.store);
+    v.n_job = v.engine.n_running + v.engine.n_waiting;
+    eng_watch_tell(j->watch, &v, n);
+    j->told_ns = now;
+}
+
+static void tell_progress(struct job *j)
+{
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    uint64_t now = kn_now_ns();
+    if (j->watch && now - j->told_ns >= TELL_NS)
+        tell_watch(j, &n, now);
+    struct off_progress *p = eng_progress_counter(j->bar);
+    atomic_store_explicit(&p->done_bytes, n.done, memory_order_relaxed);
+    atomic_store_explicit(&p->total_bytes, n.total - n.before, memory_order_relaxed);
+    if (isatty(STDERR_FILENO) || now - j->said_ns < SAY_NS)
+        return;
+    j->said_ns = now;
+    say(&n, (double)(now - j->start_ns) * 1e-9);
+}
+
+static void tell_end(struct job *j, bool stopped)
+{
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    double seconds = (double)(kn_now_ns() - j->start_ns) * 1e-9;
+    uint64_t missing = n.total - n.before - n.done, failed = n.failed + n.failed_before;
+    if (j->config->json)
+        printf("{\"lines\":%llu,\"before\":%llu,\"done\":%llu,\"failed\":%llu,\"missing\":%llu,\"tokens\":%llu,"
+               "\"seconds\":%.3f,\"tokens_per_s\":%.3f}\n", (unsigned long long)n.total,
+               (unsigned long long)n.before, (unsigned long long)n.done, (unsigned long long)failed,
+               (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
+               seconds > 0 ? (double)n.n_token / seconds : 0);
+    if (n.before)
+        kn_say(KN_LOG_INFO, "%llu lines were done before", (unsigned long long)n.before);
+    kn_say(KN_LOG_INFO, "%llu lines done, %llu tokens, %.1f tokens/s", (unsigned long long)n.done,
+           (unsigned long long)n.n_token, seconds > 0 ? (double)n.n_token / seconds : 0);
+    if (failed)
+        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed tries them again)",
+               (unsigned long long)failed, j->errors);
+    if (missing)
+        kn_say(KN_LOG_WARN, "%s with %llu lines to go: the same command goes on from here",
+               stopped ? "interrupted" : "ended", (unsigned long long)missing);
+}
+
+/* ---- the job ----------------------------------------------------------------------------------- */
+
+/* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
+static int work(struct job *j, const struct eng_desk *desk, const atomic_bool *stop)
+{
+    int got = eng_batch_start(j->batch, j->engine, desk, j->n_parallel);
+    if (got)
+        return 2;
+    if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
+        return 2;
+    j->start_ns = j->said_ns = kn_now_ns();
+    for (got = 1; got == 1 && !atomic_load(stop);) {
+        got = eng_batch_step(j->batch);
+        tell_progress(j);
+    }
+    eng_progress_close(j->bar);
+    int kept = eng_batch_settle(j->batch);
+    struct eng_batch_counts n;
+    eng_batch_counts(j->batch, &n);
+    tell_end(j, got == 1);
+    return got || kept || n.failed + n.failed_before ? 1 : 0;
+}
+
+int eng_cmd_batch(const struct eng_config *config)
+{
+    struct job j = { .config = config };
+    const atomic_bool *stop = eng_interrupt();
+    int status = 2;
+    name_model(&j);
+    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_chat(&j)) {
+        const char *name = j.name;
+        struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat,
+                                 .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
+                                 .any_model = true,
+                                 .fingerprint = eng_fingerprint(j.engine, j.fingerprint) ? NULL : j.fingerprint,
+                                 .n_ctx = eng_n_ctx(j.engine),
+                                 .n_predict = config->n_predict, .sampling = config->sampling };
+        eng_desk_learn(&desk, &j.speech);
+        status = work(&j, &desk, stop);
+    }
+    eng_watch_close(j.watch);
+    eng_batch_close(j.batch);
+    eng_chat_close(j.chat);
+    eng_close(j.engine);
+    return status;
+}

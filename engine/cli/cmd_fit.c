@@ -1,0 +1,442 @@
+/* spillway fit: measures what passes take, fits MoESD's cost model to it, and says how far to trust it.
+ *
+ * A pass is measured at a few numbers of sequences with and without drafts, so at numbers of rows whose
+ * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
+ * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
+ * what is verified costs the same whatever is kept.  All points are measured in turns, some passes at a time, so that a
+ * time in which the machine had other work is nobody's alone, and of a point's passes the quicker half counts: other
+ * work only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
+ * controller's first opinion: --fit.
+ *
+ * With --draft a network takes the oracle's place, and its own passes are measured beside those that verify: a token of
+ * every sequence takes one.  Of a number of sequences all depths count together, and every third number is held back.
+ * From passes, choices and drafts follows how often drafts have to be kept to pay. */
+#include "engine/cli/cli.h"
+#include "engine/plan/disk_rate.h"
+#include "engine/engine.h"
+#include "engine/plan/fit_file.h"
+#include "engine/internal.h"
+#include "engine/plan/host_rate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_SEQ    32
+#define MOST_DEPTH  8
+#define MOST_POINT  64
+#define MOST_NUMBER 6
+#define ROUNDS      4
+#define PASSES      4                           /* of a round, of all of which the quicker half counts */
+#define WARM        3                           /* a drafter takes in the prompts meanwhile, 288 rows at a time */
+#define N_PROMPT    16
+
+struct fit {
+    const struct eng_config *config;
+    struct eng_engine *engine;
+    struct eng_rates rates;
+    double disk_Bps;                            /* 0: all experts fit */
+    struct eng_event *event;
+    struct eng_session *session[MOST_SEQ];
+    int32_t told[1024];
+    struct eng_draft_wish wish;                 /* an oracle, or who is measured, */
+    char drafter[ENG_FIT_NAME];                 /* known by this; empty: nobody */
+    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
+    int n_pass, n_draft;                        /* of draft: numbers of sequences, which are its rows */
+    struct { int n_seq, depth; } at[MOST_POINT];
+    struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
+    struct spec_fit fit;
+};
+
+/* ---- measuring ------------------------------------------------------------------------------------------- */
+
+static int start_sequences(struct fit *f, int n)
+{
+    int32_t prompt[N_PROMPT];
+    int n_vocab = eng_vocab_size(eng_vocab(f->engine)), error = 0;
+    for (int i = 0; i < n && !error; i++) {
+        for (int k = 0; k < N_PROMPT; k++)
+            prompt[k] = (int32_t)(kn_mix((uint64_t)(n * 100 + i) * 64 + (uint64_t)k) % (uint64_t)n_vocab);
+        struct eng_request r = { .token = prompt, .n_token = N_PROMPT, .n_predict = -1, .ignore_eos = true };
+        spec_params_default(&r.sampling);
+        r.sampling.seed = (uint64_t)(n * 100 + i);
+        if (!(error = eng_session_open(&f->session[i], f->engine)) &&
+            !(error = eng_session_start(f->session[i], &r)))
+            eng_session_tell(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
+    }
+    return error;
+}
+
+static void stop_sequences(struct fit *f, int n)
+{
+    for (int i = 0; i < n; i++)
+        eng_session_close(f->session[i]);
+}
+
+/* All prompts are read and every sequence is due. */
+static int read_prompts(struct fit *f, int n)
+{
+    eng_set_gamma(f->engine, 0);
+    for (int done = 0; done < n;) {
+        int got = eng_step(f->engine, f->event);
+        if (got < 0)
+            return got;
+        for (int i = 0; i < got; i++)
+            if (f->event[i].finish != ENG_RUNNING)
+                return f->event[i].status ? f->event[i].status
+                                          : kn_fail(KN_ELIMIT, "a sequence ended while its prompt was read");
+        done = 0;
+        for (int i = 0; i < n; i++)
+            done += eng_session_computed(f->session[i]) >= N_PROMPT;
+    }
+    return 0;
+}
+
+static int by_pass(const void *a, const void *b)
+{
+    const struct taken *x = a, *y = b;
+    return (x->pass > y->pass) - (x->pass < y->pass);
+}
+
+static int by_draft(const void *a, const void *b)
+{
+    const struct taken *x = a, *y = b;
+    return (x->draft > y->draft) - (x->draft < y->draft);
+}
+
+static uint64_t bytes_read(const struct fit *f)
+{
+    struct off_store *store = moe_model_store(eng_model(f->engine));
+    struct off_stats s = { 0 };
+    if (store)
+        off_stats_get(store, &s);
+    return s.read_bytes;
+}
+
+static int take_step(struct fit *f, struct taken *t)
+{
+    struct eng_stats a, b;
+    uint64_t bytes = bytes_read(f);
+    eng_stats_get(f->engine, &a);
+    int got = eng_step(f->engine, f->event);
+    eng_stats_get(f->engine, &b);
+    for (int i = 0; i < got; i++)
+        if (f->event[i].finish == ENG_FAILED)
+            return f->event[i].status;
+    *t = (struct taken){ (double)(b.pass_ns - a.pass_ns), (double)(b.sample_ns - a.sample_ns),
+                         (double)(b.draft_ns - a.draft_ns), (double)(b.n_row - a.n_row), b.experts - a.experts,
+                         (double)(bytes_read(f) - bytes) };
+    return got < 0 ? got : 0;
+}
+
+static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out /* [PASSES] */)
+{
+    int error = start_sequences(f, n_seq);
+    if (!error)
+        error = read_prompts(f, n_seq);
+    eng_set_gamma(f->engine, depth);
+    for (int i = -WARM; i < PASSES && !error; i++)
+        error = take_step(f, &out[i < 0 ? 0 : i]);
+    stop_sequences(f, n_seq);
+    return error;
+}
+
+/* Of a point's passes the mean of the quicker half. */
+static void settle_point(struct fit *f, int i, bool hold)
+{
+    const int n = ROUNDS * PASSES / 2;
+    struct taken mean = { 0 };
+    qsort(f->taken[i], ROUNDS * PASSES, sizeof **f->taken, by_pass);
+    for (const struct taken *t = f->taken[i]; t < f->taken[i] + n; t++) {
+        mean.pass += t->pass / n;
+        mean.choose += t->choose / n;
+        mean.rows += t->rows / n;
+        mean.distinct += t->distinct / n;
+        mean.missed += t->missed / n;
+    }
+    double miss = f->disk_Bps > 0 ? 1e9 * mean.missed / f->disk_Bps : 0;
+    f->pass[i] = (struct spec_point){ mean.rows, mean.distinct, miss, mean.pass, hold };
+    f->choose[i] = (struct spec_point){ mean.rows, 0, 0, mean.choose, hold };
+}
+
+/* Who has drafted nothing has taken no time for it. */
+static int settle_draft(struct fit *f, int i, double *ns)
+{
+    const int n = ROUNDS * PASSES / 2;
+    qsort(f->taken[i], ROUNDS * PASSES, sizeof **f->taken, by_draft);
+    for (const struct taken *t = f->taken[i]; t < f->taken[i] + n; t++) {
+        if (t->rows <= f->at[i].n_seq)
+            return kn_fail(KN_EUNSUPPORTED, "%s drafts nothing for %d sequences of %d tokens: it cannot be measured",
+                           f->drafter, f->at[i].n_seq, N_PROMPT);
+        *ns += t->draft / n;
+    }
+    return 0;
+}
+
+/* Points of a number of sequences stand together. */
+static int settle_drafts(struct fit *f)
+{
+    int error = 0;
+    for (int i = 0, depth = 0; i < f->n_pass && !error; i++) {
+        struct spec_point *p = &f->draft[f->n_draft];
+        depth += f->at[i].depth;
+        if (f->at[i].depth)
+            error = settle_draft(f, i, &p->ns);
+        if (i + 1 < f->n_pass && f->at[i + 1].n_seq == f->at[i].n_seq)
+            continue;
+        *p = (struct spec_point){ .rows = f->at[i].n_seq, .ns = p->ns / depth, .hold = f->n_draft++ % 3 == 2 };
+        depth = 0;
+    }
+    return error;
+}
+
+static int measure(struct fit *f)
+{
+    static const int seqs[MOST_NUMBER] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
+    int error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
+    if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
+        error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
+                                       eng_disk_room(f->config->host_mem), &f->disk_Bps);
+    if (error == KN_EUNSUPPORTED) {
+        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache, or is too short to measure: misses have no price",
+               f->config->model);
+        error = 0;
+    }
+    for (int i = 0; i < MOST_NUMBER && seqs[i] * 2 <= most; i++)
+        for (int k = 0; k < 5; k++) {
+            f->at[f->n_pass].n_seq = seqs[i];
+            f->at[f->n_pass++].depth = depths[k];
+        }
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < f->n_pass && !error; i++)
+            error = measure_point(f, f->at[i].n_seq, f->at[i].depth, &f->taken[i][round * PASSES]);
+    for (int i = 0; i < f->n_pass && !error; i++)
+        settle_point(f, i, f->at[i].depth && held++ % 3 == 2);
+    return error || !*f->drafter ? error : settle_drafts(f);
+}
+
+/* ---- what is said of it ------------------------------------------------------------------------------------ */
+
+static double plain_ns(const struct fit *f, int n_seq)
+{
+    for (int i = 0; i < f->n_pass; i++)
+        if (f->at[i].n_seq == n_seq && f->at[i].depth == 0)
+            return f->pass[i].ns;
+    return 0;
+}
+
+static double percent(const struct fit *f, double x) { return f->config->json ? x : 100 * x; }
+
+/* N(t): if experts were chosen evenly. */
+static double even(const struct fit *f, const struct spec_point *p)
+{
+    return spec_cost_distinct(f->fit.cost.n_expert, f->fit.cost.n_used, p->rows);
+}
+
+static void print_points(const struct fit *f)
+{
+    bool json = f->config->json;
+    if (!json)
+        printf("%9s %6s %6s %9s %7s %10s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "N(t)",
+               "reads ms", "measured ms", "model ms", "error", "efficiency");
+    for (int i = 0; i < f->n_pass; i++) {
+        const struct spec_point *p = &f->pass[i];
+        double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
+        printf(json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,\"even\":%.2f,"
+                      "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
+                      "\"efficiency\":%.4f,\"held\":%s}\n"
+                    : "%9d %6d %6.0f %9.1f %7.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
+               f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, even(f, p), p->miss_ns / 1e6, p->ns / 1e6,
+               p->ns * (1 + error) / 1e6, percent(f, error), plain / p->ns,
+               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+    }
+    printf(json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
+                : "error %.1f %% (worst %.1f); of points held back %.1f %% (worst %.1f)\n",
+           percent(f, f->fit.error), percent(f, f->fit.worst), percent(f, f->fit.held_error),
+           percent(f, f->fit.held_worst));
+}
+
+/* The experts that passes needed, beside those of rows that choose evenly. */
+static void print_experts(const struct fit *f)
+{
+    double mean = 0, least = INFINITY, most = 0;
+    for (int i = 0; i < f->n_pass && f->fit.cost.n_expert > 0; i++) {
+        double ratio = f->pass[i].distinct / even(f, &f->pass[i]);
+        mean += ratio / f->n_pass;
+        least = fmin(least, ratio);
+        most = fmax(most, ratio);
+    }
+    if (f->fit.cost.n_expert > 0)
+        printf(f->config->json ? "{\"what\":\"experts\",\"ratio\":%.4f,\"least\":%.4f,\"most\":%.4f}\n"
+                               : "experts over N(t) = E (1 - (1 - K/E)^t): %.2f on the mean, %.2f to %.2f\n",
+               mean, least, most);
+}
+
+/* ---- and of drafts ----------------------------------------------------------------------------------------- */
+
+static void print_drafts(const struct fit *f)
+{
+    bool json = f->config->json;
+    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 };      /* of those fitted, and of those held back */
+    if (!json)
+        printf("\n%9s %12s %12s %8s\n", "sequences", "draft ms", "model ms", "error");
+    for (int i = 0; i < f->n_draft; i++) {
+        const struct spec_point *p = &f->draft[i];
+        double model = spec_cost_draft_ns(&f->fit.cost, p->rows), error = model / p->ns - 1;
+        printf(json ? "{\"what\":\"draft\",\"n_seq\":%.0f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
+                      "\"held\":%s}\n"
+                    : "%9.0f %12.3f %12.3f %+7.1f %%%s\n",
+               p->rows, p->ns / 1e6, model / 1e6, percent(f, error),
+               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+        sum[p->hold] += fabs(error);
+        worst[p->hold] = fmax(worst[p->hold], fabs(error));
+        n[p->hold]++;
+    }
+    printf(json ? "{\"what\":\"draft_fit\",\"drafter\":" : "draft passes of %s: ", f->drafter);
+    if (json)
+        eng_json_string(stdout, (struct moe_string){ f->drafter, strlen(f->drafter) });
+    printf(json ? ",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
+                : "error %.1f %% (worst %.1f); of those held back %.1f %% (worst %.1f)\n",
+           percent(f, sum[0] / fmax(n[0], 1)), percent(f, worst[0]), percent(f, sum[1] / fmax(n[1], 1)),
+           percent(f, worst[1]));
+}
+
+static double model_ns(const struct fit *f, const struct spec_point *p)
+{
+    const struct spec_cost_model *c = &f->fit.cost;
+    return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(c, p->rows);
+}
+
+/* A round takes as long as so many plain ones, and has to say as much. */
+static double pays_from(const struct fit *f, int i, int plain)
+{
+    int depth = f->at[i].depth;
+    double round = depth * spec_cost_draft_ns(&f->fit.cost, f->at[i].n_seq) + model_ns(f, &f->pass[i]);
+    return spec_cost_accept(round / model_ns(f, &f->pass[plain]), depth);
+}
+
+static void print_accept(const struct fit *f, int i, double accept)
+{
+    if (f->config->json)
+        printf("{\"what\":\"pays_from\",\"n_seq\":%d,\"depth\":%d,\"acceptance\":", f->at[i].n_seq, f->at[i].depth);
+    if (accept <= 1)
+        printf(f->config->json ? "%.3f" : "%9.2f", accept);
+    else
+        printf(f->config->json ? "null" : "%9s", "never");
+    if (f->config->json)
+        printf("}\n");
+}
+
+/* Points of a number of sequences stand together, the one without drafts first. */
+static void print_gains(const struct fit *f)
+{
+    bool json = f->config->json;
+    if (!json)
+        printf("\ndrafts pay if each of their tokens is kept more often than, by how many are drafted:\n%9s",
+               "sequences");
+    for (int i = 0; i < f->n_pass && f->at[i].n_seq == f->at[0].n_seq && !json; i++)
+        if (f->at[i].depth)
+            printf("%9d", f->at[i].depth);
+    for (int i = 0, plain = 0; i < f->n_pass; i++) {
+        if (f->at[i].depth)
+            print_accept(f, i, pays_from(f, i, plain));
+        else if (!json)
+            printf("\n%9d", f->at[i].n_seq);
+        plain = f->at[i].depth ? plain : i;
+    }
+    if (!json)
+        printf("\n");
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------- */
+
+/* Who is to be measured: the one network among --draft. */
+static int find_drafter(struct fit *f)
+{
+    f->wish = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    for (int i = 0; i < f->config->n_draft; i++) {
+        const struct eng_draft_wish *w = &f->config->draft[i];
+        char name[ENG_FIT_NAME];
+        eng_fit_name(name, w);
+        if (*name && *f->drafter)
+            return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: ask for each, with a "
+                           "file of its own (-o)", f->drafter, name);
+        if (!*name && w->kind != ENG_DRAFT_NONE)
+            kn_say(KN_LOG_INFO, "--draft %s takes next to no time: there is nothing to measure of it",
+                   eng_draft_kind_name(w->kind));
+        if (!*name)
+            continue;
+        memcpy(f->drafter, name, sizeof name);
+        f->wish = *w;
+    }
+    return 0;
+}
+
+static int open_fit(struct fit *f)
+{
+    struct kn_team *team;
+    struct eng_progress *bar;
+    int error = kn_team_open(&team, f->config->n_thread);
+    if (error)
+        return error;
+    error = eng_measure(&f->rates, kn_ops(f->config->isa), team, f->config->host_mem / 2);
+    kn_team_close(team);
+    if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
+        return error;
+    struct eng_options o = eng_config_options(f->config);
+    o.n_parallel = MOST_SEQ;
+    o.aside = eng_disk_room(o.host_mem);
+    o.n_ctx = 2 * ENG_KV_BLOCK;
+    o.n_draft = 1;
+    o.draft[0] = f->wish;
+    o.gamma = MOST_DEPTH;
+    o.progress = eng_progress_counter(bar);
+    error = eng_open(&f->engine, &o);
+    eng_progress_close(bar);
+    if (error)
+        return error;
+    f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);
+    int n_vocab = eng_vocab_size(eng_vocab(f->engine));
+    for (size_t i = 0; i < sizeof f->told / sizeof *f->told; i++)
+        f->told[i] = (int32_t)(kn_mix(i + 7) % (uint64_t)n_vocab);
+    return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
+}
+
+/* No pass is faster than memory gives its bytes; and the ridge lies where operations take as long. */
+static int fit_points(struct fit *f)
+{
+    const struct moe_shape *s = moe_model_shape(eng_model(f->engine));
+    double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_moe_layer : 0;
+    double ridge = f->rates.mac_ps / f->rates.dram_Bps * (double)s->pass_bytes / s->row_macs;
+    return spec_fit(&f->fit, &(struct spec_measured){
+        .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,
+        .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
+        .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,
+        .pass = f->pass, .choose = f->choose, .draft = f->draft, .n_pass = f->n_pass, .n_choose = f->n_pass,
+        .n_draft = f->n_draft });
+}
+
+int eng_cmd_fit(const struct eng_config *config)
+{
+    struct fit *f = kn_calloc(1, sizeof *f);
+    if (!f)
+        return kn_fail(KN_ENOMEM, "no memory for the fit"), 2;
+    f->config = config;
+    int error = find_drafter(f);
+    if (!error && config->output)
+        error = eng_fit_check(config->output);
+    if (!error && !(error = open_fit(f)) && !(error = measure(f)) && !(error = fit_points(f))) {
+        print_points(f);
+        print_experts(f);
+        if (*f->drafter) {
+            print_drafts(f);
+            print_gains(f);
+        }
+        if (config->output)
+            error = eng_fit_write(config->output, config->model, &f->fit, f->drafter);
+    }
+    eng_close(f->engine);
+    kn_free(f->event);
+    kn_free(f);
+    return error ? 2 : 0;
+}

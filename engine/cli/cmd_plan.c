@@ -1,0 +1,137 @@
+/* spillway plan: how a model would share this machine's memory, and how fast it would be, before a weight
+ * is read.
+ *
+ * The split is the one that run and bench make of the same flags.  The speed is what each tier allows by
+ * itself, and what is expected of all together; rates are measured here, in a second, or given, to plan for
+ * another machine. */
+#include "engine/cli/cli.h"
+#include "engine/engine.h"
+#include "engine/plan/plan.h"
+
+#include <string.h>
+
+static const int batches[] = { 1, 4, 8, 16, 32 };
+#define N_BATCH ((int)(sizeof batches / sizeof *batches))
+
+/* ---- the split --------------------------------------------------------------------------------- */
+
+static void print_part(const char *name, size_t bytes, const char *note)
+{
+    printf("  %-24s %10.1f MiB%s%s\n", name, (double)bytes / 0x1p20, note[0] ? "   " : "", note);
+}
+
+static void print_split(const struct eng_config *c, const struct eng_engine *e)
+{
+    const struct eng_split *s = eng_memory(e);
+    const struct moe_shape *shape = moe_model_shape(eng_model(e));
+    char kv[96], states[96], experts[96] = "", widened[96] = "", ahead[96];
+    int context = (int)kn_align_up((size_t)eng_n_ctx(e), 64);
+    snprintf(kv, sizeof kv, "%d positions: %.1f contexts of %d for %d request%s", s->n_kv_slot,
+             (double)s->n_kv_slot / context, eng_n_ctx(e), c->n_parallel, c->n_parallel > 1 ? "s" : "");
+    snprintf(states, sizeof states, "%d of %.1f MiB, to go on from", s->n_state,
+             (double)shape->state_bytes / 0x1p20);
+    if (s->n_expert)
+        snprintf(experts, sizeof experts, "%d of %d: %.1f of %d per layer", s->n_resident, s->n_expert,
+                 (double)s->n_resident * shape->n_expert / s->n_expert, shape->n_expert);
+    print_part(c->host_mem ? "--host-mem" : "free, less a margin", s->total, "");
+    print_part("the program", s->fixed, "code, vocabulary, lists, page tables");
+    if (shape->widened_bytes)
+        snprintf(widened, sizeof widened, "%.1f MiB of it F32 what the file has quantised (attn_kv_b)",
+                 (double)shape->widened_bytes / 0x1p20);
+    print_part("weights of every token", s->dense, widened);
+    print_part("buffers of a pass", s->step, shape->state_bytes ? "and the states of who is at work" : "");
+    print_part("keys and values", s->kv, kv);
+    if (shape->state_bytes)
+        print_part("kept states", s->state, states);
+    print_part("experts", s->expert, experts);
+    snprintf(ahead, sizeof ahead, "%d layer%s, left in the file: --draft mtp drafts with the first", shape->n_ahead,
+             shape->n_ahead > 1 ? "s" : "");
+    if (shape->ahead_bytes && !shape->n_expert_ahead)
+        print_part("to guess ahead", shape->ahead_bytes, ahead);
+    print_part("not needed", s->spare, "");
+    print_part("smallest that works", s->least, "");
+}
+
+static void print_split_json(const struct eng_engine *e)
+{
+    const struct eng_split *s = eng_memory(e);
+    const struct moe_shape *shape = moe_model_shape(eng_model(e));
+    printf("{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
+           "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
+           "\"least_bytes\":%zu,"
+           "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
+           "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d}\n",
+           s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least,
+           eng_n_ctx(e),
+           s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer, shape->widened_bytes,
+           shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead);
+}
+
+/* ---- the speed --------------------------------------------------------------------------------- */
+
+static double per_second(int n_row, double seconds) { return seconds > 0 ? n_row / seconds : 0; }
+
+static void print_rate(int n_row, double seconds)
+{
+    if (seconds > 0)
+        printf(" %9.2f", n_row / seconds);
+    else
+        printf(" %9s", "-");
+}
+
+static void print_forecast(const struct eng_forecast *f, const struct eng_machine *m, bool json)
+{
+    if (json) {
+        printf("{\"what\":\"decode\",\"batch\":%d,\"tokens_per_s\":%.3f,\"bound_by\":\"%s\","
+               "\"experts_per_layer\":%.2f,\"misses\":%.2f,\"disk_bytes\":%.0f,\"dram_bytes\":%.0f,"
+               "\"macs\":%.0f,\"disk_tokens_per_s\":%.3f,\"dram_tokens_per_s\":%.3f,"
+               "\"mac_tokens_per_s\":%.3f,\"disk_Bps\":%.0f,\"dram_Bps\":%.0f,\"mac_per_s\":%.0f}\n",
+               f->n_row, f->tokens_per_s, f->bound_by, f->experts, f->misses, f->disk_bytes, f->dram_bytes,
+               f->macs, per_second(f->n_row, f->disk_s), per_second(f->n_row, f->dram_s),
+               per_second(f->n_row, f->mac_s), m->disk_Bps, m->dram_Bps, m->mac_ps);
+        return;
+    }
+    printf("%5d %8.1f %9.1f", f->n_row, f->experts, f->disk_bytes / 1e6);
+    print_rate(f->n_row, f->disk_s);
+    print_rate(f->n_row, f->dram_s);
+    print_rate(f->n_row, f->mac_s);
+    printf(" %9.2f  %s\n", f->tokens_per_s, f->bound_by);
+}
+
+static void print_speed(const struct eng_config *c, const struct eng_engine *e, const struct eng_machine *m)
+{
+    struct eng_setting s = eng_advise_setting(e, m, ENG_PLAN_POSITION);
+    if (!c->json) {
+        printf("\n");
+        if (m->disk_Bps > 0)
+            printf("disk %.2f GB/s%s, ", m->disk_Bps / 1e9, c->disk_rate ? " (given)" : "");
+        printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; sequences of %d tokens\n"
+               "%5s %8s %9s %9s %9s %9s %9s  %s\n", m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "",
+               m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
+               "expected", "bound by");
+    }
+    for (int i = 0; i < N_BATCH; i++) {
+        struct eng_forecast f;
+        eng_plan_forecast(&f, &s, batches[i]);
+        print_forecast(&f, m, c->json);
+    }
+}
+
+int eng_cmd_plan(const struct eng_config *c)
+{
+    struct eng_engine *e;
+    struct eng_machine machine;
+    struct eng_options o = eng_config_options(c);
+    if (eng_describe(&e, &o))
+        return 2;
+    int error = eng_advise_rates(&machine, e, c->disk_rate, c->dram_rate);
+    if (!error) {
+        if (c->json)
+            print_split_json(e);
+        else
+            print_split(c, e);
+        print_speed(c, e, &machine);
+    }
+    eng_close(e);
+    return error ? 2 : 0;
+}

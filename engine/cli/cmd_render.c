@@ -1,0 +1,92 @@
+/* spillway render: a conversation as JSON on stdin to the text of the prompt, exactly, on stdout.
+ *
+ * The template is the model's, or a file's; every member of the JSON object is a variable of it. */
+#include "engine/text/chat_prompt.h"
+#include "engine/cli/cli.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One line, whatever the template raised. */
+static int refuse(const char *where, int code, struct eng_template_error *e)
+{
+    for (char *c = e->text; *c; c++)
+        *c = *c == '\n' || *c == '\r' ? ' ' : *c;
+    if (e->line)
+        return kn_fail(code, "%s:%d: %s", where, e->line, e->text);
+    return kn_fail(code, "%s: %s", where, e->text);
+}
+
+static int read_request(json_t **out)
+{
+    json_error_t e;
+    char *text;
+    size_t n;
+    int error = eng_read_all(STDIN_FILENO, "stdin", &text, &n);
+    if (!error && !(*out = json_loadb(text, n, JSON_ALLOW_NUL, &e)))
+        error = kn_fail(KN_EINVAL, "stdin:%d:%d: %s", e.line, e.column, e.text);
+    else if (!error && !json_is_object(*out))
+        error = kn_fail(KN_EINVAL, "stdin: an object is wanted, {\"messages\": [...]}");
+    kn_free(text);
+    return error;
+}
+
+static int with_file(const char *path, const json_t *request, char **out, size_t *n)
+{
+    struct eng_template *t = NULL;
+    struct eng_template_error e;
+    char *text;
+    size_t n_text;
+    int error = eng_read_file(path, &text, &n_text);
+    if (!error) {
+        error = eng_template_open(&t, text, n_text, &e);
+        if (!error)
+            error = eng_template_render(t, request, time(NULL), NULL, out, n, &e);
+        if (error)
+            refuse(path, error, &e);
+    }
+    kn_free(text);
+    eng_template_close(t);
+    return error;
+}
+
+static int with_model(const char *path, const json_t *request, char **out, size_t *n)
+{
+    struct moe_file *file = NULL;
+    struct eng_vocab *vocab = NULL;
+    struct eng_chat *chat = NULL;
+    struct eng_template_error e;
+    int error = moe_file_open(&file, path);
+    if (!error)
+        error = eng_vocab_open(&vocab, file);
+    if (!error)
+        error = eng_chat_open(&chat, file, vocab, path);
+    if (!error && (error = eng_chat_render(chat, request, out, n, &e)))
+        refuse(path, error, &e);
+    eng_chat_close(chat);
+    eng_vocab_close(vocab);
+    moe_file_close(file);
+    return error;
+}
+
+int eng_cmd_render(const struct eng_config *config)
+{
+    json_t *request = NULL;
+    char *text = NULL;
+    size_t n;
+    int error = 0;
+    if (!config->model == !config->template)
+        error = kn_fail(KN_EINVAL,
+                        "render needs -m MODEL or --template FILE; see spillway render --help");
+    if (!error)
+        error = read_request(&request);
+    if (!error)
+        error = config->template ? with_file(config->template, request, &text, &n)
+                                 : with_model(config->model, request, &text, &n);
+    if (!error)
+        fwrite(text, 1, n, stdout);             /* main looks whether all of it went out */
+    kn_free(text);
+    json_decref(request);
+    return !error ? 0 : error == KN_EIO || error == KN_ENOMEM ? 1 : 2;
+}

@@ -1,0 +1,39 @@
+/* spillway serve: requests over HTTP until SIGTERM or Ctrl-C. */
+#include "engine/cli/cli.h"
+#include "engine/serve/serve.h"
+
+#define MS 1000
+
+int eng_cmd_serve(const struct eng_config *c)
+{
+    struct eng_server *s;
+    struct eng_serve_options o = {
+        .engine = eng_config_options(c),
+        .host = c->host,
+        .port = c->port,
+        .api_key_file = c->api_key_file,
+        .alias = c->alias,
+        .cors = c->cors,
+        .n_queue = c->n_queue,
+        .max_body = c->max_body,
+        .max_connection = c->n_connection,
+        .patience_ms = c->patience_s * MS,
+        .idle_ms = c->idle_s * MS,
+        .ping_ms = c->ping_s * MS,
+        .drain_ms = c->drain_s * MS,
+        .stall_ms = c->stall_s * MS,
+        .sampling = c->sampling,
+        .n_predict = c->n_predict,
+        .notify_socket = c->notify_socket,
+        .watchdog_us = c->watchdog_us,
+        .quiet = c->quiet,
+        .signals = true,
+    };
+    o.engine.measures_disk = true;              /* for the status */
+    int error = eng_serve_open(&s, &o);
+    if (!error) {
+        error = eng_serve_run(s);
+        eng_serve_close(s);
+    }
+    return error ? 2 : 0;
+}

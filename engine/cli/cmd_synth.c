@@ -1,0 +1,32 @@
+/* engine/cli/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random
+ * weights.
+ *
+ * In: a shape's name, and by option layers, a layer that guesses ahead, experts of a token, vocabulary size, format
+ * of the experts and a seed.
+ * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
+ * moe_synth(). */
+#include "engine/cli/cli.h"
+
+int eng_cmd_synth(const struct eng_config *config)
+{
+    struct moe_synth_options opt = {
+        .shape = config->shape, .n_layer = config->n_layer, .n_vocab = config->n_vocab, .n_used = config->n_used,
+        .ahead = config->ahead, .seed = config->seed_given ? config->sampling.seed : 0,
+    };
+    if (kn_format_find(config->format, &opt.format)) {
+        kn_fail(KN_EINVAL, "--format %s: there are%s", config->format, kn_format_list);
+        return 2;
+    }
+    struct eng_progress *bar = NULL;
+    int err = kn_team_open(&opt.team, config->n_thread);
+    if (!err)
+        err = eng_progress_open(&bar, config->output, config->quiet);
+    if (!err) {
+        opt.progress = eng_progress_counter(bar);
+        opt.stop = eng_interrupt();
+        err = moe_synth(config->output, &opt);
+    }
+    eng_progress_close(bar);
+    kn_team_close(opt.team);
+    return err ? 2 : 0;
+}

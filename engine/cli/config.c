@@ -1,0 +1,328 @@
+/* engine/cli/config.c - arguments, environment and configuration file to struct eng_config.
+ *
+ * A flag beats the environment, which beats the file, which beats the default; each source is applied in
+ * turn onto what the ones before it left.  What options there are stands in options.c.  This is the only
+ * file that reads the environment.
+ *
+ * The file is INI: keys are long flag names, and a section named like a command overrides the globals
+ * above it.  A key that another command takes is passed over; one that no command takes is an error. */
+#include "engine/cli/options.h"
+
+#include <ini.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define MAX_GIVEN 256                           /* flags of one command line */
+#define MAX_FILE  (64 << 10)                    /* bytes of a configuration file */
+
+/* ---- the file ---------------------------------------------------------------------------------- */
+
+struct file {
+    struct eng_config *config;
+    enum eng_command_id command;
+    const char *path, *text, *end;      /* text: what is still to be read */
+    char section[64];
+    bool seen[ENG_MAX_OPTION];                /* in this section */
+    int line, error;
+};
+
+/* libinih's fgets.  A line longer than its buffer would be taken for two. */
+static char *read_line(char *buffer, int size, void *stream)
+{
+    struct file *f = stream;
+    size_t left = (size_t)(f->end - f->text);
+    if (left == 0 || f->error)
+        return NULL;
+    f->line++;
+    const char *newline = memchr(f->text, '\n', left);
+    size_t n = newline ? (size_t)(newline - f->text) + 1 : left;
+    if (n >= (size_t)size || memchr(f->text, 0, n)) {
+        f->error = kn_fail(KN_EINVAL, "%s:%d: line is not text, or longer than %d characters",
+                           f->path, f->line, size - 2);
+        return NULL;
+    }
+    memcpy(buffer, f->text, n);
+    buffer[n] = 0;
+    f->text += n;
+    return buffer;
+}
+
+static int find_command(const char *name)
+{
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        if (!strcmp(name, eng_command_name[i]))
+            return i;
+    return -1;
+}
+
+static const char *keep_text(struct eng_config *c, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    if (n > sizeof c->pool - c->pool_used)
+        return NULL;
+    char *kept = memcpy(c->pool + c->pool_used, s, n);
+    c->pool_used += n;
+    return kept;
+}
+
+static int take_key(struct file *f, const char *section, const char *name, const char *value)
+{
+    char flag[ENG_MAX_NAME + 32], who[512];
+    int id = section[0] ? find_command(section) : (int)f->command;
+    snprintf(flag, sizeof flag, "--%s", name);
+    snprintf(who, sizeof who, "%s:%d", f->path, f->line);
+    if (id < 0)
+        return kn_fail(KN_EINVAL, "%s: [%s] is not a command", who, section);
+
+    const struct eng_option *o = eng_option_find(flag, 1u << id);
+    if (!o && (section[0] || !eng_option_find(flag, ENG_ALL_COMMANDS)))
+        return eng_option_unknown(who, flag, (enum eng_command_id)id);
+    if (!o || id != (int)f->command)
+        return 0;
+    if (strcmp(section, f->section) != 0) {
+        memset(f->seen, 0, sizeof f->seen);
+        snprintf(f->section, sizeof f->section, "%s", section);
+    }
+    if (!f->seen[eng_option_index(o)])
+        eng_option_forget(f->config, o);
+    f->seen[eng_option_index(o)] = true;
+
+    const char *kept = keep_text(f->config, value);
+    if (!kept)
+        return kn_fail(KN_ELIMIT, "%s: more than %zu bytes of values", who, sizeof f->config->pool);
+    snprintf(who, sizeof who, "%s:%d: %s", f->path, f->line, name);
+    return eng_option_set(f->config, o, kept, who);
+}
+
+static int on_key(void *user, const char *section, const char *name, const char *value)
+{
+    struct file *f = user;
+    if (f->error == 0)
+        f->error = take_key(f, section, name, value);
+    return 1;
+}
+
+static int apply_file(struct eng_config *c, enum eng_command_id command, const char *path)
+{
+    struct file f = { .config = c, .command = command, .path = path };
+    int fd;
+    int e = kn_file_open_read(&fd, path);
+    if (e < 0)
+        return e;
+    int64_t size = kn_io()->size(fd);
+    char *text = NULL;
+    if (size < 0 || size > MAX_FILE)
+        e = kn_fail(KN_EINVAL, "%s: not a configuration file of at most %d KiB", path, MAX_FILE >> 10);
+    else if (!(text = kn_alloc((size_t)size)))
+        e = kn_fail(KN_ENOMEM, "%s: no memory to read it", path);
+    else
+        e = kn_file_read(fd, path, text, (size_t)size, 0);
+    kn_file_close(fd);
+    if (e == 0) {
+        f.text = text;
+        f.end = text + size;
+        int line = ini_parse_stream(read_line, &f, on_key, &f);
+        e = f.error;
+        if (e == 0 && line != 0)
+            e = kn_fail(KN_EINVAL, "%s:%d: neither [command] nor name = value", path, line);
+    }
+    kn_free(text);
+    return e;
+}
+
+/* ---- the environment --------------------------------------------------------------------------- */
+
+/* SPILLWAY_TOP_K=40 to --top-k; false when it is no variable of ours. */
+static bool env_flag(const char *variable, char *flag, size_t size, const char **value)
+{
+    size_t skip = strlen(ENG_ENV_PREFIX), n = strcspn(variable, "=");
+    if (strncmp(variable, ENG_ENV_PREFIX, skip) != 0 || !variable[n] || n - skip + 3 > size)
+        return false;
+    memcpy(flag, "--", 2);
+    for (size_t i = skip; i < n; i++) {
+        char c = variable[i];
+        flag[2 + i - skip] = c == '_' ? '-' : c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+    }
+    flag[2 + n - skip] = 0;
+    *value = variable + n + 1;
+    return true;
+}
+
+static int apply_environment(struct eng_config *c, enum eng_command_id command)
+{
+    char flag[64], who[64];
+    const char *value;
+    for (char **v = environ; v && *v; v++) {
+        if (!env_flag(*v, flag, sizeof flag, &value))
+            continue;
+        snprintf(who, sizeof who, "%.*s", (int)strcspn(*v, "="), *v);
+        const struct eng_option *o = eng_option_find(flag, 1u << command);
+        if (!eng_option_find(flag, ENG_ALL_COMMANDS))
+            kn_say(KN_LOG_WARN, "%s in the environment is no option; ignored", who);
+        if (!o || !value[0])
+            continue;
+        eng_option_forget(c, o);
+        int e = eng_option_set(c, o, value, who);
+        if (e < 0)
+            return e;
+    }
+    return 0;
+}
+
+/* ---- arguments --------------------------------------------------------------------------------- */
+
+struct given { const struct eng_option *option; const char *value, *who; };
+
+struct arguments { struct given given[MAX_GIVEN]; int n; bool help; };
+
+static int add_given(struct arguments *a, const struct eng_option *o, const char *value, const char *who)
+{
+    if (a->n == MAX_GIVEN)
+        return kn_fail(KN_ELIMIT, "more than %d flags", MAX_GIVEN);
+    a->given[a->n++] = (struct given){ o, value, who };
+    return 0;
+}
+
+/* A flag at argv[*i], perhaps with its value in the next argument. */
+static int take_flag(struct arguments *a, enum eng_command_id command, int argc, char **argv, int *i)
+{
+    char name[ENG_MAX_NAME + 3];
+    const char *word = argv[*i], *equals = strchr(word, '=');
+    size_t n = equals ? (size_t)(equals - word) : strlen(word);
+    if (n >= sizeof name)
+        return kn_fail(KN_EINVAL, "%s: %s is unknown", eng_command_name[command], word);
+    memcpy(name, word, n);
+    name[n] = 0;
+
+    const struct eng_option *o = eng_option_find(name, 1u << command);
+    if (!o)
+        return eng_option_unknown(eng_command_name[command], name, command);
+    if (equals)
+        return add_given(a, o, equals + 1, word);
+    if (o->kind == ENG_FLAG)
+        return add_given(a, o, "true", word);
+    if (*i + 1 == argc)
+        return kn_fail(KN_EINVAL, "%s: %s needs a value, %s", eng_command_name[command], word, o->value);
+    ++*i;
+    return add_given(a, o, argv[*i], word);
+}
+
+/* The flag that a command's first word without dashes stands for; NULL: it takes none. */
+static const char *place_flag(enum eng_command_id command)
+{
+    if (command == ENG_simulate)
+        return "--what";
+    if (command == ENG_batch)
+        return "--input";
+    return command == ENG_inspect || command == ENG_quantize || command == ENG_pack ? "--model" : NULL;
+}
+
+static int read_arguments(struct arguments *a, enum eng_command_id command, int argc, char **argv)
+{
+    const char *place = place_flag(command);
+    int n_place = 0, e = 0;
+    for (int i = 0; i < argc && e == 0; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            a->help = true;
+        else if (argv[i][0] == '-' && argv[i][1])
+            e = take_flag(a, command, argc, argv, &i);
+        else if (place && n_place++ == 0)
+            e = add_given(a, eng_option_find(place, 1u << command), argv[i], place);
+        else
+            e = kn_fail(KN_EINVAL, "%s: '%s' is not a flag; quote a text of several words",
+                        eng_command_name[command], argv[i]);
+    }
+    return e;
+}
+
+static int apply_arguments(struct eng_config *c, const struct arguments *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        bool first = true;
+        for (int j = 0; j < i; j++)
+            first = first && a->given[j].option != a->given[i].option;
+        if (first)
+            eng_option_forget(c, a->given[i].option);
+        int e = eng_option_set(c, a->given[i].option, a->given[i].value, a->given[i].who);
+        if (e < 0)
+            return e;
+    }
+    return 0;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------- */
+
+static int draw_seed(struct eng_config *c)
+{
+    if (getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
+        return kn_fail(KN_EIO, "the system gives no random numbers; give --seed");
+    c->sampling.seed >>= 32;                    /* ten digits are enough, and can be typed again */
+    return 0;
+}
+
+/* A folder may be said with slashes at its end; what lies beside it is named without. */
+static void trim_model(struct eng_config *c)
+{
+    static char model[ENG_PATH_BYTES];          /* parsed once, by the main thread */
+    size_t n = c->model ? strlen(c->model) : 0;
+    if (n < 2 || n >= sizeof model || c->model[n - 1] != '/')
+        return;
+    while (n > 1 && c->model[n - 1] == '/')
+        n--;
+    memcpy(model, c->model, n);
+    model[n] = 0;
+    c->model = model;
+}
+
+/* What a service manager tells those that it starts: sd_notify(3). */
+static void read_manager(struct eng_config *c)
+{
+    const char *us = getenv("WATCHDOG_USEC");
+    c->notify_socket = getenv("NOTIFY_SOCKET");
+    c->watchdog_us = us ? strtoull(us, NULL, 10) : 0;
+}
+
+int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
+{
+    static struct arguments a;                  /* too large for a stack; parsed once, by the main thread */
+    a = (struct arguments){ 0 };
+    eng_option_defaults(config, command);
+    int e = read_arguments(&a, command, argc, argv);
+    if (e < 0)
+        return e;
+    if (a.help) {
+        eng_option_help(command);
+        return 1;
+    }
+    const char *path = getenv(ENG_ENV_PREFIX "CONFIG");
+    for (int i = 0; i < a.n; i++)
+        if (!strcmp(a.given[i].option->name, "config"))
+            path = a.given[i].value;
+    if (path && path[0] && (e = apply_file(config, command, path)) < 0)
+        return e;
+    if ((e = apply_environment(config, command)) < 0 || (e = apply_arguments(config, &a)) < 0 ||
+        (e = eng_option_check(config, command)) < 0)
+        return e;
+    trim_model(config);
+    if (command == ENG_serve)
+        read_manager(config);
+    if (command == ENG_run && !config->seed_given)
+        return draw_seed(config);
+    return 0;
+}
+
+struct eng_options eng_config_options(const struct eng_config *c)
+{
+    struct eng_options o = {
+        .model = c->model, .isa = c->isa, .kv = c->kv, .n_thread = c->n_thread, .n_parallel = c->n_parallel,
+        .n_ctx = c->n_ctx, .n_chunk = c->n_chunk, .host_mem = c->host_mem, .kv_mem = c->kv_mem,
+        .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
+        .no_pack = c->no_pack, .mirror = c->mirror, .lookahead = c->n_ahead,
+        .dsi = c->n_dsi == 1 ? ENG_DSI_ON : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO : ENG_DSI_OFF };
+    for (int i = 0; i < c->n_draft; i++)        /* none is nobody, and costs nothing */
+        if (c->draft[i].kind != ENG_DRAFT_NONE)
+            o.draft[o.n_draft++] = c->draft[i];
+    return o;
+}

@@ -1,0 +1,88 @@
+/* engine/cli/main.c - the program: which command, what it is told, how it ended.
+ *
+ * Exit status: 0 done, 1 some failed, 2 usage or refused.  Nothing else in the tree exits. */
+#include "engine/cli/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *name, *about; eng_command *run; } commands[ENG_COMMAND_COUNT] = {
+#define COMMAND(name, text) [ENG_##name] = { #name, text, eng_cmd_##name },
+    ENG_COMMANDS(COMMAND)
+#undef COMMAND
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "spillway " ENG_VERSION " - mixture-of-experts language models larger than the fast memory\n\n"
+                 "usage: spillway COMMAND [flags]\n\n");
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
+    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is,\n"
+                 "--man writes its manual page, --completion a completion for bash.\n");
+}
+
+static int refuse_command(const char *word)
+{
+    const char *names[ENG_COMMAND_COUNT];
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        names[i] = commands[i].name;
+    const char *near = eng_nearest(word, names, ENG_COMMAND_COUNT);
+    if (near)
+        kn_fail(KN_EINVAL, "'%s' is no command; did you mean %s?", word, near);
+    else
+        kn_fail(KN_EINVAL, "'%s' is no command; see spillway --help", word);
+    return 2;
+}
+
+static int run_command(enum eng_command_id id, int argc, char **argv)
+{
+    static struct eng_config config;
+    int e = eng_config_parse(&config, id, argc, argv);
+    if (e != 0)
+        return e < 0 ? 2 : 0;
+    kn_log_set(eng_progress_log, config.quiet     ? KN_LOG_WARN
+                                 : config.verbose ? KN_LOG_DEBUG
+                                                  : KN_LOG_INFO);
+    return commands[id].run(&config);
+}
+
+static int dispatch(int argc, char **argv)
+{
+    static char help[] = "--help";
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "help") && argc > 2) {         /* help run: run --help */
+        argv[1] = argv[2];
+        argv[2] = help;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("spillway " ENG_VERSION "\n");
+        return 0;
+    }
+    if (!strcmp(argv[1], "--man") || !strcmp(argv[1], "--completion")) {
+        (argv[1][2] == 'm' ? eng_manual_page : eng_manual_completion)();
+        return 0;
+    }
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return run_command((enum eng_command_id)i, argc - 2, argv + 2);
+    return refuse_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    eng_stdio_keep();
+    int status = dispatch(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        kn_fail(KN_EIO, "standard output: cannot write all of it");
+        status = 1;
+    }
+    exit(status);
+}

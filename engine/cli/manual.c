@@ -1,0 +1,267 @@
+/* engine/cli/manual.c - what --help, the man page and the shell's completion say.
+ *
+ * All three are written from the tables of commands and options, so none of them can lie about a flag:
+ * `spillway --man` is the page that make install puts into place, `spillway --completion` the bash script.
+ * Only what no table knows (what the program is for, files, examples) stands here as text. */
+#include <string.h>
+
+#include "engine/cli/options.h"
+
+static const char *const about[ENG_COMMAND_COUNT] = {
+#define ABOUT(name, text) [ENG_##name] = text,
+    ENG_COMMANDS(ABOUT)
+#undef ABOUT
+};
+
+/* ---- help -------------------------------------------------------------------------------------- */
+
+/* -n, --n-predict, --predict N */
+static void list_names(const struct eng_option *o, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *c = o->alias; *c && n + 2 < size; c++) {
+        if (*c == ' ')
+            out[n++] = ',';
+        out[n++] = *c;
+    }
+    snprintf(out + n, size - n, "%s--%s %s", n ? ", " : "", o->name, o->value ? o->value : "");
+}
+
+void eng_option_help(enum eng_command_id command)
+{
+    struct eng_config defaults;
+    const struct eng_option *o;
+    const char *flag;
+    char names[128], value[64];
+    eng_option_defaults(&defaults, command);
+    printf("spillway %s - %s\n\nusage: spillway %s", eng_command_name[command], about[command],
+           eng_command_name[command]);
+    for (int i = 0; (flag = eng_option_needed(command, i)); i++)
+        printf(" %s", flag);
+    printf(" [flags]\n\n");
+    for (int i = 0; (o = eng_option_at(i)); i++) {
+        if (!(o->commands & 1u << command))
+            continue;
+        eng_option_default_text(&defaults, o, value, sizeof value);
+        list_names(o, names, sizeof names);
+        printf("  %-36s %s", names, o->help);
+        printf(value[0] ? " [%s]\n" : "\n", value);
+    }
+    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
+           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
+           "1024-based.\n");
+}
+
+/* ---- the man page ------------------------------------------------------------------------------ */
+
+static const char page_head[] =
+    ".TH SPILLWAY 1 \"\" \"Spillway\" \"User Commands\"\n"
+    ".SH NAME\n"
+    "spillway \\- mixture-of-experts language models larger than the fast memory\n"
+    ".SH SYNOPSIS\n"
+    ".B spillway\n"
+    ".I COMMAND\n"
+    "[\\fIflags\\fR]\n"
+    ".SH DESCRIPTION\n"
+    "Spillway runs mixture-of-experts models on one machine, from GGUF files and from folders\n"
+    "of .safetensors as the transformers package writes them.  What every token needs stays in\n"
+    "memory; experts live in as much memory as\n"
+    ".B \\-\\-host\\-mem\n"
+    "leaves them, and are read from disk when they are asked for.  A request with a seed gives the same bytes\n"
+    "whatever else runs beside it.\n"
+    ".PP\n"
+    "Results go to standard output, everything else to standard error.\n"
+    ".SH COMMANDS\n";
+
+static const char page_tail[] =
+    ".SH CONFIGURATION\n"
+    "Each flag is also a variable of the environment\n"
+    "(\\fB\\-\\-top\\-k\\fR: \\fBSPILLWAY_TOP_K\\fR) and a key of the file that \\fB\\-\\-config\\fR names\n"
+    "(\\fBtop\\-k = 40\\fR, under the command's \\fB[section]\\fR or above all of them).\n"
+    "A flag beats the variable, which beats the file.\n"
+    ".SH EXIT STATUS\n"
+    "0 done, 1 some failed, 2 wrong usage, or refused: the last line on standard error says why.\n"
+    ".SH FILES\n"
+    ".TP\n"
+    "\\fIMODEL\\fB.experts\\fR\n"
+    "experts as memory holds them, written by \\fBspillway pack\\fR and found by itself\n"
+    ".TP\n"
+    "\\fIDIR\\fR of \\fB\\-\\-mirror\\fR\n"
+    "copies of the model's files or of \\fIMODEL\\fB.experts\\fR by the same names, whole or cut short; each is compared with\n"
+    "the first at 64 places when it is opened, and not read when it is no copy or once it has failed, which is said\n"
+    ".TP\n"
+    "\\fIMODEL\\fB.gguf.heat\\fR\n"
+    "which experts were used; may be deleted\n"
+    ".TP\n"
+    "\\fB/etc/spillway/spillway.env\\fR\n"
+    "variables of the systemd service\n"
+    ".SH EXAMPLES\n"
+    ".nf\n"
+    "spillway plan \\-m model.gguf \\-\\-host\\-mem 24G\n"
+    "spillway run \\-m model.gguf \\-p \"Once upon a time\" \\-n 100 \\-\\-seed 1\n"
+    "spillway serve \\-m model.gguf \\-\\-host\\-mem 24G \\-\\-parallel 16\n"
+    "spillway batch \\-m model.gguf requests.jsonl \\-o answers.jsonl\n"
+    "SPILLWAY_HOST_MEM=24G spillway bench \\-m model.gguf \\-\\-batch 1,4,16\n"
+    ".fi\n";
+
+/* Text as troff takes it: no line begins with a dot, dashes are dashes. */
+static void put_troff(const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '-')
+            fputs("\\-", stdout);
+        else if (*s == '\\')
+            fputs("\\e", stdout);
+        else if (*s == '\'')
+            fputs("\\(aq", stdout);
+        else
+            putchar(*s);
+    }
+}
+
+/* \fB-n\fR, \fB--predict\fR \fIN\fR */
+static void put_names(const struct eng_option *o)
+{
+    for (const char *a = o->alias; *a;) {
+        int n = (int)strcspn(a, " ");
+        char one[ENG_MAX_NAME + 3];
+        snprintf(one, sizeof one, "%.*s", n, a);
+        fputs("\\fB", stdout);
+        put_troff(one);
+        fputs("\\fR, ", stdout);
+        a += n + (a[n] == ' ');
+    }
+    fputs("\\fB\\-\\-", stdout);
+    put_troff(o->name);
+    fputs("\\fR", stdout);
+    if (o->value) {
+        fputs(" \\fI", stdout);
+        put_troff(o->value);
+        fputs("\\fR", stdout);
+    }
+    putchar('\n');
+}
+
+/* "run, bench: default 0.8", and those that share a default together. */
+static void put_takers(const struct eng_option *o)
+{
+    bool told[ENG_COMMAND_COUNT] = { false };
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++) {
+        struct eng_config defaults;
+        char mine[64], other[64];
+        if (told[i] || !(o->commands & 1u << i))
+            continue;
+        eng_option_defaults(&defaults, (enum eng_command_id)i);
+        eng_option_default_text(&defaults, o, mine, sizeof mine);
+        fputs(".br\n\\fI", stdout);
+        for (int j = i; j < ENG_COMMAND_COUNT; j++) {
+            if (!(o->commands & 1u << j))
+                continue;
+            eng_option_defaults(&defaults, (enum eng_command_id)j);
+            eng_option_default_text(&defaults, o, other, sizeof other);
+            if (strcmp(mine, other) != 0)
+                continue;
+            printf("%s%s", j == i ? "" : ", ", eng_command_name[j]);
+            told[j] = true;
+        }
+        fputs("\\fR", stdout);
+        if (mine[0]) {
+            fputs(": default ", stdout);
+            put_troff(mine);
+        }
+        putchar('\n');
+    }
+}
+
+void eng_manual_page(void)
+{
+    const struct eng_option *o;
+    const char *flag;
+    fputs(page_head, stdout);
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++) {
+        printf(".TP\n\\fBspillway %s\\fR", eng_command_name[i]);
+        for (int k = 0; (flag = eng_option_needed((enum eng_command_id)i, k)); k++) {
+            putchar(' ');
+            put_troff(flag);
+        }
+        putchar('\n');
+        put_troff(about[i]);
+        putchar('\n');
+    }
+    fputs(".SH OPTIONS\nUnder each stands who takes it.  SIZE is a number of bytes; K, M and G are 1024-based.\n"
+          ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe flags of a command\n", stdout);
+    for (int i = 0; (o = eng_option_at(i)); i++) {
+        fputs(".TP\n", stdout);
+        put_names(o);
+        put_troff(o->help);
+        putchar('\n');
+        put_takers(o);
+    }
+    fputs(page_tail, stdout);
+}
+
+/* ---- completion -------------------------------------------------------------------------------- */
+
+static void put_flags(const struct eng_option *o)
+{
+    printf(" --%s%s%s", o->name, o->alias[0] ? " " : "", o->alias);
+}
+
+static bool takes_file(const struct eng_option *o) { return o->value && !strcmp(o->value, "FILE"); }
+
+/* One line for a flag whose values are a list: --kv) words='f16 f32' ;; */
+static void put_choices(const struct eng_option *o)
+{
+    const char *const *choice = eng_option_choices(o);
+    if (!choice)
+        return;
+    printf("    --%s) words='", o->name);
+    for (int i = 0; choice[i]; i++)
+        printf("%s%s", i ? " " : "", choice[i]);
+    printf("' ;;\n");
+}
+
+static void put_command(enum eng_command_id command)
+{
+    const struct eng_option *o;
+    printf("    %s)\n        flags='--help", eng_command_name[command]);
+    for (int i = 0; (o = eng_option_at(i)); i++)
+        if (o->commands & 1u << command)
+            put_flags(o);
+    printf("'\n        files='");
+    for (int i = 0; (o = eng_option_at(i)); i++)
+        if (o->commands & 1u << command && takes_file(o))
+            put_flags(o);
+    printf(" '\n        values='");
+    for (int i = 0; (o = eng_option_at(i)); i++)
+        if (o->commands & 1u << command && o->value && !takes_file(o))
+            put_flags(o);
+    printf(" ' ;;\n");
+}
+
+void eng_manual_completion(void)
+{
+    const struct eng_option *o;
+    printf("# bash completion for spillway, written by spillway --completion\n"
+           "_spillway()\n{\n"
+           "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
+           "    local flags='' files='' values='' words=''\n"
+           "    COMPREPLY=()\n"
+           "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words='");
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        printf("%s ", eng_command_name[i]);
+    printf("--help --version'\n        COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n        return\n    fi\n"
+           "    case ${COMP_WORDS[1]} in\n");
+    for (int i = 0; i < ENG_COMMAND_COUNT; i++)
+        put_command((enum eng_command_id)i);
+    printf("    esac\n    case $before in\n");
+    for (int i = 0; (o = eng_option_at(i)); i++)
+        put_choices(o);
+    printf("    *) case $files in *\" $before \"*) compopt -o default; return ;; esac\n"
+           "       case $values in *\" $before \"*) return ;; esac\n"
+           "       case $word in -*) words=$flags ;; *) compopt -o default; return ;; esac ;;\n"
+           "    esac\n"
+           "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+           "}\n"
+           "complete -F _spillway spillway\n");
+}

@@ -1,0 +1,75 @@
+/* What a model and this machine together make of the forecast: the rates that it needs, and how many
+ * sequences at once are expected to give the most tokens a second.
+ *
+ * More at once share what a pass reads, and take memory for their keys and values from experts; where the
+ * one outweighs the other depends on both, so each number is split and forecast as `plan` would do it. */
+#include "engine/cli/cli.h"
+#include "engine/plan/disk_rate.h"
+#include "engine/internal.h"
+#include "engine/plan/host_rate.h"
+
+#define ENOUGH 0.97                             /* of the best speed: then fewer, which take less memory */
+
+int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
+{
+    const struct eng_split *split = eng_memory(e);
+    struct eng_rates rates;
+    int error = eng_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->opt.host_mem / 2);
+    if (error)
+        return error;
+    *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps,
+                                 rates.mac_ps };
+    if (split->n_resident < split->n_expert && !disk_rate)
+        error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
+    if (error == KN_EUNSUPPORTED)
+        kn_fail(error, "%s: the disk cannot be measured by it, without O_DIRECT or with less than 1 MiB: give "
+                "--disk-rate", e->opt.model);
+    return error;
+}
+
+struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
+{
+    return (struct eng_setting){ moe_model_shape(eng_model(e)), eng_memory(e), *machine,
+                                 moe_kv_slot_bytes(eng_model(e), e->opt.kv), position };
+}
+
+/* Sequences that KV memory does not hold are not there. */
+static double speed_of(const struct eng_engine *e, const struct eng_machine *m, int n)
+{
+    struct eng_forecast f;
+    int position = kn_min(ENG_PLAN_POSITION, eng_n_ctx(e)), fit = eng_memory(e)->n_kv_slot / position;
+    struct eng_setting s = eng_advise_setting(e, m, position);
+    eng_plan_forecast(&f, &s, kn_min(n, kn_max(fit, 1)));
+    return f.tokens_per_s;
+}
+
+int eng_advise_parallel(int *out, const struct eng_options *opt)
+{
+    static const int count[] = { 1, 2, 4, 8, 16, 32, 64 };
+    enum { N = sizeof count / sizeof *count };
+    double speed[N], best = 0;
+    struct eng_machine machine = { 0 };
+    for (int i = 0; i < N; i++) {
+        struct eng_engine *e;
+        struct eng_options o = *opt;
+        o.n_parallel = count[i];
+        int error = eng_describe(&e, &o);
+        if (error)
+            return error;
+        if (!machine.dram_Bps || (!machine.disk_Bps && eng_memory(e)->n_resident < eng_memory(e)->n_expert))
+            error = eng_advise_rates(&machine, e, 0, 0);
+        if (!error)
+            speed[i] = speed_of(e, &machine, count[i]);
+        eng_close(e);
+        if (error)
+            return error;
+        best = speed[i] > best ? speed[i] : best;
+    }
+    int i = 0;
+    while (speed[i] < ENOUGH * best)
+        i++;
+    kn_say(KN_LOG_INFO, "%d requests at once, about %.3g tokens/s (--parallel sets another number)", count[i],
+           speed[i]);
+    *out = count[i];
+    return 0;
+}

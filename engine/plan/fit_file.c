@@ -1,0 +1,217 @@
+/* The constants of a cost model in a file: written by fit, read as the controller's first opinion.
+ *
+ * The file appears under its name when it is whole: it grows beside it, and what fails or is killed leaves the one that
+ * was there.  A link stays, and what it leads to is replaced.  What is no file, a pipe, is written as it is. */
+#include "engine/plan/fit_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ini.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIRST "# what passes take"
+#define MOST_TEXT 2048
+#define MOST_BASE 120
+#define AT(f) { #f, offsetof(struct spec_cost_model, f) }
+static const struct { const char *name; size_t at; } field[] = {
+    AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
+    AT(choose_ns), AT(choose_row_ns), AT(draft_ns), AT(draft_row_ns), AT(n_expert), AT(n_used),
+};
+#define N_FIELD (sizeof field / sizeof *field)
+
+static double *field_of(struct spec_cost_model *c, size_t i) { return (double *)((char *)c + field[i].at); }
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+static int refuse_write(const char *path)
+{
+    return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
+}
+
+/* Who reads a pipe would take a question for its end, and nobody would keep what is renamed onto it. */
+static bool is_no_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+struct target { char path[PATH_MAX], part[PATH_MAX + 32]; };
+
+/* The file itself, behind any links, and what it is called until it is whole. */
+static int find_target(struct target *t, const char *path)
+{
+    struct stat st;
+    if (!realpath(path, t->path)) {
+        if (errno != ENOENT)
+            return refuse_write(path);
+        if (lstat(path, &st) == 0)
+            return kn_fail(KN_EINVAL, "%s: a link to nothing: make what it leads to, or name another file with -o",
+                           path);
+        if (snprintf(t->path, sizeof t->path, "%s", path) >= (int)sizeof t->path) {
+            errno = ENAMETOOLONG;
+            return refuse_write(path);
+        }
+    }
+    snprintf(t->part, sizeof t->part, "%s.%ld.part", t->path, (long)getpid());
+    return 0;
+}
+
+/* Is it there, and not fit's?  An empty one is nobody's. */
+static int check_old(const char *path)
+{
+    char begins[sizeof FIRST] = "";
+    int fd = kn_io()->open(path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : refuse_write(path);
+    ssize_t n = kn_io()->pread(fd, begins, sizeof FIRST - 1, 0);
+    kn_file_close(fd);
+    if (n < 0)
+        return refuse_write(path);
+    return n == 0 || !strcmp(begins, FIRST)
+               ? 0 : kn_fail(KN_EINVAL, "%s: it is there and not of fit: name another file with -o", path);
+}
+
+int eng_fit_check(const char *path)
+{
+    struct target t;
+    int error, fd;
+    if (is_no_file(path))
+        return 0;
+    if ((error = find_target(&t, path)) || (error = check_old(t.path)))
+        return error;
+    if ((fd = kn_io()->open(t.part, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0)
+        return refuse_write(path);
+    kn_file_close(fd);
+    kn_io()->unlink(t.part);
+    return 0;
+}
+
+static int write_pipe(const char *path, const char *text, size_t n)
+{
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return refuse_write(path);
+    bool bad = fwrite(text, 1, n, out) != n;
+    return fclose(out) || bad ? refuse_write(path) : 0;
+}
+
+static int write_whole(const char *path, const char *text, size_t n)
+{
+    struct target t;
+    const struct kn_io *io = kn_io();
+    int error = find_target(&t, path), fd;
+    if (error)
+        return error;
+    if ((fd = io->open(t.part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+        return refuse_write(path);
+    error = kn_file_write(fd, t.part, text, n, 0);
+    if (!error && io->sync(fd))
+        error = refuse_write(path);
+    kn_file_close(fd);
+    if (!error && io->rename(t.part, t.path))
+        error = refuse_write(path);
+    if (error)
+        io->unlink(t.part);
+    return error;
+}
+
+/* As --draft has it.  Spaces would be cut off by who reads it, and lines after 200 bytes. */
+void eng_fit_name(char *out, const struct eng_draft_wish *w)
+{
+    bool head = w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP;
+    size_t end = strlen(w->file), from;
+    out[0] = 0;
+    if (!head && w->kind != ENG_DRAFT_MODEL)
+        return;
+    while (end > 0 && w->file[end - 1] == '/')
+        end--;
+    for (from = end; from > 0 && w->file[from - 1] != '/';)
+        from--;
+    int n = snprintf(out, ENG_FIT_NAME, "%s%s%.*s", eng_draft_kind_name(w->kind), end ? ":" : "",
+                     kn_min((int)(end - from), MOST_BASE), w->file + from);
+    if (head || w->tree != ENG_TREE_CHAIN)
+        snprintf(out + n, ENG_FIT_NAME - (size_t)n, ",tree=%s", eng_tree_name(w->tree));
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 127)
+            *c = '_';
+}
+
+int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
+{
+    struct spec_cost_model c = fit->cost;
+    char name[128], text[MOST_TEXT];            /* who reads it takes lines of 200 bytes */
+    moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
+    size_t n = (size_t)snprintf(text, sizeof text,
+                                FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
+                                "# model %s\n"
+                                "# mean error %.4f, of points held back %.4f; measured up to %.0f rows\n", name,
+                                fit->error, fit->held_error, fit->rows_most);
+    for (size_t i = 0; i < N_FIELD; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s=%.9g\n", field[i].name, *field_of(&c, i));
+    if (*drafter)
+        n += (size_t)snprintf(text + n, sizeof text - n, "drafter=%s\n", drafter);
+    kn_assert(n < sizeof text);
+    return is_no_file(path) ? write_pipe(path, text, n) : write_whole(path, text, n);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+struct reading { struct eng_fitted found; bool seen[N_FIELD]; };
+
+static int read_drafter(struct eng_fitted *f, const char *name)
+{
+    if (*f->drafter || !*name || strlen(name) >= sizeof f->drafter)
+        return 0;
+    snprintf(f->drafter, sizeof f->drafter, "%s", name);
+    return 1;
+}
+
+/* 0: the line is not understood. */
+static int read_line(void *user, const char *section, const char *name, const char *value)
+{
+    struct reading *r = user;
+    char *end;
+    if (!*section && !strcmp(name, "drafter"))
+        return read_drafter(&r->found, value);
+    for (size_t i = 0; i < N_FIELD && !*section; i++) {
+        if (strcmp(name, field[i].name))
+            continue;
+        double x = strtod(value, &end);
+        if (end == value || *end || !(x >= 0 && x < 1e18) || r->seen[i])
+            return 0;
+        *field_of(&r->found.cost, i) = x;
+        r->seen[i] = true;
+        return 1;
+    }
+    return 0;
+}
+
+int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fitted *out)
+{
+    struct reading r = { 0 };
+    const struct spec_cost_model *c = &r.found.cost;
+    int line = ini_parse(path, read_line, &r);
+    if (line < 0)
+        return kn_fail(KN_EIO, "%s: cannot be read: %s", path, strerror(errno));
+    if (line > 0)
+        return kn_fail(KN_EINVAL, "%s: line %d is none that fit writes", path, line);
+    for (size_t i = 0; i < N_FIELD; i++)
+        if (!r.seen[i])
+            return kn_fail(KN_EINVAL, "%s: %s is missing: write it anew with fit", path, field[i].name);
+    if (c->growth < 1 || c->ridge <= 0)
+        return kn_fail(KN_EINVAL, "%s: ridge and growth make no sense: write it anew with fit", path);
+    if (*r.found.drafter && c->draft_ns <= 0 && c->draft_row_ns <= 0)
+        return kn_fail(KN_EINVAL, "%s: a draft pass of %s takes no time: write it anew with fit", path,
+                       r.found.drafter);
+    if (c->n_expert != shape->n_expert || c->n_used != shape->n_used)
+        return kn_fail(KN_EINVAL, "%s is of a model with %g experts of which %g are used: fit this one", path,
+                       c->n_expert, c->n_used);
+    *out = r.found;
+    return 0;
+}

@@ -1,0 +1,83 @@
+/* The machine's rates: bytes from memory and int8 multiply-adds per second, by all threads at once.
+ *
+ * The best of several short passes is taken: on a shared machine the least disturbed one is nearest to
+ * what the hardware gives, and a bound should err on the high side. */
+#include "engine/plan/host_rate.h"
+
+#include <pthread.h>
+
+#define AREA_BYTES ((size_t)512 << 20)          /* at most */
+#define AREA_LEAST ((size_t)4 << 20)            /* and at least: one pass is over in a tenth of a millisecond */
+#define PIECE      ((size_t)256 << 10)
+#define N_PASS     4
+#define MACS       100000000L                   /* for the whole area; as many less for a smaller one */
+
+struct probe { const struct kn_ops *ops; const uint8_t *area; long macs; };
+
+static void read_piece(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct probe *p = arg;
+    p->ops->probe_read(p->area + (size_t)item * PIECE, PIECE);
+}
+
+static void run_macs(void *arg, int item, int thread)
+{
+    (void)item, (void)thread;
+    const struct probe *p = arg;
+    p->ops->probe_mac(p->macs);
+}
+
+static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
+{
+    double best = 1e30;
+    for (int i = 0; i < N_PASS; i++) {
+        uint64_t began = kn_now_ns();
+        kn_parallel_for(team, n, fn, arg);
+        double s = (double)(kn_now_ns() - began) / 1e9;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
+int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
+{
+    bytes = !bytes || bytes > AREA_BYTES ? AREA_BYTES : bytes < AREA_LEAST ? AREA_LEAST : kn_align_up(bytes, PIECE);
+    uint8_t *area = kn_map(bytes, -1);
+    if (!area)
+        return kn_fail(KN_ENOMEM, "no memory to measure with");
+    kn_team_bind(team, area, bytes / PIECE, PIECE);
+    for (size_t i = 0; i < bytes; i += 4096)
+        area[i] = 1;                            /* or every page would be the one zero page */
+    struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
+    out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
+    out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
+    kn_unmap(area, bytes);
+    return 0;
+}
+
+/* ---- one node ------------------------------------------------------------------------------------------ */
+
+struct errand { struct eng_rates *out; const struct kn_ops *ops; int node, error; };
+
+static void *measure_there(void *arg)
+{
+    struct errand *e = arg;
+    struct kn_team *team;
+    if ((e->error = kn_machine_stay(e->node)) || (e->error = kn_team_open(&team, 0)))
+        return NULL;
+    e->error = eng_measure(e->out, e->ops, team, 0);
+    kn_team_close(team);
+    return NULL;
+}
+
+/* In a thread of its own, which has no other node to return to. */
+int eng_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
+{
+    pthread_t thread;
+    struct errand e = { out, ops, node, 0 };
+    if (pthread_create(&thread, NULL, measure_there, &e) != 0)
+        return kn_fail(KN_ENOMEM, "cannot start a thread to measure with");
+    pthread_join(thread, NULL);
+    return e.error;
+}

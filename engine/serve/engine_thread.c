@@ -1,0 +1,386 @@
+/* The engine's thread: orders in, passes, events out.
+ *
+ * Orders are the jobs themselves: new ones in a list, cancelled ones by a mark that the thread
+ * looks for before a pass when there is one.  So there is nothing to overflow: at most n_session
+ * jobs are lent at once.  Events go to one of two arrays; the reader swaps them.
+ *
+ *   lock      everything below it
+ *   orders    the thread waits here while nothing runs
+ *   room      and here while the array is full */
+#include "engine/serve/engine_thread.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LEAST_TOLD 1024        /* events that wait for the reader */
+#define EXPLAIN_NS 200000000u  /* how often a pass's reasons are put into words */
+
+struct eng_hub {
+    struct eng_options options;
+    int wake_fd;
+    pthread_t thread;
+    bool started;
+
+    struct eng_engine *engine; /* the thread's; others see it once READY */
+    struct eng_event *event;   /* [eng_event_room] the thread's */
+    struct eng_job **running;  /* [n_running] likewise */
+    int n_running;
+    uint64_t n_pass;       /* as of the last progress */
+    uint64_t explained_ns;
+
+    pthread_mutex_t lock;
+    pthread_cond_t orders, room;
+    enum eng_hub_state state;
+    bool closing, any_cancelled;
+    struct eng_job *first, **last;  /* new jobs */
+    struct eng_told_job *told[2];   /* [told_room] each */
+    int told_room, n_told, writing; /* writing: which one the thread fills */
+    bool woken;                     /* the reader has been, and has not come yet */
+    uint64_t moved_ns;              /* the last pass, or the first job after none */
+    struct eng_hub_view view;
+};
+
+static void wake(struct eng_hub *h)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(h->wake_fd, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
+}
+
+/* ---- events out: under the lock -------------------------------------------------------------- */
+
+static void tell(struct eng_hub *h, const struct eng_told_job *t)
+{
+    while (h->n_told == h->told_room && !h->closing)
+        pthread_cond_wait(&h->room, &h->lock);
+    if (h->n_told == h->told_room)
+        return; /* closing: nobody reads any more */
+    h->told[h->writing][h->n_told++] = *t;
+    if (t->finish != ENG_RUNNING)
+        h->view.n_job--;
+}
+
+static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
+{
+    tell(h, &(struct eng_told_job){.job = job,
+                                   .at_ns = kn_now_ns(),
+                                   .begun_ns = job->begun_ns,
+                                   .token = ENG_NO_TOKEN,
+                                   .finish = ENG_FAILED,
+                                   .status = status});
+}
+
+/* ---- orders in ------------------------------------------------------------------------------- */
+
+static void forget(struct eng_hub *h, int i)
+{
+    eng_session_close(h->running[i]->session);
+    h->running[i] = h->running[--h->n_running];
+}
+
+/* Under the lock. */
+static void drop_cancelled(struct eng_hub *h)
+{
+    h->any_cancelled = false;                   /* who leaves while tell_end waits for room sets it anew */
+    for (int i = h->n_running - 1; i >= 0; i--) {
+        struct eng_job *job = h->running[i];
+        if (!job->cancelled && !h->closing)
+            continue;
+        forget(h, i);
+        tell_end(h, job, KN_ECANCELLED);
+    }
+}
+
+/* Those that are new. */
+static void start_sessions(struct eng_hub *h)
+{
+    for (int i = h->n_running - 1; i >= 0; i--) {
+        struct eng_job *job = h->running[i];
+        if (job->session)
+            continue;
+        int status = eng_session_open(&job->session, h->engine);
+        if (!status && !(status = eng_session_start(job->session, &job->request)))
+            continue;
+        forget(h, i);
+        pthread_mutex_lock(&h->lock);
+        tell_end(h, job, status);
+        pthread_mutex_unlock(&h->lock);
+    }
+}
+
+/* Waits while there is nothing to do; false: it is over. */
+static bool take_orders(struct eng_hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    while (!h->first && !h->n_running && !h->closing)
+        pthread_cond_wait(&h->orders, &h->lock);
+    for (; h->first; h->first = h->first->next)
+        h->running[h->n_running++] = h->first;
+    h->last = &h->first;
+    if (h->any_cancelled || h->closing)
+        drop_cancelled(h);
+    bool over = h->closing;
+    pthread_mutex_unlock(&h->lock);
+    start_sessions(h);
+    return !over;
+}
+
+/* ---- a pass ---------------------------------------------------------------------------------- */
+
+static int find_running(const struct eng_hub *h, const struct eng_session *s)
+{
+    for (int i = 0; i < h->n_running; i++)
+        if (h->running[i]->session == s)
+            return i;
+    return -1;
+}
+
+static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t now)
+{
+    int i = find_running(h, e->session);
+    kn_assert(i >= 0);
+    struct eng_told_job t = {.job = h->running[i],
+                             .at_ns = now,
+                             .begun_ns = h->running[i]->begun_ns,
+                             .n_cached = eng_session_cached(e->session),
+                             .token = e->token,
+                             .of_prompt = e->of_prompt,
+                             .rank = e->rank,
+                             .logprob = e->logprob,
+                             .n_top = e->n_top,
+                             .finish = e->finish,
+                             .status = e->status};
+    if (e->n_top > 0)
+        memcpy(t.top, e->top, (size_t)e->n_top * sizeof *e->top);
+    if (e->finish != ENG_RUNNING)
+        forget(h, i);
+    tell(h, &t);
+}
+
+/* A pass that fails as a whole is the end of all that took part. */
+static void end_all(struct eng_hub *h, int status)
+{
+    h->view.n_failed_pass++;
+    while (h->n_running) {
+        struct eng_job *job = h->running[0];
+        forget(h, 0);
+        tell_end(h, job, status);
+    }
+}
+
+static void note_begun(struct eng_hub *h, uint64_t now)
+{
+    for (int i = 0; i < h->n_running; i++) {
+        struct eng_job *job = h->running[i];
+        if (job->begun_ns || eng_session_waits(job->session))
+            continue;
+        job->begun_ns = now;
+    }
+}
+
+static void pass(struct eng_hub *h)
+{
+    uint64_t before = kn_now_ns();
+    int n = eng_step(h->engine, h->event);
+    uint64_t now = kn_now_ns();
+    struct eng_stats stats;
+    struct eng_drafts drafts;
+    char explain[ENG_EXPLAIN_BYTES];
+    bool explains = now - h->explained_ns > EXPLAIN_NS;
+    eng_stats_get(h->engine, &stats);
+    eng_drafts_get(h->engine, &drafts);
+    if (explains)
+        eng_explain(h->engine, explain, sizeof explain);
+
+    pthread_mutex_lock(&h->lock);
+    note_begun(h, before);
+    for (int i = 0; i < n; i++)
+        tell_event(h, &h->event[i], now);
+    if (n < 0)
+        end_all(h, n);
+    if (stats.n_pass != h->n_pass)
+        h->moved_ns = now;
+    h->n_pass = stats.n_pass;
+    h->view.engine = stats;
+    h->view.drafts = drafts;
+    h->view.split = *eng_memory(h->engine);
+    if (explains) {
+        memcpy(h->view.explain, explain, sizeof explain);
+        h->explained_ns = now;
+    }
+    bool wakes = h->n_told > 0 && !h->woken;
+    h->woken |= wakes;
+    pthread_mutex_unlock(&h->lock);
+    if (wakes)
+        wake(h);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static int open_engine(struct eng_hub *h)
+{
+    int error = eng_open(&h->engine, &h->options);
+    if (error)
+        return error;
+    int room = eng_event_room(h->engine);
+    h->event = kn_calloc((size_t)room, sizeof *h->event);
+    h->running = kn_calloc((size_t)h->view.n_session, sizeof(struct eng_job *));
+    h->told_room = kn_max(LEAST_TOLD, 4 * room);
+    for (int i = 0; i < 2; i++)
+        h->told[i] = kn_calloc((size_t)h->told_room, sizeof *h->told[i]);
+    if (!h->event || !h->running || !h->told[0] || !h->told[1])
+        return kn_fail(KN_ENOMEM, "no memory for %d events", h->told_room);
+    return 0;
+}
+
+static void *run(void *arg)
+{
+    struct eng_hub *h = arg;
+    int error = open_engine(h);
+    pthread_mutex_lock(&h->lock);
+    h->state = error ? ENG_HUB_FAILED : ENG_HUB_READY;
+    h->options.progress = NULL; /* it may be gone from here on */
+    if (!error) {
+        h->view.n_ctx = eng_n_ctx(h->engine);
+        h->view.budget_bytes = eng_memory(h->engine)->total;
+        h->view.split = *eng_memory(h->engine);
+        h->view.disk_Bps = eng_disk_Bps(h->engine);
+        eng_stats_get(h->engine, &h->view.engine);
+        eng_drafts_get(h->engine, &h->view.drafts);
+    }
+    pthread_mutex_unlock(&h->lock);
+    wake(h);
+    while (!error && take_orders(h))
+        pass(h);
+    return NULL;
+}
+
+int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd)
+{
+    struct eng_hub *h = kn_calloc(1, sizeof *h);
+    if (!h)
+        return kn_fail(KN_ENOMEM, "no memory for the engine's thread");
+    h->options = *engine;
+    h->wake_fd = wake_fd;
+    h->last = &h->first;
+    h->view.n_parallel = engine->n_parallel;
+    h->view.n_session = kn_max(engine->n_session, engine->n_parallel);
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->orders, NULL);
+    pthread_cond_init(&h->room, NULL);
+    h->started = pthread_create(&h->thread, NULL, run, h) == 0;
+    if (!h->started) {
+        eng_hub_close(h);
+        return kn_fail(KN_ELIMIT, "the system gives no thread to the engine");
+    }
+    *out = h;
+    return 0;
+}
+
+void eng_hub_stop(struct eng_hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    if (h->options.progress)
+        atomic_store(&h->options.progress->stop, true);
+    h->closing = true;
+    pthread_cond_signal(&h->orders);
+    pthread_cond_signal(&h->room);
+    pthread_mutex_unlock(&h->lock);
+}
+
+void eng_hub_close(struct eng_hub *h)
+{
+    if (!h)
+        return;
+    eng_hub_stop(h);
+    if (h->started)
+        pthread_join(h->thread, NULL);
+    eng_close(h->engine);
+    pthread_cond_destroy(&h->orders);
+    pthread_cond_destroy(&h->room);
+    pthread_mutex_destroy(&h->lock);
+    kn_free(h->event);
+    kn_free(h->running);
+    kn_free(h->told[0]);
+    kn_free(h->told[1]);
+    kn_free(h);
+}
+
+/* ---- the others' side ------------------------------------------------------------------------ */
+
+enum eng_hub_state eng_hub_state(struct eng_hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    enum eng_hub_state state = h->state;
+    pthread_mutex_unlock(&h->lock);
+    return state;
+}
+
+const struct eng_engine *eng_hub_engine(struct eng_hub *h)
+{
+    kn_assert(eng_hub_state(h) == ENG_HUB_READY);
+    return h->engine;
+}
+
+int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
+{
+    int error = 0;
+    uint64_t now = kn_now_ns();
+    pthread_mutex_lock(&h->lock);
+    if (h->state != ENG_HUB_READY || n > h->view.n_session - h->view.n_job)
+        error = KN_ELIMIT; /* said by who asked, with what to do */
+    if (!error && h->view.n_job == 0)
+        h->moved_ns = now;
+    for (int i = 0; i < n && !error; i++) {
+        job[i]->submitted_ns = now;
+        job[i]->begun_ns = 0;
+        job[i]->session = NULL;
+        job[i]->cancelled = false;
+        job[i]->next = NULL;
+        *h->last = job[i];
+        h->last = &job[i]->next;
+        h->view.n_job++;
+    }
+    pthread_cond_signal(&h->orders);
+    pthread_mutex_unlock(&h->lock);
+    return error;
+}
+
+void eng_hub_cancel(struct eng_hub *h, struct eng_job *job)
+{
+    pthread_mutex_lock(&h->lock);
+    job->cancelled = true;
+    h->any_cancelled = true;
+    pthread_mutex_unlock(&h->lock);
+}
+
+int eng_hub_take(struct eng_hub *h, const struct eng_told_job **told)
+{
+    pthread_mutex_lock(&h->lock);
+    int n = h->n_told;
+    *told = h->told[h->writing];
+    h->writing ^= 1;
+    h->n_told = 0;
+    h->woken = false;
+    pthread_cond_signal(&h->room);
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out)
+{
+    uint64_t now = kn_now_ns();
+    pthread_mutex_lock(&h->lock);
+    *out = h->view;
+    out->quiet_ns = h->view.n_job && now > h->moved_ns ? now - h->moved_ns : 0;
+    pthread_mutex_unlock(&h->lock);
+    struct off_store *store = eng_hub_store(h);
+    if (store)
+        off_stats_get(store, &out->store);
+}
+
+struct off_store *eng_hub_store(struct eng_hub *h)
+{
+    return eng_hub_state(h) == ENG_HUB_READY ? moe_model_store(eng_model(h->engine)) : NULL;
+}

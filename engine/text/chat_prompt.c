@@ -1,0 +1,327 @@
+/* engine/text/chat_prompt.c - a model's template and its tokens: conversations in, prompts out.
+ *
+ * To keep the texts of a request from becoming control tokens they are fenced before they are
+ * rendered: where one holds the text of a control token, or ends with the beginning of one, a
+ * character that stands nowhere else is put inside.  After rendering the fences are taken out
+ * again, and no special token may span the place of one.  A text without such marks, which is
+ * nearly every one, is not touched. */
+#include "engine/text/chat_prompt.h"
+
+#include <string.h>
+#include <time.h>
+
+struct eng_chat {
+    struct eng_template *template;
+    struct moe_string text; /* of it: the file's */
+    const struct eng_vocab *vocab;
+    bool is_ours; /* the template writes BOS only where the file asks for it */
+    struct moe_string *control; /* [n_control] the texts of control tokens, the vocabulary's */
+    size_t n_control;
+    bool begins[256];                           /* by first byte */
+};
+
+/* What is used where a file has no template, by the special token that a vocabulary is known by. */
+static const struct { const char *mark, *name, *text;
+} defaults[] = {
+    { "<|im_start|>", "<|im_start|>",
+      "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content "
+      "}}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}" },
+    { "<|start_header_id|>", "<|start_header_id|>",
+      "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+      "{{ m.content }}<|eot_id|>{% endfor %}"
+      "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif "
+      "%}" },
+    /* before mistral's marks were tokens of their own they were plain text around <s> and </s> */
+    { "</s>", "[INST]",
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>{% "
+      "else %}"
+      "[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}" },
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static const char *default_template(const struct eng_vocab *v, const char *path)
+{
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN) {
+            kn_say(KN_LOG_INFO,
+                   "%s: no chat template; turns are marked with %s, as the vocabulary suggests",
+                   path, defaults[i].name);
+            return defaults[i].text;
+        }
+    kn_fail(KN_EUNSUPPORTED,
+            "%s: neither a chat template nor marks for turns that are known: give a prompt with -p",
+            path);
+    return NULL;
+}
+
+static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        c->n_control = 0;
+        for (int32_t id = 0; id < eng_vocab_size(v); id++) {
+            struct moe_string s = eng_vocab_text(v, id);
+            if (eng_vocab_type(v, id) != ENG_TOKEN_CONTROL || !s.n)
+                continue;
+            if (c->control)
+                c->control[c->n_control] = s;
+            c->begins[(uint8_t)s.data[0]] = true;
+            c->n_control++;
+        }
+        if (!pass && !(c->control = kn_calloc(c->n_control, sizeof *c->control)))
+            return kn_fail(KN_ENOMEM, "no memory for a vocabulary's %zu control tokens",
+                           c->n_control);
+    }
+    return 0;
+}
+
+int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
+                  const char *path)
+{
+    struct eng_template_error e;
+    struct moe_string text = { 0 };
+    struct eng_chat *c = kn_calloc(1, sizeof *c);
+    int error = c ? 0 : kn_fail(KN_ENOMEM, "no memory for a chat template");
+    if (!error && (error = moe_file_string(f, "tokenizer.chat_template", &text)) > 0)
+        error = 0;
+    if (!error && !text.data) {
+        text.data = default_template(v, path);
+        text.n = text.data ? strlen(text.data) : 0;
+        error = text.data ? 0 : KN_EUNSUPPORTED;
+        c->is_ours = true;
+    }
+    if (!error && (error = eng_template_open(&c->template, text.data, text.n, &e)))
+        kn_fail(error, "%s: tokenizer.chat_template: line %d: %s", path, e.line, e.text);
+    if (!error)
+        error = collect_controls(c, v);
+    if (error) {
+        eng_chat_close(c);
+        return error;
+    }
+    c->vocab = v;
+    c->text = text;
+    *out = c;
+    return 0;
+}
+
+void eng_chat_close(struct eng_chat *c)
+{
+    if (!c)
+        return;
+    eng_template_close(c->template);
+    kn_free(c->control);
+    kn_free(c);
+}
+
+struct moe_string eng_chat_text(const struct eng_chat *c) { return c->text; }
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+static int no_memory(struct eng_template_error *error)
+{
+    *error = (struct eng_template_error){ .text = "no memory for the prompt" };
+    return KN_ENOMEM;
+}
+
+static int add_token(json_t *variables, const char *name, const struct eng_vocab *v, int32_t id)
+{
+    struct moe_string s = eng_vocab_text(v, id);
+    json_t *text = json_stringn_nocheck(s.data, s.n);
+    return text ? json_object_set_new_nocheck(variables, name, text) : -1;
+}
+
+/* Takes `variables` over. */
+static int render(const struct eng_chat *c, json_t *variables, char **text, size_t *n,
+                  struct eng_template_error *error)
+{
+    int32_t bos = eng_vocab_bos(c->vocab), eos = eng_vocab_eos(c->vocab);
+    int failed = variables ? 0 : -1;
+    if (c->is_ours && !eng_vocab_adds_bos(c->vocab))
+        bos = ENG_NO_TOKEN;
+    if (!failed && bos != ENG_NO_TOKEN && !json_object_get(variables, "bos_token"))
+        failed = add_token(variables, "bos_token", c->vocab, bos);
+    if (!failed && eos != ENG_NO_TOKEN && !json_object_get(variables, "eos_token"))
+        failed = add_token(variables, "eos_token", c->vocab, eos);
+    int code = failed
+                   ? no_memory(error)
+                   : eng_template_render(c->template, variables, time(NULL), NULL, text, n, error);
+    json_decref(variables);
+    return code;
+}
+
+int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
+                    struct eng_template_error *error)
+{
+    return render(c, json_copy((json_t *)request), text, n, error);
+}
+
+/* ---- fences ---------------------------------------------------------------------------------- */
+
+#define FENCE_BYTES 3 /* U+FDD0 to U+FDEF: code points that are no characters */
+#define N_FENCE     32
+
+/* Calls fn on every text of a value, names of members included. */
+typedef void on_text(void *arg, const char *text, size_t n);
+
+static void each_text(const json_t *v, on_text *fn, void *arg)
+{
+    for (void *i = json_object_iter((json_t *)v); i; i = json_object_iter_next((json_t *)v, i)) {
+        fn(arg, json_object_iter_key(i), json_object_iter_key_len(i));
+        each_text(json_object_iter_value(i), fn, arg);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++)
+        each_text(json_array_get(v, i), fn, arg);
+    if (json_is_string(v))
+        fn(arg, json_string_value(v), json_string_length(v));
+}
+
+static void note_fences(void *arg, const char *text, size_t n)
+{
+    uint32_t *used = arg;
+    for (size_t i = 0; i + 2 < n; i++)
+        if ((uint8_t)text[i] == 0xEF && (uint8_t)text[i + 1] == 0xB7 &&
+            (uint8_t)text[i + 2] >= 0x90 && (uint8_t)text[i + 2] < 0xB0)
+            *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
+}
+
+/* Does a control token stand at p, whole or as far as the text goes? */
+static bool control_at(const struct eng_chat *c, const char *p, size_t n)
+{
+    for (size_t i = 0; c->begins[(uint8_t)*p] && i < c->n_control; i++)
+        if (!memcmp(c->control[i].data, p, n < c->control[i].n ? n : c->control[i].n))
+            return true;
+    return false;
+}
+
+static size_t char_bytes(char first)
+{
+    uint8_t u = (uint8_t)first;
+    return u < 0xC0 ? 1 : u < 0xE0 ? 2 : u < 0xF0 ? 3 : 4;
+}
+
+struct fencing { const struct eng_chat *chat; char fence[FENCE_BYTES]; };
+
+/* The text with its fences, to be freed, or NULL where it needs none (or, *failed, there is no
+ * memory). */
+static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out,
+                         bool *failed)
+{
+    size_t n_fence = 0, used = 0;
+    for (size_t i = 0; i < n; i++)
+        n_fence += control_at(f->chat, text + i, n - i);
+    char *out = n_fence ? kn_alloc(n + n_fence * FENCE_BYTES) : NULL;
+    *failed |= n_fence && !out;
+    for (size_t i = 0; out && i < n;) {
+        bool here = control_at(f->chat, text + i, n - i);
+        size_t end = here ? i + char_bytes(text[i]) : i + 1;
+        for (; i < end && i < n; i++)
+            out[used++] = text[i];
+        if (here) {
+            memcpy(out + used, f->fence, FENCE_BYTES);
+            used += FENCE_BYTES;
+        }
+    }
+    *n_out = used;
+    return out;
+}
+
+static json_t *fenced(const struct fencing *f, json_t *v);
+
+static json_t *fenced_object(const struct fencing *f, json_t *v)
+{
+    json_t *out = json_object();
+    bool failed = !out;
+    for (void *i = json_object_iter(v); i && !failed; i = json_object_iter_next(v, i)) {
+        size_t n;
+        char *key =
+            fenced_text(f, json_object_iter_key(i), json_object_iter_key_len(i), &n, &failed);
+        json_t *value = failed ? NULL : fenced(f, json_object_iter_value(i));
+        failed =
+            failed || json_object_setn_new_nocheck(out, key ? key : json_object_iter_key(i),
+                                                   key ? n : json_object_iter_key_len(i), value);
+        kn_free(key);
+    }
+    if (failed)
+        json_decref(out);
+    return failed ? NULL : out;
+}
+
+static json_t *fenced_array(const struct fencing *f, json_t *v)
+{
+    json_t *out = json_array();
+    bool failed = !out;
+    for (size_t i = 0; i < json_array_size(v) && !failed; i++)
+        failed = json_array_append_new(out, fenced(f, json_array_get(v, i)));
+    if (failed)
+        json_decref(out);
+    return failed ? NULL : out;
+}
+
+/* A copy with fences in its texts, sharing what has none; NULL: no memory. */
+static json_t *fenced(const struct fencing *f, json_t *v)
+{
+    if (json_is_object(v))
+        return fenced_object(f, v);
+    if (json_is_array(v))
+        return fenced_array(f, v);
+    if (!json_is_string(v))
+        return json_incref(v);
+    size_t n;
+    bool failed = false;
+    char *text = fenced_text(f, json_string_value(v), json_string_length(v), &n, &failed);
+    json_t *out = text ? json_stringn_nocheck(text, n) : failed ? NULL : json_incref(v);
+    kn_free(text);
+    return out;
+}
+
+/* Takes the fences out of the text and writes down where they were; returns what is left. */
+static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at, size_t *n_at)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < n;) {
+        if (n - i >= FENCE_BYTES && !memcmp(text + i, f->fence, FENCE_BYTES)) {
+            at[(*n_at)++] = used;
+            i += FENCE_BYTES;
+        } else {
+            text[used++] = text[i++];
+        }
+    }
+    return used;
+}
+
+int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
+                    struct eng_template_error *error)
+{
+    struct fencing f = { .chat = c, .fence = "\xEF\xB7" };
+    struct eng_fences fences = { 0 };
+    uint32_t held = 0;
+    int free_fence = 0;
+    char *text;
+    size_t n;
+    each_text(request, note_fences, &held);
+    while (free_fence < N_FENCE && held >> free_fence & 1)
+        free_fence++;
+    if (free_fence == N_FENCE) {
+        *error = (struct eng_template_error){ .text = "the request holds all of U+FDD0 to U+FDEF" };
+        return KN_EINVAL;
+    }
+    f.fence[2] = (char)(0x90 + free_fence);
+    int code = render(c, fenced(&f, (json_t *)request), &text, &n, error);
+    if (code)
+        return code;
+    size_t *at = kn_alloc((n / FENCE_BYTES + 1) * sizeof *at);
+    if (at) {
+        n = take_out(&f, text, n, at, &fences.n);
+        fences.at = at;
+        code = eng_tokenize_fenced(c->vocab, (struct moe_string){ text, n }, ENG_TEXT_PARSE_SPECIAL,
+                                   &fences, ids);
+        if (code)
+            *error = (struct eng_template_error){ .text = "the prompt cannot be tokenized" };
+    } else {
+        code = no_memory(error);
+    }
+    kn_free(at);
+    kn_free(text);
+    return code;
+}

@@ -1,0 +1,113 @@
+/* engine/text/detokenize.c - ids to text as they come, never half a character.
+ *
+ * In: ids, one at a time.  Out: bytes into the caller's buffer.  A token may end inside a
+ * character, so up to three bytes wait in the decoder until the next token completes them or
+ * shows that nothing can. Then they become U+FFFD, one for every maximal beginning of a
+ * character, as the Unicode standard recommends and browsers do.  SentencePiece's own space,
+ * which the tokenizer puts before the text and after special tokens, is taken away where it was
+ * put. */
+#include <string.h>
+
+#include "engine/text/internal.h"
+
+static const char replacement[] = "\xEF\xBF\xBD";
+
+/* What the second byte of a character may be; further ones are always 0x80 to 0xBF. */
+static void second_byte(uint8_t lead, uint8_t *low, uint8_t *high)
+{
+    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;  /* nothing overlong */
+    *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF; /* no surrogate, at most U+10FFFF */
+}
+
+int eng_utf8_next(const char *p, size_t n, int *n_bad, bool *cut)
+{
+    const uint8_t *s = (const uint8_t *)p;
+    uint8_t low, high;
+    int len;
+
+    *n_bad = 1;
+    *cut = !n;
+    if (!n)
+        return 0;
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] < 0xC2 || s[0] > 0xF4)
+        return 0;
+    len = s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+    second_byte(s[0], &low, &high);
+    for (int i = 1; i < len; i++, low = 0x80, high = 0xBF) {
+        *n_bad = i;
+        if ((size_t)i == n) {
+            *cut = true;
+            return 0;
+        }
+        if (s[i] < low || s[i] > high)
+            return 0;
+    }
+    return len;
+}
+
+void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned flags)
+{
+    *d = (struct eng_decoder){.vocab = v, .flags = flags};
+    d->at_start = v->add_space && !(flags & ENG_DECODE_CONTINUE);
+}
+
+size_t eng_decoder_room(const struct eng_vocab *v)
+{
+    return 3 * (v->max_bytes + 3); /* each byte, pending ones too, may be U+FFFD */
+}
+
+/* Takes one byte; gives what is certain then. */
+static size_t take(struct eng_decoder *d, char byte, char *out)
+{
+    size_t n = 0;
+
+    d->pending[d->n_pending++] = byte;
+    while (d->n_pending) {
+        bool cut;
+        int bad, len = eng_utf8_next(d->pending, (size_t)d->n_pending, &bad, &cut);
+
+        if (!len && cut)
+            break;
+        memcpy(out + n, len ? d->pending : replacement, len ? (size_t)len : 3);
+        n += len ? (size_t)len : 3;
+        if (!len)
+            len = bad;
+        d->n_pending -= len;
+        memmove(d->pending, d->pending + len, (size_t)d->n_pending);
+    }
+    return n;
+}
+
+size_t eng_decoder_feed(struct eng_decoder *d, int32_t id, char *out)
+{
+    const struct eng_vocab *v = d->vocab;
+    struct moe_string s = eng_vocab_text(v, id);
+    const bool special = v->type[id] >= ENG_TOKEN_UNKNOWN && v->type[id] <= ENG_TOKEN_USER;
+    size_t n = 0;
+
+    if (d->at_start && !special && s.n && s.data[0] == ' ') {
+        s.data++;
+        s.n--;
+    }
+    d->at_start = special && v->add_space;
+    if (d->flags & ENG_DECODE_SKIP_SPECIAL && special && v->type[id] != ENG_TOKEN_USER)
+        return 0;
+    if (d->flags & ENG_DECODE_RAW) {
+        memcpy(out, s.data, s.n);
+        return s.n;
+    }
+    for (size_t i = 0; i < s.n; i++)
+        n += take(d, s.data[i], out + n);
+    return n;
+}
+
+size_t eng_decoder_finish(struct eng_decoder *d, char *out)
+{
+    const size_t n = d->n_pending ? 3 : 0;
+
+    memcpy(out, replacement, n);
+    d->n_pending = 0;
+    return n;
+}

@@ -1,0 +1,309 @@
+/* engine/text/grammar/walk.c - steps a text's state through a grammar, byte by byte, and finishes texts.
+ *
+ * In: a state and a byte.  Out: the next state, made from scratch: each configuration takes its
+ * edge, then every operation of where that led (calls, counts, returns) adds more, and the frames
+ * that are still used are copied.  A configuration is entered only when its way to the end, within
+ * its frame and all below, fits GR_DEPTH; so whatever is dropped, what is left can finish. */
+#include <string.h>
+
+#include "engine/text/grammar/automaton.h"
+
+void gr_copy(struct gr_state *to, const struct gr_state *from)
+{
+    to->n_config = from->n_config;
+    to->n_frame = from->n_frame;
+    to->can_end = from->can_end;
+    memcpy(to->config, from->config, from->n_config * sizeof *from->config);
+    memcpy(to->frame, from->frame, from->n_frame * sizeof *from->frame);
+}
+
+static int depth_of(const struct gr_state *s, int frame)
+{
+    return frame < 0 ? 0 : s->frame[frame].depth;
+}
+
+/* The frame that holds exactly this, made if need be; -2 when there is no room. */
+static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int parent)
+{
+    for (int i = s->n_frame - 1; i >= 0; i--)
+        if (s->frame[i].state == state && s->frame[i].count == count &&
+            s->frame[i].parent == parent)
+            return i;
+    if (s->n_frame == GR_FRAMES)
+        return -2;
+    s->frame[s->n_frame] =
+        (struct gr_frame){state, count, (int16_t)parent, (uint16_t)(depth_of(s, parent) + 1)};
+    return s->n_frame++;
+}
+
+/* Frame f of another state, with all below it. */
+static int carry(const struct gr_state *from, int f, struct gr_state *to)
+{
+    int chain[GR_DEPTH], n = 0, at = -1;
+    for (; f >= 0; f = from->frame[f].parent)
+        chain[n++] = f;
+    while (n > 0 && at >= -1) {
+        const struct gr_frame *x = &from->frame[chain[--n]];
+        at = push_frame(to, x->state, x->count, at);
+    }
+    return at;
+}
+
+/* ---- entering -------------------------------------------------------------------------------- */
+
+/* Configurations whose operations are still to be looked at. */
+struct entering {
+    struct gr_config config[2 * GR_CONFIGS];
+    int n;
+};
+
+static bool is_there(const struct gr_config *c, int n, const struct gr_config *x)
+{
+    for (int i = 0; i < n; i++)
+        if (c[i].state == x->state && c[i].count == x->count && c[i].frame == x->frame)
+            return true;
+    return false;
+}
+
+static void want(const struct gr_grammar *g, const struct gr_state *s, struct entering *e,
+                 int32_t state, uint32_t count, int frame)
+{
+    const struct gr_config x = {state, count, (int16_t)frame};
+    if (frame < -1 || depth_of(s, frame) + g->state[state].need > GR_DEPTH)
+        return;
+    if (e->n < 2 * GR_CONFIGS && !is_there(e->config, e->n, &x))
+        e->config[e->n++] = x;
+}
+
+static void operate(const struct gr_grammar *g, struct gr_state *s, struct entering *e,
+                    const struct gr_config *c, const struct gr_op *op)
+{
+    switch (op->kind) {
+    case GR_CALL:
+        if (depth_of(s, c->frame) < GR_DEPTH && g->state[op->a].need != GR_NEVER &&
+            depth_of(s, c->frame) + 1 + g->state[op->a].need <= GR_DEPTH &&
+            depth_of(s, c->frame) + g->state[op->b].need <= GR_DEPTH)
+            want(g, s, e, op->a, 0, push_frame(s, op->b, c->count, c->frame));
+        return;
+    case GR_COUNT:
+        if (op->most != GR_NO_LIMIT ? c->count < op->most : c->count < op->least)
+            want(g, s, e, op->a, c->count + 1, c->frame);
+        else if (op->most == GR_NO_LIMIT)
+            want(g, s, e, op->a, c->count, c->frame);
+        return;
+    default:
+        if (c->count >= op->least)
+            want(g, s, e, op->a, c->count, c->frame);
+    }
+}
+
+/* Adds a configuration and all that it may be without a byte. */
+static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count,
+                  int frame)
+{
+    struct entering e;
+    e.n = 0;
+    want(g, s, &e, state, count, frame);
+    for (int i = 0; i < e.n; i++) {
+        const struct gr_config c = e.config[i];
+        const struct gr_dstate *x = &g->state[c.state];
+        if (x->n_edge > 0 && s->n_config < GR_CONFIGS && !is_there(s->config, s->n_config, &c))
+            s->config[s->n_config++] = c;
+        for (int k = 0; k < x->n_op; k++)
+            operate(g, s, &e, &c, &g->op[x->op + k]);
+        if (!x->returns)
+            continue;
+        if (c.frame < 0)
+            s->can_end = true;
+        else
+            want(g, s, &e, s->frame[c.frame].state, s->frame[c.frame].count,
+                 s->frame[c.frame].parent);
+    }
+}
+
+static void clear(struct gr_state *s)
+{
+    s->n_config = s->n_frame = 0;
+    s->can_end = false;
+}
+
+void gr_start(const struct gr_grammar *g, struct gr_state *s)
+{
+    clear(s);
+    enter(g, s, g->start, 0, -1);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
+{
+    const struct gr_dstate *s = &g->state[state];
+    const struct gr_edge *e = &g->edge[s->edge];
+    for (int i = 0; i < s->n_edge && e[i].lo <= byte; i++)
+        if (byte <= e[i].hi)
+            return g->state[e[i].to].need == GR_NEVER ? -1 : e[i].to;
+    return -1;
+}
+
+/* Most steps stay within one rule: one configuration, no operation where it leads. */
+static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32_t next)
+{
+    const struct gr_dstate *x = &g->state[next];
+    return x->n_op == 0 && !x->returns && from->n_frame == depth_of(from, from->config[0].frame);
+}
+
+bool gr_step(const struct gr_grammar *g, const struct gr_state *from, uint8_t byte,
+             struct gr_state *to)
+{
+    if (from->n_config == 1) {
+        int32_t next = follow(g, from->config[0].state, byte);
+        if (next < 0)
+            return false;
+        if (stays(g, from, next)) {
+            gr_copy(to, from);
+            to->can_end = false;
+            to->config[0].state = next;
+            return from->n_frame + g->state[next].need <= GR_DEPTH;
+        }
+    }
+    clear(to);
+    for (int i = 0; i < from->n_config; i++) {
+        const struct gr_config *c = &from->config[i];
+        int32_t next = follow(g, c->state, byte);
+        if (next < 0)
+            continue;
+        int frame = carry(from, c->frame, to);
+        if (frame >= -1)
+            enter(g, to, next, c->count, frame);
+    }
+    return to->n_config > 0 || to->can_end;
+}
+
+void gr_returned(const struct gr_grammar *g, const struct gr_state *from, int i,
+                 struct gr_state *to)
+{
+    const struct gr_frame *f = &from->frame[from->config[i].frame];
+    clear(to);
+    int frame = carry(from, f->parent, to);
+    enter(g, to, f->state, f->count, frame);
+}
+
+bool gr_advance(const struct gr_grammar *g, struct gr_state *s, uint8_t byte)
+{
+    struct gr_state to;
+    if (!gr_step(g, s, byte, &to))
+        return false;
+    gr_copy(s, &to);
+    return true;
+}
+
+bool gr_can_end(const struct gr_state *s) { return s->can_end; }
+
+static bool leads_on(const struct gr_grammar *g, const struct gr_state *s)
+{
+    struct gr_state to;
+    for (int byte = 0; byte < 256; byte++)
+        if (gr_step(g, s, (uint8_t)byte, &to))
+            return true;
+    return false;
+}
+
+bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s)
+{
+    return s->can_end && !leads_on(g, s);
+}
+
+/* ---- finishing ------------------------------------------------------------------------------- */
+
+/* One configuration on its own, with its frames as a stack. */
+struct finisher {
+    const struct gr_grammar *g;
+    int32_t state;
+    uint32_t count;
+    struct {
+        int32_t state;
+        uint32_t count;
+    } below[GR_DEPTH]; /* [n] */
+    int n;
+    char *out;
+    size_t n_out, most;
+};
+
+/* Where the way needs a count that is not reached, the operation that counts stands beside it. */
+static const struct gr_op *counting(const struct finisher *f, const struct gr_op *wanted)
+{
+    const struct gr_dstate *s = &f->g->state[f->state];
+    for (int i = 0; i < s->n_op; i++) {
+        const struct gr_op *op = &f->g->op[s->op + i];
+        if (op->kind == GR_COUNT && op->least == wanted->least)
+            return op;
+    }
+    kn_assert(!"a least count without a way to count");
+    return NULL;
+}
+
+static void finish_op(struct finisher *f, const struct gr_op *op)
+{
+    if (op->kind == GR_ATLEAST && f->count < op->least)
+        op = counting(f, op);
+    if (op->kind == GR_CALL) {
+        kn_assert(f->n < GR_DEPTH);
+        f->below[f->n].state = op->b;
+        f->below[f->n++].count = f->count;
+        f->count = 0;
+    } else if (op->kind == GR_COUNT && (op->most != GR_NO_LIMIT || f->count < op->least)) {
+        f->count++;
+    }
+    f->state = op->a;
+}
+
+/* False at the end of the text. */
+static bool finish_step(struct finisher *f)
+{
+    const struct gr_dstate *s = &f->g->state[f->state];
+    kn_assert(s->way != GR_WAY_NONE);
+    if (s->way == GR_WAY_RETURN) {
+        if (f->n == 0)
+            return false;
+        f->state = f->below[--f->n].state;
+        f->count = f->below[f->n].count;
+    } else if (s->way < s->n_edge) {
+        const struct gr_edge *e = &f->g->edge[s->edge + s->way];
+        if (f->n_out < f->most)
+            f->out[f->n_out] = (char)e->lo;
+        f->n_out++;
+        f->state = e->to;
+    } else {
+        finish_op(f, &f->g->op[s->op + s->way - s->n_edge]);
+    }
+    return true;
+}
+
+static uint64_t way_left(const struct gr_grammar *g, const struct gr_state *s,
+                         const struct gr_config *c)
+{
+    uint64_t n = g->state[c->state].distance;
+    for (int f = c->frame; f >= 0; f = s->frame[f].parent)
+        n += g->state[s->frame[f].state].distance;
+    return n;
+}
+
+size_t gr_finish(const struct gr_grammar *g, const struct gr_state *s, char *out, size_t most)
+{
+    if (s->can_end || s->n_config == 0)
+        return 0;
+    const struct gr_config *best = &s->config[0];
+    for (int i = 1; i < s->n_config; i++)
+        if (way_left(g, s, &s->config[i]) < way_left(g, s, best))
+            best = &s->config[i];
+    struct finisher f = {
+        .g = g, .state = best->state, .count = best->count, .out = out, .most = most};
+    f.n = depth_of(s, best->frame);
+    for (int i = best->frame, k = f.n; i >= 0; i = s->frame[i].parent) {
+        f.below[--k].state = s->frame[i].state;
+        f.below[k].count = s->frame[i].count;
+    }
+    while (f.n_out <= most && finish_step(&f))
+        ;
+    return f.n_out;
+}

@@ -1,0 +1,199 @@
+/* engine/text/jinja/case.c - upper, lower, title and folded case of any text, as Python's str has them.
+ *
+ * One letter to one letter is utf8proc's; the letters that become several stand in a table here
+ * (Unicode's SpecialCasing, the lines without a condition).  The one condition is that a capital
+ * sigma at the end of a word becomes a final one. */
+#include "engine/text/jinja/internal.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+/* clang-format off */
+static const struct special { int32_t code, upper[3], title[3]; } specials[] = {
+    { 0xDF, { 0x53, 0x53 }, { 0x53, 0x73 } }, { 0x149, { 0x2BC, 0x4E }, { 0x2BC, 0x4E } },
+    { 0x1F0, { 0x4A, 0x30C }, { 0x4A, 0x30C } },
+    { 0x390, { 0x399, 0x308, 0x301 }, { 0x399, 0x308, 0x301 } },
+    { 0x3B0, { 0x3A5, 0x308, 0x301 }, { 0x3A5, 0x308, 0x301 } },
+    { 0x587, { 0x535, 0x552 }, { 0x535, 0x582 } }, { 0x1E96, { 0x48, 0x331 }, { 0x48, 0x331 } },
+    { 0x1E97, { 0x54, 0x308 }, { 0x54, 0x308 } }, { 0x1E98, { 0x57, 0x30A }, { 0x57, 0x30A } },
+    { 0x1E99, { 0x59, 0x30A }, { 0x59, 0x30A } }, { 0x1E9A, { 0x41, 0x2BE }, { 0x41, 0x2BE } },
+    { 0x1F50, { 0x3A5, 0x313 }, { 0x3A5, 0x313 } },
+    { 0x1F52, { 0x3A5, 0x313, 0x300 }, { 0x3A5, 0x313, 0x300 } },
+    { 0x1F54, { 0x3A5, 0x313, 0x301 }, { 0x3A5, 0x313, 0x301 } },
+    { 0x1F56, { 0x3A5, 0x313, 0x342 }, { 0x3A5, 0x313, 0x342 } },
+    { 0x1F80, { 0x1F08, 0x399 }, { 0x1F88 } }, { 0x1F81, { 0x1F09, 0x399 }, { 0x1F89 } },
+    { 0x1F82, { 0x1F0A, 0x399 }, { 0x1F8A } }, { 0x1F83, { 0x1F0B, 0x399 }, { 0x1F8B } },
+    { 0x1F84, { 0x1F0C, 0x399 }, { 0x1F8C } }, { 0x1F85, { 0x1F0D, 0x399 }, { 0x1F8D } },
+    { 0x1F86, { 0x1F0E, 0x399 }, { 0x1F8E } }, { 0x1F87, { 0x1F0F, 0x399 }, { 0x1F8F } },
+    { 0x1F88, { 0x1F08, 0x399 }, { 0x1F88 } }, { 0x1F89, { 0x1F09, 0x399 }, { 0x1F89 } },
+    { 0x1F8A, { 0x1F0A, 0x399 }, { 0x1F8A } }, { 0x1F8B, { 0x1F0B, 0x399 }, { 0x1F8B } },
+    { 0x1F8C, { 0x1F0C, 0x399 }, { 0x1F8C } }, { 0x1F8D, { 0x1F0D, 0x399 }, { 0x1F8D } },
+    { 0x1F8E, { 0x1F0E, 0x399 }, { 0x1F8E } }, { 0x1F8F, { 0x1F0F, 0x399 }, { 0x1F8F } },
+    { 0x1F90, { 0x1F28, 0x399 }, { 0x1F98 } }, { 0x1F91, { 0x1F29, 0x399 }, { 0x1F99 } },
+    { 0x1F92, { 0x1F2A, 0x399 }, { 0x1F9A } }, { 0x1F93, { 0x1F2B, 0x399 }, { 0x1F9B } },
+    { 0x1F94, { 0x1F2C, 0x399 }, { 0x1F9C } }, { 0x1F95, { 0x1F2D, 0x399 }, { 0x1F9D } },
+    { 0x1F96, { 0x1F2E, 0x399 }, { 0x1F9E } }, { 0x1F97, { 0x1F2F, 0x399 }, { 0x1F9F } },
+    { 0x1F98, { 0x1F28, 0x399 }, { 0x1F98 } }, { 0x1F99, { 0x1F29, 0x399 }, { 0x1F99 } },
+    { 0x1F9A, { 0x1F2A, 0x399 }, { 0x1F9A } }, { 0x1F9B, { 0x1F2B, 0x399 }, { 0x1F9B } },
+    { 0x1F9C, { 0x1F2C, 0x399 }, { 0x1F9C } }, { 0x1F9D, { 0x1F2D, 0x399 }, { 0x1F9D } },
+    { 0x1F9E, { 0x1F2E, 0x399 }, { 0x1F9E } }, { 0x1F9F, { 0x1F2F, 0x399 }, { 0x1F9F } },
+    { 0x1FA0, { 0x1F68, 0x399 }, { 0x1FA8 } }, { 0x1FA1, { 0x1F69, 0x399 }, { 0x1FA9 } },
+    { 0x1FA2, { 0x1F6A, 0x399 }, { 0x1FAA } }, { 0x1FA3, { 0x1F6B, 0x399 }, { 0x1FAB } },
+    { 0x1FA4, { 0x1F6C, 0x399 }, { 0x1FAC } }, { 0x1FA5, { 0x1F6D, 0x399 }, { 0x1FAD } },
+    { 0x1FA6, { 0x1F6E, 0x399 }, { 0x1FAE } }, { 0x1FA7, { 0x1F6F, 0x399 }, { 0x1FAF } },
+    { 0x1FA8, { 0x1F68, 0x399 }, { 0x1FA8 } }, { 0x1FA9, { 0x1F69, 0x399 }, { 0x1FA9 } },
+    { 0x1FAA, { 0x1F6A, 0x399 }, { 0x1FAA } }, { 0x1FAB, { 0x1F6B, 0x399 }, { 0x1FAB } },
+    { 0x1FAC, { 0x1F6C, 0x399 }, { 0x1FAC } }, { 0x1FAD, { 0x1F6D, 0x399 }, { 0x1FAD } },
+    { 0x1FAE, { 0x1F6E, 0x399 }, { 0x1FAE } }, { 0x1FAF, { 0x1F6F, 0x399 }, { 0x1FAF } },
+    { 0x1FB2, { 0x1FBA, 0x399 }, { 0x1FBA, 0x345 } }, { 0x1FB3, { 0x391, 0x399 }, { 0x1FBC } },
+    { 0x1FB4, { 0x386, 0x399 }, { 0x386, 0x345 } }, { 0x1FB6, { 0x391, 0x342 }, { 0x391, 0x342 } },
+    { 0x1FB7, { 0x391, 0x342, 0x399 }, { 0x391, 0x342, 0x345 } },
+    { 0x1FBC, { 0x391, 0x399 }, { 0x1FBC } }, { 0x1FC2, { 0x1FCA, 0x399 }, { 0x1FCA, 0x345 } },
+    { 0x1FC3, { 0x397, 0x399 }, { 0x1FCC } }, { 0x1FC4, { 0x389, 0x399 }, { 0x389, 0x345 } },
+    { 0x1FC6, { 0x397, 0x342 }, { 0x397, 0x342 } },
+    { 0x1FC7, { 0x397, 0x342, 0x399 }, { 0x397, 0x342, 0x345 } },
+    { 0x1FCC, { 0x397, 0x399 }, { 0x1FCC } },
+    { 0x1FD2, { 0x399, 0x308, 0x300 }, { 0x399, 0x308, 0x300 } },
+    { 0x1FD3, { 0x399, 0x308, 0x301 }, { 0x399, 0x308, 0x301 } },
+    { 0x1FD6, { 0x399, 0x342 }, { 0x399, 0x342 } },
+    { 0x1FD7, { 0x399, 0x308, 0x342 }, { 0x399, 0x308, 0x342 } },
+    { 0x1FE2, { 0x3A5, 0x308, 0x300 }, { 0x3A5, 0x308, 0x300 } },
+    { 0x1FE3, { 0x3A5, 0x308, 0x301 }, { 0x3A5, 0x308, 0x301 } },
+    { 0x1FE4, { 0x3A1, 0x313 }, { 0x3A1, 0x313 } }, { 0x1FE6, { 0x3A5, 0x342 }, { 0x3A5, 0x342 } },
+    { 0x1FE7, { 0x3A5, 0x308, 0x342 }, { 0x3A5, 0x308, 0x342 } },
+    { 0x1FF2, { 0x1FFA, 0x399 }, { 0x1FFA, 0x345 } }, { 0x1FF3, { 0x3A9, 0x399 }, { 0x1FFC } },
+    { 0x1FF4, { 0x38F, 0x399 }, { 0x38F, 0x345 } }, { 0x1FF6, { 0x3A9, 0x342 }, { 0x3A9, 0x342 } },
+    { 0x1FF7, { 0x3A9, 0x342, 0x399 }, { 0x3A9, 0x342, 0x345 } },
+    { 0x1FFC, { 0x3A9, 0x399 }, { 0x1FFC } }, { 0xFB00, { 0x46, 0x46 }, { 0x46, 0x66 } },
+    { 0xFB01, { 0x46, 0x49 }, { 0x46, 0x69 } }, { 0xFB02, { 0x46, 0x4C }, { 0x46, 0x6C } },
+    { 0xFB03, { 0x46, 0x46, 0x49 }, { 0x46, 0x66, 0x69 } },
+    { 0xFB04, { 0x46, 0x46, 0x4C }, { 0x46, 0x66, 0x6C } },
+    { 0xFB05, { 0x53, 0x54 }, { 0x53, 0x74 } }, { 0xFB06, { 0x53, 0x54 }, { 0x53, 0x74 } },
+    { 0xFB13, { 0x544, 0x546 }, { 0x544, 0x576 } }, { 0xFB14, { 0x544, 0x535 }, { 0x544, 0x565 } },
+    { 0xFB15, { 0x544, 0x53B }, { 0x544, 0x56B } }, { 0xFB16, { 0x54E, 0x546 }, { 0x54E, 0x576 } },
+    { 0xFB17, { 0x544, 0x53D }, { 0x544, 0x56D } },
+};
+/* clang-format on */
+
+static int by_code(const void *key, const void *s)
+{
+    int32_t code = *(const int32_t *)key, other = ((const struct special *)s)->code;
+    return (code > other) - (code < other);
+}
+
+static void add_upper(struct jin_builder *b, int32_t code, bool title)
+{
+    const struct special *s =
+        bsearch(&code, specials, sizeof specials / sizeof *specials, sizeof *specials, by_code);
+    if (!s) {
+        jin_add_char(b, title ? utf8proc_totitle(code) : utf8proc_toupper(code));
+        return;
+    }
+    const int32_t *to = title ? s->title : s->upper;
+    for (int i = 0; i < 3 && to[i]; i++)
+        jin_add_char(b, to[i]);
+}
+
+static bool is_cased(int32_t code)
+{
+    utf8proc_category_t is = utf8proc_category(code);
+    return is == UTF8PROC_CATEGORY_LU || is == UTF8PROC_CATEGORY_LL || is == UTF8PROC_CATEGORY_LT ||
+           (code >= 0x2160 && code <= 0x217F) || (code >= 0x24B6 && code <= 0x24E9) ||
+           code == 0xAA || code == 0xBA || (code >= 0x2B0 && code <= 0x2B8) ||
+           (code >= 0x2C0 && code <= 0x2C1) || (code >= 0x2E0 && code <= 0x2E4);
+}
+
+/* Stands between the letters of a word without being one. */
+static bool is_ignored(int32_t code)
+{
+    utf8proc_category_t is = utf8proc_category(code);
+    return is == UTF8PROC_CATEGORY_MN || is == UTF8PROC_CATEGORY_ME || is == UTF8PROC_CATEGORY_CF ||
+           is == UTF8PROC_CATEGORY_LM || is == UTF8PROC_CATEGORY_SK || code == '\'' ||
+           code == '.' || code == ':' || code == 0xB7 || code == 0x2018 || code == 0x2019 ||
+           code == 0x2024 || code == 0x2027;
+}
+
+/* The next letter from byte `at` on, or the last before it: is it one that has case? */
+static bool word_goes_on(const struct jin_string *s, size_t at, bool before)
+{
+    int32_t code = 0;
+    while (before ? at > 0 : at < s->n) {
+        if (before)
+            do
+                at--;
+            while (at && ((uint8_t)s->data[at] & 0xC0) == 0x80);
+        int n = jin_decode(s->data + at, s->n - at, &code);
+        if (!is_ignored(code))
+            return is_cased(code);
+        at += before ? 0 : (size_t)n;
+    }
+    return false;
+}
+
+static void add_lower(struct jin_builder *b, const struct jin_string *s, size_t at, size_t n,
+                      int32_t code)
+{
+    if (code == 0x130)
+        jin_add(b, "i\xCC\x87", 3);
+    else if (code == 0x3A3)
+        jin_add_char(b,
+                     word_goes_on(s, at, true) && !word_goes_on(s, at + n, false) ? 0x3C2 : 0x3C3);
+    else
+        jin_add_char(b, utf8proc_tolower(code));
+}
+
+static void add_folded(struct jin_builder *b, int32_t code)
+{
+    utf8proc_int32_t to[4];
+    int class = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char(code, to, 4, UTF8PROC_CASEFOLD, &class);
+    for (utf8proc_ssize_t i = 0; i < n && i < 4; i++)
+        jin_add_char(b, to[i]);
+}
+
+static bool is_upper(int32_t code)
+{
+    utf8proc_category_t is = utf8proc_category(code);
+    return is == UTF8PROC_CATEGORY_LU || (code >= 0x2160 && code <= 0x216F) ||
+           (code >= 0x24B6 && code <= 0x24CF);
+}
+
+struct jin_value jin_recase(struct jin *j, const struct jin_string *s, enum jin_case how)
+{
+    struct jin_builder b = { .j = j };
+    bool within = false;                        /* a word, for title */
+    int32_t code;
+    for (size_t at = 0, n; at < s->n; at += n) {
+        n = (size_t)jin_decode(s->data + at, s->n - at, &code);
+        jin_charge(j, at % 16 == 0);
+        bool cased = is_cased(code);
+        if (how == JIN_FOLD)
+            add_folded(&b, code);
+        else if (how == JIN_UPPER || (how == JIN_SWAP && !is_upper(code)))
+            add_upper(&b, code, false);
+        else if ((how == JIN_CAPITALIZE && at == 0) || (how == JIN_TITLE && !within))
+            add_upper(&b, code, true);
+        else
+            add_lower(&b, s, at, n, code);
+        within = cased;
+    }
+    return jin_built(&b);
+}
+
+/* 'u': all cased letters are upper, and there is one; 'l' lower; 't' a word begins with each upper
+ * one only. */
+bool jin_is_case(const struct jin_string *s, int which)
+{
+    bool any = false, within = false;
+    int32_t code;
+    for (size_t at = 0; at < s->n;) {
+        at += (size_t)jin_decode(s->data + at, s->n - at, &code);
+        bool cased = is_cased(code),
+             upper = is_upper(code) || utf8proc_category(code) == UTF8PROC_CATEGORY_LT;
+        if (cased && (which == 'u' ? !is_upper(code) : which == 'l' ? upper : upper == within))
+            return false;
+        any |= cased;
+        within = cased;
+    }
+    return any;
+}

@@ -1,0 +1,215 @@
+/* engine/text/tokenize.c - text to ids: what is special, what is text, and what stands around them.
+ *
+ * In: text and a vocabulary.  Out: ids appended to the caller's list.  The text is first cut at
+ * special tokens: at each place the longest one that begins there, from the left.  What lies
+ * between is plain text, and goes through the pre-tokeniser and its merges (byte-level BPE) or
+ * whole to SentencePiece's. SentencePiece text begins with a space of its own, at the start and
+ * after every special token, where the file asks for it.  Bytes that are not UTF-8 never reach
+ * the patterns: they are pieces themselves. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "engine/text/internal.h"
+
+struct work {
+    const struct eng_vocab *v;
+    struct eng_ids *ids;
+    struct eng_split *split;
+    struct eng_merge merge;
+    char *spaced; /* [spaced_bytes] SentencePiece's text */
+    size_t spaced_bytes;
+};
+
+/* The longest special token at p, searched by narrowing the sorted table byte by byte. */
+static int32_t special_at(const struct eng_vocab *v, const char *p, size_t n, bool parse)
+{
+    int low = 0, high = v->n_special;
+    int32_t found = ENG_NO_TOKEN;
+
+    for (size_t depth = 0; low < high; depth++) {
+        const struct eng_special *s = &v->special[low];
+        int left = low, right = high;
+
+        /* The entry that ends here sorts before those that go on. */
+        for (; low < high && s->text.n == depth; s++, low++)
+            if (parse || v->type[s->id] == ENG_TOKEN_USER)
+                found = s->id;
+        if (depth == n)
+            break;
+        for (left = low; left < right;) {
+            const int mid = left + (right - left) / 2;
+
+            if ((uint8_t)v->special[mid].text.data[depth] < (uint8_t)p[depth])
+                left = mid + 1;
+            else
+                right = mid;
+        }
+        low = left;
+        for (right = high; left < right;) {
+            const int mid = left + (right - left) / 2;
+
+            if ((uint8_t)v->special[mid].text.data[depth] <= (uint8_t)p[depth])
+                left = mid + 1;
+            else
+                right = mid;
+        }
+        high = left;
+    }
+    return found;
+}
+
+int32_t eng_vocab_find_special(const struct eng_vocab *v, const char *text, size_t n_bytes)
+{
+    const int32_t id = special_at(v, text, n_bytes, true);
+
+    return id != ENG_NO_TOKEN && v->text[id].n == n_bytes ? id : ENG_NO_TOKEN;
+}
+
+static int piece_of_bytes(void *arg, const char *p, size_t n)
+{
+    struct work *w = arg;
+
+    return eng_merge_bytes(&w->merge, w->v, p, n, w->ids);
+}
+
+/* Letters and their marks become one character where there is one, if the vocabulary wants that. */
+static int plain_utf8(struct work *w, const char *p, size_t n)
+{
+    utf8proc_uint8_t *composed = NULL;
+    bool ascii = true;
+    utf8proc_ssize_t len;
+    int err;
+
+    for (size_t i = 0; i < n && ascii; i++)
+        ascii = (uint8_t)p[i] < 0x80;
+    if (ascii || !w->v->compose)
+        return eng_split_run(w->split, p, n, piece_of_bytes, w);
+    len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed,
+                       UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (len == UTF8PROC_ERROR_INVALIDUTF8)      /* what is no text has nothing to compose */
+        return eng_split_run(w->split, p, n, piece_of_bytes, w);
+    if (len < 0)
+        return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
+    err = eng_split_run(w->split, (const char *)composed, (size_t)len, piece_of_bytes, w);
+    free(composed);
+    return err;
+}
+
+/* Runs of UTF-8 go through the pre-tokeniser, runs of anything else go straight on. */
+static int plain_bytes(struct work *w, const char *p, size_t n)
+{
+    size_t at = 0;
+    bool cut;
+    int err = 0, bad;
+
+    while (at < n && !err) {
+        size_t end = at, len;
+
+        while (end < n && (len = (size_t)eng_utf8_next(p + end, n - end, &bad, &cut)))
+            end += len;
+        if (end > at)
+            err = plain_utf8(w, p + at, end - at);
+        at = end;
+        while (end < n && !eng_utf8_next(p + end, n - end, &bad, &cut))
+            end++;
+        if (end > at && !err)
+            err = piece_of_bytes(w, p + at, end - at);
+        at = end;
+    }
+    return err;
+}
+
+/* U+2581 in the text is a space too: SentencePiece does not tell them apart. */
+static int plain_pieces(struct work *w, const char *p, size_t n)
+{
+    size_t room, used = 0;
+
+    if (!kn_add(n, 1, &room))
+        return kn_fail(KN_ELIMIT, "text too long to tokenize");
+    if (room > w->spaced_bytes) {
+        kn_free(w->spaced);
+        w->spaced_bytes = 0;
+        w->spaced = kn_alloc(room);
+        if (!w->spaced)
+            return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", room);
+        w->spaced_bytes = room;
+    }
+    if (w->v->add_space)
+        w->spaced[used++] = ' ';
+    used += eng_spaces_from_marks((struct moe_string){.data = p, .n = n}, w->spaced + used);
+    return eng_merge_pieces(&w->merge, w->v, w->spaced, used, w->ids);
+}
+
+static int plain(struct work *w, const char *p, size_t n)
+{
+    if (!n)
+        return 0;
+    return w->v->kind == ENG_VOCAB_BYTES ? plain_bytes(w, p, n) : plain_pieces(w, p, n);
+}
+
+/* Lies one of the fences between begin and end?  *next is the first that does not lie before begin. */
+static bool is_fenced(const struct eng_fences *fences, size_t *next, size_t begin, size_t end)
+{
+    while (*next < fences->n && fences->at[*next] <= begin)
+        ++*next;
+    return *next < fences->n && fences->at[*next] < end;
+}
+
+static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
+                    const struct eng_fences *fences)
+{
+    const struct eng_vocab *v = w->v;
+    const bool parse = flags & ENG_TEXT_PARSE_SPECIAL;
+    size_t from = 0, at = 0, fence = 0; /* plain text since, looking at */
+    int err = 0;
+
+    if (flags & ENG_TEXT_ADD_BOS && v->add_bos)
+        err = eng_ids_push(w->ids, v->bos);
+    while (at < n && !err) {
+        const int32_t id = v->begins_special[(uint8_t)text[at]]
+                               ? special_at(v, text + at, n - at, parse)
+                               : ENG_NO_TOKEN;
+
+        if (id == ENG_NO_TOKEN || is_fenced(fences, &fence, at, at + v->text[id].n)) {
+            at++;
+            continue;
+        }
+        err = plain(w, text + from, at - from);
+        if (!err)
+            err = eng_ids_push(w->ids, id);
+        from = at += v->text[id].n;
+    }
+    if (!err)
+        err = plain(w, text + from, n - from);
+    if (!err && flags & ENG_TEXT_ADD_BOS && v->add_eos)
+        err = eng_ids_push(w->ids, v->eos);
+    return err;
+}
+
+int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
+                        const struct eng_fences *fences, struct eng_ids *ids)
+{
+    struct work w = {.v = v, .ids = ids};
+    const size_t n_before = ids->n;
+    int err = 0;
+
+    if (v->kind == ENG_VOCAB_BYTES)
+        err = eng_split_open(&w.split, v->pre);
+    if (!err)
+        err = tokenize(&w, text.data, text.n, flags, fences);
+    if (err)
+        ids->n = n_before;
+    eng_split_close(w.split);
+    eng_merge_free(&w.merge);
+    kn_free(w.spaced);
+    return err;
+}
+
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
+                 struct eng_ids *ids)
+{
+    static const struct eng_fences none;
+
+    return eng_tokenize_fenced(v, (struct moe_string){.data = text, .n = n_bytes}, flags, &none, ids);
+}

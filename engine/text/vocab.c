@@ -1,0 +1,570 @@
+/* engine/text/vocab.c - a vocabulary from a model file's metadata.
+ *
+ * In: the values under tokenizer.ggml.*.  Out: a struct eng_vocab that nothing changes any more.
+ * All of the file's claims are checked here, once: counts against each other, ids against the
+ * vocabulary, texts against UTF-8 and a length, merges against the tokens they name.  So the code
+ * that tokenizes checks nothing and cannot be led out of its tables.  What is wrong is said as
+ * file, field and reason.
+ *
+ * Steps: kind; tokens with their types; the names that end a turn; texts; merges or scores; the
+ * tokens with a role; the table of special tokens. */
+#include "engine/text/internal.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_VOCAB = 1 << 24,    /* the largest published is under 2^19 */
+    MAX_TOKEN_BYTES = 4096, /* the longest published is under 2^10 */
+};
+
+#define KEY "tokenizer.ggml."
+
+struct loader {
+    const struct moe_file *file;
+    const char *path;
+    struct eng_vocab *v;
+    const struct moe_string *token; /* [n_vocab] as the file spells them */
+    struct eng_words names;         /* over those */
+    struct eng_letters letters;
+};
+
+static int no_memory(const struct loader *l)
+{
+    return kn_fail(KN_ENOMEM, "%s: no memory for the vocabulary", l->path);
+}
+
+/* An array that has to be there, with at least n items. */
+static int find_array(const struct loader *l, const char *key, size_t n,
+                      const struct moe_value **out)
+{
+    const struct moe_value *value = moe_file_find(l->file, key);
+
+    if (!value)
+        return kn_fail(KN_ECORRUPT, "%s: %s: missing", l->path, key);
+    if (value->type != MOE_ARRAY)
+        return kn_fail(KN_ECORRUPT, "%s: %s: not an array", l->path, key);
+    if (value->n < n)
+        return kn_fail(KN_ECORRUPT, "%s: %s: %zu entries for %zu tokens", l->path, key, value->n,
+                       n);
+    *out = value;
+    return 0;
+}
+
+static bool is_integer(enum moe_type type)
+{
+    return type <= MOE_I32 || type == MOE_U64 || type == MOE_I64;
+}
+
+static int load_kind(struct loader *l)
+{
+    struct moe_string s;
+    const int found = moe_file_string(l->file, KEY "model", &s);
+
+    if (found < 0)
+        return found;
+    if (!found)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "model: missing", l->path);
+    if (moe_string_is(s, "gpt2")) {
+        l->v->kind = ENG_VOCAB_BYTES;
+    } else if (moe_string_is(s, "llama")) {
+        l->v->kind = ENG_VOCAB_PIECES;
+    } else {
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: " KEY "model: tokenizer '%.*s' is not supported; gpt2 (byte-level BPE) and "
+                       "llama (SentencePiece's BPE) are",
+                       l->path, (int)(s.n < 64 ? s.n : 64), s.data);
+    }
+    return 0;
+}
+
+static bool is_utf8(struct moe_string s)
+{
+    bool cut;
+    int bad;
+
+    for (size_t i = 0, len; i < s.n; i += len) {
+        len = (size_t)eng_utf8_next(s.data + i, s.n - i, &bad, &cut);
+        if (!len)
+            return false;
+    }
+    return true;
+}
+
+/* One token's text and type; the type of a nameless token may only be "unused". */
+static int check_token(struct loader *l, int32_t id)
+{
+    const struct moe_string s = l->token[id];
+
+    if (!s.n && l->v->type[id] != ENG_TOKEN_UNUSED)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is empty", l->path, id);
+    if (s.n > MAX_TOKEN_BYTES)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d has %zu bytes, more than %d",
+                       l->path, id, s.n, MAX_TOKEN_BYTES);
+    if (!is_utf8(s))
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is not UTF-8", l->path, id);
+    if (s.n && eng_words_add(&l->names, id) != ENG_NO_TOKEN)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is there twice", l->path, id);
+    return 0;
+}
+
+static int load_tokens(struct loader *l)
+{
+    const struct moe_value *tokens, *types = NULL;
+    struct eng_vocab *v = l->v;
+    int err;
+
+    err = find_array(l, KEY "tokens", 1, &tokens);
+    if (err)
+        return err;
+    if (tokens->item != MOE_STRING)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: not an array of strings", l->path);
+    if (tokens->n > MAX_VOCAB)
+        return kn_fail(KN_ELIMIT, "%s: " KEY "tokens: %zu tokens, more than %d", l->path, tokens->n,
+                       MAX_VOCAB);
+    v->n_vocab = (int)tokens->n;
+    l->token = tokens->data;
+    if (moe_file_find(l->file, KEY "token_type")) {
+        err = find_array(l, KEY "token_type", tokens->n, &types);
+        if (err)
+            return err;
+        if (!is_integer(types->item))
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "token_type: not an array of integers", l->path);
+    }
+    v->type = kn_alloc(tokens->n);
+    v->stop = kn_calloc(tokens->n, sizeof *v->stop);
+    if (!v->type || !v->stop)
+        return no_memory(l);
+    err = eng_words_open(&l->names, l->token, tokens->n);
+    for (int32_t id = 0; id < v->n_vocab && !err; id++) {
+        const int64_t type = types ? moe_value_int(types, (size_t)id) : ENG_TOKEN_NORMAL;
+
+        if (type < 0 || type > ENG_TOKEN_BYTE)
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "token_type: token %d has type %lld", l->path,
+                           id, (long long)type);
+        v->type[id] = (uint8_t)(type ? type : ENG_TOKEN_NORMAL); /* 0 is "not said" */
+        err = check_token(l, id);
+    }
+    return err;
+}
+
+/* End-of-turn tokens that files often do not name in eot or eom.  Those that no plain text can
+ * hold by chance count whatever their type, and become control tokens if the file calls them
+ * normal; the others (`</s>` is also HTML) only as control or user-defined tokens. */
+static const struct {
+    const char *name;
+    bool sure;
+} stop_names[] = {
+    {"<|im_end|>", true},
+    {"<|eot_id|>", true},
+    {"<|eom_id|>", true},
+    {"<|end|>", true},
+    {"<|endoftext|>", true},
+    {"<|end_of_text|>", true},
+    {"<|return|>", true},
+    {"<|call|>", true},
+    {"<|EOT|>", true},
+    {"<end_of_turn>", true},
+    {"<end_of_utterance>", true},
+    {"<\xEF\xBD\x9C"
+     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+     true},
+    {"</s>", false},
+    {"<EOT>", false},
+    {"[EOT]", false},
+    {"[EOS]", false},
+    {"<eos>", false},
+};
+
+static int32_t find_name(const struct loader *l, const char *name)
+{
+    return eng_words_find(&l->names, name, strlen(name));
+}
+
+static void load_stops(struct loader *l)
+{
+    struct eng_vocab *v = l->v;
+    /* Where <|return|> ends a turn, <|end|> only ends a message within it. */
+    const int32_t not_a_stop =
+        find_name(l, "<|return|>") < 0 ? ENG_NO_TOKEN : find_name(l, "<|end|>");
+
+    for (size_t i = 0; i < sizeof stop_names / sizeof *stop_names; i++) {
+        const int32_t id = find_name(l, stop_names[i].name);
+
+        if (id == ENG_NO_TOKEN)
+            continue;
+        if (v->type[id] == ENG_TOKEN_NORMAL && !stop_names[i].sure)
+            continue;
+        if (v->type[id] == ENG_TOKEN_NORMAL)
+            v->type[id] = ENG_TOKEN_CONTROL;
+        v->stop[id] = id != not_a_stop;
+    }
+}
+
+static int load_text(struct loader *l, int32_t id, char *out, size_t *n)
+{
+    const struct moe_string s = l->token[id];
+    const bool literal = l->v->type[id] == ENG_TOKEN_CONTROL || l->v->type[id] == ENG_TOKEN_UNKNOWN;
+
+    if (l->v->kind == ENG_VOCAB_BYTES && !literal && l->v->type[id] != ENG_TOKEN_USER) {
+        *n = eng_letters_to_bytes(&l->letters, s, out);
+    } else if (l->v->kind == ENG_VOCAB_PIECES && l->v->type[id] == ENG_TOKEN_BYTE) {
+        const int byte = eng_byte_from_name(s);
+
+        if (byte < 0)
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: byte token %d is not <0x00> to <0xFF>",
+                           l->path, id);
+        l->v->byte_id[byte] = id;
+        *out = (char)byte;
+        *n = 1;
+    } else if (l->v->kind == ENG_VOCAB_PIECES && !literal) {
+        *n = eng_spaces_from_marks(s, out);
+    } else {
+        memcpy(out, s.data, s.n);
+        *n = s.n;
+    }
+    return 0;
+}
+
+static int load_texts(struct loader *l)
+{
+    struct eng_vocab *v = l->v;
+    const size_t n = (size_t)v->n_vocab;
+    size_t total = 0, used = 0;
+    int err;
+
+    for (size_t i = 0; i < n; i++)
+        if (!kn_add(total, l->token[i].n, &total))
+            return no_memory(l);
+    v->bytes = kn_alloc(total + 1);
+    v->text = kn_calloc(n, sizeof *v->text);
+    if (!v->bytes || !v->text)
+        return no_memory(l);
+    for (int b = 0; b < 256; b++)
+        v->byte_id[b] = ENG_NO_TOKEN;
+    for (int32_t id = 0; id < v->n_vocab; id++) {
+        size_t len = 0;
+
+        err = load_text(l, id, v->bytes + used, &len);
+        if (err)
+            return err;
+        v->text[id] = (struct moe_string){.data = v->bytes + used, .n = len};
+        used += len;
+        if (len > v->max_bytes)
+            v->max_bytes = len;
+    }
+    err = eng_words_open(&v->words, v->text, n);
+    for (int32_t id = 0; id < v->n_vocab && !err; id++)
+        if (v->type[id] == ENG_TOKEN_NORMAL)
+            eng_words_add(&v->words, id);
+    if (err || v->kind == ENG_VOCAB_PIECES)
+        return err;
+    for (int b = 0; b < 256; b++) {
+        const int32_t id = find_name(l, l->letters.of_byte[b]);
+
+        if (id != ENG_NO_TOKEN && v->type[id] == ENG_TOKEN_NORMAL)
+            v->byte_id[b] = id;
+    }
+    return 0;
+}
+
+/* "left right": both, and both together, have to be tokens. */
+static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
+{
+    char joint[MAX_TOKEN_BYTES];
+    const char *space = s.n > 2 ? memchr(s.data + 1, ' ', s.n - 2) : NULL;
+    struct eng_pair pair = {.rank = rank, .id = ENG_NO_TOKEN};
+
+    if (space && s.n - 1 <= sizeof joint) {
+        const size_t n_left = (size_t)(space - s.data), n_right = s.n - n_left - 1;
+
+        memcpy(joint, s.data, n_left);
+        memcpy(joint + n_left, space + 1, n_right);
+        pair.left = eng_words_find(&l->names, s.data, n_left);
+        pair.right = eng_words_find(&l->names, space + 1, n_right);
+        pair.id = eng_words_find(&l->names, joint, n_left + n_right);
+    }
+    if (pair.id == ENG_NO_TOKEN || pair.left == ENG_NO_TOKEN || pair.right == ENG_NO_TOKEN)
+        return kn_fail(KN_ECORRUPT,
+                       "%s: " KEY "merges: merge %u, '%.*s', is not of two tokens that "
+                       "make a third",
+                       l->path, rank, (int)(s.n < 64 ? s.n : 64), s.data);
+    eng_pairs_add(&l->v->pairs, pair);
+    return 0;
+}
+
+/* The pre-tokeniser's name says it too, where the file does not. */
+static int load_habits(struct loader *l)
+{
+    struct moe_string normalizer = {.data = "", .n = 0};
+    int found;
+
+    l->v->whole_words = eng_pre_takes_whole_words(l->v->pre);
+    if ((found = moe_file_bool(l->file, KEY "ignore_merges", &l->v->whole_words)) < 0 ||
+        (found = moe_file_string(l->file, KEY "normalizer", &normalizer)) < 0)
+        return found;
+    l->v->compose = moe_string_is(normalizer, "nfc");
+    if (normalizer.n && !l->v->compose)
+        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "normalizer: '%.*s' is not known", l->path,
+                       (int)(normalizer.n < 64 ? normalizer.n : 64), normalizer.data);
+    return 0;
+}
+
+static int load_merges(struct loader *l)
+{
+    struct moe_string pre = {.data = "default", .n = 7};
+    const struct moe_value *merges;
+    int err;
+
+    err = moe_file_string(l->file, KEY "pre", &pre);
+    if (err >= 0)
+        err = eng_pre_open(&l->v->pre, pre, l->path);
+    if (!err)
+        err = load_habits(l);
+    if (!err)
+        err = find_array(l, KEY "merges", 0, &merges);
+    if (err)
+        return err;
+    if (merges->item != MOE_STRING)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "merges: not an array of strings", l->path);
+    if (merges->n > 4 * (size_t)MAX_VOCAB)
+        return kn_fail(KN_ELIMIT, "%s: " KEY "merges: %zu merges are too many", l->path, merges->n);
+    err = eng_pairs_open(&l->v->pairs, merges->n);
+    for (size_t i = 0; i < merges->n && !err; i++)
+        err = load_merge(l, (uint32_t)i, ((const struct moe_string *)merges->data)[i]);
+    return err;
+}
+
+static int load_scores(struct loader *l)
+{
+    const size_t n = (size_t)l->v->n_vocab;
+    const struct moe_value *scores;
+    int err;
+
+    err = find_array(l, KEY "scores", n, &scores);
+    if (err)
+        return err;
+    if (scores->item != MOE_F32 && scores->item != MOE_F64)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "scores: not an array of floats", l->path);
+    l->v->score = kn_calloc(n, sizeof *l->v->score);
+    if (!l->v->score)
+        return no_memory(l);
+    for (size_t i = 0; i < n; i++) {
+        l->v->score[i] = (float)moe_value_float(scores, i);
+        if (isnan(l->v->score[i]))
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "scores: token %zu has no number", l->path, i);
+    }
+    if (moe_file_find(l->file, KEY "precompiled_charsmap"))
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: " KEY "precompiled_charsmap: text normalisation is not "
+                       "supported",
+                       l->path);
+    return 0;
+}
+
+/* Absent leaves *id as it was; all bits set is how some files say "none". */
+static int load_id(const struct loader *l, const char *key, int32_t *id)
+{
+    int64_t value = 0;
+    const int found = moe_file_int(l->file, key, INT32_MIN, UINT32_MAX, &value);
+
+    if (found <= 0)
+        return found;
+    if (value == -1 || value == UINT32_MAX) {
+        *id = ENG_NO_TOKEN;
+    } else if (value < 0 || value >= l->v->n_vocab) {
+        return kn_fail(KN_ECORRUPT, "%s: %s: %lld is not among the %d tokens", l->path, key,
+                       (long long)value, l->v->n_vocab);
+    } else {
+        *id = (int32_t)value;
+    }
+    return 0;
+}
+
+/* The ids that SentencePiece gives these roles, where a file leaves them out. */
+static void default_roles(struct eng_vocab *v)
+{
+    v->bos = v->eos = v->eot = v->eom = v->unk = v->pad = ENG_NO_TOKEN;
+    if (v->kind == ENG_VOCAB_BYTES) {
+        v->add_bos = eng_pre_adds_bos(v->pre);
+        return;
+    }
+    v->add_bos = v->add_space = true;
+    if (v->type[0] == ENG_TOKEN_UNKNOWN)
+        v->unk = 0;
+    if (v->n_vocab > 1 && v->type[1] == ENG_TOKEN_CONTROL)
+        v->bos = 1;
+    if (v->n_vocab > 2 && v->type[2] == ENG_TOKEN_CONTROL)
+        v->eos = 2;
+}
+
+/* Tokens that end a turn beside those with a role. */
+static int load_more_stops(struct loader *l)
+{
+    const struct moe_value *ids = moe_file_find(l->file, KEY "stop_token_ids");
+
+    if (ids && (ids->type != MOE_ARRAY || !is_integer(ids->item)))
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: not an array of integers", l->path);
+    for (size_t i = 0; ids && i < ids->n; i++) {
+        const int64_t id = moe_value_int(ids, i);
+
+        if (id < 0 || id >= l->v->n_vocab)
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not among the %d tokens",
+                           l->path, (long long)id, l->v->n_vocab);
+        l->v->stop[id] = true;
+    }
+    return 0;
+}
+
+static int load_roles(struct loader *l)
+{
+    struct eng_vocab *v = l->v;
+    const struct {
+        const char *key;
+        int32_t *id;
+    } ids[] = {
+        {KEY "bos_token_id", &v->bos},     {KEY "eos_token_id", &v->eos},
+        {KEY "eot_token_id", &v->eot},     {KEY "eom_token_id", &v->eom},
+        {KEY "unknown_token_id", &v->unk}, {KEY "padding_token_id", &v->pad},
+    };
+    bool add_sep = false, squeeze = false, asked = false;
+    const struct {
+        const char *key;
+        bool *flag;
+    } flags[] = {
+        {KEY "add_eos_token", &v->add_eos},
+        {KEY "add_space_prefix", &v->add_space},
+        {KEY "add_sep_token", &add_sep},
+        {KEY "remove_extra_whitespaces", &squeeze},
+    };
+    int found;
+
+    default_roles(v);
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        if ((found = load_id(l, ids[i].key, ids[i].id)) < 0)
+            return found;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if ((found = moe_file_bool(l->file, flags[i].key, flags[i].flag)) < 0)
+            return found;
+    if ((found = moe_file_bool(l->file, KEY "add_bos_token", &v->add_bos)) < 0)
+        return found;
+    asked = found;
+    if (add_sep || squeeze)
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s: true is not supported", l->path,
+                       add_sep ? KEY "add_sep_token" : KEY "remove_extra_whitespaces");
+    if (v->add_bos && asked && v->bos == ENG_NO_TOKEN)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "add_bos_token: true without a bos token", l->path);
+    if (v->add_eos && v->eos == ENG_NO_TOKEN)
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "add_eos_token: true without an eos token", l->path);
+    v->add_bos = v->add_bos && v->bos != ENG_NO_TOKEN;
+    for (size_t i = 1; i < 4; i++)
+        if (*ids[i].id != ENG_NO_TOKEN)
+            v->stop[*ids[i].id] = true;
+    return load_more_stops(l);
+}
+
+static int compare_special(const void *a, const void *b)
+{
+    const struct moe_string s = ((const struct eng_special *)a)->text;
+    const struct moe_string t = ((const struct eng_special *)b)->text;
+    const int order = memcmp(s.data, t.data, s.n < t.n ? s.n : t.n);
+
+    return order ? order : (s.n > t.n) - (s.n < t.n);
+}
+
+/* Everything that is cut out of text before it is tokenized, sorted for eng_special_find. */
+static int load_specials(struct loader *l)
+{
+    struct eng_vocab *v = l->v;
+
+    v->special = kn_calloc((size_t)v->n_vocab, sizeof *v->special);
+    if (!v->special)
+        return no_memory(l);
+    for (int32_t id = 0; id < v->n_vocab; id++) {
+        const struct moe_string s = v->text[id];
+
+        if (v->type[id] < ENG_TOKEN_UNKNOWN || v->type[id] > ENG_TOKEN_USER || !s.n)
+            continue;
+        v->special[v->n_special++] = (struct eng_special){.text = s, .id = id};
+        v->begins_special[(uint8_t)s.data[0]] = true;
+    }
+    if (v->n_special)
+        qsort(v->special, (size_t)v->n_special, sizeof *v->special, compare_special);
+    return 0;
+}
+
+int eng_vocab_open(struct eng_vocab **out, const struct moe_file *f)
+{
+    struct loader l = {.file = f, .path = moe_file_path(f)};
+    int err;
+
+    l.v = kn_calloc(1, sizeof *l.v);
+    if (!l.v)
+        return no_memory(&l);
+    eng_letters_init(&l.letters);
+    err = load_kind(&l);
+    if (!err)
+        err = load_tokens(&l);
+    if (!err)
+        load_stops(&l);
+    if (!err)
+        err = load_texts(&l);
+    if (!err)
+        err = l.v->kind == ENG_VOCAB_BYTES ? load_merges(&l) : load_scores(&l);
+    if (!err)
+        err = load_roles(&l);
+    if (!err)
+        err = load_specials(&l);
+    eng_words_close(&l.names);
+    if (err) {
+        eng_vocab_close(l.v);
+        return err;
+    }
+    *out = l.v;
+    return 0;
+}
+
+void eng_vocab_close(struct eng_vocab *v)
+{
+    if (!v)
+        return;
+    eng_pre_close(v->pre);
+    eng_pairs_close(&v->pairs);
+    eng_words_close(&v->words);
+    kn_free(v->special);
+    kn_free(v->score);
+    kn_free(v->stop);
+    kn_free(v->type);
+    kn_free(v->text);
+    kn_free(v->bytes);
+    kn_free(v);
+}
+
+int eng_vocab_size(const struct eng_vocab *v) { return v->n_vocab; }
+
+bool eng_vocab_adds_bos(const struct eng_vocab *v) { return v->add_bos; }
+
+int32_t eng_vocab_bos(const struct eng_vocab *v) { return v->bos; }
+
+int32_t eng_vocab_eos(const struct eng_vocab *v) { return v->eos; }
+
+int32_t eng_vocab_pad(const struct eng_vocab *v) { return v->pad; }
+
+struct moe_string eng_vocab_text(const struct eng_vocab *v, int32_t id)
+{
+    kn_assert(id >= 0 && id < v->n_vocab);
+    return v->text[id];
+}
+
+enum eng_token_type eng_vocab_type(const struct eng_vocab *v, int32_t id)
+{
+    kn_assert(id >= 0 && id < v->n_vocab);
+    return (enum eng_token_type)v->type[id];
+}
+
+bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->n_vocab && v->stop[id];
+}

@@ -1,0 +1,529 @@
+/* engine/tools/call.c - calls, way by way.
+ *
+ * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as
+ * content.
+ *
+ * Every way has a name and arguments; they differ in what stands around those.  Until the name is
+ * told all bytes are held, so that what is no call after all comes out whole; a byte that does not
+ * fit gives the call up and is read again as text, so that each byte is read twice at most. */
+#include "engine/tools/internal.h"
+
+#include <string.h>
+
+/* ---- beginning and giving up ----------------------------------------------------------------- */
+
+static enum eng_speech_way way(const struct eng_speech *s) { return s->style->way; }
+
+void eng_call_give_up(struct eng_speech *s)
+{
+    const size_t n = s->held.n;
+    if (s->in_call)
+        eng_call_end(s, false);
+    eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, n);
+    eng_speech_to_text(s, false);
+}
+
+/* Not with this byte, which is read again. */
+void eng_call_give_up_before(struct eng_speech *s)
+{
+    eng_call_give_up(s);
+    s->again = true;
+}
+
+/* False when it is too much: the call is then given up, the byte with it. */
+bool eng_call_hold(struct eng_speech *s, uint8_t c)
+{
+    eng_speech_hold(s, (char *)&c, 1);
+    if (s->held.n <= ENG_SPEECH_HELD)
+        return true;
+    eng_call_give_up(s);
+    return false;
+}
+
+static void hold_mark(struct eng_speech *s, enum mark m)
+{
+    eng_speech_hold(s, s->style->mark[m].text, strlen(s->style->mark[m].text));
+}
+
+void eng_call_open_name(struct eng_speech *s)
+{
+    s->state = IN_NAME;
+    s->name.n = 0;
+    s->name_done = false;
+}
+
+void eng_call_open(struct eng_speech *s, enum mark m)
+{
+    s->any_call = s->listed = false;
+    switch (way(s)) {
+    case ENG_SPEECH_HERMES:
+    case ENG_SPEECH_LLAMA:
+        s->state = BEFORE_OBJECT;
+        break;
+    case ENG_SPEECH_MISTRAL:
+    case ENG_SPEECH_PYTHONIC:
+        s->state = BEFORE_CALLS;
+        break;
+    case ENG_SPEECH_QWEN_XML:
+        if (m == MARK_CALL)
+            s->state = BEFORE_FUNCTION;
+        else
+            eng_call_open_name(s);
+        break;
+    default: /* DeepSeek, Kimi, GLM, <invoke> */
+        if (m == MARK_CALLS)
+            s->state = IN_SECTION;
+        else
+            eng_call_open_name(s);
+    }
+}
+
+/* Without a mark; the byte that opens it is held already. */
+void eng_call_open_bare(struct eng_speech *s)
+{
+    s->any_call = false;
+    s->listed = way(s) == ENG_SPEECH_PYTHONIC;
+    if (s->listed)
+        s->state = BEFORE_ITEM;
+    else
+        eng_object_open(s);
+}
+
+/* ---- names and what is after them ------------------------------------------------------------ */
+
+bool eng_call_is_name(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           c >= 0x80 || (c && strchr("_-.:/", c));
+}
+
+/* Puts a byte of the arguments where they go; control characters within strings are mended. */
+void eng_call_argument(struct eng_speech *s, uint8_t c)
+{
+    char p[ENG_JSON_ESCAPE] = {(char)c};
+    size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
+    if (s->in_call)
+        eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
+    else if (!eng_text_add(&s->value, p, n)) /* the name comes later */
+        s->error = KN_ENOMEM;
+}
+
+static void arguments_byte(struct eng_speech *s, uint8_t c)
+{
+    if (!s->in_call) {
+        if (eng_speech_space(c)) {
+            eng_call_hold(s, c);
+            return;
+        }
+        if (c != '{') {
+            eng_call_give_up_before(s);
+            return;
+        }
+        s->json = (struct json_scan){.lax = true};
+        eng_call_begin(s);
+    }
+    enum json_step step = eng_json_step(&s->json, c);
+    if (step == JSON_BAD) {
+        eng_call_give_up_before(s);
+        return;
+    }
+    eng_call_argument(s, c);
+    if (step != JSON_DONE)
+        return;
+    eng_call_end(s, true);
+    if (way(s) == ENG_SPEECH_MISTRAL)
+        eng_speech_to_text(s, true);
+    else
+        s->state = way(s) == ENG_SPEECH_HARMONY ? BETWEEN_MESSAGES : IN_SECTION;
+}
+
+/* Between [CALL_ID] and [ARGS]; what was here is of no use to anyone. */
+static void id_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else if (eng_call_is_name(c)) {
+        eng_call_hold(s, c);
+    } else {
+        eng_call_give_up_before(s);
+    }
+}
+
+/* From a line end to the {: ```json */
+static void fence_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else if (eng_speech_space(c) || strchr("`json", c ? c : '!')) {
+        eng_call_hold(s, c);
+    } else {
+        eng_call_give_up_before(s);
+    }
+}
+
+static void open_parameters(struct eng_speech *s)
+{
+    eng_call_begin(s);
+    s->state = IN_PARAMETERS;
+    s->first_key = true;
+}
+
+/* What ends a name, marks aside; false when c does not. */
+static bool name_ends(struct eng_speech *s, uint8_t c)
+{
+    if (!s->name.n)
+        return false;
+    if (way(s) == ENG_SPEECH_QWEN_XML && c == '>') {
+        open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_GLM && c == '\n') {
+        open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_INVOKE && c == '"' && !s->name_done) {
+        s->name_done = true;
+        eng_call_hold(s, c);
+    } else if (way(s) == ENG_SPEECH_INVOKE && c == '>' && s->name_done) {
+        open_parameters(s);
+    } else if (way(s) == ENG_SPEECH_DEEPSEEK && (c == '\n' || c == '`')) {
+        s->state = IN_FENCE;
+        fence_byte(s, c);
+    } else if (way(s) == ENG_SPEECH_MISTRAL && c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void name_byte(struct eng_speech *s, uint8_t c)
+{
+    if (name_ends(s, c))
+        return;
+    if (eng_speech_space(c)) {
+        s->name_done = s->name.n > 0;
+        eng_call_hold(s, c);
+    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->name, c);
+    }
+}
+
+/* Kimi's names are functions.NAME:0, which is the call's id. */
+static void clean_name(struct eng_speech *s)
+{
+    static const char functions[] = "functions.";
+    const size_t n = sizeof functions - 1;
+    struct text *t = &s->name;
+    if (way(s) != ENG_SPEECH_KIMI)
+        return;
+    size_t end = t->n;
+    while (end && t->p[end - 1] >= '0' && t->p[end - 1] <= '9')
+        end--;
+    if (end > 1 && end < t->n && t->p[end - 1] == ':')
+        t->n = end - 1;
+    if (t->n > n && !memcmp(t->p, functions, n)) {
+        t->n -= n;
+        memmove(t->p, t->p + n, t->n);
+    }
+}
+
+/* After the separator DeepSeek has the arguments, or, if what came before is a type, the name. */
+static void after_name_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c)) {
+        eng_call_hold(s, c);
+    } else if (c == '{') {
+        s->state = IN_ARGUMENTS;
+        arguments_byte(s, c);
+    } else {
+        eng_call_open_name(s);
+        name_byte(s, c);
+    }
+}
+
+/* ---- several calls --------------------------------------------------------------------------- */
+
+static void before_calls_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c)) {
+        eng_call_hold(s, c);
+    } else if (c == '[') {
+        s->listed = true;
+        if (eng_call_hold(s, c))
+            s->state = BEFORE_ITEM;
+    } else if (c == '{') {
+        eng_object_before(s, c);
+    } else {
+        eng_call_open_name(s);
+        name_byte(s, c);
+    }
+}
+
+static void before_item_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c) || c == ',')
+        eng_call_hold(s, c);
+    else if (c == '{')
+        eng_object_before(s, c);
+    else if (c == ']' && s->any_call)
+        eng_speech_to_text(s, true);
+    else
+        eng_call_give_up_before(s);
+}
+
+static void section_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c) || (c == '`' && s->any_call))
+        eng_call_hold(s, c);
+    else
+        eng_call_give_up_before(s);
+}
+
+/* ---- arguments one by one -------------------------------------------------------------------- */
+
+static void space_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c))
+        eng_call_hold(s, c);
+    else
+        eng_call_give_up_before(s);
+}
+
+/* Between a parameter's name and its value: "> or " string="true">. */
+static void attribute_byte(struct eng_speech *s, uint8_t c)
+{
+    static const char is_string[] = "string=\"true\"", is_json[] = "string=\"false\"";
+    const struct text *t = &s->value;
+    if (c == '>') {
+        s->kind = t->n && memmem(t->p, t->n, is_string, sizeof is_string - 1) ? KIND_STRING
+                  : t->n && memmem(t->p, t->n, is_json, sizeof is_json - 1)   ? KIND_JSON
+                                                                              : KIND_UNSAID;
+        s->state = IN_VALUE;
+        eng_value_open(s);
+    } else if (c < ' ' || t->n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->value, c);
+    }
+}
+
+static void key_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '"' && way(s) == ENG_SPEECH_INVOKE && s->key.n) {
+        s->state = AFTER_KEY;
+        s->value.n = 0;
+        eng_call_hold(s, c);
+    } else if (c == '>' && way(s) == ENG_SPEECH_QWEN_XML && s->key.n) {
+        s->state = IN_VALUE;
+        eng_value_open(s);
+    } else if (c < ' ' || s->key.n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->key, c);
+    }
+}
+
+static void close_parameters(struct eng_speech *s)
+{
+    eng_speech_tell(s, s->first_key ? "{}" : "}");
+    eng_call_end(s, true);
+    if (way(s) == ENG_SPEECH_INVOKE)
+        s->state = IN_SECTION;
+    else
+        eng_speech_to_text(s, true);
+}
+
+/* ---- bytes and marks by state ---------------------------------------------------------------- */
+
+void eng_call_byte(struct eng_speech *s, uint8_t c)
+{
+    if (way(s) == ENG_SPEECH_PYTHONIC) {
+        eng_python_byte(s, c);
+        return;
+    }
+    switch (s->state) {
+    case BEFORE_OBJECT:
+        eng_object_before(s, c);
+        break;
+    case IN_OBJECT:
+        eng_object_byte(s, c);
+        break;
+    case BEFORE_CALLS:
+        before_calls_byte(s, c);
+        break;
+    case BEFORE_ITEM:
+        before_item_byte(s, c);
+        break;
+    case IN_NAME:
+        name_byte(s, c);
+        break;
+    case AFTER_NAME:
+        after_name_byte(s, c);
+        break;
+    case IN_ID:
+        id_byte(s, c);
+        break;
+    case IN_FENCE:
+        fence_byte(s, c);
+        break;
+    case IN_ARGUMENTS:
+        arguments_byte(s, c);
+        break;
+    case IN_SECTION:
+        section_byte(s, c);
+        break;
+    case IN_KEY:
+        key_byte(s, c);
+        break;
+    case AFTER_KEY:
+        if (way(s) == ENG_SPEECH_INVOKE)
+            attribute_byte(s, c);
+        else
+            space_byte(s, c);
+        break;
+    case IN_VALUE:
+        eng_value_byte(s, c);
+        break;
+    default:
+        space_byte(s, c);
+    }
+}
+
+uint32_t eng_call_watch(const struct eng_speech *s)
+{
+    switch (s->state) {
+    case IN_NAME:
+        return way(s) == ENG_SPEECH_GLM ? BIT(MARK_KEY) | BIT(MARK_CALL_END)
+                                        : BIT(MARK_SEPARATOR) | BIT(MARK_ID);
+    case IN_ID:
+        return BIT(MARK_SEPARATOR);
+    case IN_ARGUMENTS:
+        return s->in_call ? 0 : BIT(MARK_END) | BIT(MARK_CALL_STOP) | BIT(MARK_RETURN);
+    case IN_SECTION:
+        return BIT(MARK_CALL) | BIT(MARK_CALL_END) | BIT(MARK_CALLS_END) | BIT(MARK_FUNCTION);
+    case BEFORE_FUNCTION:
+        return BIT(MARK_FUNCTION);
+    case IN_PARAMETERS:
+        return BIT(MARK_KEY) | BIT(MARK_FUNCTION_END) | BIT(MARK_CALL_END);
+    case IN_KEY:
+        return BIT(MARK_KEY_END);
+    case AFTER_KEY:
+        return BIT(MARK_VALUE);
+    case IN_VALUE:
+        return eng_value_hides_marks(s) ? 0 : BIT(MARK_VALUE_END);
+    default:
+        return 0;
+    }
+}
+
+/* True when the mark ends the name that was read. */
+static bool name_mark(struct eng_speech *s, enum mark m)
+{
+    if (!s->name.n)
+        return false;
+    if (way(s) == ENG_SPEECH_GLM) {
+        open_parameters(s);
+        eng_call_mark(s, m);
+        return true;
+    }
+    hold_mark(s, m);
+    clean_name(s);
+    s->state = m == MARK_ID ? IN_ID : way(s) == ENG_SPEECH_DEEPSEEK ? AFTER_NAME : IN_ARGUMENTS;
+    return true;
+}
+
+static bool section_mark(struct eng_speech *s, enum mark m)
+{
+    if (m == MARK_CALLS_END && s->any_call) {
+        eng_speech_to_text(s, true);
+        return true;
+    }
+    if (m == MARK_CALLS_END || (m == MARK_CALL_END && !s->any_call))
+        return false;
+    if (s->any_call)
+        s->held.n = 0; /* what closed the last one */
+    if (m == MARK_CALL || m == MARK_FUNCTION) {
+        hold_mark(s, m);
+        eng_call_open_name(s);
+    }
+    return true;
+}
+
+static bool parameters_mark(struct eng_speech *s, enum mark m)
+{
+    if (m == MARK_KEY) {
+        s->held.n = 0;
+        hold_mark(s, m);
+        s->key.n = 0;
+        s->state = IN_KEY;
+    } else {
+        close_parameters(s);
+    }
+    return true;
+}
+
+static bool take_mark(struct eng_speech *s, enum mark m)
+{
+    switch (s->state) {
+    case IN_NAME:
+        return name_mark(s, m);
+    case IN_ID:
+        hold_mark(s, m);
+        s->state = IN_ARGUMENTS;
+        return true;
+    case IN_ARGUMENTS: /* a message without text: no arguments */
+        eng_call_begin(s);
+        eng_speech_tell(s, "{}");
+        eng_call_end(s, true);
+        s->state = BETWEEN_MESSAGES;
+        return true;
+    case IN_SECTION:
+        return section_mark(s, m);
+    case BEFORE_FUNCTION:
+        hold_mark(s, m);
+        eng_call_open_name(s);
+        return true;
+    case IN_PARAMETERS:
+        return parameters_mark(s, m);
+    case IN_KEY:
+        hold_mark(s, m);
+        s->state = AFTER_KEY;
+        return true;
+    case AFTER_KEY:
+        s->state = IN_VALUE;
+        eng_value_open(s);
+        return true;
+    default: /* IN_VALUE */
+        eng_value_close(s);
+        s->state = IN_PARAMETERS;
+        return true;
+    }
+}
+
+/* A mark that has no place here breaks the call off; it may open the next.  In plain text it is
+ * nothing. */
+void eng_call_mark(struct eng_speech *s, enum mark m)
+{
+    if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
+        return;
+    if (s->state == IN_OBJECT)
+        eng_object_break(s);
+    else
+        eng_call_give_up(s);
+    eng_speech_mark(s, m);
+}
+
+void eng_call_finish(struct eng_speech *s)
+{
+    const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
+    if (s->in_call) {
+        if (way(s) != ENG_SPEECH_PYTHONIC) /* half a word of Python's is no JSON */
+            eng_value_cut(s);
+        eng_call_end(s, false);
+    } else if (!done) {
+        eng_speech_emit(s, ENG_SPEECH_CONTENT, s->held.p, s->held.n);
+    }
+    eng_speech_to_text(s, true);
+}

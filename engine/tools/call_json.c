@@ -1,0 +1,145 @@
+/* engine/tools/call_json.c - calls that are one JSON object with a name and arguments.
+ *
+ * In: the object's bytes.  Out: its events; the name may come after the arguments, which wait for it.
+ * An object that turns out to be no call goes back to speech_call.c, which gives it up. */
+#include "engine/tools/internal.h"
+
+#include <string.h>
+
+/* Its { is held already. */
+void eng_object_open(struct eng_speech *s)
+{
+    s->state = IN_OBJECT;
+    s->has_name = s->has_arguments = false;
+    s->role = ROLE_NONE;
+    s->json = (struct json_scan){.lax = true};
+    eng_json_step(&s->json, '{');
+}
+
+static bool key_is(const struct eng_speech *s, const char *name)
+{
+    return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
+}
+
+/* A value begins with c; false when it cannot be a call's. */
+static bool open_member(struct eng_speech *s, uint8_t c)
+{
+    if (key_is(s, "name")) {
+        s->role = ROLE_NAME;
+        s->name.n = 0;
+        return c == '"' && !s->has_name;
+    }
+    if (key_is(s, "arguments") || key_is(s, "parameters")) {
+        if (c != '{' || s->has_arguments)
+            return false;
+        s->role = ROLE_ARGUMENTS;
+        s->value.n = 0;
+        if (s->has_name)
+            eng_call_begin(s);
+        return true;
+    }
+    s->role = ROLE_OTHER;
+    return s->style->way != ENG_SPEECH_LLAMA || key_is(s, "type") || key_is(s, "id");
+}
+
+/* From "name" with its escapes to the name. */
+static bool decode_name(struct eng_speech *s)
+{
+    json_t *v = json_loadb(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
+    size_t n = json_string_length(v);
+    bool good = n && n <= ENG_SPEECH_NAME;
+    if (s->style->way == ENG_SPEECH_LLAMA) /* an object alone may mean anything */
+        good = good && eng_speech_find_tool(s->tools, json_string_value(v), n);
+    s->name.n = 0;
+    if (good && !eng_text_add(&s->name, json_string_value(v), n))
+        s->error = KN_ENOMEM;
+    json_decref(v);
+    return good;
+}
+
+/* A member's value is complete; false: this is no call. */
+static bool close_member(struct eng_speech *s)
+{
+    s->has_arguments |= s->role == ROLE_ARGUMENTS;
+    if (s->role == ROLE_NAME) {
+        if (!decode_name(s))
+            return false;
+        s->has_name = true;
+    }
+    if (s->has_name && s->has_arguments && s->role != ROLE_OTHER) {
+        if (!s->in_call) {
+            eng_call_begin(s);
+            eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->value.p, s->value.n);
+        }
+        eng_call_end(s, true);
+    }
+    s->role = ROLE_NONE;
+    return true;
+}
+
+static bool is_told(const struct eng_speech *s) { return s->has_name && s->has_arguments; }
+
+static void close_object(struct eng_speech *s)
+{
+    if (!is_told(s)) {
+        if (!s->has_name || s->style->way == ENG_SPEECH_LLAMA) {
+            eng_call_give_up(s);
+            return;
+        }
+        eng_call_begin(s);
+        eng_speech_tell(s, "{}");
+        eng_call_end(s, true);
+    }
+    s->held.n = 0;
+    if (s->listed)
+        s->state = BEFORE_ITEM;
+    else
+        eng_speech_to_text(s, true);
+}
+
+/* The object breaks off; what was told stays told. */
+void eng_object_break(struct eng_speech *s)
+{
+    if (is_told(s))
+        eng_speech_to_text(s, true);
+    else
+        eng_call_give_up(s);
+}
+
+void eng_object_byte(struct eng_speech *s, uint8_t c)
+{
+    struct json_scan *j = &s->json;
+    const bool top = j->depth == 1, in_string = eng_json_in_string(j);
+    if (top && eng_json_wants_value(j) && !eng_speech_space(c) && !open_member(s, c)) {
+        eng_call_give_up_before(s);
+        return;
+    }
+    if (top && in_string && j->key && c != '"' && s->key.n <= ENG_SPEECH_NAME)
+        eng_speech_keep(s, &s->key, c);
+    enum json_step step = eng_json_step(j, c);
+    if (step == JSON_BAD) {
+        eng_object_break(s);
+        s->again = true;
+        return;
+    }
+    if (top && !in_string && eng_json_in_string(j) && j->key)
+        s->key.n = 0;
+    if (s->role == ROLE_NAME)
+        eng_speech_keep(s, &s->name, c);
+    if (s->role == ROLE_ARGUMENTS)
+        eng_call_argument(s, c);
+    if (!s->in_call && !is_told(s) && !eng_call_hold(s, c))
+        return;
+    if (j->depth == 1 && s->role != ROLE_NONE && eng_json_after_value(j) && !close_member(s))
+        eng_call_give_up(s);
+    else if (step == JSON_DONE)
+        close_object(s);
+}
+
+void eng_object_before(struct eng_speech *s, uint8_t c)
+{
+    if (c != '{' && !eng_speech_space(c))
+        eng_call_give_up_before(s);
+    else if (eng_call_hold(s, c) && c == '{')
+        eng_object_open(s);
+}

@@ -1,0 +1,292 @@
+/* engine/tools/call_python.c - calls written as a list of Python's: [f(city="Paris", n=3), g()].
+ *
+ * In: bytes, from the mark or the [ that opens the list on.  Out: the calls' events, their keywords
+ * and values as one JSON object each.
+ *
+ * Only names of the request's tools are calls: a list alone may mean anything.  Values are Python's
+ * literals: strings in either quote with their escapes, numbers as JSON has them, True, False,
+ * None, lists and dictionaries.  They become JSON byte by byte, and the scan that watches all other
+ * JSON says what may stand where, so that this file knows only what is spelt differently.  A number
+ * or word is held until it ends, all else is told at once. */
+#include "engine/tools/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- strings --------------------------------------------------------------------------------- */
+
+static void tell_code(struct eng_speech *s, uint32_t code)
+{
+    char text[16];
+    if (code < 0x10000)
+        snprintf(text, sizeof text, "\\u%04x", code);
+    else
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10),
+                 0xdc00 + (code & 0x3ff));
+    eng_speech_tell(s, text);
+}
+
+static void tell_byte(struct eng_speech *s, uint8_t c)
+{
+    char p[ENG_JSON_ESCAPE];
+    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, eng_json_escape(c, p));
+}
+
+/* What follows a backslash; false: an octal number or a letter's name, which nobody writes. */
+static bool escape_byte(struct eng_speech *s, uint8_t c)
+{
+    static const char letter[] = "abfnrtv'\"\\", meaning[] = "\a\b\f\n\r\t\v'\"\\";
+    const char *at = c ? strchr(letter, c) : NULL;
+    if (c == 'N' || (c >= '0' && c <= '7'))
+        return false;
+    s->python.escaped = false;
+    if (c == 'x' || c == 'u' || c == 'U') {
+        s->python.n_hex = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+        s->python.code = 0;
+    } else if (at) {
+        tell_byte(s, (uint8_t)meaning[at - letter]);
+    } else if (c != '\n') { /* a line that goes on; any other backslash stands for itself */
+        tell_byte(s, '\\');
+        tell_byte(s, c);
+    }
+    return true;
+}
+
+static bool hex_byte(struct eng_speech *s, uint8_t c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
+    if (!at)
+        return false;
+    s->python.code = s->python.code << 4 | (uint32_t)(at - digits);
+    if (--s->python.n_hex > 0)
+        return true;
+    if (s->python.code > 0x10ffff)
+        return false;
+    tell_code(s, s->python.code);
+    return true;
+}
+
+static bool string_byte(struct eng_speech *s, uint8_t c)
+{
+    if (s->python.n_hex)
+        return hex_byte(s, c);
+    if (s->python.escaped)
+        return escape_byte(s, c);
+    if (c == '\\') {
+        s->python.escaped = true;
+    } else if (c == s->python.quote) {
+        s->python.quote = 0;
+        eng_json_step(&s->json, '"');
+        eng_speech_tell(s, "\"");
+    } else {
+        tell_byte(s, c);
+    }
+    return true;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* What the scan does not take is not told. */
+static bool tell_json(struct eng_speech *s, const char *json)
+{
+    for (const char *p = json; *p; p++)
+        if (eng_json_step(&s->json, (uint8_t)*p) == JSON_BAD)
+            return false;
+    eng_speech_tell(s, json);
+    return true;
+}
+
+/* In Python one may stand before a bracket that closes, so it waits for what follows. */
+static bool tell_comma(struct eng_speech *s)
+{
+    const bool was = s->python.comma;
+    s->python.comma = false;
+    return !was || tell_json(s, ", ");
+}
+
+static bool is_word(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c && strchr("+-._", c));
+}
+
+static bool word_byte(struct eng_speech *s, uint8_t c)
+{
+    if (!s->value.n) {
+        if (!tell_comma(s))
+            return false;
+        s->held.n = 0;
+    }
+    eng_speech_keep(s, &s->value, c);
+    return s->value.n < ENG_SPEECH_NAME;
+}
+
+/* A number or word is complete. */
+static bool end_word(struct eng_speech *s)
+{
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    eng_speech_keep(s, &s->value, 0);
+    const char *json = s->value.p;
+    s->value.n = 0;
+    if (s->error)
+        return false;
+    for (size_t i = 0; i < 3; i++)
+        if (!strcmp(json, words[i][0]))
+            json = words[i][1];
+    if (!tell_json(s, json) || eng_json_step(&s->json, ' ') == JSON_BAD)
+        return false;
+    s->held.n = 0;
+    return true;
+}
+
+/* Outside of strings and words. */
+static bool sign_byte(struct eng_speech *s, uint8_t c)
+{
+    switch (c) {
+    case '\'':
+    case '"':
+        s->python.quote = c;
+        return tell_comma(s) && tell_json(s, "\"");
+    case ',':
+        s->python.comma = !s->python.comma && eng_json_after_value(&s->json);
+        return s->python.comma;
+    case '[':
+        return tell_comma(s) && tell_json(s, "[");
+    case '{':
+        return tell_comma(s) && tell_json(s, "{");
+    case ':':
+        return tell_comma(s) && tell_json(s, ": ");
+    case ']':
+    case '}':
+        s->python.comma = false;
+        return tell_json(s, c == ']' ? "]" : "}");
+    default:
+        return eng_speech_space(c);
+    }
+}
+
+static void value_byte(struct eng_speech *s, uint8_t c)
+{
+    const struct python *p = &s->python;
+    const bool ends = s->value.n && !is_word(c);
+    bool fits = !ends || end_word(s);
+    if (fits && ends && s->json.depth == 0)
+        s->again = true; /* the call's */
+    else if (fits)
+        fits = p->quote ? string_byte(s, c) : is_word(c) ? word_byte(s, c) : sign_byte(s, c);
+    if (!fits)
+        eng_call_give_up_before(s);
+    else if (s->value.n || p->comma || p->escaped || p->n_hex)
+        eng_call_hold(s, c);
+    else
+        s->held.n = 0;
+    if (fits && !s->value.n && s->json.depth == 0 && eng_json_after_value(&s->json))
+        s->state = AFTER_ARGUMENT;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void name_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '(' && s->name.n && eng_speech_find_tool(s->tools, s->name.p, s->name.n)) {
+        eng_call_begin(s);
+        s->state = IN_PARAMETERS;
+        s->first_key = true;
+    } else if (eng_speech_space(c)) {
+        s->name_done = s->name.n > 0;
+        eng_call_hold(s, c);
+    } else if (!eng_call_is_name(c) || s->name_done || s->name.n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->name, c);
+    }
+}
+
+/* Before the list, where it is not certain that there is one; and in it, between calls. */
+static void item_byte(struct eng_speech *s, uint8_t c)
+{
+    if (eng_speech_space(c) || (c == ',' && s->listed)) {
+        eng_call_hold(s, c);
+    } else if (c == '[' && !s->listed) {
+        s->listed = true;
+        s->state = BEFORE_ITEM;
+        eng_call_hold(s, c);
+    } else if (c == ']' && s->any_call) {
+        eng_speech_to_text(s, true);
+    } else {
+        eng_call_open_name(s);
+        name_byte(s, c);
+    }
+}
+
+static void open_value(struct eng_speech *s)
+{
+    eng_speech_tell(s, s->first_key ? "{\"" : ", \"");
+    eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, s->key.p, s->key.n);
+    eng_speech_tell(s, "\": ");
+    s->held.n = s->value.n = 0;
+    s->first_key = false;
+    s->json = (struct json_scan){0};
+    s->python = (struct python){0};
+    s->state = IN_VALUE;
+}
+
+static void key_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == '=') {
+        open_value(s);
+    } else if (eng_speech_space(c)) {
+        s->state = AFTER_KEY;
+        eng_call_hold(s, c);
+    } else if (s->state == AFTER_KEY || !eng_call_is_name(c) || s->key.n == ENG_SPEECH_NAME) {
+        eng_call_give_up_before(s);
+    } else if (eng_call_hold(s, c)) {
+        eng_speech_keep(s, &s->key, c);
+    }
+}
+
+/* Where a keyword may come, or, after a value, a comma before one. */
+static void parameter_byte(struct eng_speech *s, uint8_t c)
+{
+    if (c == ')') {
+        eng_speech_tell(s, s->first_key ? "{}" : "}");
+        eng_call_end(s, true);
+        s->state = BEFORE_ITEM;
+        if (!s->listed)
+            eng_speech_to_text(s, true);
+    } else if (eng_speech_space(c)) {
+        eng_call_hold(s, c);
+    } else if (s->state == AFTER_ARGUMENT && c == ',') {
+        s->state = IN_PARAMETERS;
+        eng_call_hold(s, c);
+    } else if (s->state == IN_PARAMETERS && eng_call_is_name(c)) {
+        s->state = IN_KEY;
+        s->key.n = 0;
+        key_byte(s, c);
+    } else {
+        eng_call_give_up_before(s);
+    }
+}
+
+void eng_python_byte(struct eng_speech *s, uint8_t c)
+{
+    switch (s->state) {
+    case IN_NAME:
+        name_byte(s, c);
+        break;
+    case IN_KEY:
+    case AFTER_KEY:
+        key_byte(s, c);
+        break;
+    case IN_VALUE:
+        value_byte(s, c);
+        break;
+    case IN_PARAMETERS:
+    case AFTER_ARGUMENT:
+        parameter_byte(s, c);
+        break;
+    default:
+        item_byte(s, c);
+    }
+}

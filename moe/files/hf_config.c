@@ -1,0 +1,527 @@
+/* moe/files/hf_config.c - config.json to the metadata that a GGUF file of the same model has.
+ *
+ * Most of it is a table: a key, and the key it becomes.  What changes the mathematics and has no key in
+ * a family of ours (another activation, another scoring function) is looked for and refused with its
+ * name; keys that are not known are left alone, as they are in a GGUF file.  A window over all layers is
+ * a context of that length: until there the model is the same. */
+#include "moe/files/hf_folder.h"
+
+#include <string.h>
+
+static const struct moe_hf_family families[] = {
+    { "llama", "llama", .turned = true },
+    { "mistral", "llama", .turned = true },
+    { "mixtral", "llama", .turned = true, .experts = true },
+    { "qwen2", "qwen2", .experts = false },
+    { "qwen3", "qwen3", .experts = false },
+    { "qwen2_moe", "qwen2moe", .experts = true, .norm_topk_false = true },
+    { "qwen3_moe", "qwen3moe", .experts = true, .norm_topk_false = true },
+    { "olmoe", "olmoe", .experts = true, .norm_topk_false = true },
+    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true,
+      .transposed = true },
+    { "glm4_moe", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
+    { "minimax_m2", "minimax-m2", .experts = true, .expert_is_ffn = true, .sigmoid = true },
+    { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
+    { "deepseek_v3", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
+    { "kimi_k2", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
+    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true },
+    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true },
+    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .tiled = true, .nested = true },
+};
+#define N_FAMILY ((int)(sizeof families / sizeof *families))
+
+static const char config_json[] = "config.json";
+
+/* ---- getting: after a failure nothing happens --------------------------------------------------- */
+
+static void wrong(struct moe_folder *d, const char *key, const char *what)
+{
+    if (!d->err)
+        d->err = kn_fail(KN_ECORRUPT, "%s: %s: %s: '%s' %s", d->f->name, kn_error_text(KN_ECORRUPT), config_json, key,
+                         what);
+}
+
+static int unsupported(struct moe_folder *d, const char *key, const char *what)
+{
+    if (!d->err)
+        d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: '%s' %s, which is not supported", d->f->name, config_json, key,
+                         what);
+    return d->err;
+}
+
+/* NULL: it is not there, or null, which says as much. */
+static const json_t *get(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+static bool get_int(struct moe_folder *d, const json_t *object, const char *key, int64_t most, int64_t *out)
+{
+    const json_t *v = get(object, key);
+    if (!v)
+        return false;
+    int64_t x = json_integer_value(v);
+    if (!json_is_integer(v) || x < 0 || x > most) {
+        wrong(d, key, "is no whole number, or out of range");
+        return false;
+    }
+    *out = x;
+    return true;
+}
+
+static bool get_number(struct moe_folder *d, const json_t *object, const char *key, double *out)
+{
+    const json_t *v = get(object, key);
+    if (v && !json_is_number(v))
+        wrong(d, key, "is no number");
+    if (!json_is_number(v))
+        return false;
+    *out = json_number_value(v);
+    return true;
+}
+
+static bool get_bool(struct moe_folder *d, const json_t *object, const char *key, bool fallback)
+{
+    const json_t *v = get(object, key);
+    if (v && !json_is_boolean(v))
+        wrong(d, key, "is neither true nor false");
+    return json_is_boolean(v) ? json_is_true(v) : fallback;
+}
+
+static const char *get_string(struct moe_folder *d, const json_t *object, const char *key)
+{
+    const json_t *v = get(object, key);
+    if (v && !json_is_string(v))
+        wrong(d, key, "is no string");
+    return json_string_value(v);
+}
+
+/* ---- "<arch>.<name>" ---------------------------------------------------------------------------- */
+
+static const char *full(const struct moe_folder *d, const char *name, char key[128])
+{
+    snprintf(key, 128, "%s.%s", d->family->arch, name);
+    return key;
+}
+
+static void put_u32(struct moe_folder *d, const char *name, int64_t x)
+{
+    char key[128];
+    moe_put_u32(d, full(d, name, key), (uint32_t)x);
+}
+
+static void put_f32(struct moe_folder *d, const char *name, double x)
+{
+    char key[128];
+    moe_put_f32(d, full(d, name, key), x);
+}
+
+static void put_string(struct moe_folder *d, const char *name, const char *s)
+{
+    char key[128];
+    moe_put_string(d, full(d, name, key), s, strlen(s));
+}
+
+/* ---- what a table can say ----------------------------------------------------------------------- */
+
+static const struct { const char *from, *to; } ints[] = {
+    { "hidden_size", "embedding_length" },
+    { "num_attention_heads", "attention.head_count" },
+    { "num_key_value_heads", "attention.head_count_kv" },
+    { "intermediate_size", "feed_forward_length" },
+};
+
+static const struct { const char *from, *to; } expert_ints[] = {
+    { "num_experts_per_tok", "expert_used_count" },
+    { "moe_intermediate_size", "expert_feed_forward_length" },
+    { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
+    { "n_shared_experts", "expert_shared_count" },
+    { "first_k_dense_replace", "leading_dense_block_count" },
+    { "n_group", "expert_group_count" },
+    { "topk_group", "expert_group_used_count" },
+};
+
+static const struct { const char *from, *to; } floats[] = {
+    { "rms_norm_eps", "attention.layer_norm_rms_epsilon" },
+    { "clip_qkv", "attention.clamp_kqv" },
+    { "routed_scaling_factor", "expert_weights_scale" },
+};
+#define LEN(a) (sizeof(a) / sizeof *(a))
+
+static void read_tables(struct moe_folder *d)
+{
+    int64_t x;
+    double y;
+    for (size_t i = 0; i < LEN(ints); i++)
+        if (get_int(d, d->config, ints[i].from, INT32_MAX, &x))
+            put_u32(d, ints[i].to, x);
+    for (size_t i = 0; d->family->experts && i < LEN(expert_ints); i++)
+        if (get_int(d, d->config, expert_ints[i].from, INT32_MAX, &x))
+            put_u32(d, expert_ints[i].to, x);
+    for (size_t i = 0; i < LEN(floats); i++)
+        if (get_number(d, d->config, floats[i].from, &y))
+            put_f32(d, floats[i].to, y);
+}
+
+static void read_experts(struct moe_folder *d)
+{
+    static const char *const count[] = { "num_experts", "num_local_experts", "n_routed_experts" };
+    const json_t *c = d->config, *dense = get(c, "mlp_only_layers");
+    int64_t n = 0, step = 1;
+    char key[128];
+    if (!d->family->experts)
+        return;
+    for (size_t i = 0; i < LEN(count) && !n; i++)
+        get_int(d, c, count[i], 1 << 16, &n);
+    d->n_expert = (int)n;
+    put_u32(d, "expert_count", n);
+    if (d->family->expert_is_ffn && !get(c, "moe_intermediate_size") &&
+        get_int(d, c, "intermediate_size", INT32_MAX, &n))
+        put_u32(d, "expert_feed_forward_length", n);
+    if (get(c, "norm_topk_prob") || d->family->norm_topk_false)
+        moe_put_bool(d, full(d, "expert_weights_norm", key), get_bool(d, c, "norm_topk_prob", false));
+    if (d->family->sigmoid || d->family->latent)
+        put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
+    const char *scoring = get_string(d, c, "scoring_func");
+    if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
+        unsupported(d, "scoring_func", "is not what this family has");
+    get_int(d, c, "decoder_sparse_step", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "decoder_sparse_step", "is not 1");
+    if (json_array_size(dense))
+        unsupported(d, "mlp_only_layers", "names layers");
+    step = 1;
+    get_int(d, c, "moe_layer_freq", INT32_MAX, &step);
+    if (step != 1)
+        unsupported(d, "moe_layer_freq", "is not 1");
+    const char *method = get_string(d, c, "topk_method");
+    if (method && !strcmp(method, "greedy") && get_int(d, c, "n_group", INT32_MAX, &n) && n > 1)
+        unsupported(d, "topk_method", "is greedy although there are groups");
+}
+
+/* ---- what takes thought ------------------------------------------------------------------------- */
+
+static bool has_window_layer(const struct moe_folder *d)
+{
+    const json_t *types = get(d->config, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && !strcmp(type, "sliding_attention"))
+            return true;
+    }
+    return false;
+}
+
+/* gpt-oss has windows in every other layer, from the first. */
+static void check_layer_types(struct moe_folder *d)
+{
+    const json_t *types = get(d->config, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
+            unsupported(d, "layer_types", "does not alternate from sliding_attention on");
+    }
+}
+
+static void read_context(struct moe_folder *d)
+{
+    int64_t n_ctx = 0, window = 0;
+    bool has = get_int(d, d->config, "max_position_embeddings", INT32_MAX, &n_ctx);
+    bool mistral = !strcmp(d->family->model_type, "mistral") || !strcmp(d->family->model_type, "mixtral");
+    get_int(d, d->config, "sliding_window", INT32_MAX, &window);
+    if (!strcmp(d->family->arch, "gpt-oss")) {
+        check_layer_types(d);
+        put_u32(d, "attention.sliding_window", window);
+    } else if (window && (get(d->config, "layer_types") ? has_window_layer(d)
+                                                        : get_bool(d, d->config, "use_sliding_window", mistral))) {
+        if (!d->err && (!has || window < n_ctx))
+            kn_say(KN_LOG_INFO, "%s: its layers see %lld positions, so it may have as many", d->f->name,
+                   (long long)window);
+        n_ctx = has && n_ctx < window ? n_ctx : window;
+        has = true;
+    }
+    if (has)
+        put_u32(d, "context_length", n_ctx);
+}
+
+/* Of latent attention heads are as wide as what is rotated and what is not. */
+static void read_latent(struct moe_folder *d)
+{
+    int64_t d_latent = 0, d_query = 0, n_plain = 0, n_rot = 0, d_value = 0;
+    get_int(d, d->config, "kv_lora_rank", INT32_MAX, &d_latent);
+    get_int(d, d->config, "q_lora_rank", INT32_MAX, &d_query);
+    get_int(d, d->config, "qk_nope_head_dim", KN_MAX_D_HEAD, &n_plain);
+    get_int(d, d->config, "qk_rope_head_dim", KN_MAX_D_HEAD, &n_rot);
+    get_int(d, d->config, "v_head_dim", KN_MAX_D_HEAD, &d_value);
+    put_u32(d, "attention.kv_lora_rank", d_latent);
+    put_u32(d, "attention.q_lora_rank", d_query);
+    put_u32(d, "attention.key_length", n_plain + n_rot);
+    put_u32(d, "attention.value_length", d_value);
+    put_u32(d, "rope.dimension_count", n_rot);
+    if (!get_bool(d, d->config, "rope_interleave", true))
+        unsupported(d, "rope_interleave", "is false");
+}
+
+static void read_heads(struct moe_folder *d, const json_t *rope)
+{
+    int64_t d_model = 0, n_head = 0, d_head = 0, n_rot = 0;
+    double part = 1;
+    get_int(d, d->config, "hidden_size", INT32_MAX, &d_model);
+    get_int(d, d->config, "num_attention_heads", INT32_MAX, &n_head);
+    if (!get_int(d, d->config, "head_dim", KN_MAX_D_HEAD, &d_head) && n_head)
+        d_head = d_model / n_head;
+    if (d_head > KN_MAX_D_HEAD)
+        wrong(d, "hidden_size", "makes heads that are too large");
+    d->d_head = (int)d_head;
+    put_u32(d, "attention.key_length", d_head);
+    put_u32(d, "attention.value_length", d_head);
+    if (!get_number(d, rope, "partial_rotary_factor", &part))
+        get_number(d, d->config, "partial_rotary_factor", &part);
+    if (!get_int(d, d->config, "rotary_dim", INT32_MAX, &n_rot))
+        n_rot = part > 0 && part <= 1 ? (int64_t)((double)d_head * part) : 0;
+    put_u32(d, "rope.dimension_count", n_rot);
+}
+
+/* ---- rotation ----------------------------------------------------------------------------------- */
+
+static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
+{
+    double attention = 0, one = 0, all = 0, x, usual = factor > 1 ? 1 + 0.1 * kn_log(factor) : 1;
+    int64_t n;
+    bool exact = !strcmp(d->family->arch, "gpt-oss");
+    if (get_int(d, rope, "original_max_position_embeddings", INT32_MAX, &n))
+        put_u32(d, "rope.scaling.original_context_length", n);
+    if (get_number(d, rope, "beta_fast", &x))
+        put_f32(d, "rope.scaling.yarn_beta_fast", x);
+    if (get_number(d, rope, "beta_slow", &x))
+        put_f32(d, "rope.scaling.yarn_beta_slow", x);
+    bool said = get_number(d, rope, "attention_factor", &attention);
+    get_number(d, rope, "mscale", &one);
+    get_number(d, rope, "mscale_all_dim", &all);
+    if (!said && one > 0 && all > 0 && factor > 1) {
+        attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
+        said = true;
+    }
+    if (d->family->latent && all > 0) {         /* scores are stretched by this, and nothing by the usual */
+        put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
+        usual = 1;
+        said &= attention != 1;
+    }
+    if (said)
+        put_f32(d, "rope.scaling.attn_factor", attention / usual);
+    if (get_bool(d, rope, "truncate", true) == exact)
+        unsupported(d, "truncate", exact ? "is true" : "is false");
+}
+
+/* Llama 3's: short waves as they are, long ones stretched, those between in between.  GGUF keeps the
+ * divisors of the angles as a vector, in single precision, and so do we. */
+static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
+{
+    double low = 0, high = 0, n_ctx = 0;
+    const double two_pi = 6.283185307179586;
+    int n = d->d_head / 2;
+    if (!get_number(d, rope, "low_freq_factor", &low) || !get_number(d, rope, "high_freq_factor", &high) ||
+        !get_number(d, rope, "original_max_position_embeddings", &n_ctx) || !(low > 0 && high > low && n_ctx > 0))
+        wrong(d, "rope_type", "is llama3 without its factors");
+    float *divisor = d->err || n < 1 ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
+    struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
+    if (!layout) {
+        d->err = d->err ? d->err : KN_ENOMEM;
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        double wave = two_pi / (double)(1.0f / (float)kn_pow(base, (double)((float)(2 * i) / (float)d->d_head)));
+        double smooth = (n_ctx / wave - low) / (high - low);
+        divisor[i] = wave < n_ctx / high ? 1
+                     : wave > n_ctx / low ? (float)factor
+                                          : (float)(1 / ((1 - smooth) / factor + smooth));
+    }
+    *layout = (struct moe_layout){ .data = divisor };
+    struct moe_tensor t = { .name = { "rope_freqs.weight", 17 }, .n_dim = 1, .dim = { (uint64_t)n, 1, 1, 1 },
+                            .bytes = (uint64_t)n * sizeof *divisor, .layout = layout };
+    int err = moe_add_tensor(d->f, &t);
+    d->err = d->err ? d->err : err;
+}
+
+static void read_rope(struct moe_folder *d)
+{
+    const json_t *rope = get(d->config, "rope_parameters");
+    double base = 10000, factor = 1;
+    if (!rope)
+        rope = get(d->config, "rope_scaling");
+    if (d->family->latent)
+        read_latent(d);
+    else
+        read_heads(d, rope);
+    if (!get_number(d, rope, "rope_theta", &base))
+        get_number(d, d->config, "rope_theta", &base);
+    put_f32(d, "rope.freq_base", base);
+    const char *type = get_string(d, rope, "rope_type");
+    if (!type)
+        type = get_string(d, rope, "type");
+    if (!type || !strcmp(type, "default") || d->err)
+        return;
+    if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
+        wrong(d, "factor", "of the rotation is missing or out of range");
+        return;
+    }
+    if (!strcmp(type, "llama3")) {
+        read_llama3(d, rope, base, factor);
+        return;
+    }
+    bool yarn = !strcmp(type, "yarn");
+    if (!yarn && strcmp(type, "linear")) {
+        unsupported(d, "rope_type", "is neither default, linear, yarn nor llama3");
+        return;
+    }
+    put_string(d, "rope.scaling.type", type);
+    put_f32(d, "rope.scaling.factor", factor);
+    if (yarn)
+        read_yarn(d, rope, factor);
+}
+
+/* ---- delta nets --------------------------------------------------------------------------------- */
+
+/* Which layers are delta nets: all but each of so many, which is said, or where the first other one is. */
+static void read_layer_types(struct moe_folder *d)
+{
+    const json_t *types = get(d->config, "layer_types");
+    size_t n = json_array_size(types);
+    int32_t *delta = d->err || !n ? NULL : kn_calloc(n, sizeof *delta);
+    char key[128];
+    int64_t period = 0;
+    if (n && !delta && !d->err)
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for the types of %zu layers", d->f->name, n);
+    for (size_t i = 0; delta && i < n; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        delta[i] = type && !strcmp(type, "linear_attention");
+        if (!delta[i] && (!type || strcmp(type, "full_attention")))
+            unsupported(d, "layer_types", "has a type that is neither linear_attention nor full_attention");
+        if (!delta[i] && !period)
+            period = (int64_t)i + 1;
+    }
+    if (delta)
+        moe_put_array(d, full(d, "attention.recurrent_layers", key), MOE_I32, delta, n);
+    kn_free(delta);
+    if (get_int(d, d->config, "full_attention_interval", 4096, &period) || period)
+        put_u32(d, "full_attention_interval", period);
+}
+
+static void read_sections(struct moe_folder *d)
+{
+    const json_t *list = get(get(d->config, "rope_parameters"), "mrope_section");
+    int32_t section[4] = { 0 };
+    char key[128];
+    for (size_t i = 0; i < 3; i++)
+        section[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    if (list)
+        moe_put_array(d, full(d, "rope.dimension_sections", key), MOE_I32, section, 4);
+}
+
+static int get_small(struct moe_folder *d, const char *key)
+{
+    int64_t x = 0;
+    get_int(d, d->config, key, 1 << 16, &x);
+    return (int)x;
+}
+
+static void read_delta(struct moe_folder *d)
+{
+    if (!d->family->delta)
+        return;
+    d->n_key_head = get_small(d, "linear_num_key_heads");
+    d->n_value_head = get_small(d, "linear_num_value_heads");
+    d->d_state_key = get_small(d, "linear_key_head_dim");
+    d->d_state_value = get_small(d, "linear_value_head_dim");
+    put_u32(d, "ssm.conv_kernel", get_small(d, "linear_conv_kernel_dim"));
+    put_u32(d, "ssm.state_size", d->d_state_key);
+    put_u32(d, "ssm.group_count", d->n_key_head);
+    put_u32(d, "ssm.time_step_rank", d->n_value_head);
+    put_u32(d, "ssm.inner_size", (int64_t)d->n_value_head * d->d_state_value);
+    if (!get_bool(d, d->config, "attn_output_gate", true))
+        unsupported(d, "attn_output_gate", "is false");
+    read_layer_types(d);
+    read_sections(d);
+}
+
+/* ---- what cannot be ----------------------------------------------------------------------------- */
+
+static void check_activation(struct moe_folder *d)
+{
+    const char *act = get_string(d, d->config, "hidden_act");
+    double limit;
+    if (act && strcmp(act, "silu") && strcmp(act, "swish"))
+        unsupported(d, "hidden_act", "is not silu");
+    if (!strcmp(d->family->arch, "gpt-oss") && get_number(d, d->config, "swiglu_limit", &limit) && limit != 7)
+        unsupported(d, "swiglu_limit", "is not 7");
+}
+
+/* What is said of all of a model counts where its language model says nothing. */
+static int unnest(struct moe_folder *d)
+{
+    json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
+    if (!d->family->nested)
+        return 0;
+    if (!json_is_object(text)) {
+        wrong(d, "text_config", "is no object");
+        return d->err;
+    }
+    json_incref(text);
+    json_object_del(d->config, "text_config");
+    if (json_object_update_missing(text, d->config))
+        d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
+    json_decref(d->config);
+    d->config = text;
+    return d->err;
+}
+
+static int find_family(struct moe_folder *d)
+{
+    const char *type = get_string(d, d->config, "model_type");
+    char shown[64], known[512] = "";
+    for (int i = 0; i < N_FAMILY && !d->err; i++) {
+        if (type && !strcmp(type, families[i].model_type))
+            d->family = &families[i];
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
+    }
+    if (d->family || d->err)
+        return d->err ? d->err : unnest(d);
+    moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; these are: %s", d->f->name,
+                            config_json, shown, known);
+}
+
+/* The last part of the folder's name. */
+static void put_name(struct moe_folder *d)
+{
+    const char *begin = d->f->name, *end = begin + strlen(begin);
+    while (end > begin + 1 && end[-1] == '/')
+        end--;
+    for (const char *p = begin; p < end; p++)
+        if (*p == '/')
+            begin = p + 1;
+    moe_put_string(d, "general.name", begin, (size_t)(end - begin));
+}
+
+int moe_hf_config(struct moe_folder *d)
+{
+    int64_t n_layer = 0, n_ahead = 0;
+    if (find_family(d) || moe_hf_packing(d))
+        return d->err;
+    moe_put_string(d, "general.architecture", d->family->arch, strlen(d->family->arch));
+    put_name(d);
+    get_int(d, d->config, "num_hidden_layers", 4096, &n_layer);
+    get_int(d, d->config, "num_nextn_predict_layers", 4096, &n_ahead);
+    d->n_layer = (int)n_layer;
+    d->n_ahead = (int)n_ahead;
+    d->tied = get_bool(d, d->config, "tie_word_embeddings", false);
+    read_tables(d);
+    read_experts(d);
+    read_context(d);
+    read_rope(d);
+    read_delta(d);
+    check_activation(d);
+    return d->err;
+}

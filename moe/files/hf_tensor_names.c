@@ -1,0 +1,319 @@
+/* moe/files/hf_tensor_names.c - tensors of .safetensors files by the names, and in the shapes, that GGUF has for them.
+ *
+ * In comes what safetensors.c has listed; out come the tensors of a struct moe_file.  A table says what
+ * becomes what; hf_take.c does it.
+ *
+ * What the table does not know keeps its name, and the model refuses it with that name.  Layers that guess
+ * tokens ahead come behind the last: so they are numbered where they are like the others, and so they are
+ * here where they lie apart, under "mtp.". */
+#include "moe/files/hf_tensor_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LAYERS "layers."
+
+/* Within a layer; '#' is an expert's number. */
+static const struct { const char *from, *to; enum moe_hf_take take; } parts[] = {
+    { "input_layernorm.weight",            "attn_norm.weight", AS_IT_IS },
+    { "self_attn.q_proj.weight",           "attn_q.weight", ROTATED },
+    { "self_attn.k_proj.weight",           "attn_k.weight", ROTATED },
+    { "self_attn.v_proj.weight",           "attn_v.weight", AS_IT_IS },
+    { "self_attn.o_proj.weight",           "attn_output.weight", AS_IT_IS },
+    { "self_attn.q_proj.bias",             "attn_q.bias", AS_IT_IS },
+    { "self_attn.k_proj.bias",             "attn_k.bias", AS_IT_IS },
+    { "self_attn.v_proj.bias",             "attn_v.bias", AS_IT_IS },
+    { "self_attn.o_proj.bias",             "attn_output.bias", AS_IT_IS },
+    { "self_attn.q_norm.weight",           "attn_q_norm.weight", AS_IT_IS },
+    { "self_attn.k_norm.weight",           "attn_k_norm.weight", AS_IT_IS },
+    { "self_attn.sinks",                   "attn_sinks.weight", AS_IT_IS },
+    { "self_attn.rotary_emb.inv_freq",     NULL, NOTHING },
+    { "self_attn.q_a_proj.weight",         "attn_q_a.weight", AS_IT_IS },
+    { "self_attn.q_a_layernorm.weight",    "attn_q_a_norm.weight", AS_IT_IS },
+    { "self_attn.q_b_proj.weight",         "attn_q_b.weight", AS_IT_IS },
+    { "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", AS_IT_IS },
+    { "self_attn.kv_a_layernorm.weight",   "attn_kv_a_norm.weight", AS_IT_IS },
+    { "self_attn.kv_b_proj.weight",        "attn_kv_b.weight", AS_IT_IS },
+    { "linear_attn.in_proj_qkvz.weight",   "ssm_in.weight", AS_IT_IS },
+    { "linear_attn.in_proj_ba.weight",     "ssm_ba.weight", AS_IT_IS },
+    { "linear_attn.in_proj_qkv.weight",    "attn_qkv.weight", MIX_ROWS },
+    { "linear_attn.in_proj_z.weight",      "attn_gate.weight", VALUE_ROWS },
+    { "linear_attn.in_proj_b.weight",      "ssm_beta.weight", HEAD_ROWS },
+    { "linear_attn.in_proj_a.weight",      "ssm_alpha.weight", HEAD_ROWS },
+    { "linear_attn.conv1d.weight",         "ssm_conv1d.weight", MIX_ROWS },
+    { "linear_attn.dt_bias",               "ssm_dt.bias", HEAD_ROWS },
+    { "linear_attn.A_log",                 "ssm_a", DECAYS },
+    { "linear_attn.norm.weight",           "ssm_norm.weight", AS_IT_IS },
+    { "linear_attn.out_proj.weight",       "ssm_out.weight", VALUE_COLUMNS },
+    { "post_attention_layernorm.weight",   "ffn_norm.weight", AS_IT_IS },
+    { "mlp.gate_proj.weight",              "ffn_gate.weight", AS_IT_IS },
+    { "mlp.up_proj.weight",                "ffn_up.weight", AS_IT_IS },
+    { "mlp.down_proj.weight",              "ffn_down.weight", AS_IT_IS },
+    { "mlp.gate.weight",                   "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.router.weight",                 "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.router.bias",                   "ffn_gate_inp.bias", AS_IT_IS },
+    { "block_sparse_moe.gate.weight",      "ffn_gate_inp.weight", AS_IT_IS },
+    { "mlp.gate.e_score_correction_bias",  "exp_probs_b.bias", AS_IT_IS },
+    { "mlp.e_score_correction_bias",       "exp_probs_b.bias", AS_IT_IS },
+    { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", AS_IT_IS },
+    { "mlp.experts.#.gate_proj.weight",    "ffn_gate_exps.weight", ONE_EXPERT },
+    { "mlp.experts.#.up_proj.weight",      "ffn_up_exps.weight", ONE_EXPERT },
+    { "mlp.experts.#.down_proj.weight",    "ffn_down_exps.weight", ONE_EXPERT },
+    { "block_sparse_moe.experts.#.w1.weight", "ffn_gate_exps.weight", ONE_EXPERT },
+    { "block_sparse_moe.experts.#.w3.weight", "ffn_up_exps.weight", ONE_EXPERT },
+    { "block_sparse_moe.experts.#.w2.weight", "ffn_down_exps.weight", ONE_EXPERT },
+    { "mlp.experts.gate_up_proj",          "ffn_gate_exps.weight", GATES },
+    { "mlp.experts.gate_up_proj",          "ffn_up_exps.weight", UPS },
+    { "mlp.experts.down_proj",             "ffn_down_exps.weight", STACK },
+    { "mlp.experts.gate_up_proj_blocks",   "ffn_gate_exps.weight", EVEN_BLOCKS },
+    { "mlp.experts.gate_up_proj_blocks",   "ffn_up_exps.weight", ODD_BLOCKS },
+    { "mlp.experts.down_proj_blocks",      "ffn_down_exps.weight", BLOCKS },
+    { "mlp.experts.gate_up_proj_scales",   NULL, NOTHING },
+    { "mlp.experts.down_proj_scales",      NULL, NOTHING },
+    { "mlp.experts.gate_up_proj_bias",     "ffn_gate_exps.bias", EVEN },
+    { "mlp.experts.gate_up_proj_bias",     "ffn_up_exps.bias", ODD },
+    { "mlp.experts.down_proj_bias",        "ffn_down_exps.bias", AS_IT_IS },
+    { "mlp.shared_expert_gate.weight",     "ffn_gate_inp_shexp.weight", AS_IT_IS },
+    { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
+    { "mlp.shared_expert.up_proj.weight",  "ffn_up_shexp.weight", AS_IT_IS },
+    { "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", AS_IT_IS },
+    { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", AS_IT_IS },
+    { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", AS_IT_IS },
+    { "eh_proj.weight",                    "nextn.eh_proj.weight", AS_IT_IS },
+    { "enorm.weight",                      "nextn.enorm.weight", AS_IT_IS },
+    { "hnorm.weight",                      "nextn.hnorm.weight", AS_IT_IS },
+    { "shared_head.norm.weight",           "nextn.shared_head_norm.weight", AS_IT_IS },
+    { "shared_head.head.weight",           NULL, NOTHING },     /* the model's once more, as the next */
+    { "embed_tokens.weight",               NULL, NOTHING },
+};
+#define N_PART (sizeof parts / sizeof *parts)
+
+static const struct { const char *from, *to; } ends[] = {
+    { "embed_tokens.weight", "token_embd.weight" },
+    { "norm.weight", "output_norm.weight" },
+};
+
+/* The same of the first layer that guesses ahead, where it lies apart. */
+static const char apart[] = "mtp.";
+static const struct { const char *from, *to; } apart_ends[] = {
+    { "fc.weight", "nextn.eh_proj.weight" },
+    { "pre_fc_norm_embedding.weight", "nextn.enorm.weight" },
+    { "pre_fc_norm_hidden.weight", "nextn.hnorm.weight" },
+    { "norm.weight", "nextn.shared_head_norm.weight" },
+};
+
+/* Beside a tensor that is packed, and read with it. */
+static const struct { const char *end, *of; } beside[] = {
+    { ".weight_scale_inv", ".weight" }, { ".weight_scale", ".weight" }, { ".weight_scale", ".weight" MOE_HF_PACKED },
+    { ".weight_shape", ".weight" }, { ".weight_shape", ".weight" MOE_HF_PACKED },
+    { ".scales", "." MOE_HF_GPTQ }, { ".qzeros", "." MOE_HF_GPTQ }, { ".g_idx", "." MOE_HF_GPTQ },
+};
+
+/* A name taken apart: layers.N.rest, with the expert's number out of the rest, which begins at `at`. */
+struct name { int layer, expert; size_t at; char rest[MOE_HF_SHOWN]; };
+
+/* What is before the layers' and the ends' names. */
+static const char *root_of(const struct moe_folder *d)
+{
+    return d->family->nested ? "model.language_model." : "model.";
+}
+
+static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_t less, const char *more)
+{
+    return moe_stored_beside(m->d, m->t, less, more);
+}
+
+/* Digits at s, at most nine of them: how many; 0 when what follows them is not a dot. */
+static size_t take_number(const char *s, size_t n, int *out)
+{
+    size_t i = 0;
+    int x = 0;
+    for (; i < n && i < 9 && s[i] >= '0' && s[i] <= '9'; i++)
+        x = 10 * x + (s[i] - '0');
+    *out = x;
+    return i < n && s[i] == '.' ? i : 0;
+}
+
+static bool begins(struct moe_string s, const char *with)
+{
+    return s.n >= strlen(with) && !memcmp(s.data, with, strlen(with));
+}
+
+/* s: without the root. */
+static bool take_apart(struct moe_string s, struct name *out)
+{
+    static const char experts[] = ".experts.";
+    size_t at = sizeof LAYERS - 1, n;
+    *out = (struct name){ .expert = -1 };
+    if (!begins(s, LAYERS) || !(n = take_number(s.data + at, s.n - at, &out->layer)))
+        return false;
+    out->at = at += n + 1;
+    const char *rest = s.data + at, *e = memmem(rest, s.n - at, experts, sizeof experts - 1);
+    size_t left = s.n - at, head = e ? (size_t)(e - rest) + sizeof experts - 1 : 0;
+    n = e ? take_number(rest + head, left - head, &out->expert) : 0;
+    if (left >= sizeof out->rest)
+        return false;
+    if (!n) {
+        out->expert = -1;
+        memcpy(out->rest, rest, left);
+        return true;
+    }
+    memcpy(out->rest, rest, head);
+    out->rest[head] = '#';
+    memcpy(out->rest + head + 1, rest + head + n, left - head - n);
+    return true;
+}
+
+/* ---- all of them -------------------------------------------------------------------------------- */
+
+static int map_layer(struct moe_hf_mapper *m, const struct name *n)
+{
+    bool known = false;
+    for (size_t i = 0; i < N_PART; i++) {
+        char name[MOE_HF_SHOWN];
+        if (strcmp(n->rest, parts[i].from))
+            continue;
+        known = true;
+        const char *to = parts[i].to;
+        if (to && m->d->family->post_norm && !strcmp(to, "ffn_norm.weight"))
+            to = "post_attention_norm.weight";
+        snprintf(name, sizeof name, "blk.%d.%s", n->layer, to ? to : "");
+        bool other_way = m->d->family->transposed && (parts[i].take == GATES || parts[i].take == STACK);
+        int err = moe_hf_take_as(m, other_way ? TRANSPOSED : parts[i].take, name, n->expert);
+        if (err)
+            return err;
+    }
+    return known ? 0 : 1;
+}
+
+/* Under its own name; or, of a layer that guesses ahead, under `head` and what is behind `skip` bytes of it. */
+static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
+{
+    struct moe_tensor t = moe_as_stored(m->t);
+    char name[4 * MOE_HF_SHOWN];
+    size_t n = (size_t)snprintf(name, sizeof name, "%s", head);
+    moe_string_show((struct moe_string){ m->t->name.data + skip, m->t->name.n - skip }, name + n, sizeof name - n);
+    if (m->t->gguf_type < 0)
+        t.gguf_type = UINT32_MAX;               /* nobody will read it */
+    return moe_hf_put(m, &t, name);
+}
+
+/* Scales, and shapes, of a tensor that is there. */
+static bool is_beside(const struct moe_hf_mapper *m)
+{
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        if (moe_string_ends(m->t->name, beside[i].end) && find_beside(m, strlen(beside[i].end), beside[i].of))
+            return true;
+    return false;
+}
+
+/* Some programs give each matrix that they pack a bias of zeros, where the model has none. */
+static bool is_extra_bias(const struct moe_hf_mapper *m, const struct name *n)
+{
+    static const char bias[] = ".bias", output[] = "self_attn.o_proj.bias";
+    if (!moe_string_ends(m->t->name, bias) || !find_beside(m, sizeof bias - 1, "." MOE_HF_GPTQ))
+        return false;
+    bool known = false;
+    for (size_t i = 0; i < N_PART; i++)
+        known |= !strcmp(n->rest, parts[i].from);
+    return !known || !strcmp(n->rest, output);
+}
+
+static int map_end(struct moe_hf_mapper *m, struct moe_string s)
+{
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (moe_string_is(s, ends[i].from))
+            return moe_hf_take_as(m, AS_IT_IS, ends[i].to, -1);
+    return map_unknown(m, "", 0);
+}
+
+static int map_apart_end(struct moe_hf_mapper *m, struct moe_string s)
+{
+    char name[MOE_HF_SHOWN];
+    for (size_t i = 0; i < sizeof apart_ends / sizeof *apart_ends; i++)
+        if (moe_string_is(s, apart_ends[i].from)) {
+            snprintf(name, sizeof name, "blk.%d.%s", m->d->n_layer, apart_ends[i].to);
+            return moe_hf_take_as(m, AS_IT_IS, name, -1);
+        }
+    snprintf(name, sizeof name, "blk.%d.nextn.", m->d->n_layer);
+    return map_unknown(m, name, sizeof apart - 1);
+}
+
+static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t skip)
+{
+    char head[32] = "";
+    size_t end = strlen(n->rest);
+    bool is_ahead = n->layer >= m->d->n_layer;
+    if (end > sizeof MOE_HF_PACKED && !strcmp(n->rest + end - (sizeof MOE_HF_PACKED - 1), MOE_HF_PACKED))
+        n->rest[end - (sizeof MOE_HF_PACKED - 1)] = '\0';
+    if (end > sizeof MOE_HF_GPTQ && !strcmp(n->rest + end - sizeof MOE_HF_GPTQ, "." MOE_HF_GPTQ))
+        strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
+    if (is_extra_bias(m, n))
+        return n->expert > 0 && m->d->gptq_plain
+               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, which its model has no place for");
+    int err = is_beside(m) ? 0 : map_layer(m, n);
+    if (err <= 0)
+        return err;
+    if (is_ahead)
+        snprintf(head, sizeof head, "blk.%d.", n->layer);
+    return map_unknown(m, head, is_ahead ? skip + n->at : 0);
+}
+
+static int map(struct moe_hf_mapper *m)
+{
+    struct name n;
+    struct moe_string s = m->t->name;
+    if (moe_string_is(s, "lm_head.weight"))
+        return m->d->tied ? 0 : moe_hf_take_as(m, AS_IT_IS, "output.weight", -1);
+    if (m->d->family->delta && begins(s, "model.visual.")) {
+        m->n_aside++;
+        return 0;
+    }
+    bool is_apart = m->d->family->delta && begins(s, apart);
+    const char *root = is_apart ? apart : root_of(m->d);
+    if (!begins(s, root))
+        return map_unknown(m, "", 0);
+    s = (struct moe_string){ s.data + strlen(root), s.n - strlen(root) };
+    if (!take_apart(s, &n))
+        return is_apart ? map_apart_end(m, s) : map_end(m, s);
+    if (is_apart) {
+        m->n_ahead = n.layer < m->n_ahead ? m->n_ahead : n.layer + 1;
+        n.layer += m->d->n_layer;
+    }
+    return map_layer_or_unknown(m, &n, strlen(root));
+}
+
+/* Layers that lie apart are counted: not every config.json says that there are any. */
+static int say_layers(struct moe_hf_mapper *m)
+{
+    struct moe_folder *d = m->d;
+    int n_ahead = d->family->delta ? m->n_ahead : d->n_ahead;
+    char key[128];
+    snprintf(key, sizeof key, "%s.block_count", d->family->arch);
+    moe_put_u32(d, key, (uint32_t)(d->n_layer + n_ahead));
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", d->family->arch);
+    if (n_ahead)
+        moe_put_u32(d, key, (uint32_t)n_ahead);
+    return d->err;
+}
+
+int moe_hf_tensors(struct moe_folder *d)
+{
+    struct moe_hf_mapper m = { .d = d };
+    m.room = d->f->tensors.n + 2 * d->n_stored + 1;     /* gates and ups: two of one */
+    m.n_left = kn_calloc(m.room, sizeof *m.n_left);
+    int err = m.n_left ? 0 : kn_fail(KN_ENOMEM, "%s: no memory for %zu tensors", d->f->name, d->n_stored);
+    for (size_t i = 0; i < d->n_stored && !err; i++) {
+        m.t = &d->stored[i];
+        err = map(&m);
+    }
+    if (!err)
+        err = moe_hf_check_stacks(&m);
+    if (!err && m.n_aside)
+        kn_say(KN_LOG_INFO, "%s: %d tensors of what sees pictures are left in the files", d->f->name, m.n_aside);
+    if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
+        err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
+    kn_free(m.n_left);
+    return err ? err : say_layers(&m);
+}

@@ -1,0 +1,530 @@
+/* moe/model/bind.c - weights bound to a description.
+ *
+ * What a layer is made of stands in one table: the tensor's name, the field that takes it, its shape in
+ * the description's words, and when it must be there.  Binding walks the table and finds each tensor in the
+ * file; into the model go the format and shape of each matrix, the list of dense tensors to load, and where
+ * each expert lies, so that sizes are known before anything is read.  A tensor that nothing asked for is
+ * refused with its name: a file with parts we do not know would give wrong text, not an error. */
+#include "moe/internal.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what a layer is made of ------------------------------------------------------------------------ */
+
+enum dim {
+    D_ONE, D_MODEL, D_ATTEND, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
+    D_LOW, D_KEPT, D_LATENT, D_PLAIN, D_VALUE, D_HALVES,
+    D_MIX, D_STATE, D_MIXED, D_RATES, D_BOTH_RATES, D_STATE_VALUE, D_TAP
+};
+enum need {
+    ALWAYS, FFN_NORM, POST_NORM,
+    ATTENDS, HIGH_Q, LOW_Q, OWN_KV, LATENT, KV_SPLIT, KV_WHOLE, QK_NORM_HEAD, QK_NORM_ALL, QKV_BIAS, O_BIAS, SINKS,
+    DELTA, DELTA_MIX, DELTA_MIXED, DELTA_RATES, DELTA_BA,
+    DENSE, EXPERTS, ROUTER_BIAS, SELECT_BIAS, EXPERT_BIAS, SHARED, SHARED_GATE
+};
+
+struct part {
+    const char *name;
+    enum need need;
+    enum { VECTOR, MATRIX, STACK, HALVES } kind;        /* float *, or struct kn_mat: [n_head] of them, two in one .. */
+    enum dim out, in;
+    size_t field;                               /* .. in struct moe_layer */
+};
+#define FIELD(name) offsetof(struct moe_layer, name)
+
+static const struct part parts[] = {
+    { "attn_norm.weight",          ALWAYS,       VECTOR, D_ONE,     D_MODEL,  FIELD(attn_norm) },
+    { "attn_q.weight",             HIGH_Q,       MATRIX, D_Q_OUT,   D_ATTEND, FIELD(q) },
+    { "attn_q_a.weight",           LOW_Q,        MATRIX, D_LOW,     D_MODEL,  FIELD(q_a) },
+    { "attn_q_a_norm.weight",      LOW_Q,        VECTOR, D_ONE,     D_LOW,    FIELD(q_a_norm) },
+    { "attn_q_b.weight",           LOW_Q,        MATRIX, D_Q,       D_LOW,    FIELD(q) },
+    { "attn_k.weight",             OWN_KV,       MATRIX, D_K,       D_ATTEND, FIELD(k) },
+    { "attn_v.weight",             OWN_KV,       MATRIX, D_V,       D_ATTEND, FIELD(v) },
+    { "attn_kv_a_mqa.weight",      LATENT,       MATRIX, D_KEPT,    D_MODEL,  FIELD(kv_a) },
+    { "attn_kv_a_norm.weight",     LATENT,       VECTOR, D_ONE,     D_LATENT, FIELD(kv_a_norm) },
+    { "attn_k_b.weight",           KV_SPLIT,     STACK,  D_LATENT,  D_PLAIN,  FIELD(k_b) },
+    { "attn_v_b.weight",           KV_SPLIT,     STACK,  D_VALUE,   D_LATENT, FIELD(v_b) },
+    { "attn_kv_b.weight",          KV_WHOLE,     HALVES, D_HALVES,  D_LATENT, 0 },
+    { "attn_output.weight",        ATTENDS,      MATRIX, D_MODEL,   D_O,      FIELD(o) },
+    { "attn_q_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_HEAD, VECTOR, D_ONE,     D_HEAD,   FIELD(k_norm) },
+    { "attn_q_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_Q,      FIELD(q_norm) },
+    { "attn_k_norm.weight",        QK_NORM_ALL,  VECTOR, D_ONE,     D_K,      FIELD(k_norm) },
+    { "attn_q.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_Q,      FIELD(q_bias) },
+    { "attn_k.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_K,      FIELD(k_bias) },
+    { "attn_v.bias",               QKV_BIAS,     VECTOR, D_ONE,     D_V,      FIELD(v_bias) },
+    { "attn_output.bias",          O_BIAS,       VECTOR, D_ONE,     D_MODEL,  FIELD(o_bias) },
+    { "attn_sinks.weight",         SINKS,        VECTOR, D_ONE,     D_HEADS,  FIELD(sinks) },
+    { "attn_qkv.weight",           DELTA_MIX,    MATRIX, D_MIX,     D_MODEL,  FIELD(mix) },
+    { "attn_gate.weight",          DELTA_MIX,    MATRIX, D_STATE,   D_MODEL,  FIELD(z) },
+    { "ssm_in.weight",             DELTA_MIXED,  MATRIX, D_MIXED,   D_MODEL,  FIELD(mixed) },
+    { "ssm_beta.weight",           DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(beta) },
+    { "ssm_alpha.weight",          DELTA_RATES,  MATRIX, D_RATES,   D_MODEL,  FIELD(alpha) },
+    { "ssm_ba.weight",             DELTA_BA,     MATRIX, D_BOTH_RATES, D_MODEL, FIELD(ba) },
+    { "ssm_conv1d.weight",         DELTA,        VECTOR, D_MIX,     D_TAP,    FIELD(taps) },
+    { "ssm_a",                     DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay) },
+    { "ssm_dt.bias",               DELTA,        VECTOR, D_ONE,     D_RATES,  FIELD(decay_bias) },
+    { "ssm_norm.weight",           DELTA,        VECTOR, D_ONE,     D_STATE_VALUE, FIELD(out_norm) },
+    { "ssm_out.weight",            DELTA,        MATRIX, D_MODEL,   D_STATE,  FIELD(o) },
+    { "post_attention_norm.weight", POST_NORM,   VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_norm.weight",           FFN_NORM,     VECTOR, D_ONE,     D_MODEL,  FIELD(ffn_norm) },
+    { "ffn_gate.weight",           DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(gate) },
+    { "ffn_up.weight",             DENSE,        MATRIX, D_FF,      D_MODEL,  FIELD(up) },
+    { "ffn_down.weight",           DENSE,        MATRIX, D_MODEL,   D_FF,     FIELD(down) },
+    { "ffn_gate_inp.weight",       EXPERTS,      MATRIX, D_EXPERTS, D_MODEL,  FIELD(router) },
+    { "ffn_gate_inp.bias",         ROUTER_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(router_bias) },
+    { "exp_probs_b.bias",          SELECT_BIAS,  VECTOR, D_ONE,     D_EXPERTS, FIELD(select_bias) },
+    { "ffn_gate_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(gate_bias) },
+    { "ffn_up_exps.bias",          EXPERT_BIAS,  VECTOR, D_EXPERTS, D_EXPERT, FIELD(up_bias) },
+    { "ffn_down_exps.bias",        EXPERT_BIAS,  VECTOR, D_EXPERTS, D_MODEL,  FIELD(down_bias) },
+    { "ffn_gate_shexp.weight",     SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(gate) },
+    { "ffn_up_shexp.weight",       SHARED,       MATRIX, D_SHARED,  D_MODEL,  FIELD(up) },
+    { "ffn_down_shexp.weight",     SHARED,       MATRIX, D_MODEL,   D_SHARED, FIELD(down) },
+    { "ffn_gate_inp_shexp.weight", SHARED_GATE,  MATRIX, D_ONE,     D_MODEL,  FIELD(shared_gate) },
+};
+#define N_PART ((int)(sizeof parts / sizeof *parts))
+
+/* Experts come three tensors a layer, or in old mixtral files three tensors an expert. */
+static const struct { const char *name; enum dim out, in; } expert_parts[OFF_MATRICES] = {
+    { "ffn_gate", D_EXPERT, D_MODEL }, { "ffn_up", D_EXPERT, D_MODEL }, { "ffn_down", D_MODEL, D_EXPERT },
+};
+
+static int dim_of(const struct moe_desc *d, enum dim dim)
+{
+    switch (dim) {
+    case D_ONE:     return 1;
+    case D_MODEL:   return d->d_model;
+    case D_ATTEND:  return d->head == MOE_HEAD_EAGLE3 ? 2 * d->d_model : d->d_model;
+    case D_Q:       return d->n_head * d->d_head;
+    case D_Q_OUT:   return d->n_head * d->d_head * (d->out_gate ? 2 : 1);
+    case D_K:       return d->n_kv * d->d_head;
+    case D_V:       return d->n_kv * d->d_value;
+    case D_O:       return d->n_head * d->d_value;
+    case D_HEAD:    return d->d_head;
+    case D_HEADS:   return d->n_head;
+    case D_LOW:     return d->d_query_latent;
+    case D_KEPT:    return d->d_key;
+    case D_LATENT:  return d->d_latent;
+    case D_PLAIN:   return d->d_head - d->n_rot;
+    case D_VALUE:   return d->d_value;
+    case D_HALVES:  return d->n_head * (d->d_head - d->n_rot + d->d_value);
+    case D_FF:      return d->d_ff;
+    case D_EXPERTS: return d->n_expert;
+    case D_EXPERT:  return d->d_expert;
+    case D_SHARED:  return d->d_shared;
+    case D_MIX:     return moe_d_mix(d);
+    case D_STATE:   return moe_d_state_value(d);
+    case D_MIXED:   return moe_d_mix(d) + moe_d_state_value(d);
+    case D_RATES:   return d->n_value_head;
+    case D_BOTH_RATES: return 2 * d->n_value_head;
+    case D_STATE_VALUE: return d->d_state_value;
+    case D_TAP:     return d->n_tap;
+    }
+    return 0;
+}
+
+/* What experts need is needed in layers that have them; so with attention and delta nets. */
+static bool is_needed(const struct moe_desc *d, int layer, enum need need)
+{
+    bool dense = !d->n_expert || layer < d->n_lead, delta = moe_is_delta(d, layer);
+    if ((need >= EXPERTS && dense) || (need >= ATTENDS && need < DELTA && delta) ||
+        (need >= DELTA && need < DENSE && !delta))
+        return false;
+    switch (need) {
+    case HIGH_Q:       return !d->d_query_latent;
+    case LOW_Q:        return d->d_query_latent > 0;
+    case OWN_KV:       return !moe_is_latent(d);
+    case LATENT:       return moe_is_latent(d);
+    case KV_SPLIT:     return moe_is_latent(d) && !d->kv_whole;
+    case KV_WHOLE:     return d->kv_whole;
+    case QK_NORM_HEAD: return d->qk_norm == MOE_QK_NORM_HEAD;
+    case QK_NORM_ALL:  return d->qk_norm == MOE_QK_NORM_ALL;
+    case QKV_BIAS:     return d->qkv_bias;
+    case O_BIAS:       return d->o_bias;
+    case SINKS:        return d->sinks;
+    case DELTA_MIX:    return !d->delta_mixed;
+    case DELTA_MIXED:  return d->delta_mixed;
+    case DELTA_RATES:  return !d->delta_ba;
+    case DELTA_BA:     return d->delta_ba;
+    case FFN_NORM:     return !d->post_norm;
+    case POST_NORM:    return d->post_norm;
+    case DENSE:        return dense;
+    case ROUTER_BIAS:  return d->router_bias;
+    case SELECT_BIAS:  return d->select_bias;
+    case EXPERT_BIAS:  return d->expert_bias;
+    case SHARED:       return d->shared != MOE_SHARED_NONE;
+    case SHARED_GATE:  return d->shared == MOE_SHARED_GATED;
+    default:           return true;
+    }
+}
+
+/* ---- binding ----------------------------------------------------------------------------------------- */
+
+struct binder {
+    struct moe_model *m;
+    const struct moe_file *f;
+    bool *used;                                 /* [tensors] */
+};
+
+/* The tensor, checked to be [n_out, n_in] (times n_stack when over 0, in another dimension or one below
+ * the other: the same bytes), or NULL with *error set unless it may be absent. */
+static const struct moe_tensor *find(struct binder *b, const char *name, int n_out, int n_in, int n_stack,
+                                     bool optional, int *error)
+{
+    const char *path = moe_file_path(b->f);
+    const struct moe_tensor *t = moe_file_find_tensor(b->f, name);
+    if (!t) {
+        if (!optional)
+            *error = kn_fail(KN_ECORRUPT, "%s: tensor %s is missing", path, name);
+        return NULL;
+    }
+    enum kn_format format;
+    uint64_t deep = n_stack ? (uint64_t)n_stack : 1;
+    bool flat = t->dim[1] == (uint64_t)n_out * deep && t->dim[2] == 1;
+    if (t->dim[0] != (uint64_t)n_in || t->dim[3] != 1 ||
+        (!flat && (t->dim[1] != (uint64_t)n_out || t->dim[2] != deep))) {
+        *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has shape [%llu, %llu, %llu], the metadata says "
+                         "[%d, %d, %d]", path, name, (unsigned long long)t->dim[0],
+                         (unsigned long long)t->dim[1], (unsigned long long)t->dim[2], n_in, n_out,
+                         n_stack ? n_stack : 1);
+        return NULL;
+    }
+    if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
+        const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: take a "
+                         "file of these:%s", path, name, type ? type->name : "unknown", t->gguf_type, kn_format_list);
+        return NULL;
+    }
+    if (kn_row_bytes(format, n_in) == 0) {
+        *error = kn_fail(KN_ECORRUPT, "%s: tensor %s has rows of %d values, no whole blocks of %s", path,
+                         name, n_in, kn_format_info(format)->name);
+        return NULL;
+    }
+    b->used[t - moe_file_tensor(b->f, 0)] = true;
+    return t;
+}
+
+enum kn_format moe_format_of(const struct moe_tensor *t)
+{
+    enum kn_format f = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &f) == 0);
+    return f;
+}
+
+struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, int n_in)
+{
+    const struct moe_layout *l = t->layout;
+    struct off_source s = { .file = t->file, .offset = t->offset, .format = moe_format_of(t), .n_out = n_out,
+                            .n_in = n_in };
+    size_t row = kn_row_bytes(s.format, n_in);
+    if (l)
+        s.turn = l->turn;
+    if (l && l->scales) {
+        s.scales = l->scales[l->slab ? e : 0];
+        row = kn_code_bytes(s.format) * (size_t)(n_in / kn_format_info(s.format)->block_values);
+    }
+    if (l && l->slab) {
+        s.file = l->slab[e].file;
+        s.offset = l->slab[e].offset;
+        return s;
+    }
+    uint64_t row0 = (uint64_t)e * (uint64_t)n_out;
+    s.offset += row0 * row;
+    if (s.scales.bytes)                         /* of a stack there is one for each row and so many values */
+        s.scales.offset += row0 * (uint64_t)(n_in / s.scales.values) * (uint64_t)s.scales.bytes;
+    return s;
+}
+
+/* Every tensor is asked for once, so there is room for all of them. */
+static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
+{
+    int error = 0;
+    const struct moe_tensor *t = find(b, name, n_out, n, 0, optional, &error);
+    if (t)
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .vector = out };
+    return error;
+}
+
+static int bind_stack(struct binder *b, const char *name, int n_out, int n_in, int n_stack, bool optional,
+                      struct kn_mat *out)
+{
+    int error = 0;
+    const struct moe_tensor *t = find(b, name, n_out, n_in, n_stack, optional, &error);
+    if (t) {
+        *out = (struct kn_mat){ moe_format_of(t), n_out * n_stack, n_in, NULL };
+        b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .matrix = out };
+    }
+    return error;
+}
+
+static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, bool optional,
+                       struct kn_mat *out)
+{
+    return bind_stack(b, name, n_out, n_in, 1, optional, out);
+}
+
+/* Two matrices in one tensor, a head's rows of one and then of the other. */
+static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
+{
+    const struct moe_desc *d = &b->m->desc;
+    int error = 0, d_plain = d->d_head - d->n_rot;
+    const struct moe_tensor *t = find(b, name, n_out, n_in, 0, false, &error);
+    if (!t)
+        return error;
+    l->k_b = (struct kn_mat){ moe_latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
+    l->v_b = (struct kn_mat){ moe_format_of(t), d->n_head * d->d_value, d->d_latent, NULL };
+    b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .halves = l };
+    if (l->k_b.format != moe_format_of(t))
+        b->m->shape.widened_bytes += kn_mat_bytes(l->k_b.format, l->k_b.n_out, l->k_b.n_in);
+    return 0;
+}
+
+static int bind_part(struct binder *b, const char *name, const struct part *p, struct moe_layer *l)
+{
+    const struct moe_desc *d = &b->m->desc;
+    void *field = (char *)l + p->field;
+    int n_out = dim_of(d, p->out), n_in = dim_of(d, p->in);
+    switch (p->kind) {
+    case VECTOR: return bind_vector(b, name, n_out, n_in, false, field);
+    case STACK:  return bind_stack(b, name, n_out, n_in, d->n_head, false, field);
+    case HALVES: return bind_halves(b, name, n_out, n_in, l);
+    default:     return bind_matrix(b, name, n_out, n_in, false, field);
+    }
+}
+
+static int bind_layer(struct binder *b, int layer)
+{
+    const struct moe_desc *d = &b->m->desc;
+    const struct moe_model *target = b->m->target;
+    struct moe_layer *l = &b->m->layer[layer];
+    for (int i = 0; i < N_PART; i++) {
+        const struct part *p = &parts[i];
+        if (!is_needed(d, layer, p->need))
+            continue;
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s", d->block0 + layer, p->name);
+        int error = bind_part(b, name, p, l);
+        if (error)
+            return error;
+    }
+    int n_before = moe_n_delta_before(d, layer);
+    l->nth = moe_is_delta(d, layer) ? n_before : layer - n_before;
+    l->expert0 = (layer - d->n_lead) * d->n_expert + (target ? target->shape.n_expert_total : 0);
+    if (d->window && layer % d->window_period != d->window_period - 1)
+        l->window = d->window;
+    return 0;
+}
+
+/* Where tokens come in and logits go out; of a head both are its target's, whose weights are there when its
+ * own are loaded. */
+static int bind_ends(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    int error;
+    if (d->head) {
+        m->embed = m->target->embed;
+        m->head = m->target->head;
+        if ((error = bind_matrix(b, "fc.weight", d->d_model, 2 * d->d_model, false, &m->fc)))
+            return error;
+    } else if ((error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, false, &m->embed)) ||
+               (error = bind_matrix(b, "output.weight", d->n_vocab, d->d_model, true, &m->head))) {
+        return error;
+    }
+    m->tied = !m->head.n_out;
+    if (m->tied)
+        m->head = m->embed;
+    return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
+}
+
+/* The same of a layer that guesses ahead.  By its definition it shares embedding and output with its target; a
+ * file may have them twice, and then in another format, or none of the norm. */
+static int bind_ahead_ends(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    const struct { const char *name; int n_out, n_in; struct kn_mat *matrix; float **vector; bool optional; } ends[] = {
+        { "eh_proj", d->d_model, 2 * d->d_model, &m->fc, NULL, false },
+        { "enorm", 1, d->d_model, NULL, &m->embed_norm, false },
+        { "hnorm", 1, d->d_model, NULL, &m->feature_norm, false },
+        { "shared_head_norm", 1, d->d_model, NULL, &m->out_norm, true },
+        { "embed_tokens", d->n_vocab, d->d_model, &m->embed, NULL, true },
+        { "shared_head_head", d->n_vocab, d->d_model, &m->head, NULL, true },
+    };
+    m->embed = m->target->embed;
+    m->head = m->target->head;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", d->block0, ends[i].name);
+        int error = ends[i].vector
+            ? bind_vector(b, name, 1, ends[i].n_in, ends[i].optional, ends[i].vector)
+            : bind_matrix(b, name, ends[i].n_out, ends[i].n_in, ends[i].optional, ends[i].matrix);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+/* The list of tokens that a head guesses among; without one it guesses among all, and may do so with its target's
+ * matrix. */
+static int bind_guess(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const char *path = moe_file_path(b->f);
+    m->guess = moe_file_find_tensor(b->f, "d2t");
+    if (!m->guess)
+        return 0;
+    if (m->guess->gguf_type != MOE_TENSOR_I64) {
+        const struct moe_tensor_type *type = moe_tensor_type(m->guess->gguf_type);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t is %s; I64 is what lists tokens", path,
+                       type ? type->name : "unknown");
+    }
+    b->used[m->guess - moe_file_tensor(b->f, 0)] = true;
+    return 0;
+}
+
+/* EAGLE-3 may have embedding and output of its own. */
+static int bind_eagle3_ends(struct binder *b)
+{
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    int error;
+    m->embed = m->target->embed;
+    m->head = m->target->head;
+    if ((error = bind_guess(b)) ||
+        (error = bind_matrix(b, "fc.weight", d->d_model, d->reads.n_inner * d->d_model, false, &m->fc)) ||
+        (error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, true, &m->embed)) ||
+        (error = bind_matrix(b, "output.weight", d->n_guess, d->d_model, m->guess == NULL, &m->head)) ||
+        (error = bind_vector(b, "blk.0.attn_norm_2.weight", 1, d->d_model, false, &m->feature_norm)))
+        return error;
+    return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
+}
+
+static int bind_all(struct binder *b)
+{
+    static int (*const ends[])(struct binder *b) = {
+        [MOE_HEAD_NONE] = bind_ends, [MOE_HEAD_EAGLE] = bind_ends, [MOE_HEAD_EAGLE3] = bind_eagle3_ends,
+        [MOE_HEAD_AHEAD] = bind_ahead_ends };
+    struct moe_model *m = b->m;
+    const struct moe_desc *d = &m->desc;
+    int error;
+    if ((error = ends[d->head](b)) ||
+        (error = bind_vector(b, "rope_freqs.weight", 1, d->n_rot / 2, true, &m->rope_extra)))
+        return error;
+    for (int i = 0; i < d->n_layer; i++)
+        if ((error = bind_layer(b, i)))
+            return error;
+    return 0;
+}
+
+/* ---- experts ----------------------------------------------------------------------------------------- */
+
+/* Matrix i of every expert of a layer, the file's number of it, from one stacked tensor or from one tensor each. */
+static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
+{
+    const struct moe_desc *d = &b->m->desc;
+    int n_out = dim_of(d, expert_parts[i].out), n_in = dim_of(d, expert_parts[i].in), error = 0;
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s_exps.weight", layer, expert_parts[i].name);
+    const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;
+    if (error)
+        return error;
+    bool in_turns = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
+    b->m->in_turns |= in_turns;
+    if (in_turns && i == 1)                     /* they come with the gates */
+        return 0;
+    n_out *= in_turns ? 2 : 1;
+    for (int e = 0; e < d->n_expert; e++) {
+        if (!stack) {
+            char one[64];
+            snprintf(one, sizeof one, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
+            if (e > 0 || moe_file_find_tensor(b->f, one))       /* neither: it is the stack that is missing */
+                memcpy(name, one, sizeof name);
+            if (!(t = find(b, name, n_out, n_in, 0, false, &error)))
+                return error;
+        }
+        expert[e].matrix[i] = moe_source_of(t, stack ? e : 0, n_out, n_in);
+        expert[e].group = layer;
+    }
+    return 0;
+}
+
+/* Of so many layers, from the first that has some on. */
+static int list_experts(struct binder *b, int n_layer)
+{
+    const struct moe_desc *d = &b->m->desc;
+    b->m->expert = kn_calloc((size_t)n_layer * (size_t)d->n_expert, sizeof *b->m->expert);
+    if (!b->m->expert)
+        return kn_fail(KN_ENOMEM, "no memory to list %d experts", n_layer * d->n_expert);
+    for (int n = 0; n < n_layer; n++)
+        for (int i = 0; i < OFF_MATRICES; i++) {
+            int error = bind_experts(b, d->block0 + d->n_lead + n, i, b->m->expert + (size_t)n * (size_t)d->n_expert);
+            if (error)
+                return error;
+        }
+    return 0;
+}
+
+bool moe_is_of_blocks(struct moe_string name, int first, int n_block)
+{
+    char prefix[32];
+    for (int i = first; i < first + n_block; i++) {
+        size_t n = (size_t)snprintf(prefix, sizeof prefix, "blk.%d.", i);
+        if (name.n > n && !memcmp(name.data, prefix, n))
+            return true;
+    }
+    return false;
+}
+
+/* Layers that guess tokens ahead come after the others; a head that is one of them is in no other. */
+static bool is_of_others(const struct moe_desc *d, struct moe_string name)
+{
+    return d->head == MOE_HEAD_AHEAD ? !moe_is_of_blocks(name, d->block0, d->n_layer)
+                                     : moe_is_of_blocks(name, d->n_layer, d->n_ahead);
+}
+
+/* Both halves in one, beside the halves themselves. */
+static bool is_spare(const struct moe_desc *d, struct moe_string name)
+{
+    static const char end[] = ".attn_kv_b.weight";
+    size_t n = sizeof end - 1;
+    return moe_is_latent(d) && !d->kv_whole && name.n > n && !memcmp(name.data + name.n - n, end, n);
+}
+
+static int refuse_unknown(const struct binder *b)
+{
+    const struct moe_desc *d = &b->m->desc;
+    for (size_t i = 0; i < moe_file_tensor_count(b->f); i++) {
+        const struct moe_tensor *t = moe_file_tensor(b->f, i);
+        char name[128];
+        if (b->used[i] || is_spare(d, t->name) || is_of_others(d, t->name))
+            continue;
+        moe_string_show(t->name, name, sizeof name);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
+                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
+    }
+    if (b->m->shape.widened_bytes)
+        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows; its keys are used the other way, and take "
+               "%zu MiB as F32: files with attn_k_b take less", moe_file_path(b->f),
+               (b->m->shape.widened_bytes >> 20) + 1);
+    return 0;
+}
+
+/* What the description asks for, found in the file. */
+int moe_bind(struct moe_model *m)
+{
+    const struct moe_desc *d = &m->desc;
+    size_t n = moe_file_tensor_count(m->file) + 1;
+    struct binder b = { .m = m, .f = m->file, .used = kn_calloc(n, 1) };
+    m->layer = kn_calloc((size_t)d->n_layer, sizeof *m->layer);
+    m->dense = kn_calloc(n, sizeof *m->dense);
+    int error = b.used && m->layer && m->dense ? 0 : kn_fail(KN_ENOMEM, "no memory to list the tensors");
+    if (!error && (error = bind_all(&b)) == 0 && d->n_expert)
+        error = list_experts(&b, d->n_layer - d->n_lead + m->ahead);
+    if (!error)
+        error = refuse_unknown(&b);
+    kn_free(b.used);
+    return error;
+}

@@ -1,0 +1,347 @@
+/* moe/write/quantize.c - a model file with its weights in other formats.
+ *
+ * In come an open model file and a format for each part of the model; out comes a file with the
+ * same metadata and the same tensors in the same order, and how far each is from what it was.
+ *
+ * What precision is for stays wide: vectors, biases and routers (a router's rounding sends tokens
+ * to other experts) are F32.  A matrix that belongs to no part that is known is copied as it is.
+ *
+ * A tensor is cut into grains of whole blocks.  A grain is read, decoded, encoded and measured by
+ * one thread; some grains for each thread are under way at once and then written in order.  So
+ * memory is a few MiB for each thread whatever the model's size, and neither the bytes nor the
+ * order of any sum depends on how many there are. */
+#include "moe/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GRAIN      (1 << 16)                /* values: whole blocks of every format */
+#define PER_THREAD 4                        /* grains under way at once, for each thread */
+#define RUN        256                      /* values compared at a time; divides GRAIN */
+#define NAME_MOST  256
+
+struct job {
+    const struct moe_file *file;
+    const struct moe_quantize_options *opt;
+    struct moe_writer *writer;
+    struct moe_quantized *done;             /* [n_tensor] */
+    size_t n_tensor;
+};
+
+struct grain { int err; double square, error; };
+
+struct piece {                              /* the grains under way, all of one tensor */
+    const struct job *job;
+    const struct moe_tensor *t;
+    const struct moe_quantized *q;
+    uint64_t first;                         /* the first grain's first value */
+    struct grain *grain;                    /* [n_room] */
+    uint8_t *out;                           /* [n_room][GRAIN * 4], filled without gaps */
+    uint8_t *raw;                           /* [n_thread][GRAIN * 4] */
+    float *x;                               /* [n_thread][GRAIN] */
+    int n_thread, n_room;
+    atomic_bool failed;                     /* one grain's failure is enough to be told of */
+};
+
+static size_t bytes_of(enum kn_format f, uint64_t n_value)
+{
+    const struct kn_format_info *info = kn_format_info(f);
+    return (size_t)(n_value / (uint64_t)info->block_values * (uint64_t)info->block_bytes);
+}
+
+/* ---- which format ---------------------------------------------------------------------------- */
+
+static bool contains(const struct moe_tensor *t, const char *part)
+{
+    return memmem(t->name.data, t->name.n, part, strlen(part)) != NULL;
+}
+
+/* Of the tokens that a head guesses among: no weights. */
+static bool is_list(const struct moe_tensor *t) { return t->gguf_type == MOE_TENSOR_I64 && t->n_dim == 1; }
+
+static bool is_wide(const struct moe_tensor *t)
+{
+    return t->n_dim == 1 || contains(t, "_norm.") || contains(t, ".bias") ||
+           contains(t, ".ffn_gate_inp");
+}
+
+static enum moe_part part_of(const struct moe_tensor *t)
+{
+    if (moe_string_is(t->name, "token_embd.weight"))
+        return MOE_EMBEDDING;
+    if (moe_string_is(t->name, "output.weight"))
+        return MOE_HEAD;
+    if (moe_tensor_is_expert(t))
+        return MOE_EXPERTS;
+    if (contains(t, ".ssm_in.") || contains(t, ".ssm_out."))
+        return MOE_ATTENTION;
+    return contains(t, ".ffn_") ? MOE_FFN : contains(t, ".attn_") ? MOE_ATTENTION : MOE_PART_COUNT;
+}
+
+static bool is_quantised(enum kn_format f) { return kn_format_info(f)->block_values > 1; }
+
+/* Of two formats the one with more bits for a value. */
+static enum kn_format wider(enum kn_format a, enum kn_format b)
+{
+    return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
+}
+
+static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, enum kn_format from,
+                             const char *shown)
+{
+    const enum kn_format *format = j->opt->format;
+    if (is_wide(t))
+        return KN_F32;
+    enum moe_part part = part_of(t);
+    if (part == MOE_PART_COUNT)                 /* what no GGUF file has may be wider */
+        return from < KN_GGUF_FORMAT_COUNT ? from : KN_F32;
+    enum kn_format f = format[part];
+    if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
+        f = wider(f, format[MOE_HEAD]);
+    return moe_format_fit(shown, f, t->dim[0]);
+}
+
+static int plan_tensor(struct job *j, size_t i)
+{
+    const struct moe_tensor *t = moe_file_tensor(j->file, i);
+    struct moe_quantized *q = &j->done[i];
+    char shown[NAME_MOST];
+    moe_string_show(t->name, shown, sizeof shown);
+    if (is_list(t)) {
+        *q = (struct moe_quantized){ .bytes = t->bytes };
+        return 0;
+    }
+    *q = (struct moe_quantized){ .n_value = t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3] };
+    if (kn_format_from_gguf(t->gguf_type, &q->from)) {
+        const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor '%s' has type %s (%u), which cannot be read",
+                       moe_file_path(j->file), shown, type ? type->name : "unknown", t->gguf_type);
+    }
+    q->to = wanted(j, t, q->from, shown);
+    q->bytes = bytes_of(q->to, q->n_value);
+    if (is_quantised(q->from) && !j->opt->requantize)
+        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds "
+                       "to its error: take the F16, BF16 or F32 file, or give --requantize",
+                       moe_file_path(j->file), shown, kn_format_info(q->from)->name);
+    return 0;
+}
+
+/* ---- the header ------------------------------------------------------------------------------ */
+
+/* The format that most values have. */
+static enum kn_format main_format(const struct job *j)
+{
+    uint64_t n[KN_FORMAT_COUNT] = { 0 };
+    int most = 0;
+    for (size_t i = 0; i < j->n_tensor; i++)
+        n[j->done[i].to] += j->done[i].n_value;
+    for (int f = 1; f < KN_FORMAT_COUNT; f++)
+        most = n[f] > n[most] ? f : most;
+    return (enum kn_format)most;
+}
+
+/* Everything but what is no longer so: the splits, and the alignment, which is the writer's own. */
+static int write_values(const struct job *j)
+{
+    static const char type_key[] = "general.file_type";
+    static const char version_key[] = "general.quantization_version";
+    uint32_t type = moe_file_type(main_format(j)), version = MOE_QUANTIZATION_VERSION;
+    int err = 0;
+    for (size_t i = 0; !err && i < moe_file_value_count(j->file); i++) {
+        const struct moe_value *v = moe_file_value(j->file, i);
+        if (moe_string_is(v->key, type_key) || moe_string_is(v->key, version_key) ||
+            moe_string_is(v->key, "general.alignment") ||
+            (v->key.n > 6 && !memcmp(v->key.data, "split.", 6)))
+            continue;
+        err = moe_writer_copy(j->writer, v);
+    }
+    if (!err)
+        err = moe_writer_value(j->writer, type_key, MOE_U32, &type);
+    if (!err)
+        err = moe_writer_value(j->writer, version_key, MOE_U32, &version);
+    return err;
+}
+
+static int describe_tensor(const struct job *j, size_t i)
+{
+    const struct moe_tensor *t = moe_file_tensor(j->file, i);
+    char name[NAME_MOST];
+    if (t->name.n >= sizeof name || memchr(t->name.data, 0, t->name.n))
+        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or with a zero in it",
+                       moe_file_path(j->file), i, t->name.n);
+    memcpy(name, t->name.data, t->name.n);
+    name[t->name.n] = '\0';
+    if (is_list(t))
+        return moe_writer_ids(j->writer, name, t->dim[0]);
+    return moe_writer_tensor(j->writer, name, j->done[i].to, t->n_dim, t->dim);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static double square_of(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+/* Squared distance of values from what their blocks decode to. */
+static double distance(enum kn_format f, const float *x, size_t n, const uint8_t *blocks)
+{
+    float y[RUN];
+    double sum = 0;
+    for (size_t at = 0; at < n; at += RUN) {
+        size_t part = n - at < RUN ? n - at : RUN;
+        kn_row_decode(f, blocks + bytes_of(f, at), (int)part, y);
+        for (size_t i = 0; i < part; i++)
+            y[i] = x[at + i] - y[i];
+        sum += square_of(y, part);
+    }
+    return sum;
+}
+
+static void convert_grain(void *arg, int item, int thread)
+{
+    struct piece *p = arg;
+    const struct moe_quantized *q = p->q;
+    uint64_t at = p->first + (uint64_t)item * GRAIN, left = q->n_value - at;
+    size_t n = left < GRAIN ? (size_t)left : GRAIN, raw_bytes = bytes_of(q->from, n);
+    uint8_t *out = p->out + (size_t)item * bytes_of(q->to, GRAIN);
+    uint8_t *raw = q->from == q->to ? out : p->raw + (size_t)thread * GRAIN * sizeof(float);
+    float *x = p->x + (size_t)thread * GRAIN;
+
+    p->grain[item] = (struct grain){ 0 };
+    if (atomic_load(&p->failed))
+        return;
+    int err = moe_file_read(p->job->file, p->t, bytes_of(q->from, at), raw, raw_bytes);
+    if (err) {
+        p->grain[item].err = err;
+        atomic_store(&p->failed, true);
+        return;
+    }
+    kn_row_decode(q->from, raw, (int)n, x);
+    p->grain[item].square = square_of(x, n);
+    if (q->from != q->to) {
+        p->job->opt->ops->encode(q->to, x, n, out);
+        p->grain[item].error = distance(q->to, x, n, out);
+    }
+    if (p->job->opt->progress)
+        atomic_fetch_add(&p->job->opt->progress->done_bytes, raw_bytes);
+}
+
+static int write_piece(struct piece *p, struct moe_quantized *q, int n_grain)
+{
+    uint64_t left = q->n_value - p->first, n = (uint64_t)n_grain * GRAIN;
+    for (int i = 0; i < n_grain; i++) {
+        if (p->grain[i].err)
+            return p->grain[i].err;
+        q->square += p->grain[i].square;
+        q->error += p->grain[i].error;
+    }
+    return moe_writer_data(p->job->writer, p->out, bytes_of(q->to, left < n ? left : n));
+}
+
+/* Sums tell of values that are not finite, or that overflow the format. */
+static int check_sums(const struct piece *p)
+{
+    char shown[NAME_MOST];
+    moe_string_show(p->t->name, shown, sizeof shown);
+    if (p->q->from == p->q->to || (isfinite(p->q->square) && isfinite(p->q->error)))
+        return 0;
+    const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
+                                              : "are no finite numbers";
+    return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
+                   shown, what);
+}
+
+static int copy_list(const struct piece *p, const struct moe_tensor *t)
+{
+    size_t room = (size_t)GRAIN * sizeof(float);
+    int err = 0;
+    for (uint64_t at = 0; at < t->bytes && !err; at += room) {
+        size_t n = t->bytes - at < room ? (size_t)(t->bytes - at) : room;
+        err = moe_file_read(p->job->file, t, at, p->raw, n);
+        if (!err)
+            err = moe_writer_data(p->job->writer, p->raw, n);
+    }
+    return err;
+}
+
+static int write_tensor(struct piece *p, size_t i)
+{
+    const struct job *j = p->job;
+    if (is_list(moe_file_tensor(j->file, i)))
+        return copy_list(p, moe_file_tensor(j->file, i));
+    struct moe_quantized *q = &j->done[i];
+    p->t = moe_file_tensor(j->file, i);
+    p->q = q;
+    for (p->first = 0; p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
+        uint64_t n = (q->n_value - p->first + GRAIN - 1) / GRAIN;
+        int n_grain = n < (uint64_t)p->n_room ? (int)n : p->n_room;
+        kn_parallel_for(j->opt->team, n_grain, convert_grain, p);
+        int err = write_piece(p, q, n_grain);
+        if (!err && j->opt->stop && atomic_load(j->opt->stop))
+            err = kn_fail(KN_ECANCELLED, "quantize: stopped; nothing was written");
+        if (err)
+            return err;
+    }
+    return check_sums(p);
+}
+
+static int write_tensors(struct job *j)
+{
+    int n_thread = kn_team_size(j->opt->team), n_room = n_thread * PER_THREAD, err = 0;
+    size_t grain = (size_t)GRAIN * sizeof(float);
+    size_t bytes = (size_t)(2 * n_thread + n_room) * grain;
+    struct piece p = { .job = j, .n_thread = n_thread, .n_room = n_room };
+    uint8_t *memory = kn_map(bytes, -1);
+    p.grain = kn_calloc((size_t)n_room, sizeof *p.grain);
+    if (!memory || !p.grain)
+        err = kn_fail(KN_ENOMEM, "quantize: no memory for %zu MiB of buffers", bytes >> 20);
+    if (!err) {
+        p.x = (float *)memory;
+        p.raw = memory + (size_t)n_thread * grain;
+        p.out = p.raw + (size_t)n_thread * grain;
+    }
+    for (size_t i = 0; !err && i < j->n_tensor; i++)
+        err = write_tensor(&p, i);
+    kn_free(p.grain);
+    if (memory)
+        kn_unmap(memory, bytes);
+    return err;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static int write_file(struct job *j)
+{
+    uint64_t total = 0;
+    int err = write_values(j);
+    for (size_t i = 0; !err && i < j->n_tensor; i++) {
+        err = describe_tensor(j, i);
+        total += bytes_of(j->done[i].from, j->done[i].n_value);
+    }
+    if (j->opt->progress)
+        atomic_store(&j->opt->progress->total_bytes, total);
+    if (!err)
+        err = moe_writer_header(j->writer);
+    if (!err)
+        err = write_tensors(j);
+    return err ? err : moe_writer_finish(j->writer);
+}
+
+int moe_quantize(const char *path, const struct moe_file *f, const struct moe_quantize_options *opt,
+                 struct moe_quantized *done)
+{
+    struct job j = { .file = f, .opt = opt, .done = done, .n_tensor = moe_file_tensor_count(f) };
+    int err = 0;
+    for (size_t i = 0; !err && i < j.n_tensor; i++)
+        err = plan_tensor(&j, i);
+    if (!err)
+        err = moe_writer_open(&j.writer, path);
+    if (!err)
+        err = write_file(&j);
+    moe_writer_close(j.writer);
+    return err;
+}

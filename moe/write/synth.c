@@ -1,0 +1,490 @@
+/* moe/write/synth.c - a GGUF file with the shape of a real model and random weights.
+ *
+ * In come the name of a shape, a number of layers, a vocabulary size, a format and a seed; out
+ * comes a file that loads wherever that family loads, the same bytes for the same options.  For
+ * tests and for measuring speed: what it costs to run does not depend on what the weights say,
+ * provided that
+ *
+ *   - numbers stay alive. Weights are drawn so that every normalised input gives outputs of
+ *     variance about 1; what a layer adds to the residual is scaled down to RESIDUAL of the
+ *     embedding's deviation, so that after 48 layers the embedding is still a good third of it;
+ *   - routing is as spread as a trained model's. A router row is noise, so experts are equally
+ *     likely over random directions, and since a residual is dominated by its own token and path,
+ *     different tokens go different ways in deep layers too. Large layer outputs would not do: what
+ *     attention averages over a context is common to its tokens, and it would pile up.
+ *     evals/routing measures it.
+ *
+ * The file is streamed: PIECE bytes are made by the team, then written, in tensor order. */
+#include "moe/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE    ((size_t)32 << 20)
+#define GRAIN    ((size_t)256 << 10)        /* about what one item of the team makes */
+#define RESIDUAL 0.15f                      /* deviation a layer's halves add, of the embedding's */
+#define SHARPEN  1.3f                       /* of queries and of keys: attention is not flat */
+#define ROUTER   1.5f                       /* deviation of router logits */
+#define LOGIT    2.0f                       /* deviation of output logits */
+#define BIAS     0.1f                       /* deviation of biases */
+#define PER_LAYER 24                        /* tensors, at most */
+#define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
+#define GATE_SQUARE 0.293f                  /* of its sigmoid's */
+#define N_TAP       4                       /* of delta nets' convolutions */
+
+struct recipe {                             /* one tensor */
+    char name[64];
+    enum kn_format format;
+    int n_dim;
+    uint64_t dim[3];
+    float mean, deviation;
+};
+
+struct plan {
+    const struct moe_synth_shape *shape;
+    struct moe_desc family;                 /* what its family has */
+    const struct moe_synth_options *opt;
+    struct recipe *recipe;                  /* [n_recipe] in file order */
+    int n_recipe, room;
+    int n_layer, n_ahead, n_lead, n_vocab, n_used;
+};
+
+/* ---- which tensors --------------------------------------------------------------------------- */
+
+static struct recipe *add(struct plan *p, const char *name, const char *kind, enum kn_format format,
+                          float deviation)
+{
+    kn_assert(p->n_recipe < p->room);
+    struct recipe *r = &p->recipe[p->n_recipe++];
+    *r = (struct recipe){ .format = format, .deviation = deviation };
+    snprintf(r->name, sizeof r->name, "%s%s%s", name, *kind ? "." : "", kind);
+    return r;
+}
+
+static struct recipe *add_vector(struct plan *p, const char *name, const char *kind, int n, float deviation)
+{
+    struct recipe *r = add(p, name, kind, KN_F32, deviation);
+    r->n_dim = 1;
+    r->dim[0] = (uint64_t)n;
+    return r;
+}
+
+static void add_norm(struct plan *p, const char *name, int n, float mean)
+{
+    add_vector(p, name, "weight", n, 0.05f * mean)->mean = mean;
+}
+
+/* n_vec over 0: one for each expert. */
+static void add_bias(struct plan *p, const char *name, int n, int n_vec)
+{
+    struct recipe *r = add_vector(p, name, "bias", n, BIAS);
+    r->n_dim = n_vec ? 2 : 1;
+    r->dim[1] = (uint64_t)n_vec;
+}
+
+/* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
+static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
+                    int n_mat, float gain)
+{
+    enum kn_format format = moe_format_fit(name, want, (uint64_t)n_in);
+    struct recipe *r = add(p, name, "weight", format, gain / sqrtf((float)n_in));
+    r->n_dim = n_mat ? 3 : 2;
+    r->dim[0] = (uint64_t)n_in;
+    r->dim[1] = (uint64_t)n_out;
+    r->dim[2] = (uint64_t)n_mat;
+}
+
+static const char *in_layer(char *out, size_t bytes, int layer, const char *what)
+{
+    snprintf(out, bytes, "blk.%d.%s", layer, what);
+    return out;
+}
+
+/* A state fades to a half within some 2 to 10 tokens. */
+static void add_delta(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int value = s->n_value_head * s->d_state, mix = 2 * s->n_key_head * s->d_state + value;
+    bool both = p->family.delta_tiled;          /* beta and alpha are one matrix where it is not */
+    char n[48];
+#define IN(what) in_layer(n, sizeof n, layer, what)
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    add_mat(p, IN("attn_qkv"), KN_Q8_0, s->d_model, mix, 0, 1);
+    add_mat(p, IN("attn_gate"), KN_Q8_0, s->d_model, value, 0, 1);
+    add_mat(p, IN("ssm_conv1d"), KN_F32, N_TAP, mix, 0, 1);
+    add_bias(p, IN("ssm_dt"), s->n_value_head, 0);
+    add_vector(p, IN("ssm_a"), "", s->n_value_head, 0.05f)->mean = -0.3f;
+    add_mat(p, IN(both ? "ssm_alpha" : "ssm_ba"), KN_F32, s->d_model, (both ? 1 : 2) * s->n_value_head, 0, 1);
+    if (both)
+        add_mat(p, IN("ssm_beta"), KN_F32, s->d_model, s->n_value_head, 0, 1);
+    add_norm(p, IN("ssm_norm"), s->d_state, 1);
+    add_mat(p, IN("ssm_out"), KN_Q8_0, value, s->d_model, 0, RESIDUAL / sqrtf(SILU_SQUARE));
+}
+
+/* A head's score is of latents that have deviation 1: their keys' part and the rotated part of a query have
+ * it as well. */
+static void add_latent_attention(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int n_q = s->n_head * s->d_head, d_plain = s->d_head - s->n_rot, low = s->d_query_latent;
+    char n[48];
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    if (low) {
+        add_mat(p, IN("attn_q_a"), KN_Q8_0, s->d_model, low, 0, 1);
+        add_norm(p, IN("attn_q_a_norm"), low, 1);
+    }
+    add_mat(p, low ? IN("attn_q_b") : IN("attn_q"), KN_Q8_0, low ? low : s->d_model, n_q, 0, SHARPEN);
+    add_mat(p, IN("attn_kv_a_mqa"), KN_Q8_0, s->d_model, s->d_latent + s->n_rot, 0, SHARPEN);
+    add_norm(p, IN("attn_kv_a_norm"), s->d_latent, 1);
+    float absorb = sqrtf((float)d_plain / (float)s->d_latent);
+    add_mat(p, IN("attn_k_b"), KN_Q8_0, d_plain, s->d_latent, s->n_head, SHARPEN * absorb);
+    add_mat(p, IN("attn_v_b"), KN_Q8_0, s->d_latent, s->d_value, s->n_head, 1);
+    add_mat(p, IN("attn_output"), KN_Q8_0, s->n_head * s->d_value, s->d_model, 0, RESIDUAL);
+}
+
+static void add_attention(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
+    float sharpen = s->qk_norm ? 1 : SHARPEN;           /* where a norm follows, the norm does it */
+    char n[48];
+    add_norm(p, IN("attn_norm"), s->d_model, 1);
+    add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
+    add_mat(p, IN("attn_k"), KN_Q8_0, s->d_model, n_kv, 0, sharpen);
+    add_mat(p, IN("attn_v"), KN_Q8_0, s->d_model, n_kv, 0, 1);
+    add_mat(p, IN("attn_output"), KN_Q8_0, n_q, s->d_model, 0,
+            p->family.out_gate ? RESIDUAL / sqrtf(GATE_SQUARE) : RESIDUAL);
+    if (s->qkv_bias) {
+        add_bias(p, IN("attn_q"), n_q, 0);
+        add_bias(p, IN("attn_k"), n_kv, 0);
+        add_bias(p, IN("attn_v"), n_kv, 0);
+    }
+    if (p->family.o_bias)
+        add_bias(p, IN("attn_output"), s->d_model, 0);
+    if (p->family.sinks)
+        add_vector(p, IN("attn_sinks"), "weight", s->n_head, 1);
+    if (s->qk_norm) {
+        add_norm(p, IN("attn_q_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_q : s->d_head, SHARPEN);
+        add_norm(p, IN("attn_k_norm"), s->qk_norm == MOE_QK_NORM_ALL ? n_kv : s->d_head, SHARPEN);
+    }
+}
+
+/* Biases, and the network that all rows share. */
+static void add_beside_experts(struct plan *p, int layer, float down)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    char n[48];
+    if (p->family.router_bias)
+        add_bias(p, IN("ffn_gate_inp"), s->n_expert, 0);
+    if (p->family.select_bias || s->sigmoid)
+        add_bias(p, IN("exp_probs_b"), s->n_expert, 0);
+    if (p->family.expert_bias) {
+        add_bias(p, IN("ffn_gate_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_up_exps"), s->d_expert, s->n_expert);
+        add_bias(p, IN("ffn_down_exps"), s->d_model, s->n_expert);
+    }
+    if (p->family.shared) {
+        add_mat(p, IN("ffn_gate_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_up_shexp"), f, s->d_model, s->d_shared, 0, 1);
+        add_mat(p, IN("ffn_down_shexp"), f, s->d_shared, s->d_model, 0, down);
+    }
+    if (p->family.shared == MOE_SHARED_GATED)
+        add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
+}
+
+/* Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
+static void add_ffn(struct plan *p, int layer)
+{
+    const struct moe_synth_shape *s = p->shape;
+    enum kn_format f = p->opt->format;
+    bool moe = s->n_expert > 0 && layer >= p->n_lead;
+    int n_expert = moe ? s->n_expert : 0;
+    int d_ff = moe ? s->d_expert : s->d_ff;
+    float share = moe ? 1.5f / (float)p->n_used : 1;
+    float down = RESIDUAL / sqrtf(SILU_SQUARE * (share < 1 ? share : 1));
+    char n[48];
+    add_norm(p, IN(p->family.post_norm ? "post_attention_norm" : "ffn_norm"), s->d_model, 1);
+    if (moe)
+        add_mat(p, IN("ffn_gate_inp"), KN_F32, s->d_model, n_expert, 0, ROUTER);
+    add_mat(p, IN(moe ? "ffn_gate_exps" : "ffn_gate"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_up_exps" : "ffn_up"), f, s->d_model, d_ff, n_expert, 1);
+    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
+    if (moe)
+        add_beside_experts(p, layer, down);
+}
+
+static void add_layer(struct plan *p, int layer)
+{
+    if (layer < p->n_layer && moe_is_delta(&p->family, layer))
+        add_delta(p, layer);
+    else if (p->shape->d_latent)
+        add_latent_attention(p, layer);
+    else
+        add_attention(p, layer);
+    add_ffn(p, layer);
+}
+
+/* What puts a state and a token together, for a layer behind the last that guesses ahead. */
+static void add_ahead(struct plan *p, int layer)
+{
+    int d_model = p->shape->d_model;
+    char n[48];
+    add_mat(p, IN("nextn.eh_proj"), KN_Q8_0, 2 * d_model, d_model, 0, 1);
+    add_norm(p, IN("nextn.enorm"), d_model, 1);
+    add_norm(p, IN("nextn.hnorm"), d_model, 1);
+    add_norm(p, IN("nextn.shared_head_norm"), d_model, 1);
+}
+#undef IN
+
+static int make_plan(struct plan *p)
+{
+    const struct moe_synth_shape *s = p->shape;
+    p->room = 3 + PER_LAYER * (p->n_layer + p->n_ahead) + 4 * p->n_ahead;
+    p->recipe = kn_calloc((size_t)p->room, sizeof *p->recipe);
+    if (!p->recipe)
+        return kn_fail(KN_ENOMEM, "synth: no memory for %d layers", p->n_layer);
+    add_mat(p, "token_embd", KN_Q8_0, s->d_model, p->n_vocab, 0, sqrtf((float)s->d_model));
+    for (int i = 0; i < p->n_layer; i++)
+        add_layer(p, i);
+    add_norm(p, "output_norm", s->d_model, 1);
+    add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
+    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) {        /* last: the others are as without */
+        add_layer(p, i);
+        add_ahead(p, i);
+    }
+    return 0;
+}
+
+/* ---- what the file says of itself ------------------------------------------------------------ */
+
+static void say_u32(struct moe_writer *w, const char *arch, const char *key, int value)
+{
+    char full[96];
+    uint32_t x = (uint32_t)value;
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_U32, &x);
+}
+
+static void say_f32(struct moe_writer *w, const char *arch, const char *key, float x)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_F32, &x);
+}
+
+static void say_bool(struct moe_writer *w, const char *arch, const char *key, bool value)
+{
+    char full[96];
+    uint8_t x = value;
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_value(w, full, MOE_BOOL, &x);
+}
+
+static void say_string(struct moe_writer *w, const char *arch, const char *key, const char *s)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    moe_writer_string(w, full, s, strlen(s));
+}
+
+static int write_metadata(struct moe_writer *w, const struct plan *p)
+{
+    const struct moe_synth_shape *s = p->shape;
+    const char *arch = s->arch;
+    char name[96];
+    snprintf(name, sizeof name, "synthetic %s, %d layers", s->name, p->n_layer);
+    moe_writer_string(w, "general.architecture", arch, strlen(arch));
+    moe_writer_string(w, "general.name", name, strlen(name));
+    say_u32(w, "general", "file_type", (int)moe_file_type(p->opt->format));
+    say_u32(w, "general", "quantization_version", MOE_QUANTIZATION_VERSION);
+    say_u32(w, arch, "block_count", p->n_layer + p->n_ahead);
+    if (p->n_ahead)
+        say_u32(w, arch, "nextn_predict_layers", p->n_ahead);
+    say_u32(w, arch, "context_length", s->n_ctx);
+    say_u32(w, arch, "embedding_length", s->d_model);
+    say_u32(w, arch, "feed_forward_length", s->d_ff);
+    say_u32(w, arch, "attention.head_count", s->n_head);
+    say_u32(w, arch, "attention.head_count_kv", s->n_kv);
+    say_u32(w, arch, "attention.key_length", s->d_latent ? s->d_latent + s->n_rot : s->d_head);
+    say_u32(w, arch, "attention.value_length", s->d_latent ? s->d_latent : s->d_head);
+    if (s->d_latent) {
+        say_u32(w, arch, "attention.key_length_mla", s->d_head);
+        say_u32(w, arch, "attention.value_length_mla", s->d_value);
+        say_u32(w, arch, "attention.kv_lora_rank", s->d_latent);
+        say_u32(w, arch, "attention.q_lora_rank", s->d_query_latent);
+    }
+    say_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
+    say_u32(w, arch, "rope.dimension_count", s->n_rot ? s->n_rot : s->d_head);
+    say_f32(w, arch, "rope.freq_base", s->rope_base);
+    if (s->n_key_head) {
+        say_u32(w, arch, "full_attention_interval", p->family.delta_period);
+        say_u32(w, arch, "ssm.conv_kernel", N_TAP);
+        say_u32(w, arch, "ssm.state_size", s->d_state);
+        say_u32(w, arch, "ssm.group_count", s->n_key_head);
+        say_u32(w, arch, "ssm.time_step_rank", s->n_value_head);
+        say_u32(w, arch, "ssm.inner_size", s->n_value_head * s->d_state);
+    }
+    say_u32(w, arch, "vocab_size", p->n_vocab);
+    if (s->window)
+        say_u32(w, arch, "attention.sliding_window", s->window);
+    if (s->yarn_factor) {
+        say_string(w, arch, "rope.scaling.type", "yarn");
+        say_f32(w, arch, "rope.scaling.factor", (float)s->yarn_factor);
+        say_u32(w, arch, "rope.scaling.original_context_length", s->yarn_ctx);
+        if (s->yarn_log > 0)
+            say_f32(w, arch, "rope.scaling.yarn_log_multiplier", s->yarn_log);
+    }
+    if (s->n_expert) {
+        say_u32(w, arch, "expert_count", s->n_expert);
+        say_u32(w, arch, "expert_used_count", p->n_used);
+        say_u32(w, arch, "expert_feed_forward_length", s->d_expert);
+        if (p->family.shared == MOE_SHARED_GATED)
+            say_u32(w, arch, "expert_shared_feed_forward_length", s->d_shared);
+        if (p->family.shared == MOE_SHARED_PLAIN)
+            say_u32(w, arch, "expert_shared_count", s->d_shared / s->d_expert);
+        if (p->n_lead)
+            say_u32(w, arch, "leading_dense_block_count", p->n_lead);
+        if (p->family.gating != MOE_GATING_SOFTMAX || s->sigmoid)
+            say_u32(w, arch, "expert_gating_func", (int)(s->sigmoid ? MOE_GATING_SIGMOID : p->family.gating));
+        if (s->sigmoid)
+            say_bool(w, arch, "expert_weights_norm", true);
+        if (s->n_group) {
+            say_u32(w, arch, "expert_group_count", s->n_group);
+            say_u32(w, arch, "expert_group_used_count", s->n_group_used);
+        }
+        if (s->expert_scale > 0)
+            say_f32(w, arch, "expert_weights_scale", s->expert_scale);
+    }
+    return moe_synth_vocab(w, s->pre, p->n_vocab, p->opt->seed);
+}
+
+/* ---- making and writing ---------------------------------------------------------------------- */
+
+struct piece {                              /* blocks block0 .. block0 + n_block - 1 of a tensor */
+    const struct moe_synth_fill *fill;
+    uint64_t block0;
+    size_t n_block, grain, block_bytes;
+    uint8_t *out;
+};
+
+static void make_grain(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct piece *p = arg;
+    size_t first = (size_t)item * p->grain, left = p->n_block - first;
+    moe_synth_fill(p->fill, p->block0 + first, left < p->grain ? left : p->grain,
+                   p->out + first * p->block_bytes);
+}
+
+static int write_tensor(struct moe_writer *w, const struct plan *p, int i, uint8_t *buffer)
+{
+    const struct recipe *r = &p->recipe[i];
+    const struct kn_format_info *info = kn_format_info(r->format);
+    struct moe_synth_fill fill = {
+        .format = r->format, .mean = r->mean, .deviation = r->deviation,
+        .seed = kn_mix(p->opt->seed + KN_GOLDEN * (uint64_t)(i + 1)),
+    };
+    moe_synth_fill_init(&fill);
+    size_t block_bytes = (size_t)info->block_bytes;
+    uint64_t n_block = r->dim[0] / (uint64_t)info->block_values;
+    for (int k = 1; k < r->n_dim; k++)
+        n_block *= r->dim[k];
+
+    for (uint64_t done = 0; done < n_block;) {
+        struct piece piece = {
+            .fill = &fill, .block0 = done, .n_block = PIECE / block_bytes,
+            .grain = GRAIN / block_bytes, .block_bytes = block_bytes, .out = buffer,
+        };
+        if (n_block - done < piece.n_block)
+            piece.n_block = (size_t)(n_block - done);
+        int n_item = (int)((piece.n_block + piece.grain - 1) / piece.grain);
+        kn_parallel_for(p->opt->team, n_item, make_grain, &piece);
+        int err = moe_writer_data(w, buffer, piece.n_block * block_bytes);
+        if (err)
+            return err;
+        if (p->opt->stop && atomic_load(p->opt->stop))
+            return kn_fail(KN_ECANCELLED, "synth: stopped; nothing was written");
+        done += piece.n_block;
+        if (p->opt->progress)
+            atomic_fetch_add(&p->opt->progress->done_bytes, piece.n_block * block_bytes);
+    }
+    return 0;
+}
+
+static int write_file(struct moe_writer *w, const struct plan *p, uint8_t *buffer)
+{
+    uint64_t total = 0;
+    int err = write_metadata(w, p);
+    for (int i = 0; !err && i < p->n_recipe; i++) {
+        const struct recipe *r = &p->recipe[i];
+        err = moe_writer_tensor(w, r->name, r->format, r->n_dim, r->dim);
+        uint64_t bytes = kn_row_bytes(r->format, (int)r->dim[0]);
+        for (int k = 1; k < r->n_dim; k++)
+            bytes *= r->dim[k];
+        total += bytes;
+    }
+    if (p->opt->progress)
+        atomic_store(&p->opt->progress->total_bytes, total);
+    if (!err)
+        err = moe_writer_header(w);
+    for (int i = 0; !err && i < p->n_recipe; i++)
+        err = write_tensor(w, p, i, buffer);
+    return err ? err : moe_writer_finish(w);
+}
+
+static int check(const struct plan *p)
+{
+    const struct moe_synth_options *opt = p->opt;
+    if (!p->shape) {
+        char names[512] = "";
+        for (int i = 0; moe_synth_shape(i); i++) {
+            size_t n = strlen(names);
+            snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", moe_synth_shape(i));
+        }
+        return kn_fail(KN_EINVAL, "synth: no shape is called '%s'; there are %s", opt->shape,
+                       names);
+    }
+    if (opt->n_layer < 0 || opt->n_layer > 1000)
+        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
+    if (opt->n_used < 0 || opt->n_used > p->shape->n_expert)
+        return kn_fail(KN_EINVAL, "synth: %d experts used of the %d that %s has", opt->n_used, p->shape->n_expert,
+                       opt->shape);
+    if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made",
+                       p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
+    return 0;
+}
+
+int moe_synth(const char *path, const struct moe_synth_options *opt)
+{
+    struct plan p = { .shape = moe_synth_shape_find(opt->shape), .opt = opt };
+    if (p.shape) {
+        moe_desc_family(&p.family, p.shape->arch);
+        p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
+        p.n_ahead = opt->ahead;
+        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* something is left of what it is about */
+        p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
+        p.n_used = opt->n_used ? opt->n_used : p.shape->n_used;
+    }
+    int err = check(&p);
+    if (err)
+        return err;
+
+    struct moe_writer *w = NULL;
+    uint8_t *buffer = kn_map(PIECE, -1);
+    if (!buffer)
+        err = kn_fail(KN_ENOMEM, "synth: no memory for a buffer of %zu MiB", PIECE >> 20);
+    if (!err)
+        err = make_plan(&p);
+    if (!err)
+        err = moe_writer_open(&w, path);
+    if (!err)
+        err = write_file(w, &p, buffer);
+    moe_writer_close(w);
+    kn_free(p.recipe);
+    if (buffer)
+        kn_unmap(buffer, PIECE);
+    return err;
+}

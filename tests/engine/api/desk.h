@@ -1,0 +1,151 @@
+/* tests/engine/api/desk.h - a desk over a vocabulary made by hand, and asks of it.
+ *
+ * The vocabulary has a token for every byte, so that each character beyond ASCII comes in pieces;
+ * the template is in the Hermes way, thinks, and shows all that it is given. */
+#ifndef TESTS_ENGINE_DESK_H
+#define TESTS_ENGINE_DESK_H
+
+#include "engine/api/reply.h"
+#include "tests/engine/text/recipe.h"
+
+#define DESK_TEMPLATE                                                                              \
+    "{% for m in messages %}<s>{{ m.role }}\n"                                                     \
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"              \
+    "{{ m.content }}"                                                                              \
+    "{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", "           \
+    "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"                  \
+    "{% if m.tool_call_id %}[{{ m.name }} {{ m.tool_call_id }}]{% endif %}<|im_end|>\n"            \
+    "{% endfor %}"                                                                                 \
+    "{% if tools %}{{ tools | tojson }}{% endif %}"                                                \
+    "{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}"                                 \
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"                                      \
+    "{% if enable_thinking %}<think>\n{% endif %}"
+
+enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
+
+static struct {
+    struct eng_desk d;
+    struct eng_vocab *vocab;
+    struct eng_chat *chat;
+    struct eng_speech_style style;
+    struct gr_tokens *tokens;
+} desk;
+
+static const char *const desk_models[] = {"small", "small:latest"};
+static const struct eng_arrival desk_arrival = {
+    .id = "abc123", .created_s = 1700000000, .seed = 42};
+
+static inline void desk_open_with(const char *template)
+{
+    struct recipe r;
+    struct moe_file *file;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/spillway-desk-%d.gguf", (int)getpid());
+    recipe_bpe(&r);
+    r.chat = template;
+    recipe_write(&r, path);
+    assert_int_equal(moe_file_open(&file, path), 0);
+    unlink(path);
+    assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
+    assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
+    assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
+    desk.d = (struct eng_desk){.vocab = desk.vocab,
+                               .chat = desk.chat,
+                               .gr_tokens = desk.tokens,
+                               .model = desk_models,
+                               .n_model = 2,
+                               .fingerprint = "fp_1",
+                               .n_ctx = DESK_CTX,
+                               .n_predict = -1};
+    spec_params_default(&desk.d.sampling);
+    eng_desk_learn(&desk.d, &desk.style);
+    moe_file_close(file);
+}
+
+static inline int desk_open(void **state)
+{
+    (void)state;
+    desk_open_with(DESK_TEMPLATE);
+    return 0;
+}
+
+static inline int desk_close(void **state)
+{
+    (void)state;
+    gr_tokens_close(desk.tokens);
+    eng_chat_close(desk.chat);
+    eng_vocab_close(desk.vocab);
+    return 0;
+}
+
+static inline struct eng_ask *ask_of(enum eng_api api, const char *body)
+{
+    struct eng_ask *ask = NULL;
+    struct eng_refusal why;
+    int error = eng_ask_parse(&ask, api, body, strlen(body), &desk.d, &desk_arrival, &why);
+    if (error)
+        print_error("%s\n%s: %s\n", body, why.param, why.message);
+    assert_int_equal(error, 0);
+    return ask;
+}
+
+/* ---- what is asked, and said to it -------------------------------------------------------------
+ */
+
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+#define USER "{\"role\": \"user\", \"content\": \"hello\"}"
+
+static const char *const path_of[] = {"completions", "chat", "responses", "messages"};
+
+/* A request that is right but for more members. */
+static inline char *with(enum eng_api api, const char *members)
+{
+    static char body[1 << 16];
+    static const char *const base[] = {
+        "\"prompt\": \"hello\"",
+        "\"messages\": [" USER "]",
+        "\"input\": \"hello\"",
+        "\"messages\": [" USER "], \"max_tokens\": 9",
+    };
+    const char *first = base[api];
+    if (api == ENG_API_MESSAGES && strstr(members, "\"max_tokens\""))
+        first = base[ENG_API_CHAT];
+    snprintf(body, sizeof body, "{%s%s%s}", first, *members ? ", " : "", members);
+    return body;
+}
+
+/* What is said, as "status param"; "" when all is well. */
+static inline const char *said_n(enum eng_api api, const char *body, size_t n)
+{
+    static char text[256];
+    struct eng_ask *ask = NULL;
+    struct eng_refusal why = {0};
+    int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
+    if (!error) {
+        assert_int_equal(why.status, 0);
+        eng_ask_close(ask);
+        return "";
+    }
+    assert_null(ask);
+    assert_true(why.status >= 400 && why.message[0] && why.type);
+    assert_null(strchr(why.message, '\n'));
+    snprintf(text, sizeof text, "%d %s", why.status, why.param);
+    return text;
+}
+
+static inline const char *said(enum eng_api api, const char *body)
+{
+    return said_n(api, body, strlen(body));
+}
+
+static inline void expect(enum eng_api api, const char *body, const char *want)
+{
+    const char *got = said(api, body);
+    if (strcmp(got, want) != 0)
+        print_error("%s: %.300s\n", path_of[api], body);
+    assert_string_equal(got, want);
+}
+
+#define TOOL(rest) "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"" rest "}}]"
+
+#endif

@@ -1,0 +1,494 @@
+/* Bodies to asks: what is taken, what is refused and by what name, and that nothing in a body can
+ * do more harm than to be refused.
+ *
+ * One thread: not under MODE=tsan. */
+#include "tests/engine/api/desk.h"
+#include "tests/faults.h"
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+enum {
+    C = 1 << ENG_API_COMPLETIONS,
+    H = 1 << ENG_API_CHAT,
+    R = 1 << ENG_API_RESPONSES,
+    M = 1 << ENG_API_MESSAGES,
+    ALL = C | H | R | M
+};
+
+static void every_number_is_in_its_range(void **state)
+{
+    static const struct {
+        int apis;
+        const char *name;
+        double least, most;
+        bool whole;
+    } fields[] = {
+        {C | H | M, "max_tokens", 1, INT32_MAX, true},
+        {H, "max_completion_tokens", 1, INT32_MAX, true},
+        {R, "max_output_tokens", 1, INT32_MAX, true},
+        {C | H, "n", 1, 64, true},
+        {ALL, "top_k", -1, INT32_MAX, true},
+        {ALL, "repeat_last_n", -1, INT32_MAX, true},
+        {ALL, "priority", -1000, 1000, true},
+        {C, "logprobs", 0, 20, true},
+        {R, "top_logprobs", 0, 20, true},
+        {ALL, "seed", -0x1p63, 0x1p63, true},
+        {C | H | R, "temperature", 0, 2, false},
+        {M, "temperature", 0, 1, false},
+        {ALL, "top_p", 0, 1, false},
+        {ALL, "min_p", 0, 1, false},
+        {ALL, "presence_penalty", -2, 2, false},
+        {ALL, "frequency_penalty", -2, 2, false},
+        {ALL, "repetition_penalty", 0.01, 100, false},
+    };
+    static const struct {
+        const char *text;
+        double x;
+        bool number;
+    } values[] = {
+        {"-1", -1, true},
+        {"0", 0, true},
+        {"1", 1, true},
+        {"20", 20, true},
+        {"21", 21, true},
+        {"64", 64, true},
+        {"65", 65, true},
+        {"-2147483648", -0x1p31, true},
+        {"2147483647", INT32_MAX, true},
+        {"2147483648", 0x1p31, true},
+        {"9007199254740993", 0x1p53, true},
+        {"9223372036854775807", 0x1p63, true},
+        {"-9223372036854775808", -0x1p63, true},
+        {"1e308", 1e308, true},
+        {"-1e308", -1e308, true},
+        {"1.0", 1, true},
+        {"0.5", 0.5, true},
+        {"1e-9", 1e-9, true},
+        {"\"1\"", 0, false},
+        {"{}", 0, false},
+        {"[1]", 0, false},
+        {"{\"a\": {}}", 0, false},
+        {"true", 0, false},
+    };
+    (void)state;
+    for (int f = 0; f < LEN(fields); f++)
+        for (int api = 0; api < 4; api++)
+            for (int v = 0; fields[f].apis >> api & 1 && v < LEN(values); v++) {
+                char member[128], want[64] = "";
+                double x = values[v].x;
+                bool whole = !strpbrk(values[v].text, ".e") || strcmp(values[v].text, "1.0") == 0;
+                snprintf(member, sizeof member, "\"%s\": %s", fields[f].name, values[v].text);
+                if (!values[v].number || x < fields[f].least || x > fields[f].most ||
+                    (fields[f].whole && !whole))
+                    snprintf(want, sizeof want, "400 %s", fields[f].name);
+                expect((enum eng_api)api, with((enum eng_api)api, member), want);
+                snprintf(member, sizeof member, "\"%s\": null", fields[f].name);
+                if (strcmp(fields[f].name, "max_tokens") != 0)
+                    expect((enum eng_api)api, with((enum eng_api)api, member), "");
+            }
+    /* and what JSON itself cannot hold */
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"seed\": 9223372036854775808"), "400 ");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": 1e999"), "400 ");
+    expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": NaN"), "400 ");
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void what_is_wrong_is_named(void **state)
+{
+    static const struct {
+        enum eng_api api;
+        const char *members, *want;
+    } cases[] = {
+        {ENG_API_CHAT, "\"model\": \"small:latest\"", ""},
+        {ENG_API_CHAT, "\"model\": \"gpt-5\"", "404 model"},
+        {ENG_API_CHAT, "\"model\": 5", "400 model"},
+        {ENG_API_CHAT, "\"stream\": \"yes\"", "400 stream"},
+        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": true}", ""},
+        {ENG_API_CHAT, "\"stream\": true, \"stream_options\": {\"include_usage\": 1}",
+         "400 stream_options.include_usage"},
+        {ENG_API_CHAT, "\"stream_options\": {}", "400 stream_options"},
+        {ENG_API_CHAT, "\"stop\": \"\"", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": [\"a\", \"\"]", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": [\"a\", 1]", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": \"a\\u0000b\"", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": {}", "400 stop"},
+        {ENG_API_CHAT, "\"stop\": []", ""},
+        {ENG_API_MESSAGES, "\"stop_sequences\": [\"x\"]", ""},
+        {ENG_API_MESSAGES, "\"stop_sequences\": [1]", "400 stop_sequences"},
+        {ENG_API_CHAT, "\"stop_token_ids\": [263, 267]", "400 stop_token_ids"},
+        {ENG_API_CHAT, "\"stop_token_ids\": [-1]", "400 stop_token_ids"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 100, \"266\": -100}", ""},
+        {ENG_API_CHAT, "\"logit_bias\": {\"267\": 1}", "400 logit_bias.267"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"-1\": 1}", "400 logit_bias.-1"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"99999999999999999999\": 1}",
+         "400 logit_bias.99999999999999999999"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"\": 1}", "400 logit_bias"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": 101}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": \"1\"}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": {\"5\": null}", "400 logit_bias.5"},
+        {ENG_API_CHAT, "\"logit_bias\": []", "400 logit_bias"},
+        {ENG_API_CHAT, "\"logprobs\": 1", "400 logprobs"},
+        {ENG_API_CHAT, "\"top_logprobs\": 2", "400 top_logprobs"},
+        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 20", ""},
+        {ENG_API_CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "400 top_logprobs"},
+        {ENG_API_COMPLETIONS, "\"logprobs\": true", "400 logprobs"},
+        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"max_tokens\": 0", ""},
+        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"echo\": true, \"stream\": true", "400 logprobs"},
+        {ENG_API_COMPLETIONS, "\"logprobs\": 2, \"max_tokens\": 0", "400 max_tokens"},
+        {ENG_API_CHAT, "\"prompt_logprobs\": 20", ""},
+        {ENG_API_CHAT, "\"prompt_logprobs\": 21", "400 prompt_logprobs"},
+        {ENG_API_CHAT, "\"prompt_logprobs\": 0, \"stream\": true", "400 prompt_logprobs"},
+        {ENG_API_COMPLETIONS, "\"suffix\": \"x\"", "400 suffix"},
+        {ENG_API_COMPLETIONS, "\"suffix\": \"\"", ""},
+        {ENG_API_COMPLETIONS, "\"best_of\": 2, \"n\": 2", ""},
+        {ENG_API_COMPLETIONS, "\"best_of\": 3, \"n\": 2", "400 best_of"},
+        {ENG_API_CHAT, "\"min_tokens\": 5", "400 min_tokens"},
+        {ENG_API_CHAT, "\"min_tokens\": 5, \"ignore_eos\": true", ""},
+        {ENG_API_CHAT, "\"chat_template\": \"{{ 1 }}\"", "400 chat_template"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": true}", ""},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"tokenize\": true}",
+         "400 chat_template_kwargs.tokenize"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"messages\": []}",
+         "400 chat_template_kwargs.messages"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": {\"thinking\": []}",
+         "400 chat_template_kwargs.thinking"},
+        {ENG_API_CHAT,
+         "\"chat_template_kwargs\": {\"thinking\": \"0123456789012345678901234567890"
+         "12345678901234567890123456789012345678901234567890\"}",
+         "400 chat_template_kwargs.thinking"},
+        {ENG_API_CHAT, "\"chat_template_kwargs\": []", "400 chat_template_kwargs"},
+        {ENG_API_CHAT, "\"reasoning_effort\": \"low\"", ""},
+        {ENG_API_CHAT, "\"reasoning_effort\": \"huge\"", "400 reasoning_effort"},
+        {ENG_API_RESPONSES, "\"reasoning\": {\"effort\": 3}", "400 reasoning.effort"},
+        {ENG_API_RESPONSES, "\"previous_response_id\": \"resp_1\"", "400 previous_response_id"},
+        {ENG_API_RESPONSES, "\"background\": true", "400 background"},
+        {ENG_API_RESPONSES, "\"background\": false, \"store\": true, \"truncation\": \"auto\"", ""},
+        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 1024}", ""},
+        {ENG_API_MESSAGES, "\"thinking\": {\"type\": \"on\"}", "400 thinking.type"},
+        {ENG_API_CHAT, "\"functions\": []", "400 functions"},
+        {ENG_API_CHAT, "\"user\": 7", "400 user"},
+        {ENG_API_CHAT,
+         "\"metadata\": {\"a\": 1}, \"store\": 1, \"service_tier\": [], "
+         "\"what\": {\"ever\": [null]}",
+         ""},
+    };
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++)
+        expect(cases[i].api, with(cases[i].api, cases[i].members), cases[i].want);
+}
+
+static void a_body_is_an_object(void **state)
+{
+    static const char *const bodies[] = {
+        "",
+        " ",
+        "null",
+        "7",
+        "\"x\"",
+        "[]",
+        "[{}]",
+        "{",
+        "}",
+        "{\"messages\": [",
+        "{\"a\" 1}",
+        "{} x",
+        "{'messages': []}",
+        "{\"a\": 1, \"a\": 2}",
+        "\xFF",
+        "{\"model\": \"\xC3\x28\"}",
+        "{\"model\": \"\\ud800\"}",
+        "{\"\\u0000\": 1}",
+    };
+    (void)state;
+    for (int api = 0; api < 4; api++)
+        for (int i = 0; i < LEN(bodies); i++)
+            expect((enum eng_api)api, bodies[i], "400 ");
+    expect(ENG_API_CHAT, "{}", "400 messages");
+    expect(ENG_API_COMPLETIONS, "{}", "400 prompt");
+    expect(ENG_API_RESPONSES, "{}", "400 input");
+    expect(ENG_API_MESSAGES, "{}", "400 max_tokens");
+    expect(ENG_API_MESSAGES, "{\"max_tokens\": 1}", "400 messages");
+    assert_string_equal(said_n(ENG_API_CHAT, "{\0}", 3), "400 ");
+}
+
+static void depth_has_an_end(void **state)
+{
+    enum { DEEP = 10000 };
+    static char body[3 * DEEP + 200];
+    (void)state;
+    for (int deep = 100; deep <= DEEP; deep *= 10) {
+        size_t n = (size_t)snprintf(body, sizeof body, "{\"messages\": [" USER "], \"x\": ");
+        memset(body + n, '[', (size_t)deep);
+        memset(body + n + deep, ']', (size_t)deep);
+        snprintf(body + n + 2 * deep, 2, "}");
+        expect(ENG_API_CHAT, body, deep == 100 ? "" : "400 ");
+        body[n + (size_t)deep] = 0; /* never closed */
+        expect(ENG_API_CHAT, body, "400 ");
+    }
+    assert_int_equal(eng_ask_depth("{\"a[[\\\"[\": [{}]}", 16), 3);
+    assert_int_equal(eng_ask_depth("]]][", 4), 1);
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static void prompts_come_in_four_shapes(void **state)
+{
+    static const struct {
+        const char *prompt;
+        int n;
+        const char *first;
+    } good[] = {
+        {"\"hello\"", 1, "259"},          {"\"\"", 1, "262"}, /* BOS, which the vocabulary has */
+        {"[\"hello\", \"a\"]", 2, "259"}, {"[\"hello\"]", 1, "259"},
+        {"[[1, 2]]", 1, "1 2"},           {"[1, 2, 3]", 1, "1 2 3"},
+        {"[[1, 2], [3]]", 2, "1 2"},      {"\"<|im_end|>a\"", 1, "263 97"},
+    };
+    static const char *const bad[] = {
+        "[]",           "[[]]", "[[1], []]", "[\"a\", 1]", "[1, \"a\"]",   "[\"a\", [1]]",
+        "[[1], \"a\"]", "[-1]", "[267]",     "[1.5]",      "[2147483648]", "[true]",
+        "[null]",       "[{}]", "{}",        "7",          "true",         "[[[1]]]"};
+    char member[200], got[200];
+    (void)state;
+    for (int i = 0; i < LEN(good); i++) {
+        snprintf(member, sizeof member, "{\"prompt\": %s, \"n\": 2}", good[i].prompt);
+        struct eng_ask *ask = ask_of(ENG_API_COMPLETIONS, member);
+        assert_int_equal(ask->n_prompt, good[i].n);
+        assert_int_equal(eng_ask_choices(ask), 2 * good[i].n);
+        assert_string_equal(ids_text(&ask->prompt[0], got, sizeof got), good[i].first);
+        assert_int_equal(ask->n_predict, 16);
+        eng_ask_close(ask);
+    }
+    for (int i = 0; i < LEN(bad); i++) {
+        snprintf(member, sizeof member, "{\"prompt\": %s}", bad[i]);
+        expect(ENG_API_COMPLETIONS, member, "400 prompt");
+    }
+}
+
+static void choices_go_by_prompt_and_number(void **state)
+{
+    struct eng_ask *ask = ask_of(ENG_API_COMPLETIONS, "{\"prompt\": [[1], [2]], \"n\": 2}");
+    struct eng_request r;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        eng_ask_request(ask, i, &r);
+        assert_int_equal(r.token[0], 1 + i / 2);
+        assert_int_equal(r.sampling.choice, i % 2);
+    }
+    eng_ask_close(ask);
+}
+
+static void a_request_has_a_bounded_number_of_choices(void **state)
+{
+    char body[2000] = "{\"n\": 13, \"prompt\": [\"a\"";
+    (void)state;
+    for (int i = 0; i < 9; i++)
+        strcat(body, ", \"a\"");
+    strcat(body, "]}");
+    expect(ENG_API_COMPLETIONS, body, "400 n"); /* 130 */
+    body[7] = '2';
+    expect(ENG_API_COMPLETIONS, body, ""); /* 120 */
+    desk.d.n_choice = 119;
+    expect(ENG_API_COMPLETIONS, body, "400 n");
+    desk.d.n_choice = 0;
+}
+
+static void lists_are_bounded(void **state)
+{
+    static const struct {
+        enum eng_api api;
+        const char *head, *item, *tail;
+        int most;
+        const char *want;
+    } lists[] = {
+        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop\": [", "\"x\"", "]}", 16, "400 stop"},
+        {ENG_API_CHAT, "{\"messages\": [" USER "], \"stop_token_ids\": [", "1", "]}", 16,
+         "400 stop_token_ids"},
+        {ENG_API_COMPLETIONS, "{\"prompt\": [", "\"x\"", "]}", 128, "400 prompt"},
+    };
+    static char body[1 << 20];
+    (void)state;
+    for (int i = 0; i < LEN(lists); i++)
+        for (int n = lists[i].most; n <= lists[i].most + 1; n++) {
+            strcpy(body, lists[i].head);
+            char *at = body + strlen(body);
+            for (int k = 0; k < n; k++)
+                at += sprintf(at, "%s%s", k ? "," : "", lists[i].item);
+            strcpy(at, lists[i].tail);
+            expect(lists[i].api, body, n > lists[i].most ? lists[i].want : "");
+        }
+    for (int n = ENG_ASK_BIASES; n <= ENG_ASK_BIASES + 1; n++) {
+        char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
+        for (int k = 0; k < n; k++)
+            at += sprintf(at, "%s\"%09d\": 1", k ? "," : "", k % 267 + k / 267 * 0);
+        strcpy(at, "}}");
+        expect(ENG_API_CHAT, body, "400 "); /* said twice */
+    }
+    char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
+    for (int k = 0; k <= ENG_ASK_BIASES; k++)
+        at += sprintf(at, "%s\"%d\": 1", k ? "," : "", k);
+    strcpy(at, "}}");
+    expect(ENG_API_CHAT, body, "400 logit_bias");
+    at = body + sprintf(body, "{\"messages\": [");
+    for (int k = 0; k <= ENG_ASK_MESSAGES; k++)
+        at += sprintf(at, "%s" USER, k ? "," : "");
+    strcpy(at, "]}");
+    expect(ENG_API_CHAT, body, "400 messages");
+}
+
+static void a_prompt_leaves_room_for_an_answer(void **state)
+{
+    static char body[11 * DESK_CTX];
+    static const struct {
+        int n;
+        const char *want;
+    } cases[] = {
+        {DESK_CTX - 1, ""},
+        {DESK_CTX, "400 prompt"},
+        {DESK_CTX + 1, "400 prompt"},
+        {10 * DESK_CTX, "400 prompt"},
+    };
+    struct eng_refusal why;
+    struct eng_ask *ask;
+    (void)state;
+    for (int i = 0; i < LEN(cases); i++) {
+        size_t n = (size_t)sprintf(body, "{\"prompt\": \"");
+        memset(body + n, 'x', (size_t)cases[i].n);
+        strcpy(body + n + cases[i].n, "\"}");
+        expect(ENG_API_COMPLETIONS, body, cases[i].want);
+    }
+    assert_int_not_equal(
+        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &desk_arrival, &why),
+        0);
+    assert_string_equal(why.code, "context_length_exceeded");
+    assert_non_null(strstr(why.message, "maximum context length is 4096 tokens"));
+    /* counting is possible all the same */
+    struct eng_arrival count = desk_arrival;
+    struct eng_bytes out = {0};
+    count.count = true;
+    assert_int_equal(
+        eng_ask_parse(&ask, ENG_API_COMPLETIONS, body, strlen(body), &desk.d, &count, &why), 0);
+    eng_reply_count(&out, ask);
+    eng_bytes_add(&out, "", 1);
+    assert_string_equal(out.data, "{\"input_tokens\":40960}");
+    eng_bytes_free(&out);
+    eng_ask_close(ask);
+}
+
+/* ---- what the engine is asked ---------------------------------------------------------------- */
+
+static void a_request_reaches_the_engine_whole(void **state)
+{
+    struct eng_request r;
+    struct eng_ask *ask = ask_of(
+        ENG_API_COMPLETIONS,
+        with(ENG_API_COMPLETIONS,
+             "\"n\": 3, \"max_tokens\": 7, \"temperature\": 0.5, \"top_p\": 0.25, \"top_k\": 4, "
+             "\"min_p\": 0.125, \"repetition_penalty\": 2, \"presence_penalty\": -1, "
+             "\"frequency_penalty\": 1.5, \"seed\": -5, \"logit_bias\": {\"3\": -100, \"4\": 1.5}, "
+             "\"logprobs\": 2, \"ignore_eos\": true, \"priority\": 3, \"user\": \"u\", "
+             "\"repeat_last_n\": -1, \"stop\": \"END\", \"stream\": true"));
+    (void)state;
+    eng_ask_request(ask, 2, &r);
+    assert_int_equal(r.n_token, 1);
+    assert_int_equal(r.token[0], DESK_HELLO);
+    assert_int_equal(r.n_predict, 7);
+    assert_true(r.ignore_eos && ask->stream && ask->seed_given);
+    assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
+    assert_true(r.sampling.min_p == 0.125f && r.sampling.repetition == 2);
+    assert_true(r.sampling.presence == -1 && r.sampling.frequency == 1.5f);
+    assert_int_equal(r.sampling.top_k, 4);
+    assert_int_equal(r.sampling.repeat_last, -1);
+    assert_true(r.sampling.seed == (uint64_t)-5);
+    assert_int_equal(r.sampling.choice, 2);
+    assert_int_equal(r.sampling.n_bias, 2);
+    assert_true(r.sampling.bias[0].token == 3 && r.sampling.bias[0].add == -100);
+    assert_int_equal(r.n_top, 2);
+    assert_int_equal(r.priority, -3);
+    assert_true(r.user != 0);
+    assert_null(r.grammar);
+    assert_string_equal(ask->stop[0], "END");
+    assert_string_equal(ask->id, "cmpl-abc123");
+    eng_ask_close(ask);
+
+    ask = ask_of(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": null, \"max_tokens\": 5, "
+                                                  "\"max_completion_tokens\": 6"));
+    eng_ask_request(ask, 0, &r);
+    assert_int_equal(r.n_predict, 6);
+    assert_true(r.sampling.temperature == 1 && r.sampling.seed == 42 && !ask->seed_given);
+    assert_string_equal(ask->model, "small");
+    eng_ask_close(ask);
+    struct eng_arrival late = desk_arrival;
+    struct eng_refusal why;
+    late.seed = UINT64_MAX; /* what is told survives every client's JSON */
+    const char *body = with(ENG_API_CHAT, "");
+    assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why),
+                     0);
+    assert_true(ask->sampling.seed < UINT64_C(1) << 53);
+    eng_ask_close(ask);
+    body = with(ENG_API_CHAT, "\"max_tokens\": 1000000000000"); /* an integer, at least 1 */
+    assert_int_not_equal(
+        eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why), 0);
+    assert_string_equal(why.message, "'max_tokens' must be an integer from 1 to 2147483647");
+}
+
+static void no_memory_is_an_answer_too(void **state)
+{
+    const char *body = with(ENG_API_CHAT, TOOL("") ", \"logit_bias\": {\"5\": 1}, \"stop\": \"x\"");
+    struct eng_ask *ask;
+    struct eng_refusal why;
+    int n = 0;
+    (void)state;
+    for (bool more = true; more;) {
+        faults_reset();
+        faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
+        int error =
+            eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &desk_arrival, &why);
+        more = faults.struck;
+        if (!error)
+            eng_ask_close(ask);
+        else
+            assert_true(why.status >= 400 && why.message[0]);
+        assert_true(error || !more || n > 0);
+        assert_true(faults_clean());
+    }
+    faults_off();
+    assert_true(n > 10);
+}
+
+static void refusals_have_two_shapes(void **state)
+{
+    struct eng_refusal why;
+    struct eng_bytes out = {0};
+    (void)state;
+    assert_int_equal(eng_refuse(&why, 429, NULL, "", "too many \"requests\""), KN_ELIMIT);
+    eng_refusal_write(&out, &why, ENG_API_CHAT);
+    eng_bytes_add(&out, "", 1);
+    assert_string_equal(out.data, "{\"error\":{\"message\":\"too many \\\"requests\\\"\",\"type\":"
+                                  "\"rate_limit_error\",\"param\":null,\"code\":null}}");
+    eng_bytes_free(&out);
+    eng_refusal_write(&out, &why, ENG_API_MESSAGES);
+    eng_bytes_add(&out, "", 1);
+    assert_string_equal(out.data, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\","
+                                  "\"message\":\"too many \\\"requests\\\"\"}}");
+    eng_bytes_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_is_in_its_range),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(a_body_is_an_object),
+        cmocka_unit_test(depth_has_an_end),
+        cmocka_unit_test(prompts_come_in_four_shapes),
+        cmocka_unit_test(choices_go_by_prompt_and_number),
+        cmocka_unit_test(a_request_has_a_bounded_number_of_choices),
+        cmocka_unit_test(lists_are_bounded),
+        cmocka_unit_test(a_prompt_leaves_room_for_an_answer),
+        cmocka_unit_test(a_request_reaches_the_engine_whole),
+        cmocka_unit_test(no_memory_is_an_answer_too),
+        cmocka_unit_test(refusals_have_two_shapes),
+    };
+    return cmocka_run_group_tests(tests, desk_open, desk_close);
+}

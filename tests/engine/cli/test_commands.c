@@ -1,0 +1,568 @@
+/* The commands as users give them, on tiny models: what they print, what they write, what Ctrl-C and a reader who
+ * leaves do to them, and a chat on a terminal.  What they refuse is in test_refusals.c. */
+#include <jansson.h>
+#include <poll.h>
+
+#include "tests/engine/cli/program.h"
+#include "tests/engine/pty.h"
+#include "tests/moe/golden.h"
+
+#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c, and why */
+#define RUN "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
+
+static char kept[1 << 16];                      /* what a run said that others are compared with */
+static size_t n_kept;
+
+static int make_models(void **state)
+{
+    if (make_place(state))
+        return -1;
+    does("synth --shape tiny -o m.gguf", NULL);
+    does("synth --shape tiny-odd --format bf16 -o b.gguf", NULL);
+    write_text("prompt", "Once");
+    does(RUN "-p Once -n 40 --threads 1", NULL);
+    memcpy(kept, printed, n_kept = n_printed);
+    return 0;
+}
+
+static void says_the_same(const char *words, const char *input)
+{
+    does(words, input);
+    if (n_printed != n_kept || memcmp(printed, kept, n_printed))
+        fail_msg("spillway %s: says\n%sand not\n%s", words, printed, kept);
+}
+
+/* ---- eval ------------------------------------------------------------------------------------------ */
+
+static void logits_are_those_of_transformers(void **state)
+{
+    const char *name = *state;
+    static char words[4096];
+    struct golden g;
+    double worst = 0;
+    size_t n;
+    assert_int_equal(golden_read(&g, name), 0);
+    assert_int_equal(golden_write(&g, in_place("golden.gguf")), 0);
+    size_t at = (size_t)snprintf(words, sizeof words, "eval -m golden.gguf --kv f32 --logits l --ids ");
+    for (int i = 0; i < g.n_tok; i++)
+        at += (size_t)snprintf(words + at, sizeof words - at, i ? ",%d" : "%d", g.token[i]);
+    does(words, NULL);
+    assert_int_equal(n_printed, 0);
+    float *logits = (float *)(void *)read_bytes("l", &n);
+    assert_int_equal(n, (size_t)g.n_tok * (size_t)g.n_vocab * sizeof *logits);
+    for (int i = 0; i < g.n_tok; i++)
+        worst = fmax(worst, golden_apart(&g, &g.row[i], logits + (size_t)i * (size_t)g.n_vocab));
+    print_message("%s: largest difference / largest logit %.1e\n", name, worst);
+    assert_true(worst < TOLERANCE);
+    free(logits);
+    golden_free(&g);
+
+    assert_int_equal(rename(in_place("l"), in_place("first")), 0);
+    snprintf(words + at, sizeof words - at, " --chunk 3 --threads 1 --isa scalar");
+    does(words, NULL);
+    assert_true(same_files("l", "first"));
+    unlink(in_place("l"));
+}
+
+static void perplexity_is_a_number(void **state)
+{
+    (void)state;
+    write_text("text", "A text of some words, and then of some more.");
+    does("eval -m m.gguf --text text --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    double ppl = json_real_value(json_object_get(v, "perplexity"));
+    assert_true(ppl > 1 && ppl < 1e6);
+    assert_true(json_integer_value(json_object_get(v, "tokens")) > 5);
+    json_decref(v);
+}
+
+/* ---- run ------------------------------------------------------------------------------------------- */
+
+static void a_seed_is_a_text(void **state)
+{
+    (void)state;
+    static const char *const other[] = {
+        "-p Once", "-p Once --threads 1", "-p Once --threads 2", "-p Once --isa scalar", "-p Once --chunk 1",
+        "-p Once --no-pack --io pread", "-f prompt", "", "-p Once --draft ngram --gamma 3",
+        "-p Once --ctx-size 256 --host-mem 34M",
+    };
+    char words[256];
+    assert_true(n_kept > 40 && kept[n_kept - 1] == '\n');
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        snprintf(words, sizeof words, RUN "-n 40 %s", other[i]);
+        says_the_same(words, other[i][0] ? NULL : "Once");
+    }
+    does(RUN "-p Once -n 40 --seed 8", NULL);
+    assert_true(n_printed != n_kept || memcmp(printed, kept, n_printed));
+    assert_string_equal(said, "");
+}
+
+/* One that nobody gave is said, and makes the same text again. */
+static void a_drawn_seed_is_said(void **state)
+{
+    (void)state;
+    char words[128], first[4096];
+    unsigned long long seed;
+    does("run -m m.gguf -p Once -n 12", NULL);
+    assert_int_equal(sscanf(said, "spillway: seed %llu\n", &seed), 1);
+    assert_non_null(strstr(said, "answer 12 tokens"));
+    assert_true(n_printed < sizeof first);
+    memcpy(first, printed, n_printed + 1);
+    snprintf(words, sizeof words, "run -m m.gguf -p Once -n 12 --seed %llu", seed);
+    does(words, NULL);
+    assert_string_equal(printed, first);
+    assert_null(strstr(said, "seed"));
+}
+
+static void lengths_are_kept_to(void **state)
+{
+    (void)state;
+    does(RUN "-p Once -n 0", NULL);
+    assert_string_equal(printed, "\n");
+    does("run -m m.gguf -p Once --ignore-eos --seed 1 -n 17", NULL);
+    assert_non_null(strstr(said, "answer 17 tokens"));
+    does("run -m m.gguf -p Once --ignore-eos --seed 1 --ctx-size 64", NULL);
+    assert_non_null(strstr(said, "answer "));
+}
+
+/* Is the answer kept's first n bytes, and no more? */
+static void ends_after(const char *words, size_t n)
+{
+    does(words, NULL);
+    if (n_printed != n + 1 || memcmp(printed, kept, n) || printed[n] != '\n')
+        fail_msg("spillway %s: says\n%sand not the first %zu bytes of\n%s", words, printed, n, kept);
+}
+
+/* Three letters in a row, somewhere behind the middle. */
+static const char *some_letters(char *three /* [4] */)
+{
+    for (const char *at = kept + n_kept / 2; at < kept + n_kept - 3; at++)
+        if (strspn(at, "abcdefghijklmnopqrstuvwxyz") >= 3) {
+            snprintf(three, 4, "%.3s", at);
+            return strstr(kept, three);
+        }
+    fail_msg("no three letters in: %s", kept);
+    return NULL;
+}
+
+static void texts_that_stop(void **state)
+{
+    (void)state;
+    char words[256], three[4];
+    const char *at = some_letters(three);
+    snprintf(words, sizeof words, RUN "-p Once -n 40 --stop %s --stop nowhere", three);
+    ends_after(words, (size_t)(at - kept));
+    at = strpbrk(kept, "abcdefghijklmnopqrstuvwxyz");
+    snprintf(words, sizeof words, RUN "-p Once -n 40 --stop %s --stop %.1s", three, at);
+    ends_after(words, (size_t)(at - kept));     /* the first of them counts */
+}
+
+static int ids_of(const char *text, size_t n, int *id, int most)
+{
+    int count = 0;
+    assert_int_equal(given_bytes("tokenize -m m.gguf", text, n), 0);
+    for (char *s = strtok(printed, ",\n"); s && count < most; s = strtok(NULL, ",\n"))
+        id[count++] = atoi(s);
+    return count;
+}
+
+/* Every token of the text, named, ends it before it; a bias makes sure that one comes first. */
+static void tokens_that_stop(void **state)
+{
+    (void)state;
+    int id[64], n = ids_of(kept, n_kept - 1, id, 64), n_short = 0;
+    char words[256];
+    assert_true(n > 10);
+    for (int i = 0; i < n; i += 5) {
+        snprintf(words, sizeof words, RUN "-p Once -n 40 --stop-id 2047 --stop-id=%d", id[i]);
+        does(words, NULL);
+        assert_true(n_printed <= n_kept && !memcmp(printed, kept, n_printed - 1));
+        n_short += n_printed < n_kept;
+    }
+    assert_true(n_short > 1);
+    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000", NULL);
+    assert_true(n_printed > 3);
+    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --stop-id 300 --ignore-eos", NULL);
+    assert_string_equal(printed, "\n");
+    assert_non_null(strstr(said, "answer 1 tokens"));
+    write_text("stop.ini", "[run]\nstop-id = 5\nstop-id = 300\n");
+    does("run -m m.gguf -p Once -n 3 --seed 1 --temp 0 --logit-bias 300=1000 --config stop.ini", NULL);
+    assert_string_equal(printed, "\n");
+}
+
+/* Reads until so many bytes have come, or the end. */
+static void read_some(int fd, size_t least)
+{
+    char some[256];
+    ssize_t n;
+    for (size_t got = 0; got < least && (n = read(fd, some, sizeof some)) > 0; got += (size_t)n)
+        ;
+}
+
+/* With the signal that a broken pipe sends, and where that is ignored, as services start their children. */
+static void a_reader_who_leaves_ends_it(void **state)
+{
+    (void)state;
+    for (int ignored = 0; ignored < 2; ignored++) {
+        int end[2];
+        assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+        FILE *says = tmpfile();
+        signal(SIGPIPE, ignored ? SIG_IGN : SIG_DFL);
+        pid_t pid = start("run -m m.gguf -p Once --seed 1 --ignore-eos -n 4000", -1, end[1], fileno(says));
+        signal(SIGPIPE, SIG_DFL);
+        close(end[1]);
+        read_some(end[0], 8);
+        close(end[0]);
+        assert_int_equal(status_of(pid), ignored ? 1 : 128 + SIGPIPE);
+        take_text(says, said, sizeof said);
+        assert_string_equal(said, ignored ? "spillway: error: standard output: cannot be written: Broken pipe\n" : "");
+    }
+    int full = open("/dev/full", O_WRONLY);
+    FILE *says = tmpfile();
+    assert_int_equal(status_of(start(RUN "-p Once -n 40", -1, full, fileno(says))), 1);
+    close(full);
+    take_text(says, said, sizeof said);
+    assert_string_equal(said, "spillway: error: standard output: cannot be written: No space left on device\n");
+}
+
+/* ---- texts and tokens ------------------------------------------------------------------------------ */
+
+static void tokens_and_back(void **state)
+{
+    (void)state;
+    static const char *const text[] = {
+        "", "a", "Hello, world!\n\n  two  spaces\t", "Gr\xc3\xbc\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80",
+        "a\xff\xfe\x80z",
+        "<|im_start|>user",
+    };
+    char ids[4096];
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        does("tokenize -m m.gguf", text[i]);
+        assert_true(n_printed > 0 && n_printed < sizeof ids && strspn(printed, "0123456789,") == n_printed - 1);
+        memcpy(ids, printed, n_printed + 1);
+        does("tokenize -m m.gguf --decode", ids);
+        assert_string_equal(printed, text[i]);
+    }
+    does("tokenize -m m.gguf --special", "<|im_start|>");
+    memcpy(ids, printed, n_printed + 1);
+    assert_null(strchr(ids, ','));
+    does("tokenize -m m.gguf --decode", ids);
+    assert_string_equal(printed, "");
+    does("tokenize -m m.gguf --decode --special", ids);
+    assert_string_equal(printed, "<|im_start|>");
+}
+
+static void conversations_are_rendered(void **state)
+{
+    (void)state;
+    static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+                                  "\"add_generation_prompt\":true}";
+    does("render -m m.gguf", request);
+    assert_string_equal(printed, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    write_text("template", "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+    does("render --template template", request);
+    assert_string_equal(printed, "[user: hi]");
+    assert_string_equal(said, "");
+}
+
+/* ---- files ----------------------------------------------------------------------------------------- */
+
+static long number_at(const json_t *v, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(v, key)));
+    return (long)json_integer_value(json_object_get(v, key));
+}
+
+static void files_are_inspected(void **state)
+{
+    (void)state;
+    static const struct { const char *key; long value; } want[] = {
+        { "n_layer", 3 }, { "n_head", 8 }, { "n_expert", 12 }, { "n_vocab", 2048 } };
+    does("inspect m.gguf", NULL);
+    assert_non_null(strstr(printed, "architecture   qwen3moe\n"));
+    does("inspect m.gguf --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    assert_string_equal(json_string_value(json_object_get(v, "arch")), "qwen3moe");
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        assert_int_equal(number_at(v, want[i].key), want[i].value);
+    json_decref(v);
+}
+
+static void plans_are_json_by_line(void **state)
+{
+    (void)state;
+    int n_split = 0, n_decode = 0;
+    does("plan -m m.gguf --json --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G --threads 1", NULL);
+    for (char *line = strtok(printed, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *v = json_loads(line, 0, NULL);
+        if (!v)
+            fail_msg("no JSON: %s", line);
+        const char *what = json_string_value(json_object_get(v, "what"));
+        if (!strcmp(what, "split")) {
+            n_split++;
+            assert_int_equal(number_at(v, "host_mem_bytes"), 64 << 20);
+            assert_int_equal(number_at(v, "n_ctx"), 512);
+        } else if (!strcmp(what, "decode")) {
+            n_decode++;
+            assert_true(json_real_value(json_object_get(v, "tokens_per_s")) > 0);
+        }
+        json_decref(v);
+    }
+    assert_int_equal(n_split, 1);
+    assert_int_equal(n_decode, 5);
+}
+
+static void models_are_made_and_made_again(void **state)
+{
+    (void)state;
+    does("synth --shape tiny-odd --seed 3 -o a.gguf --threads 1", NULL);
+    does("synth --shape tiny-odd --seed 3 -o c.gguf --threads 2", NULL);
+    assert_true(same_files("a.gguf", "c.gguf"));
+    does("synth --shape tiny-odd --seed 4 -o c.gguf", NULL);            /* a model may take a model's place */
+    assert_false(same_files("a.gguf", "c.gguf"));
+    unlink(in_place("c.gguf"));
+}
+
+static void models_are_quantised(void **state)
+{
+    (void)state;
+    does("quantize b.gguf --requantize --format q8_0 -o q.gguf --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    double error = json_real_value(json_object_get(v, "relative_error"));
+    assert_true(error > 0 && error < 0.01);
+    assert_string_equal(json_string_value(json_object_get(v, "file")), "q.gguf");
+    json_decref(v);
+    does("quantize b.gguf --requantize --format q8_0 -o r.gguf --threads 1 --isa scalar", NULL);
+    assert_non_null(strstr(printed, " weights: "));
+    assert_true(same_files("q.gguf", "r.gguf"));
+    does("run -m q.gguf -p Once -n 4 --seed 1", NULL);
+    unlink(in_place("r.gguf"));
+}
+
+static void a_packed_model_says_the_same(void **state)
+{
+    (void)state;
+    does("pack m.gguf --json", NULL);
+    json_t *v = json_loads(printed, 0, NULL);
+    assert_non_null(v);
+    json_decref(v);
+    assert_true(is_there("m.experts") && !is_there("m.experts.part"));
+    says_the_same(RUN "-p Once -n 40", NULL);
+    does("pack m.gguf -o again", NULL);
+    assert_true(same_files("again", "m.experts"));
+    unlink(in_place("m.experts"));
+}
+
+/* ---- Ctrl-C ---------------------------------------------------------------------------------------- */
+
+static bool is_part(const struct dirent *e) { return strstr(e->d_name, ".part") != NULL; }
+
+static int count_parts(void)
+{
+    int n = 0;
+    DIR *d = opendir(place);
+    for (struct dirent *e; (e = readdir(d)); )
+        n += is_part(e);
+    closedir(d);
+    return n;
+}
+
+/* Stopped as soon as it has begun to write: its status. */
+static int interrupted(const char *words)
+{
+    FILE *says = tmpfile();
+    pid_t pid = start(words, -1, -1, fileno(says));
+    siginfo_t info = { .si_pid = 0 };
+    while (!count_parts() && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid)
+        usleep(200);
+    kill(pid, SIGINT);
+    int status = status_of(pid);
+    take_text(says, said, sizeof said);
+    return status;
+}
+
+/* It may have been as good as done; otherwise it says so in one line, and nothing of its file is left. */
+static void stops(const char *words, const char *file, bool surely)
+{
+    int status = interrupted(words);
+    if (surely)
+        assert_int_equal(status, 2);
+    if (status != 0) {
+        assert_int_equal(status, 2);
+        assert_int_equal(strncmp(said, "spillway: error: ", 17), 0);
+        assert_non_null(strstr(said, "stopped"));
+        assert_string_equal(strchr(said, '\n'), "\n");
+    }
+    assert_int_equal(is_there(file), status == 0);
+    assert_int_equal(count_parts(), 0);
+    unlink(in_place(file));
+}
+
+static void nothing_half_written_is_left(void **state)
+{
+    (void)state;
+    static char words[16384];
+    size_t at = (size_t)snprintf(words, sizeof words, "eval -m m.gguf --quiet --isa scalar --threads 1 --chunk 4 "
+                                                      "--logits l --ids 1");
+    for (int i = 0; i < 3000; i++)
+        at += (size_t)snprintf(words + at, sizeof words - at, ",%d", i % 2000);
+    stops(words, "l", true);                    /* seconds of work: a signal comes before its end */
+    stops("synth --shape tiny -o s.gguf --layers 40 --format q2_k --threads 1 --quiet", "s.gguf", false);
+    stops("quantize m.gguf -o s.gguf --requantize --format q2_k --isa scalar --threads 1 --quiet", "s.gguf", false);
+}
+
+/* Of packing a part may stay: the same command goes on from it. */
+static void a_pack_goes_on(void **state)
+{
+    (void)state;
+    does("synth --shape tiny -o s.gguf --layers 60 --threads 1", NULL);
+    int status = interrupted("pack s.gguf --quiet --threads 1");
+    assert_true(status == 0 || status == 2);
+    assert_int_equal(is_there("s.experts"), status == 0);
+    does("pack s.gguf", NULL);
+    does("pack s.gguf -o whole", NULL);
+    assert_true(same_files("s.experts", "whole"));
+    assert_int_equal(count_parts(), 0);
+    unlink(in_place("s.gguf"));
+    unlink(in_place("s.experts"));
+    unlink(in_place("whole"));
+}
+
+/* Without a terminal there is nothing to put back: the signal ends it. */
+static void an_answer_ends_at_once(void **state)
+{
+    (void)state;
+    int end[2];
+    assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+    pid_t pid = start("run -m m.gguf -p Once --seed 1 --ignore-eos --isa scalar --threads 1 -n 4000", -1, end[1], -1);
+    close(end[1]);
+    read_some(end[0], 4);
+    kill(pid, SIGINT);
+    assert_int_equal(status_of(pid), 128 + SIGINT);
+    close(end[0]);
+}
+
+/* ---- a chat ---------------------------------------------------------------------------------------- */
+
+static int terminal;
+static char seen[1 << 18];
+static size_t n_seen, n_read;                   /* what came; what has been looked at */
+
+static void read_more(const char *for_what)
+{
+    struct pollfd p = { .fd = terminal, .events = POLLIN };
+    ssize_t n = poll(&p, 1, HANG_S * 1000) > 0 && n_seen < sizeof seen - 1
+                    ? read(terminal, seen + n_seen, sizeof seen - 1 - n_seen) : 0;
+    if (n <= 0)
+        fail_msg("%s does not come after: %s", for_what, seen + n_read);
+    for (ssize_t i = 0; i < n; i++, n_seen++)
+        if (!seen[n_seen])
+            seen[n_seen] = ' ';
+    seen[n_seen] = 0;
+}
+
+/* Waits until the text comes, and looks at what follows from then on. */
+static void sees(const char *what)
+{
+    char *found;
+    while (!(found = strstr(seen + n_read, what)))
+        read_more(what);
+    n_read = (size_t)(found - seen) + strlen(what);
+}
+
+static void types(const char *text)
+{
+    assert_int_equal(write(terminal, text, strlen(text)), (ssize_t)strlen(text));
+}
+
+/* Some of the answer, and then a prompt again. */
+static void stops_answer(void)
+{
+    for (size_t from = n_seen; n_seen < from + 64; )
+        read_more("an answer");
+    types("\x03");
+    sees("spillway: prompt ");
+    sees("> ");
+}
+
+/* Ctrl-D on an empty line, until the other end is closed: libedit shows its prompt a moment before it takes the
+ * terminal out of the mode in which the kernel keeps this character to itself. */
+static void ends_input(void)
+{
+    char rest[4096];
+    struct pollfd p = { .fd = terminal, .events = POLLIN };
+    do
+        (void)!write(terminal, "\x15\x04", 2);
+    while (poll(&p, 1, 200) == 0 || read(terminal, rest, sizeof rest) > 0);
+}
+
+static pid_t start_chat(const char *words)
+{
+    fflush(NULL);
+    pid_t pid = fork_on_terminal(&terminal, NULL);
+    if (pid == 0) {
+        setenv("TERM", "dumb", 1);
+        setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit never frees the names of functions it is given */
+        become(words);
+    }
+    n_seen = n_read = 0;
+    seen[0] = 0;
+    return pid;
+}
+
+static void a_chat_on_a_terminal(void **state)
+{
+    (void)state;
+    pid_t pid = start_chat("run -m m.gguf --seed 1 --ignore-eos --threads 1");
+    sees("/help lists the commands");
+    sees("> ");
+    types("/help\r");
+    sees("Ctrl-C   stops an answer");
+    sees("> ");
+    types("Hello\r");
+    sees("Hello");
+    stops_answer();
+    types("\"\"\"one\r");
+    sees(". ");
+    types("two\"\"\"\r");
+    sees("two\"\"\"");
+    stops_answer();
+    types("/info\r");
+    sees("12 experts of which 3 are used");
+    sees("> ");
+    ends_input();
+    assert_int_equal(status_of(pid), 0);
+    close(terminal);
+}
+
+int main(void)
+{
+    static char moe[] = "qwen3moe_norm", latent[] = "deepseek2_lite", delta[] = "qwen3next";
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(logits_are_those_of_transformers, moe),
+        cmocka_unit_test_prestate(logits_are_those_of_transformers, latent),
+        cmocka_unit_test_prestate(logits_are_those_of_transformers, delta),
+        cmocka_unit_test(perplexity_is_a_number),
+        cmocka_unit_test(a_seed_is_a_text),
+        cmocka_unit_test(a_drawn_seed_is_said),
+        cmocka_unit_test(lengths_are_kept_to),
+        cmocka_unit_test(texts_that_stop),
+        cmocka_unit_test(tokens_that_stop),
+        cmocka_unit_test(a_reader_who_leaves_ends_it),
+        cmocka_unit_test(tokens_and_back),
+        cmocka_unit_test(conversations_are_rendered),
+        cmocka_unit_test(files_are_inspected),
+        cmocka_unit_test(plans_are_json_by_line),
+        cmocka_unit_test(models_are_made_and_made_again),
+        cmocka_unit_test(models_are_quantised),
+        cmocka_unit_test(a_packed_model_says_the_same),
+        cmocka_unit_test(nothing_half_written_is_left),
+        cmocka_unit_test(a_pack_goes_on),
+        cmocka_unit_test(an_answer_ends_at_once),
+        cmocka_unit_test(a_chat_on_a_terminal),
+    };
+    return cmocka_run_group_tests(tests, make_models, remove_place);
+}

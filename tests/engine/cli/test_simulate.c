@@ -1,0 +1,156 @@
+/* `spillway simulate`: rows that hold together, the same for any number of threads, and mistakes that are told.
+ *
+ * One thread: not under MODE=tsan. */
+#include "engine/cli/cli.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/engine/cli/printed.h"
+
+static char said[4096];
+
+static void hear(enum kn_level level, const char *line)
+{
+    (void)level;
+    snprintf(said, sizeof said, "%s", line);
+}
+
+static int simulate(const char *arguments)
+{
+    said[0] = 0;
+    return print_command(ENG_simulate, eng_cmd_simulate, arguments);
+}
+
+/* Column `name` of row `row`, 1 the first. */
+static double value(int row, const char *name)
+{
+    const char *line = printed, *cell = printed;
+    int column = 0;
+    size_t n = strlen(name);
+    for (; strncmp(cell, name, n) != 0 || (cell[n] != ',' && cell[n] != '\n'); column++) {
+        cell = strpbrk(cell, ",\n");
+        assert_true(cell && *cell == ',');
+        cell++;
+    }
+    for (; row > 0; row--)
+        line = strchr(line, '\n') + 1;
+    for (; column > 0; column--)
+        line = strchr(line, ',') + 1;
+    return atof(line);
+}
+
+static int count_rows(void)
+{
+    int n = -1;
+    for (const char *c = printed; *c; c++)
+        n += *c == '\n';
+    return n;
+}
+
+static void a_setting(void **state)
+{
+    (void)state;
+    assert_int_equal(simulate("dsi --target-ms 20 --draft-ms 2 --acceptance 0.7 --lookahead 2-4,8 --tokens 40 "
+                              "--repeats 200 --sp 3"), 0);
+    assert_int_equal(count_rows(), 4);
+    for (int i = 1; i <= 4; i++) {
+        assert_int_equal(value(i, "lookahead"), i < 4 ? i + 1 : 8);
+        assert_int_equal(value(i, "servers"), i == 1 ? 5 : i == 2 ? 4 : i == 3 ? 3 : 2);
+        assert_true(value(i, "plain_ms") == 800);
+        assert_true(value(i, "dsi_ms") < value(i, "si_ms") && value(i, "si_ms") < 800);
+        assert_true((value(i, "dsi_offline_ms") > 0) == (i >= 3));      /* where three targets do */
+        assert_true(value(i, "dsi_passes") > value(i, "si_passes"));    /* what it pays for that */
+    }
+}
+
+/* Seven targets over one memory are no faster than one pass after the other. */
+static void one_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(simulate("dsi --acceptance 0.7 --lookahead 2 --repeats 50 --contention 1"), 0);
+    assert_true(value(1, "contention") == 1);
+    assert_true(value(1, "dsi_ms") > value(1, "plain_ms"));
+    assert_int_equal(simulate("dsi --acceptance 0.7 --lookahead 2 --repeats 50 --contention 0"), 0);
+    assert_true(value(1, "dsi_ms") < value(1, "si_ms"));
+}
+
+static void the_table(void **state)
+{
+    (void)state;
+    assert_int_equal(simulate("dsi --preset table --repeats 200"), 0);
+    assert_int_equal(count_rows(), 10);
+    for (int i = 1; i <= 10; i++) {
+        assert_true(value(i, "offline") > 1.1 && value(i, "offline") < 1.35);
+        assert_true(value(i, "offline_error") > 0 && value(i, "offline_error") < 0.01);
+        assert_true(value(i, "event") > value(i, "offline"));   /* the formulas hide less than there is */
+        assert_true(value(i, "published") > value(i, "event"));
+    }
+}
+
+static void the_grid(void **state)
+{
+    static char once[sizeof printed];
+    (void)state;
+    assert_int_equal(simulate("dsi --preset grid --tokens 12 --repeats 1 --lookahead 1-5 --threads 1"), 0);
+    assert_int_equal(count_rows(), 100 * 101);
+    memcpy(once, printed, sizeof once);
+    for (int i = 1; i <= 10100; i += 97) {
+        assert_true(value(i, "plain_over_dsi") >= 1);
+        assert_true(value(i, "si_over_dsi_at_si_lookahead") > 0.8);
+    }
+    assert_int_equal(simulate("dsi --preset grid --tokens 12 --repeats 1 --lookahead 1-5 --threads 3"), 0);
+    assert_string_equal(printed, once);
+    /* SI that may not look less far than DSI's targets allow is no better off */
+    assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline"), 0);
+    double fair = value(20 * 100 + 1, "si_over_dsi");
+    assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline "
+                              "--authors"), 0);
+    assert_true(value(20 * 100 + 1, "si_over_dsi") > fair);
+}
+
+static void mistakes_are_told(void **state)
+{
+    static const struct { const char *arguments, *says; } cases[] = {
+        { "", "simulate needs dsi" },
+        { "dsy", "there is dsi" },
+        { "dsi --preset heat", "table or grid, not 'heat'" },
+        { "dsi --method online", "event or offline, not 'online'" },
+        { "dsi --lookahead 0", "not '0'" },
+        { "dsi --lookahead 1,", "not '1,'" },
+        { "dsi --lookahead 5-2", "not '5-2'" },
+        { "dsi --lookahead 1-1001", "not '1-1001'" },
+        { "dsi --lookahead 1-600,1-600", "at most 1000 numbers" },
+        { "dsi --lookahead 1-x", "not '1-x'" },
+        { "dsi --tokens 1000000 --repeats 1000000", "too many at once" },
+        { "dsi --acceptance 1.5", "a number from 0 to 1" },
+        { "dsi --sp 0", "a whole number from 1" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int e = simulate(cases[i].arguments);
+        assert_true(e < 0 || e == 2);
+        if (!strstr(said, cases[i].says))
+            fail_msg("%s: said '%s'", cases[i].arguments, said);
+        assert_string_equal(printed, "");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_setting),
+        cmocka_unit_test(one_memory),
+        cmocka_unit_test(the_table),
+        cmocka_unit_test(the_grid),
+        cmocka_unit_test(mistakes_are_told),
+    };
+    unsetenv("SPILLWAY_CONFIG");
+    kn_log_set(hear, KN_LOG_INFO);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

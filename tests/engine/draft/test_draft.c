@@ -1,0 +1,498 @@
+/* Drafts: whoever drafts whatever, every session says what it says without, to the bit of its logprobs, in
+ * any company, when KV runs out, with grammars, penalties and ends; and what agrees is kept. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/engine/draft/drafted.h"
+#include "tests/engine/head.h"
+#include "tests/engine/worst.h"
+
+#define ROUNDS SHARE(14)
+
+static void drafts_change_nothing(void **state)
+{
+    (void)state;
+    static const int chunks[] = { 7, 64, 512 }, rights[] = { 0, 50, 90, 100 };
+    uint64_t n_kept = 0, n_preempted = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int gamma = 1 + below(12);
+        struct eng_engine *e = open_worst(1 + below(5), chunks[round % 3], round % 3 ? 5 + below(8) : 0, gamma,
+                                          rights[round % 4]);
+        run_crowd(e, SHARE(30));
+        assert_true(worst.n_node > 0);
+        assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
+        if (rights[round % 4] == 0)
+            assert_true(e->stats.n_draft_kept * 20 < e->stats.n_draft);
+        n_kept += e->stats.n_draft_kept;
+        n_preempted += e->stats.n_preempted;
+        close_engine(e);
+    }
+    if (WHOLE && (n_kept < 500 || n_preempted < 5))
+        fail_msg("%d kept, %d preempted", (int)n_kept, (int)n_preempted);
+}
+
+/* What is right is kept: fewer passes by as much. */
+static void what_is_right_saves_passes(void **state)
+{
+    (void)state;
+    uint64_t passes[2];
+    for (int with = 0; with < 2; with++) {
+        struct eng_engine *e = open_worst(1, 512, 0, with ? 4 : 0, 100);
+        struct eng_session *s;
+        int n = 0;
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &asked[0].request), 0);
+        eng_session_tell(s, asked[0].said, asked[0].n_said);
+        while (eng_session_runs(s))
+            n += eng_step(e, event);
+        assert_int_equal(n, asked[0].n_said);
+        passes[with] = e->stats.n_pass;
+        close_engine(e);
+    }
+    assert_true(passes[0] == (uint64_t)asked[0].n_said && passes[1] * 3 < passes[0] * 2);
+}
+
+/* The grammar wants two letters, the bias forbids the second: once the first is said, drafted or not, the text fails. */
+static void a_draft_that_leads_nowhere_ends_its_text(void **state)
+{
+    (void)state;
+    static struct spec_bias bias[ENG_REQUEST_BIAS];
+    struct gr_builder *b;
+    struct gr_grammar *two;
+    assert_int_equal(gr_builder_open(&b), 0);
+    assert_int_equal(gr_compile(&two, b, gr_literal(b, "ab", 2, GR_END)), 0);
+    gr_builder_close(b);
+    for (int gamma = 0; gamma <= 4; gamma += 2) {
+        struct eng_options o = { .n_parallel = 2, .n_chunk = 64, .gamma = gamma, .n_draft = 1 };
+        assert_int_equal(eng_draft_parse(&o.draft[0], "oracle:1"), 0);
+        struct eng_engine *e = open_engine_with(o, 0);
+        struct eng_session *s;
+        struct eng_ids ids = { 0 };
+        assert_int_equal(eng_tokenize(e->vocab, "aaaa", 4, 0, &ids), 0);
+        assert_int_equal(ids.n, 4);
+        struct eng_request r = request(ids.id, 1, 20, 1);
+        r.grammar = two;
+        r.sampling.bias = bias;
+        for (int i = 0; i < n_vocab; i++)
+            if (i != ids.id[0])
+                bias[r.sampling.n_bias++] = (struct spec_bias){ i, -__builtin_inff() };
+        faults_listen();
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &r), 0);
+        eng_session_tell(s, ids.id, (int)ids.n);
+        assert_int_equal(eng_step(e, event), 1);
+        assert_int_equal(event[0].token, ids.id[0]);
+        assert_int_equal(eng_step(e, event), 1);
+        assert_true(event[0].finish == ENG_FAILED && event[0].token == ENG_NO_TOKEN);
+        faults_listen_off();
+        eng_ids_free(&ids);
+        close_engine(e);
+    }
+    gr_close(two);
+}
+
+static void a_drafter_that_fails_is_left_alone(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_worst(3, 64, 0, 4, 50);
+    worst.fails = true;
+    run_crowd(e, SHARE(10));
+    assert_true(worst.base.broken);
+    assert_int_equal(e->stats.n_draft, 0);
+    close_engine(e);
+}
+
+/* ---- drafters that are real --------------------------------------------------------------------------- */
+
+static void run_real(const char *draft, int gamma, int n_block, uint64_t least_kept)
+{
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .gamma = gamma, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    struct eng_engine *e = open_engine_with(o, n_block);
+    run_crowd(e, SHARE(30));
+    if ((WHOLE && e->stats.n_draft_kept < least_kept) || e->stats.n_draft_kept > e->stats.n_draft)
+        fail_msg("%s: %d of %d kept", draft, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
+    close_engine(e);
+}
+
+/* The model itself agrees with itself, in all but what a grammar or a penalty forbids; another one hardly. */
+static void models_draft(void **state)
+{
+    (void)state;
+    char itself[128];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    run_real(itself, 4, 0, 200);
+    run_real(itself, 1, 9, 50);
+    run_real(itself, 12, 9, 200);
+    snprintf(itself, sizeof itself, "model:%s,tree=dynamic", path);
+    run_real(itself, 4, 0, 100);
+    run_real(itself, 12, 9, 100);
+    snprintf(itself, sizeof itself, "model:%s,tree=static", path);
+    run_real(itself, 25, 9, 100);
+}
+
+/* What it takes in is what was said: its last guess and the token behind it, however many it guesses. */
+static void guesses_are_no_texts(void **state)
+{
+    (void)state;
+    char itself[300];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 6, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], itself), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    struct eng_session *s;
+    int n_pass = 0;
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &asked[0].request), 0);
+    while (eng_session_runs(s)) {
+        n_pass += eng_step(e, event) > 0;
+        if (n_pass > 2)                         /* the prompt's end, and the first draft, which takes it in */
+            assert_in_range(e->n_draft_text, 0, 2);
+    }
+    assert_true(n_pass > 3 && e->stats.n_draft_kept > 6);
+    close_engine(e);
+}
+
+static void texts_draft(void **state)
+{
+    (void)state;
+    run_real("ngram", 4, 0, 0);
+    run_real("suffix", 6, 9, 0);
+    run_real("suffix,shared", 6, 9, 0);
+    run_real("oracle:1", 4, 0, 200);
+    run_real("oracle:0.5", 4, 9, 50);
+    run_real("oracle:0", 4, 9, 0);
+}
+
+/* What a text said last is there for who comes to the same place: its last pass counts, too. */
+static void a_text_is_shared_to_its_end(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 8, N_SAID = 10, N_TEXT = 8 };
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], "suffix,shared"), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    for (int text = 0; text < N_TEXT; text++) {
+        struct eng_session *s;
+        int32_t token[N_PROMPT + N_SAID];
+        for (int i = 0; i < N_PROMPT; i++)
+            token[i] = (int32_t)(kn_mix((uint64_t)(text * N_PROMPT + i)) % 250);
+        struct eng_request r = request(token, N_PROMPT, N_SAID, (uint64_t)text);
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &r), 0);
+        for (int n = N_PROMPT; eng_session_runs(s);)
+            for (int i = 0, got = eng_step(e, event); i < got; i++)
+                token[n++] = event[i].token;
+        r.n_token = N_PROMPT + N_SAID - 2;
+        r.n_predict = 6;
+        assert_int_equal(eng_session_start(s, &r), 0);
+        assert_true(eng_step(e, event) > 0 && s->seat->tree.n >= 2);
+        assert_memory_equal(s->seat->tree.token, token + r.n_token, 2 * sizeof *token);
+        eng_session_close(s);
+    }
+    close_engine(e);
+}
+
+/* ---- a document that suffixes are learnt from ---------------------------------------------------------- */
+
+#define TAIL 12                                 /* tokens that are in one place of it only */
+
+static char document[96], from_document[128];
+
+static void write_document(const char *text, size_t n)
+{
+    FILE *f = fopen(document, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static struct eng_engine *open_reader(const char *draft)
+{
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .stretch = ANY_STRETCH };
+    assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
+    return open_engine_with(o, 0);
+}
+
+/* How many of the tokens behind that place of the document are drafted there, one after the other. */
+static int n_drafted(struct eng_engine *e, const struct eng_ids *ids, size_t at)
+{
+    const struct spec_tree *t = tree_behind(e, ids->id + at, TAIL, NULL);
+    int n = 0;
+    for (int node = SPEC_ROOT; at + TAIL + (size_t)n < ids->n; n++)
+        if ((node = spec_tree_child(t, node, ids->id[at + TAIL + (size_t)n])) < 0)
+            break;
+    return n;
+}
+
+/* Bytes of all kinds, more than a session remembers: from the first on and to the last; and nothing else knows them. */
+static void a_document_is_known_as_it_is(void **state)
+{
+    (void)state;
+    enum { BYTES = 70000 };
+    static char text[BYTES];
+    struct eng_ids ids = { 0 };
+    for (int i = 0; i < BYTES; i++)
+        text[i] = (char)below(256);
+    write_document(text, BYTES);
+    struct eng_engine *e = open_reader(from_document), *other = open_reader("suffix");
+    assert_int_equal(eng_tokenize(e->vocab, text, BYTES, 0, &ids), 0);
+    assert_in_range(ids.n, BYTES / 2, BYTES);
+    const size_t at[] = { 0, 1, 8192, ids.n / 2, ids.n - TAIL - 4 };
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        assert_true(n_drafted(e, &ids, at[i]) >= 2);
+        assert_int_equal(n_drafted(other, &ids, at[i]), 0);
+    }
+    assert_int_equal(n_drafted(e, &ids, ids.n - TAIL - 1), 1);
+    eng_ids_free(&ids);
+    close_engine(e);
+    close_engine(other);
+    run_real(from_document, 6, 9, 0);
+}
+
+/* What the sessions will say stands in it. */
+static void a_document_of_what_is_said_saves_passes(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_engine(1, 64, 0);
+    FILE *f = fopen(document, "w");
+    assert_non_null(f);
+    for (int i = 0; i < N_REQUEST; i++)
+        write_said(f, e->vocab, &asked[i]);
+    assert_int_equal(fclose(f), 0);
+    close_engine(e);
+    run_real(from_document, 6, 0, 200);
+}
+
+static void an_empty_document_says_nothing(void **state)
+{
+    (void)state;
+    struct eng_ids ids = { .id = asked[0].token, .n = TAIL };
+    write_document("", 0);
+    struct eng_engine *e = open_reader(from_document);
+    assert_int_equal(n_drafted(e, &ids, 0), 0);
+    close_engine(e);
+    run_real(from_document, 6, 9, 0);
+}
+
+static void a_document_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    refuse(path, "suffix:/nowhere/words.txt", "/nowhere/words.txt: No such file");
+    refuse(path, "suffix:/tmp", "/tmp: ");
+}
+
+/* ---- as many as pay -------------------------------------------------------------------------------------- */
+
+/* Whatever is decided, when time is the machine's own. */
+static void as_many_as_pay(void **state)
+{
+    (void)state;
+    char itself[128], line[256];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    run_real(itself, ENG_GAMMA_AUTO, 9, 0);
+    run_real("oracle:0.8", ENG_GAMMA_AUTO, 0, 0);
+    run_real("suffix,shared", ENG_GAMMA_AUTO, 0, 0);
+    struct eng_engine *e = open_engine(2, 64, 0);
+    assert_true(eng_explain(e, line, sizeof line) > 0 && strstr(line, "no drafter"));
+    close_engine(e);
+}
+
+/* Whatever it foresees, texts stay as they are. */
+static void lengths_are_foreseen(void **state)
+{
+    (void)state;
+    struct eng_options o = { .model = path, .n_parallel = 4, .n_chunk = 100, .n_draft = 1, .gamma = ENG_GAMMA_AUTO };
+    struct eng_engine *e = open_engine(1, 64, 0);
+    int d_model = moe_model_shape(e->model)->d_model;
+    char file[96], wish[256];
+    close_engine(e);
+    snprintf(file, sizeof file, "%s.lengths", path);
+    snprintf(wish, sizeof wish, "model:%s,lengths=%s", path, file);
+    assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
+    assert_string_equal(o.draft[0].lengths, file);
+    write_lengths(file, d_model);
+    run_real(wish, ENG_GAMMA_AUTO, 9, 0);
+    run_real(wish, 4, 0, 100);
+    write_lengths(file, d_model + 1);
+    faults_listen();
+    assert_int_equal(eng_open(&e, &o), KN_EUNSUPPORTED);
+    assert_non_null(strstr(faults.line, "features of"));
+    faults_listen_off();
+    faults_listen();
+    snprintf(o.draft[0].lengths, sizeof o.draft[0].lengths, "%s", path);
+    assert_int_equal(eng_open(&e, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "evals/lengths"));
+    faults_listen_off();
+    unlink(file);
+}
+
+static void several_draft_one_tree(void **state)
+{
+    (void)state;
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = 8, .n_draft = 3 };
+    char itself[128];
+    snprintf(itself, sizeof itself, "model:%s", path);
+    assert_int_equal(eng_draft_parse(&o.draft[0], itself), 0);
+    assert_int_equal(eng_draft_parse(&o.draft[1], "oracle:0.5"), 0);
+    assert_int_equal(eng_draft_parse(&o.draft[2], "suffix"), 0);
+    struct eng_engine *e = open_engine_with(o, 12);
+    run_crowd(e, SHARE(30));
+    assert_true(!WHOLE || e->stats.n_draft_kept > 20);        /* one who is slow today may be sent away */
+    eng_set_gamma(e, ENG_GAMMA_AUTO);
+    run_crowd(e, SHARE(30));
+    close_engine(e);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
+/* A model beside itself and an index of texts, with room for a part of its experts. */
+static struct eng_engine *open_tight(void)
+{
+    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = ENG_GAMMA_AUTO, .n_draft = 2 };
+    struct eng_engine *e;
+    snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", path);
+    o.draft[0].kind = ENG_DRAFT_MODEL;
+    o.draft[1].kind = ENG_DRAFT_SUFFIX;
+    e = open_engine_with(o, 12);
+    o.host_mem = e->split.total - e->split.spare - moe_model_shape(e->model)->expert_bytes / 2;
+    close_engine(e);
+    e = open_engine_with(o, 12);
+    assert_true(e->split.n_resident < e->split.n_expert);
+    return e;
+}
+
+static uint64_t n_slot(const struct eng_engine *e)
+{
+    struct off_stats s;
+    off_stats_get(moe_model_store(e->model), &s);
+    return s.n_slot;
+}
+
+/* The room that it leaves is experts'; nobody's text notices. */
+static void a_drafter_gives_its_memory_back(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_tight();
+    uint64_t slots = n_slot(e);
+    size_t taken = e->split.total - e->split.spare;
+    run_crowd(e, SHARE(12));
+    for (int i = 0; i < 40; i++)                /* in the middle of texts */
+        eng_step(e, event);
+    eng_draft_unload(e, 0);
+    assert_true(n_slot(e) > slots);
+    assert_int_equal(e->split.n_resident, e->split.n_expert);
+    assert_true(e->split.fixed + e->split.dense + e->split.step + e->split.kv + e->split.expert == taken);
+    run_crowd(e, SHARE(12));
+    eng_set_gamma(e, 4);
+    run_crowd(e, SHARE(6));
+    close_engine(e);
+}
+
+/* When every expert more shortens steps, a drafter that cannot gain as much goes by itself, and says why.  The model is
+ * its own drafter: each of its tokens costs a step. */
+static void who_is_not_worth_his_memory_goes(void **state)
+{
+    (void)state;
+    struct eng_engine *e = open_tight();
+    uint64_t slots = n_slot(e);
+    e->cost.disk_ns = 1e3 * e->cost.fixed_ns;
+    while (WHOLE && n_slot(e) == slots) {
+        run_crowd(e, 4);
+        assert_true(e->stats.n_pass < 100000);
+    }
+    assert_true(!WHOLE || !strcmp(e->drafter[0]->kind->name, "gone"));
+    close_engine(e);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------- */
+
+static void wishes_are_read_or_refused(void **state)
+{
+    (void)state;
+    struct eng_draft_wish w;
+    assert_int_equal(eng_draft_parse(&w, "model:a:b.gguf"), 0);
+    assert_true(w.kind == ENG_DRAFT_MODEL && !strcmp(w.file, "a:b.gguf"));
+    assert_int_equal(eng_draft_parse(&w, "oracle:0.25"), 0);
+    assert_true(w.kind == ENG_DRAFT_ORACLE && w.right == 0.25);
+    assert_int_equal(eng_draft_parse(&w, "suffix:words.txt,shared"), 0);
+    assert_true(w.kind == ENG_DRAFT_SUFFIX && w.shared && !strcmp(w.file, "words.txt"));
+    assert_int_equal(eng_draft_parse(&w, "suffix,shared"), 0);
+    assert_true(w.shared && !*w.file);
+    assert_int_equal(eng_draft_parse(&w, "none"), 0);
+    static const char *const bad[] = { "", "mod", "models:x", "model", "model:", "oracle", "oracle:", "oracle:2",
+                                       "oracle:-1", "oracle:x", "ngram:3", "none:1", "ngram,shared", "suffix,x",
+                                       "suffix,", "suffix:a,shared,b" };
+    assert_wishes_refused(bad, sizeof bad / sizeof *bad);
+}
+
+static void another_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    char other[96];
+    struct kn_team *team;
+    struct eng_engine *e;
+    snprintf(other, sizeof other, "%s.other", path);
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    static const struct { int n; uint64_t seed; const char *says; } tries[] = {
+        { 301, 3, "tokens, not" }, { 300, 4, "is another" } };
+    for (int i = 0; i < 2; i++) {
+        struct moe_synth_options so = { .shape = "tiny", .n_layer = 1, .n_vocab = tries[i].n, .format = KN_Q4_K,
+                                        .seed = tries[i].seed, .team = team };
+        assert_int_equal(moe_synth(other, &so), 0);
+        struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1,
+                                 .n_thread = 1, .gamma = 4, .n_draft = 1,
+                                 .draft = { { .kind = ENG_DRAFT_MODEL } } };
+        snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", other);
+        faults_listen();
+        int got = eng_open(&e, &o);
+        if (got != KN_EUNSUPPORTED || !strstr(faults.line, tries[i].says))
+            fail_msg("%d, '%s'", got, faults.line);
+        faults_listen_off();
+        unlink(other);
+    }
+    kn_team_close(team);
+}
+
+static int setup_all(void **state)
+{
+    int error = setup_asked(state, 21);
+    snprintf(document, sizeof document, "%s.txt", path);
+    snprintf(from_document, sizeof from_document, "suffix:%s", document);
+    return error;
+}
+
+static int teardown_all(void **state)
+{
+    unlink(document);
+    return teardown_asked(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_change_nothing),
+        cmocka_unit_test(what_is_right_saves_passes),
+        cmocka_unit_test(a_draft_that_leads_nowhere_ends_its_text),
+        cmocka_unit_test(a_drafter_that_fails_is_left_alone),
+        cmocka_unit_test(models_draft),
+        cmocka_unit_test(guesses_are_no_texts),
+        cmocka_unit_test(texts_draft),
+        cmocka_unit_test(a_text_is_shared_to_its_end),
+        cmocka_unit_test(a_document_is_known_as_it_is),
+        cmocka_unit_test(a_document_of_what_is_said_saves_passes),
+        cmocka_unit_test(an_empty_document_says_nothing),
+        cmocka_unit_test(a_document_that_is_not_there_is_refused),
+        cmocka_unit_test(as_many_as_pay),
+        cmocka_unit_test(lengths_are_foreseen),
+        cmocka_unit_test(several_draft_one_tree),
+        cmocka_unit_test(a_drafter_gives_its_memory_back),
+        cmocka_unit_test(who_is_not_worth_his_memory_goes),
+        cmocka_unit_test(wishes_are_read_or_refused),
+        cmocka_unit_test(another_vocabulary_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}

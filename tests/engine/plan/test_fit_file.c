@@ -1,0 +1,247 @@
+/* What fit found: written and read back the same; anything else is refused in one line.
+ *
+ * One thread: not under MODE=tsan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/cli/cli.h"
+#include "engine/plan/fit_file.h"
+#include "tests/faults.h"
+
+static char path[64];
+static const struct moe_shape shape = { .n_expert = 16, .n_used = 2 };
+static const struct spec_fit found = {
+    .cost = { .fixed_ns = 1.5e6, .dense_ns = 2.25e5, .load_ns = 1234.5, .expert_ns = 77, .ridge = 31.5,
+              .growth = 1.0625, .wait = 0.75, .choose_ns = 1e4, .choose_row_ns = 33, .n_expert = 16, .n_used = 2 },
+    .error = 0.02, .rows_most = 288 };
+
+static void write_text(const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void it_comes_back(void **state)
+{
+    (void)state;
+    struct eng_fitted got;
+    struct spec_fit drafts = found;
+    char longest[600];
+    memset(longest, 'm', sizeof longest - 1);
+    longest[100] = '\n';
+    longest[sizeof longest - 1] = 0;
+    drafts.cost.draft_ns = 4567.25;
+    drafts.cost.draft_row_ns = 89.5;
+    for (int i = 0; i < 2; i++) {
+        const struct spec_fit *f = i ? &drafts : &found;
+        assert_int_equal(eng_fit_write(path, i ? longest : "m.gguf", f, i ? "model:d.gguf" : ""), 0);
+        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_memory_equal(&got.cost, &f->cost, sizeof got.cost);
+        assert_string_equal(got.drafter, i ? "model:d.gguf" : "");
+    }
+    unlink(path);
+}
+
+/* Whatever a file is called, its name is read as it was written, and two drafters are told apart. */
+static void drafters_have_names(void **state)
+{
+    (void)state;
+    static const struct { const char *wish, *name; } tries[] = {
+        { "model:a.gguf", "model:a.gguf" }, { "model:/some/where/a.gguf", "model:a.gguf" }, { "model:a/b//", "model:b" },
+        { "eagle:../h.gguf", "eagle:h.gguf,tree=dynamic" }, { "eagle:h.gguf,tree=chain", "eagle:h.gguf,tree=chain" },
+        { "mtp", "mtp,tree=chain" }, { "mtp,tree=static", "mtp,tree=static" },
+        { "model:a b ;c =#.gguf", "model:a_b_;c_=#.gguf" }, { "model:\ta\n", "model:_a_" },
+        { "model:\xc3\xa4.gguf", "model:\xc3\xa4.gguf" }, { "model:a.gguf,lengths=l", "model:a.gguf" },
+        { "ngram", "" }, { "suffix:text", "" }, { "none", "" }, { "oracle:0.5", "" },
+    };
+    struct spec_fit f = found;
+    struct eng_fitted got;
+    struct eng_draft_wish w;
+    char name[ENG_FIT_NAME], longest[256] = "eagle:";
+    f.cost.draft_ns = 1;
+    for (size_t i = 0; i <= sizeof tries / sizeof *tries; i++) {
+        bool last = i == sizeof tries / sizeof *tries;
+        memset(longest + 6, 'n', sizeof longest - 7);
+        assert_int_equal(eng_draft_parse(&w, last ? longest : tries[i].wish), 0);
+        eng_fit_name(name, &w);
+        assert_true(last ? strlen(name) == 6 + 120 + 13 : strcmp(name, tries[i].name) == 0);
+        assert_int_equal(eng_fit_write(path, "m.gguf", &f, name), 0);
+        assert_int_equal(eng_fit_read(path, &shape, &got), 0);
+        assert_string_equal(got.drafter, name);
+    }
+    unlink(path);
+}
+
+static void anything_else_is_refused(void **state)
+{
+    (void)state;
+    static const char all[] = "fixed_ns=1\ndense_ns=1\nload_ns=1\nexpert_ns=1\nridge=%s\ngrowth=1.5\nwait=1\n"
+                              "choose_ns=1\nchoose_row_ns=1\ndraft_ns=0\ndraft_row_ns=%s\nn_expert=%s\nn_used=2\n%s";
+    static const struct { const char *ridge, *row, *n_expert, *more, *says; } tries[] = {
+        { "5", "0", "16", "", NULL },       { "5", "0", "8", "", "8 experts" },
+        { "0", "0", "16", "", "make no sense" },
+        { "x", "0", "16", "", "line 5" },   { "-1", "0", "16", "", "line 5" },   { "nan", "0", "16", "", "line 5" },
+        { "5", "0", "16", "ridge=5", "line 14" }, { "5", "0", "16", "[a]\nb=1", "line" },
+        { "5", "0", "16", "more=1", "line 14" },  { "5", "3", "16", "", NULL },  { "5", "-3", "16", "", "line 11" },
+        { "5", "3", "16", "drafter=model:a", NULL },    { "5", "0", "16", "drafter=model:a", "takes no time" },
+        { "5", "3", "16", "drafter=", "line 14" },      { "5", "3", "16", "drafter=a\ndrafter=a", "line 15" },
+        { "5", "3", "16", "[a]\ndrafter=a", "line 15" },
+    };
+    struct eng_fitted got;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        char text[512];
+        snprintf(text, sizeof text, all, tries[i].ridge, tries[i].row, tries[i].n_expert, tries[i].more);
+        write_text(text);
+        faults_listen();
+        int error = eng_fit_read(path, &shape, &got);
+        if (!tries[i].says ? error : !error || faults.n_line != 1 || !strstr(faults.line, tries[i].says))
+            fail_msg("try %zu: %d, '%s'", i, error, faults.line);
+    }
+    write_text("fixed_ns=1\n");
+    faults_listen();
+    assert_true(eng_fit_read(path, &shape, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
+    unlink(path);
+    assert_int_equal(eng_fit_read(path, &shape, &got), KN_EIO);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found, ""), KN_EIO);
+    faults_listen_off();
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------- */
+
+static int n_in_folder(const char *folder)
+{
+    DIR *d = opendir(folder);
+    int n = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* The n-th call fails, for all n, on a disk that takes few bytes at a time: what was there is there, whole, or nothing
+ * is; and where a link leads is where it is written. */
+static void what_fails_leaves_the_old_file(void **state)
+{
+    char folder[] = "/tmp/spillway-fit-XXXXXX", file[64], link[64];
+    struct spec_fit old = found;
+    struct eng_fitted is;
+    struct stat st;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/fit", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    old.cost.fixed_ns = 7;
+    for (int way = 0; way < 3; way++) {         /* there is none, there is one, there is a link to it */
+        int n_call = 0, n_file = 0;
+        const char *name = way == 2 ? link : file;
+        for (bool struck = true; struck; n_call++) {
+            unlink(file);
+            assert_true(!way || eng_fit_write(file, "m.gguf", &old, "") == 0);
+            if (way == 2 && n_call == 0)
+                assert_int_equal(symlink(file, link), 0);
+            n_file = n_in_folder(folder);
+            faults.in_pieces = true;
+            faults_at(FAULT_ANY, n_call + 1, FAULT_ERROR, n_call % 2 ? ENOSPC : EIO);
+            int error = eng_fit_write(name, "m.gguf", &found, "");
+            struck = faults.struck;
+            assert_true(faults_clean());
+            assert_true(error == (struck ? KN_EIO : 0) && faults.n_line == (struck ? 1 : 0));
+            faults_off();
+            faults.in_pieces = false;
+            if (!struck)
+                break;
+            assert_int_equal(n_in_folder(folder), n_file);
+            if (way) {
+                assert_int_equal(eng_fit_read(name, &shape, &is), 0);
+                assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
+            }
+        }
+        assert_true(n_call > 5);                /* opened, several writes, synced, renamed */
+        assert_int_equal(n_in_folder(folder), n_file + !way);
+        assert_int_equal(eng_fit_read(file, &shape, &is), 0);
+        assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
+    }
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    unlink(link);
+    unlink(file);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* Not after all has been measured; nor does the question leave a trace. */
+static void what_cannot_be_written_is_told_first(void **state)
+{
+    char other[sizeof path + 8], got[8] = "";
+    char *argv[] = { "-m", "/nowhere/model.gguf", "-o", "/nowhere/at/all" };
+    static struct eng_config config;
+    struct stat st;
+    (void)state;
+    snprintf(other, sizeof other, "%s-link", path);
+    assert_int_equal(eng_fit_check(path), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(symlink(path, other), 0);
+    faults_listen();
+    assert_int_equal(eng_fit_check(other), KN_EINVAL);
+    assert_non_null(strstr(faults.line, "a link to nothing"));
+    assert_int_equal(eng_fit_write(other, "m.gguf", &found, ""), KN_EINVAL);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
+    assert_int_equal(eng_fit_check(other), 0);
+    faults_listen();
+    for (int i = 0; i < 2; i++) {
+        write_text(i ? "#" : "kept");           /* the model, say */
+        assert_int_equal(eng_fit_check(other), KN_EINVAL);
+        assert_non_null(strstr(faults.line, "not of fit"));
+        FILE *f = fopen(other, "r");
+        assert_non_null(f);
+        assert_non_null(fgets(got, sizeof got, f));
+        assert_string_equal(got, i ? "#" : "kept");
+        fclose(f);
+    }
+    faults_listen_off();
+    write_text("");
+    assert_int_equal(eng_fit_check(other), 0);
+    unlink(other);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);    /* nobody reads it yet */
+    assert_int_equal(eng_fit_check(path), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_int_equal(eng_fit_write(path, "m.gguf", &found, ""), 0);
+    assert_int_equal(read(reader, got, 2), 2);
+    assert_memory_equal(got, "# ", 2);
+    close(reader);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    unlink(path);
+    faults_listen();
+    assert_int_equal(eng_fit_check("/tmp"), KN_EIO);
+    assert_int_equal(eng_config_parse(&config, ENG_fit, 4, argv), 0);
+    faults_listen();
+    assert_int_equal(eng_cmd_fit(&config), 2);
+    assert_non_null(strstr(faults.line, "/nowhere/at/all: cannot be written"));
+    faults_listen_off();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_comes_back),
+        cmocka_unit_test(drafters_have_names),
+        cmocka_unit_test(anything_else_is_refused),
+        cmocka_unit_test(what_fails_leaves_the_old_file),
+        cmocka_unit_test(what_cannot_be_written_is_told_first),
+    };
+    snprintf(path, sizeof path, "/tmp/spillway-fit-%d", getpid());
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

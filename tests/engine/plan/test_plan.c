@@ -1,0 +1,363 @@
+/* The arithmetic of plan, against numbers worked out by hand; and what the command prints.
+ *
+ * One thread: not under MODE=tsan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/cli/cli.h"
+#include "engine/plan/plan.h"
+#include "speculative/cost.h"
+
+/* One context of 100 positions is two blocks of 64: 1280 bytes.  The least is 1000 + 12280 and, for page
+ * tables, a 512th of the latter: 24. */
+static const struct eng_need need = {
+    .fixed_bytes = 1000, .dense_bytes = 5000, .step_bytes = 2000, .kv_slot_bytes = 10, .n_ctx = 100,
+    .n_parallel = 8, .expert_bytes = 100000, .expert_least = 4000, .n_expert = 50,
+};
+#define LEAST 13304
+
+static void check_parts(const struct eng_split *s, size_t kv, size_t expert, int n_resident, size_t fixed,
+                        size_t spare)
+{
+    if (s->kv != kv || s->expert != expert || s->n_resident != n_resident || s->fixed != fixed ||
+        s->spare != spare)
+        fail_msg("total %zu: KV %zu, experts %zu (%d), fixed %zu, spare %zu", s->total, s->kv, s->expert,
+                 s->n_resident, s->fixed, s->spare);
+    assert_int_equal(s->dense, 5000);
+    assert_int_equal(s->step, 2000);
+    assert_int_equal(s->n_kv_slot, s->kv / 10);
+    assert_int_equal(s->fixed + s->dense + s->step + s->kv + s->expert + s->spare, s->total);
+}
+
+static void a_budget_is_split_from_the_top(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    struct eng_need n = need;
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);         /* one context, and the least of experts */
+    check_parts(&s, 1280, 4000, 2, 1024, 0);
+
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 are left: eight contexts are less */
+    check_parts(&s, 10240, 41640, 20, 1115, 5);                 /* than 30 % of it */
+
+    n.n_parallel = 100;                                         /* 24 blocks are in 30 % */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
+    check_parts(&s, 15360, 36520, 18, 1115, 5);
+
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);       /* all that is wanted, and something over */
+    check_parts(&s, 128000, 100000, 50, 1459, 763541);
+
+    n.n_parallel = 1000;                                        /* experts leave over more than 30 % */
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);
+    check_parts(&s, 889600, 100000, 50, 2947, 453);
+
+    n.kv_mem = 6410;                                            /* a wish, to whole blocks */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
+    check_parts(&s, 6400, 45480, 22, 1115, 5);
+
+    n = need;                                                   /* one context is more than 30 % */
+    n.expert_least = 100;
+    assert_int_equal(eng_plan_split(&s, &n, 9397), 0);
+    check_parts(&s, 1280, 100, 0, 1017, 0);
+}
+
+static void too_little_is_refused_with_what_is_enough(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    struct eng_need n = need;
+    assert_int_equal(eng_plan_split(&s, &n, 0), KN_ELIMIT);
+    assert_int_equal(eng_plan_split(&s, &n, LEAST - 1), KN_ELIMIT);
+    assert_int_equal(s.least, LEAST);
+    assert_int_equal(s.kv_least, 1280);
+
+    n.kv_mem = 1279;
+    assert_int_equal(eng_plan_split(&s, &n, 60000), KN_EINVAL);
+    assert_int_equal(s.kv_least, 1280);
+    n.kv_mem = 1280 + 512;                                      /* what was asked for is not made less */
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), KN_ELIMIT);
+    assert_int_equal(s.least, LEAST + 513);
+    assert_int_equal(eng_plan_split(&s, &n, s.least), 0);
+}
+
+static void from_the_least_on_everything_works(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    for (size_t total = LEAST; total < LEAST + 200000; total += total < LEAST + 2000 ? 1 : 997) {
+        assert_int_equal(eng_plan_split(&s, &need, total), 0);
+        assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.expert + s.spare, total);
+        assert_true(s.kv >= 1280 && s.expert >= 4000 && s.spare < total);
+        assert_true(s.fixed >= 1000 + (s.dense + s.step + s.kv + s.expert) / 512);
+    }
+}
+
+static void a_dense_model_has_no_experts(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    struct eng_need n = need;
+    n.expert_bytes = n.expert_least = 0;
+    n.n_expert = 0;
+    assert_int_equal(eng_plan_split(&s, &n, 20000), 0);         /* nobody else wants it: KV may have it all */
+    check_parts(&s, 10240, 0, 0, 1034, 1726);
+}
+
+/* Two for each at work and two more, within a tenth of what is left; one where there is just room. */
+static void states_are_kept_with_a_tenth(void **state)
+{
+    (void)state;
+    struct eng_split s;
+    struct eng_need n = need;
+    n.state_bytes = 300;
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);
+    assert_int_equal(s.n_state, 0);
+    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0);         /* page tables round */
+    assert_int_equal(s.n_state, 1);
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 are left */
+    assert_int_equal(s.n_state, 17);
+    assert_int_equal(s.state, 17 * 300);
+    assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, s.total);
+    assert_true(s.kv == 10240 && s.fixed >= 1000 + (s.dense + s.step + s.kv + s.state + s.expert) / 512);
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);
+    assert_int_equal(s.n_state, 18);
+    for (size_t total = LEAST; total < LEAST + 2000; total++) {
+        assert_int_equal(eng_plan_split(&s, &n, total), 0);
+        assert_true(s.kv >= 1280 && s.expert >= 4000 && s.spare < total);
+        assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, total);
+    }
+}
+
+static bool near(double a, double b) { return a > b * 0.999999 - 1e-9 && a < b * 1.000001 + 1e-9; }
+
+static void distinct_experts_are_counted(void **state)
+{
+    (void)state;
+    assert_true(near(spec_cost_distinct(4, 1, 0), 0));
+    assert_true(near(spec_cost_distinct(4, 1, 1), 1));
+    assert_true(near(spec_cost_distinct(4, 1, 2), 1.75));
+    assert_true(near(spec_cost_distinct(128, 8, 1), 8));
+    assert_true(near(spec_cost_distinct(128, 8, 4), 29.123046875));      /* 128 (1 - (15/16)^4) */
+    assert_true(near(spec_cost_distinct(8, 8, 3), 8));
+}
+
+/* Cores reach 0.88 of what their probes do. */
+static void the_slowest_tier_sets_the_pace(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,     /* one is dense */
+                               .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
+                               .row_macs = 1000, .position_macs = 24 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 6 };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct eng_forecast f;
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
+    assert_true(near(f.experts, 1.75) && near(f.misses, 0.875) && near(f.disk_bytes, 87.5));
+    assert_true(near(f.dram_bytes, 300 + 350 + 100));           /* dense, 3.5 experts, 10 positions */
+    assert_true(near(f.macs, 2000 + 240));                      /* 10 positions of 2 x 12 */
+    assert_true(near(f.disk_s, 1.75) && near(f.dram_s, 0.75) && near(f.mac_s, 0.224));
+    assert_true(near(f.pass_s, 1.75) && near(f.tokens_per_s, 2 / 1.75));
+    assert_string_equal(f.bound_by, "disk");
+
+    machine.disk_Bps = 1000;
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
+    assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 0.224)));
+    assert_string_equal(f.bound_by, "dram");
+
+    machine.mac_ps = 1000;
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
+    assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 2.24)));
+    assert_string_equal(f.bound_by, "operations");
+
+    split.n_resident = 8;                                       /* nothing to read: the disk need not be known */
+    machine.disk_Bps = 0;
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
+    assert_true(f.disk_s == 0 && f.misses == 0);
+
+    shape = (struct moe_shape){ .n_layer = 2, .pass_bytes = 300, .row_macs = 1000, .position_macs = 24 };
+    split = (struct eng_split){ 0 };
+    eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 0 }, 4);
+    assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
+}
+
+/* The same model: 2 layers of 4 experts, one used; an expert in both layers takes 200 bytes and 2 x 3 x 4 x 5 sums. */
+static void a_forecast_is_a_cost_model_too(void **state)
+{
+    (void)state;
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .d_model = 4, .d_expert = 5, .n_expert = 4,
+                               .n_used = 1, .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
+                               .row_macs = 1000 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 6 };
+    struct eng_machine machine = { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 };
+    struct spec_cost_model c;
+    eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
+    assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
+    assert_true(near(c.disk_ns, 50 / 50. * 1e9));
+    assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
+    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk's time, as above */
+    split.n_resident = 8;                                       /* bytes and sums, both from the first row on */
+    eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
+    for (int t = 1; t < 9; t++) {
+        double u = spec_cost_distinct(4, 1, t);
+        assert_true(near(spec_cost_pass_ns(&c, t, 0, 0), ((300 + 200 * u) / 880 + t * 1000 / 4500.) * 1e9));
+    }
+}
+
+/* With one sequence, and drafts that survive always, then half: rows 2 and 3 meet 1.75 and 2.3125 experts of 4. */
+static void drafts_gain_what_bytes_and_sums_allow(void **state)
+{
+    (void)state;
+    static const double survival[] = { 1, 0.5, 0, 0 };
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,
+                               .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300, .row_macs = 10 };
+    struct eng_split split = { .n_expert = 8, .n_resident = 6 };
+    struct eng_setting s = { &shape, &split, { .disk_Bps = 50, .dram_Bps = 1000, .mac_ps = 10000 }, 0, 0 };
+    int depth;
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2 / 1.75));
+    assert_int_equal(depth, 1);
+    assert_true(near(eng_plan_gain(&s, 1, survival, 0, &depth), 1));
+    assert_int_equal(depth, 0);
+    split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
+    assert_int_equal(depth, 2);
+    s.machine.mac_ps = 10;                                      /* sums take all the time, and each row as much */
+    assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 1));
+    assert_int_equal(depth, 0);
+}
+
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static char output[8192], said[1024];
+static void keep_line(enum kn_level level, const char *line)
+{
+    (void)level;
+    snprintf(said, sizeof said, "%s", line);
+}
+
+/* draft: NULL, or the flag. */
+static int plan(char *path, char *host_mem, char *draft)
+{
+    static struct eng_config c;
+    char *argv[] = { (char[]){ "-m" }, path, (char[]){ "--threads=1" }, (char[]){ "--disk-rate=1G" },
+                     (char[]){ "--dram-rate=8G" }, (char[]){ "--parallel=2" }, (char[]){ "--json" },
+                     (char[]){ "--host-mem" }, host_mem, draft };
+    FILE *catch = tmpfile();
+    assert_non_null(catch);
+    fflush(stdout);
+    int kept = dup(1);
+    dup2(fileno(catch), 1);
+    kn_log_set(keep_line, KN_LOG_INFO);
+    said[0] = 0;
+    int status = eng_config_parse(&c, ENG_plan, draft ? 10 : 9, argv);
+    if (!status)
+        status = eng_cmd_plan(&c);
+    kn_log_set(NULL, KN_LOG_INFO);
+    fflush(stdout);
+    dup2(kept, 1);
+    close(kept);
+    rewind(catch);
+    output[fread(output, 1, sizeof output - 1, catch)] = 0;
+    fclose(catch);
+    return status;
+}
+
+/* The number of that name on a line of the output: line 0 is the split, the others are batches. */
+static double number(int line, const char *name)
+{
+    char key[64], *at = output;
+    for (; line > 0 && at; line--)
+        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    snprintf(key, sizeof key, "\"%s\":", name);
+    char *end = at ? strchr(at, '\n') : NULL, *found = at ? strstr(at, key) : NULL;
+    if (!found || !end || found > end)
+        fail_msg("%s is not in:\n%s", name, output);
+    return strtod(found + strlen(key), NULL);
+}
+
+static void the_command_prints_split_and_speed(void **state)
+{
+    (void)state;
+    static const char says[] = "raise --host-mem to ";
+    static const int batch[] = { 1, 4, 8, 16, 32 };
+    char path[64], size[32];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-deepseek2", .n_layer = 8,
+        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    kn_team_close(team);
+
+    assert_int_equal(plan(path, (char[]){ "1M" }, NULL), 2);
+    assert_string_equal(output, "");
+    assert_non_null(strstr(said, path));
+    char *value = strstr(said, says);
+    assert_non_null(value);
+    snprintf(size, sizeof size, "%s", value + strlen(says));
+    size[strcspn(size, ",")] = 0;
+    assert_int_equal(plan(path, size, NULL), 0);                      /* the size it asked for is enough */
+    assert_string_equal(said, "");
+    double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
+                 number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
+    assert_true(sum == number(0, "host_mem_bytes"));
+    assert_true(number(0, "n_layer") == 8 && number(0, "n_moe_layer") == 7 && number(0, "n_expert") == 7 * 8);
+    assert_true(number(0, "widened_bytes") == 0);
+    double missing = 1 - number(0, "n_resident") / number(0, "n_expert");
+    assert_true(missing > 0 && missing < 1);
+    for (int i = 0; i < 5; i++) {
+        assert_true(number(i + 1, "batch") == batch[i]);
+        double misses = number(0, "n_moe_layer") * number(i + 1, "experts_per_layer") * missing;
+        assert_true(number(i + 1, "misses") > misses * 0.99 && number(i + 1, "misses") < misses * 1.01);
+        double disk = number(i + 1, "disk_tokens_per_s") * number(i + 1, "disk_bytes") / batch[i];
+        assert_true(disk > 0x1p30 * 0.999 && disk < 0x1p30 * 1.001);
+    }
+    assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
+    assert_true(number(0, "n_resident") == number(0, "n_expert") && number(5, "disk_bytes") == 0);
+    assert_true(number(0, "n_ahead") == 0 && number(0, "ahead_bytes") == 0);
+    unlink(path);
+}
+
+/* A layer that guesses ahead takes nothing until it is asked for, and then its experts are counted. */
+static void a_layer_ahead_is_planned_for_who_asks(void **state)
+{
+    (void)state;
+    char path[64];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-glm4moe", .n_layer = 4, .ahead = true,
+        .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }), 0);
+    kn_team_close(team);
+    assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
+    double dense = number(0, "dense_bytes"), expert = number(0, "expert_bytes");
+    assert_true(number(0, "n_ahead") == 1 && number(0, "ahead_bytes") > 0 && number(0, "n_expert_ahead") == 0);
+    assert_true(number(0, "n_expert") == 3 * 8);
+    assert_int_equal(plan(path, (char[]){ "1G" }, (char[]){ "--draft=mtp" }), 0);
+    assert_true(number(0, "n_expert") == 4 * 8 && number(0, "n_expert_ahead") == 8);
+    assert_true(number(0, "dense_bytes") > dense && number(0, "expert_bytes") > 1.3 * expert);
+    assert_true(number(0, "n_resident") == 4 * 8);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_budget_is_split_from_the_top),
+        cmocka_unit_test(too_little_is_refused_with_what_is_enough),
+        cmocka_unit_test(from_the_least_on_everything_works),
+        cmocka_unit_test(a_dense_model_has_no_experts),
+        cmocka_unit_test(states_are_kept_with_a_tenth),
+        cmocka_unit_test(distinct_experts_are_counted),
+        cmocka_unit_test(the_slowest_tier_sets_the_pace),
+        cmocka_unit_test(a_forecast_is_a_cost_model_too),
+        cmocka_unit_test(drafts_gain_what_bytes_and_sums_allow),
+        cmocka_unit_test(the_command_prints_split_and_speed),
+        cmocka_unit_test(a_layer_ahead_is_planned_for_who_asks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* The server's end: it finishes what it began, or is told not to; and an end before it has begun. */
+#include "tests/engine/serve/serve_client.h"
+#include "tests/faults.h"
+#include <limits.h>
+#include <sys/un.h>
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void test_drain(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    struct served v;
+    serve_start(&v, &o);
+    char *alone = text_of(&v, 250, 4);
+    int fd = connect_to(&v), kept = connect_to(&v);
+    send_request(fd, "POST", CHAT, "", chat(250, 4, false));
+    wait_running(&v, 1);
+    eng_serve_stop(v.server);
+    while (ask_status(&v, "GET", "/ready", "", NULL) != 503)
+        usleep(1000);
+    send_request(kept, "POST", CHAT, "", chat(5, 1, false));
+    struct answer a = read_answer(kept);
+    assert_int_equal(a.status, 503);
+    assert_non_null(strcasestr(a.head, "Retry-After: "));
+    answer_free(&a);
+    a = read_answer(fd);
+    assert_int_equal(a.status, 200);
+    char *text = content(&a);
+    assert_string_equal(text, alone);
+    answer_free(&a);
+    serve_join(&v);
+    close(fd), close(kept);
+    free(text);
+    free(alone);
+}
+
+/* A second wish, or the end of patience: those under way are told. */
+static void test_stop_at_once(void **state)
+{
+    (void)state;
+    for (int patient = 0; patient < 2; patient++) {
+        struct eng_serve_options o = serve_defaults();
+        struct served v;
+        o.drain_ms = patient ? 0 : 60000;
+        serve_start(&v, &o);
+        int fd = connect_to(&v), other = connect_to(&v);
+        send_request(fd, "POST", CHAT, "", chat(1900, 4, true));
+        send_request(other, "POST", CHAT, "", chat(1900, 5, false));
+        wait_running(&v, 2);
+        eng_serve_stop(v.server);
+        if (!patient)
+            eng_serve_stop(v.server);
+        struct answer a = read_answer(fd), b = read_answer(other);
+        assert_non_null(strstr(a.body, "shutting down"));
+        assert_int_equal(b.status, 503);
+        answer_free(&a);
+        answer_free(&b);
+        serve_join(&v);
+        close(fd), close(other);
+    }
+}
+
+static void test_manager_is_told(void **state)
+{
+    (void)state;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct eng_serve_options o = serve_defaults();
+    struct served v;
+    char name[64], line[256];
+    snprintf(name, sizeof name, "@spillway-test-%d", getpid());
+    memcpy(a.sun_path, name, strlen(name));
+    a.sun_path[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct timeval limit = {LOST_S, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
+                     0);
+    o.notify_socket = name;
+    o.watchdog_us = 1000;
+    serve_start(&v, &o);
+    static const char *const wanted[] = {"READY=1", "WATCHDOG=1"};
+    for (int i = 0; i < 2; i++)
+        do {
+            ssize_t n = recv(fd, line, sizeof line - 1, 0);
+            assert_true(n > 0);
+            line[n] = 0;
+        } while (!strstr(line, wanted[i]));
+    serve_end(&v);
+    do {
+        ssize_t n = recv(fd, line, sizeof line - 1, 0);
+        assert_true(n > 0);
+        line[n] = 0;
+    } while (!strstr(line, "STOPPING=1"));
+    close(fd);
+}
+
+/* ---- an end while it loads ------------------------------------------------------------------- */
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static int n_read, n_may = INT_MAX; /* begun, and how many go on at once; the others wait */
+
+static ssize_t gated_pread(int fd, void *buf, size_t bytes, int64_t offset)
+{
+    pthread_mutex_lock(&gate);
+    int mine = n_read++;
+    pthread_cond_broadcast(&moved);
+    while (mine >= n_may)
+        pthread_cond_wait(&moved, &gate);
+    pthread_mutex_unlock(&gate);
+    return kn_io_system.pread(fd, buf, bytes, offset);
+}
+
+static void let_read(int n)
+{
+    pthread_mutex_lock(&gate);
+    n_may = n;
+    pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&gate);
+}
+
+/* What is not yet read is not read any more, and nothing is left behind. */
+static void test_stop_while_loading(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    struct served v;
+    o.engine.io = OFF_IO_PREAD;
+    n_read = 0;
+    serve_start(&v, &o);
+    serve_end(&v);
+    const int all = n_read, half = all / 2;
+    assert_true(all > 20);
+    n_read = 0;
+    let_read(half);
+    assert_int_equal(eng_serve_open(&v.server, &o), 0);
+    v.port = eng_serve_port(v.server);
+    assert_int_equal(pthread_create(&v.thread, NULL, serve_thread, &v), 0);
+    assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 503);
+    pthread_mutex_lock(&gate);
+    while (n_read <= half)
+        pthread_cond_wait(&moved, &gate);
+    pthread_mutex_unlock(&gate);
+    eng_serve_stop(v.server);
+    pthread_join(v.thread, NULL); /* it has taken the stop, and the reads still wait */
+    let_read(INT_MAX);
+    eng_serve_close(v.server);
+    assert_int_equal(v.result, 0);
+    assert_true(n_read < all);
+}
+
+static void test_no_model(void **state)
+{
+    (void)state;
+    struct eng_serve_options o = serve_defaults();
+    struct served v;
+    o.engine.model = "/nonexistent.gguf";
+    assert_int_equal(eng_serve_open(&v.server, &o), 0);
+    assert_true(eng_serve_run(v.server) < 0);
+    eng_serve_close(v.server);
+}
+
+/* What cannot be listened on, or may not, is refused before anything is loaded. */
+static void test_no_place(void **state)
+{
+    (void)state;
+    struct eng_server *s = NULL, *first;
+    struct eng_serve_options o = serve_defaults();
+    faults.most = KN_LOG_ERROR;
+    faults_listen();
+    o.host = "0.0.0.0";
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.last, "is open to others"));
+    o.host = "127.0.0.1";
+    assert_int_equal(eng_serve_open(&first, &o), 0);
+    o.port = eng_serve_port(first);
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.last, "choose another port, or end who has it"));
+    eng_serve_close(first);
+    o.port = 0;
+    o.api_key_file = "/dev/null";
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.last, "no key in it"));
+    o.api_key_file = NULL;
+    o.host = "192.0.2.1"; /* an address for examples, nobody's */
+    assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
+    assert_non_null(strstr(faults.last, "choose another host, one of this machine's"));
+    assert_null(s);
+    faults_listen_off();
+}
+
+int main(void)
+{
+    struct kn_io io = kn_io_system;
+    io.pread = gated_pread;
+    kn_io_set(&io);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_stop_at_once),
+        cmocka_unit_test(test_manager_is_told),
+        cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_no_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

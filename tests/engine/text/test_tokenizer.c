@@ -1,0 +1,599 @@
+/* Text to ids and back: against other implementations' ids, over long runs, in several threads.
+ *
+ * One thread: not under MODE=tsan. */
+#include <dlfcn.h>
+#include <pthread.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "tests/engine/text/recipe.h"
+
+#define DATA "tests/engine/data/"
+
+/* ---- files of texts and ids ------------------------------------------------------------------ */
+
+static char *read_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *data;
+
+    if (!f)
+        return NULL;
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    data = malloc(*n + 1);
+    assert_int_equal(fread(data, 1, *n, f), *n);
+    data[*n] = 0;
+    fclose(f);
+    return data;
+}
+
+/* The ids come back as the text they came from. */
+static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, const char *text,
+                        size_t n)
+{
+    char *piece = malloc(eng_decoder_room(v)), *all = malloc(n + eng_decoder_room(v));
+    struct eng_decoder d;
+    size_t got = 0;
+
+    eng_decoder_init(&d, v, ENG_DECODE_RAW);
+    for (size_t i = 0; i < ids->n && got <= n; i++) {
+        const size_t len = eng_decoder_feed(&d, ids->id[i], piece);
+
+        memcpy(all + got, piece, len);
+        got += len;
+    }
+    assert_int_equal(got, n);
+    assert_memory_equal(all, text, n);
+    free(piece);
+    free(all);
+}
+
+/* One text against a line of ids; returns what follows the line. */
+static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n,
+                               unsigned flags, const char *line)
+{
+    struct eng_ids ids = {0};
+
+    assert_int_equal(eng_tokenize(v, text, n, flags, &ids), 0);
+    for (size_t i = 0; i < ids.n; i++) {
+        char *end;
+
+        assert_int_equal(ids.id[i], strtol(line, &end, 10));
+        assert_ptr_not_equal(line, end);
+        line = end;
+    }
+    while (*line == ' ')
+        line++;
+    assert_true(*line == '\n' || !*line);
+    if (!memmem(text, n, "\xE2\x96\x81", 3) && v->byte_id[0] != ENG_NO_TOKEN)
+        expect_text(v, &ids, text, n);
+    eng_ids_free(&ids);
+    return *line ? line + 1 : line;
+}
+
+static void expect_reference(const char *vocab, const char *inp, const char *out)
+{
+    static const char between[] = "\n__ggml_vocab_test__\n";
+    struct eng_vocab *v;
+    size_t n, n_line;
+    char *text = read_file(inp, &n), *lines = read_file(out, &n_line);
+    const char *at = text, *end = text + n, *line = lines;
+    int count = 0;
+
+    assert_non_null(text);
+    assert_non_null(lines);
+    assert_int_equal(vocab_from(&v, vocab), 0);
+    for (const char *next; at; at = next ? next + strlen(between) : NULL, count++) {
+        next = strstr(at, between);
+        line = expect_line(v, at, (size_t)((next ? next : end) - at), 0, line);
+    }
+    assert_int_equal(count, 47);
+    eng_vocab_close(v);
+    free(text);
+    free(lines);
+}
+
+static void published_texts_have_their_published_ids(void **state)
+{
+    (void)state;
+    expect_reference(DATA "gpt-2.gguf", DATA "reference.inp", DATA "reference-gpt-2.out");
+}
+
+static void large_vocabularies_too(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"deepseek-coder", "deepseek-llm", "gpt-2", "llama-spm",
+                                        "refact"};
+    const char *folder = getenv("TOKENIZERS");
+
+    if (!folder) {
+        printf("skipped: large vocabularies: TOKENIZERS names no folder with them\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char vocab[512], inp[520], out[520];
+
+        snprintf(vocab, sizeof vocab, "%s/ggml-vocab-%s.gguf", folder, names[i]);
+        snprintf(inp, sizeof inp, "%s.inp", vocab);
+        snprintf(out, sizeof out, "%s.out", vocab);
+        expect_reference(vocab, inp, out);
+    }
+}
+
+/* texts.bin with this vocabulary against NAME.ids. */
+static void expect_random(const struct eng_vocab *v, const char *name)
+{
+    char path[128];
+    size_t n, n_line;
+    char *texts = read_file(DATA "texts.bin", &n), *lines;
+    const char *line;
+    int count = 0;
+
+    snprintf(path, sizeof path, DATA "%s.ids", name);
+    line = lines = read_file(path, &n_line);
+    assert_non_null(lines);
+    for (size_t at = 0; at < n; count++) {
+        uint32_t len;
+
+        memcpy(&len, texts + at, 4);
+        line = expect_line(v, texts + at + 4, len, ENG_TEXT_PARSE_SPECIAL, line);
+        at += 4 + len;
+    }
+    assert_int_equal(count, 206);
+    assert_int_equal(*line, 0);
+    free(texts);
+    free(lines);
+}
+
+/* Every pre-tokeniser there is; other names are spellings of these. */
+static const char *const names[] = {"gpt-2",        "llama-bpe",      "qwen2",
+                                    "deepseek-llm", "deepseek-coder", "starcoder",
+                                    "refact",       "falcon",         "default",
+                                    "gpt-4o",       "deepseek-v3",    "glm4",
+                                    "tekken",       "kimi-k2",        "qwen35",
+                                    "seed-coder",   "bailingmoe"};
+
+static void random_texts_are_cut_as_by_the_original(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+    struct eng_pre *own;
+
+    assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
+    own = v->pre;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct moe_string name = {.data = names[i], .n = strlen(names[i])};
+
+        assert_int_equal(eng_pre_open(&v->pre, name, "file"), 0);
+        expect_random(v, names[i]);
+        eng_pre_close(v->pre);
+    }
+    v->pre = own;
+    eng_vocab_close(v);
+}
+
+static void random_texts_are_as_by_sentencepiece(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+
+    assert_int_equal(vocab_from(&v, DATA "spm-bytes.gguf"), 0);
+    expect_random(v, "spm-bytes");
+    eng_vocab_close(v);
+    assert_int_equal(vocab_from(&v, DATA "spm-unknown.gguf"), 0);
+    expect_random(v, "spm-unknown");
+    eng_vocab_close(v);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+static struct recipe r;
+
+static void pieces_merge_by_score_with_a_space_before(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+
+    recipe_spm(&r);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "", 0, "");
+    expect_ids(v, "hello", 0, "268 263"); /* "▁hell" "o" */
+    expect_ids(v, " hello", 0, "259 268 263");
+    expect_ids(v, "ello", 0, "259 261 265 263"); /* "ll" scores above "lo" */
+    expect_ids(v, "lo", 0, "259 269");
+    expect_ids(v, "h<u>h", 0, "267 270 267");     /* a space after special tokens */
+    expect_ids(v, "\xE2\x96\x81h", 0, "259 267"); /* U+2581 is a space */
+    expect_ids(v, "x", 0, "259 123");             /* byte 0x78 is 3 + 120 */
+    expect_ids(v, "\xC3\xA9", 0, "259 198 172");
+    expect_ids(v, "\xFFh", 0, "259 258 260");
+    eng_vocab_close(v);
+    r.score[265] = 1;
+    r.score[269] = 2;
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "ello", 0, "259 261 262 269"); /* scores above 0 count as much */
+    eng_vocab_close(v);
+    recipe_scalar(&r, KEY "add_space_prefix", 0);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "hell", 0, "266");
+    eng_vocab_close(v);
+    for (int id = 3; id < 259; id++)
+        r.type[id] = ENG_TOKEN_UNUSED; /* no bytes: unknown, one a run */
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "xyhxyz", 0, "0 260 0");
+    eng_vocab_close(v);
+}
+
+static void bytes_that_are_not_utf8_come_back(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "hello\xFF\xFE hello \xE2\x96h\xC0\x80 \xED\xA0\x80\xF4\x90\x80\x80.\xC3";
+    struct eng_ids ids = {0};
+    struct eng_vocab *v;
+
+    for (int kind = 0; kind < 2; kind++) {
+        (kind ? recipe_spm : recipe_bpe)(&r);
+        assert_int_equal(recipe_open(&r, &v), 0);
+        assert_int_equal(eng_tokenize(v, text, sizeof text - 1, 0, &ids), 0);
+        expect_text(v, &ids, text, sizeof text - 1);
+        ids.n = 0;
+        eng_vocab_close(v);
+    }
+    eng_ids_free(&ids);
+    recipe_bpe(&r); /* lacks bytes: they are lost */
+    r.type[255] = ENG_TOKEN_USER;
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_ids(v, "he\xFFllo", 0, "256 257 111");
+    eng_vocab_close(v);
+}
+
+static void characters_begin_and_end_where_unicode_says(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+        int len, bad;
+        bool cut;
+    } cases[] = {
+        {"a", 1, 1, 1, false},
+        {"\xC3\xA9", 2, 2, 1, false},
+        {"\xC3", 1, 0, 1, true},
+        {"\xC3(", 2, 0, 1, false},
+        {"\xC1\x81", 2, 0, 1, false},
+        {"\x80", 1, 0, 1, false},
+        {"\xE0\x80\x80", 3, 0, 1, false},
+        {"\xE0\xA0\x80", 3, 3, 2, false},
+        {"\xED\x9F\xBF", 3, 3, 2, false},
+        {"\xED\xA0\x80", 3, 0, 1, false},
+        {"\xE2\x96", 2, 0, 2, true},
+        {"\xE2\x96(", 3, 0, 2, false},
+        {"\xF0\x90\x80\x80", 4, 4, 3, false},
+        {"\xF0\x8F\x80\x80", 4, 0, 1, false},
+        {"\xF4\x8F\xBF\xBF", 4, 4, 3, false},
+        {"\xF4\x90\x80\x80", 4, 0, 1, false},
+        {"\xF5\x80", 2, 0, 1, false},
+        {"\xF0\x9F\x98", 3, 0, 3, true},
+        {"", 0, 0, 1, true},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool cut = false;
+        int bad, len = eng_utf8_next(cases[i].text, cases[i].n, &bad, &cut);
+
+        assert_int_equal(len, cases[i].len);
+        if (len)
+            continue;
+        assert_int_equal(bad, cases[i].bad);
+        assert_int_equal(cut, cases[i].cut);
+    }
+}
+
+/* Feeds ids given as bytes of the hand-made BPE, where token b is byte b; "|" shows the calls. */
+static void expect_decoded(const struct eng_vocab *v, unsigned flags, const char *bytes,
+                           const char *want)
+{
+    char out[512], got[1024] = "";
+    struct eng_decoder d;
+    size_t n = 0;
+
+    eng_decoder_init(&d, v, flags);
+    for (const char *p = bytes; *p; p++) {
+        n += eng_decoder_feed(&d, (uint8_t)*p, out);
+        strncat(got, out, n);
+        strcat(got, "|");
+        n = 0;
+    }
+    n = eng_decoder_finish(&d, out);
+    strncat(got, out, n);
+    assert_string_equal(got, want);
+    assert_int_equal(eng_decoder_finish(&d, out), 0);
+}
+
+static void only_whole_characters_are_given_out(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+
+    recipe_bpe(&r);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    expect_decoded(v, 0, "a\xC3\xA9z", "a||\xC3\xA9|z|");
+    expect_decoded(v, 0, "\xF0\x9F\x98\x80", "|||\xF0\x9F\x98\x80|");
+    expect_decoded(v, 0, "\xF0\x9F\x98", "|||\xEF\xBF\xBD"); /* the tail, once */
+    expect_decoded(v, 0, "\xE2\x96z", "||\xEF\xBF\xBDz|");
+    expect_decoded(v, 0, "\xE2\xC3\xA9", "|\xEF\xBF\xBD|\xC3\xA9|");
+    expect_decoded(v, 0, "\xFF\x80", "\xEF\xBF\xBD|\xEF\xBF\xBD|");
+    expect_decoded(v, 0, "\xED\xA0\x80", "|\xEF\xBF\xBD\xEF\xBF\xBD|\xEF\xBF\xBD|");
+    expect_decoded(v, ENG_DECODE_RAW, "\xFF\xC3", "\xFF|\xC3|");
+    eng_vocab_close(v);
+}
+
+/* A list of ids at once. */
+static const char *decoded(const struct eng_vocab *v, unsigned flags, const int32_t *id,
+                           size_t n_id)
+{
+    static char got[512];
+    struct eng_decoder d;
+    size_t n = 0;
+
+    eng_decoder_init(&d, v, flags);
+    for (size_t i = 0; i < n_id; i++)
+        n += eng_decoder_feed(&d, id[i], got + n);
+    n += eng_decoder_finish(&d, got + n);
+    got[n] = 0;
+    return got;
+}
+
+static void spaces_and_special_tokens_decode_as_they_were_put(void **state)
+{
+    (void)state;
+    static const int32_t spm[] = {1, 267, 259, 270, 267, 2}, mark[] = {122, 259};
+    static const int32_t bpe[] = {262, 259, 264, 260, 263};
+    struct eng_vocab *v;
+
+    recipe_spm(&r);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    assert_string_equal(decoded(v, 0, spm, 6), "<s>h <u>h</s>");
+    assert_string_equal(decoded(v, ENG_DECODE_SKIP_SPECIAL, spm, 6), "h <u>h");
+    assert_string_equal(decoded(v, 0, spm + 1, 2), "h ");
+    assert_string_equal(decoded(v, ENG_DECODE_CONTINUE, spm + 1, 2), " h ");
+    assert_string_equal(decoded(v, 0, mark, 2), "w ");
+    eng_vocab_close(v);
+    recipe_bpe(&r);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    assert_string_equal(decoded(v, 0, bpe, 5), "<s>hello<u> h<|im_end|>");
+    assert_string_equal(decoded(v, ENG_DECODE_SKIP_SPECIAL, bpe, 5), "hello<u> h");
+    assert_string_equal(decoded(v, 0, bpe + 3, 1), " h"); /* no space was put there */
+    eng_vocab_close(v);
+}
+
+/* Whatever the ids, what comes out is UTF-8 and never more than the room. */
+static void any_ids_give_utf8_within_the_room(void **state)
+{
+    (void)state;
+    const size_t room = 3 * (10 + 3); /* the longest is "<|im_end|>" */
+    struct eng_vocab *v;
+    struct eng_decoder d;
+    char out[64];
+
+    recipe_bpe(&r);
+    assert_int_equal(recipe_open(&r, &v), 0);
+    assert_int_equal(eng_decoder_room(v), room);
+    eng_decoder_init(&d, v, 0);
+    for (uint64_t i = 0; i < 200000; i++) {
+        const uint64_t h = kn_mix(i * KN_GOLDEN);
+        const int32_t id = h & 1 ? (int32_t)(0x80 | (h >> 8 & 0x7F)) : (int32_t)(h >> 8) & 0xFF;
+        const size_t n = eng_decoder_feed(&d, id, out);
+        bool cut;
+        int bad;
+
+        assert_true(n <= room);
+        for (size_t at = 0, len; at < n; at += len) {
+            len = (size_t)eng_utf8_next(out + at, n - at, &bad, &cut);
+            assert_true(len > 0);
+        }
+    }
+    eng_vocab_close(v);
+}
+
+/* ---- long runs ------------------------------------------------------------------------------- */
+
+/* clang-format off */
+static const char *const runs[] = {
+    "Z", "a", " ", "1", "\n", "!", "\xE4\xB8\xAD", "\xCC\x81", "Aa", " \n", "\xFF", "'s",
+    "\xFF" "a", " ", "\xF0\x9F\x98\x80", "<", "\xD7\x90", "\xD7\x90" "A", "\xC7\x85",
+    "\r", "\t", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x85\xA7", "\xC2\xB2", "\xCA\xB0", "+", "/", "'", "\x01",
+    "\xE3\x81\x82", "\xE2\x80\x8D", "\xEF\xBC\x81", "\xE0\xA4\x83", "\xEE\x80\x80", "\xED\x95\x9C",
+    "\xE0\xA5\xA6",
+};
+/* clang-format on */
+enum { N_RUN = sizeof runs / sizeof *runs, N_WHOLE_RUN = 16, BLANK = 2 };
+
+/* Run i goes through pre-tokeniser i % 4 and through SentencePiece.  Quadratic time would take
+ * hours, or reach the limits. */
+static void a_mebibyte_of_anything_is_tokenized(void **state)
+{
+    (void)state;
+    static const char *const some[] = {"gpt-2", "llama-bpe", "deepseek-llm", "falcon"};
+    const size_t n = 1 << 20;
+    char *text = malloc(n);
+    struct eng_ids ids = {0};
+    struct eng_vocab *v[2];
+    struct eng_pre *own, *pre[4];
+
+    assert_int_equal(vocab_from(&v[0], DATA "gpt-2.gguf"), 0);
+    assert_int_equal(vocab_from(&v[1], DATA "spm-bytes.gguf"), 0);
+    own = v[0]->pre;
+    for (int k = 0; k < 4; k++) {
+        const struct moe_string name = {.data = some[k], .n = strlen(some[k])};
+
+        assert_int_equal(eng_pre_open(&pre[k], name, "file"), 0);
+    }
+    for (size_t i = 0; i < 2 * N_WHOLE_RUN; i++) {
+        const char *run = runs[i / 2];
+        const size_t len = strlen(run), whole = n / len * len;
+
+        for (size_t at = 0; at < whole; at++)
+            text[at] = run[at % len];
+        if (run[0] == ' ')
+            text[whole - 1] = '1'; /* blanks that are not at the end */
+        v[0]->pre = pre[i / 2 % 4];
+        assert_int_equal(eng_tokenize(v[i % 2], text, whole, 0, &ids), 0);
+        expect_text(v[i % 2], &ids, text, whole);
+        ids.n = 0;
+    }
+    v[0]->pre = own;
+    for (int k = 0; k < 4; k++)
+        eng_pre_close(pre[k]);
+    eng_ids_free(&ids);
+    eng_vocab_close(v[0]);
+    eng_vocab_close(v[1]);
+    free(text);
+}
+
+/* A processor that may not run what was compiled while running, and a limit on the steps of one search: these
+ * stand before the library's own. */
+static struct { bool no_jit; uint32_t steps; } held;
+
+int pcre2_jit_compile(pcre2_code *code, uint32_t options)
+{
+    int (*own)(pcre2_code *, uint32_t);
+
+    *(void **)&own = dlsym(RTLD_NEXT, "pcre2_jit_compile_8");
+    return held.no_jit ? PCRE2_ERROR_JIT_BADOPTION : own(code, options);
+}
+
+int pcre2_set_match_limit(pcre2_match_context *context, uint32_t limit)
+{
+    int (*own)(pcre2_match_context *, uint32_t);
+
+    *(void **)&own = dlsym(RTLD_NEXT, "pcre2_set_match_limit_8");
+    return own(context, held.steps ? held.steps : limit);
+}
+
+/* Pieces follow each other. */
+static int next_piece(void *arg, const char *p, size_t n)
+{
+    const char **at = arg;
+
+    assert_ptr_equal(p, *at);
+    assert_true(n > 0);
+    *at += n;
+    return 0;
+}
+
+/* Runs first..last of n bytes. */
+static void cut_long_runs(const char *pre_name, size_t first, size_t last, char *text, size_t n)
+{
+    const struct moe_string name = {.data = pre_name, .n = strlen(pre_name)};
+    struct eng_pre *pre;
+    struct eng_split *split;
+
+    assert_int_equal(eng_pre_open(&pre, name, "file"), 0);
+    assert_int_equal(eng_split_open(&split, pre), 0);
+    for (size_t i = first; i <= last; i++) {
+        const size_t len = strlen(runs[i]), whole = n / len * len;
+        const char *at = text;
+
+        if ((uint8_t)runs[i][0] == 0xFF)
+            continue; /* what is no UTF-8 does not come here */
+        for (size_t b = 0; b < whole; b++)
+            text[b] = runs[i][b % len];
+        if (i == BLANK)
+            text[whole - 1] = '1'; /* blanks that are not at the end */
+        if (eng_split_run(split, text, whole, next_piece, &at) != 0)
+            fail_msg("%s: run %zu, '%s', takes too many steps", pre_name, i, runs[i]);
+        assert_ptr_equal(at, text + whole);
+    }
+    eng_split_close(split);
+    eng_pre_close(pre);
+}
+
+/* Each class of characters through each pattern, cut and not merged; and where patterns are not compiled, shorter ones,
+ * whose searches take at most four steps a byte: kimi-k2 looks at a run of large letters twice, and at each for its
+ * script.  What a blank costs that begins no piece is no step: there quadratic time takes as long as it does. */
+static void long_runs_are_cut_by_any_pattern(void **state)
+{
+    (void)state;
+    const size_t n = 1 << 20, fewer = 1 << 16;
+    char *text = malloc(n);
+
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        cut_long_runs(names[k], 0, N_RUN - 1, text, n);
+        held.no_jit = true;
+        cut_long_runs(names[k], BLANK, BLANK, text, n);
+        held.steps = 4 * (uint32_t)fewer + 1000;
+        cut_long_runs(names[k], 0, N_RUN - 1, text, fewer);
+        held.no_jit = false;
+        held.steps = 0;
+    }
+    free(text);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+struct job {
+    const struct eng_vocab *v;
+    const char *text;
+    size_t n;
+    struct eng_ids ids;
+    int err;
+};
+
+static void *tokenize_often(void *arg)
+{
+    struct job *job = arg;
+
+    for (int i = 0; i < 20 && !job->err; i++)
+        job->err = eng_tokenize(job->v, job->text, job->n, 0, &job->ids);
+    return NULL;
+}
+
+static void threads_share_a_vocabulary(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+    struct job job[4];
+    pthread_t thread[4];
+    size_t n;
+    char *text = read_file(DATA "texts.bin", &n);
+
+    assert_int_equal(vocab_from(&v, DATA "gpt-2.gguf"), 0);
+    for (int i = 0; i < 4; i++) {
+        job[i] = (struct job){.v = v, .text = text, .n = n};
+        assert_int_equal(pthread_create(&thread[i], NULL, tokenize_often, &job[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(job[i].err, 0);
+        assert_int_equal(job[i].ids.n, job[0].ids.n);
+        assert_memory_equal(job[i].ids.id, job[0].ids.id, job[0].ids.n * sizeof *job[0].ids.id);
+    }
+    for (int i = 0; i < 4; i++)
+        eng_ids_free(&job[i].ids);
+    eng_vocab_close(v);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_texts_have_their_published_ids),
+        cmocka_unit_test(large_vocabularies_too),
+        cmocka_unit_test(random_texts_are_cut_as_by_the_original),
+        cmocka_unit_test(random_texts_are_as_by_sentencepiece),
+        cmocka_unit_test(pieces_merge_by_score_with_a_space_before),
+        cmocka_unit_test(bytes_that_are_not_utf8_come_back),
+        cmocka_unit_test(characters_begin_and_end_where_unicode_says),
+        cmocka_unit_test(only_whole_characters_are_given_out),
+        cmocka_unit_test(spaces_and_special_tokens_decode_as_they_were_put),
+        cmocka_unit_test(any_ids_give_utf8_within_the_room),
+        cmocka_unit_test(a_mebibyte_of_anything_is_tokenized),
+        cmocka_unit_test(long_runs_are_cut_by_any_pattern),
+        cmocka_unit_test(threads_share_a_vocabulary),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

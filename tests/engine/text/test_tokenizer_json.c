@@ -1,0 +1,413 @@
+/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles,
+ * templates and where a turn ends; what is not known is refused and shown.
+ *
+ * One thread: not under MODE=tsan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/text/text.h"
+#include "tests/faults.h"
+#include "tests/moe/folder.h"
+
+#define DATA   "tests/engine/data/"
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+
+/* ---- a folder with nothing but a vocabulary ----------------------------------------------------- */
+
+static char *slurp(const char *name, size_t *n)
+{
+    FILE *f = fopen(name, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *text = calloc(*n + 1, 1);
+    assert_int_equal(fread(text, 1, *n, f), *n);
+    fclose(f);
+    return text;
+}
+
+static void save(const char *name, const void *data, size_t n)
+{
+    char full[160];
+    snprintf(full, sizeof full, "%s/%s", folder, name);
+    FILE *f = fopen(full, "wb");
+    assert_true(f && fwrite(data, 1, n, f) == n && !fclose(f));
+}
+
+static void save_text(const char *name, const char *text) { save(name, text, strlen(text)); }
+
+static void save_json(const char *name, const json_t *root)
+{
+    char *text = json_dumps(root, 0);
+    save_text(name, text);
+    free(text);
+}
+
+static json_t *original(const char *name)
+{
+    char full[160];
+    snprintf(full, sizeof full, DATA "%s.json", name);
+    json_t *root = json_load_file(full, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+static int setup(void **state)
+{
+    static const char header[] = "\x45\0\0\0\0\0\0\0{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                 "\"data_offsets\":[0,4]}}    ....";
+    int error = folder_make(state);
+    save("model.safetensors", header, sizeof header - 1);
+    save_text("config.json", "{\"model_type\":\"qwen2\",\"num_hidden_layers\":1,\"hidden_size\":8,"
+                             "\"num_attention_heads\":1,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":null}");
+    return error;
+}
+
+static int open_vocab(struct eng_vocab **v, struct moe_file **f)
+{
+    int error = moe_file_open(f, folder);
+    return error ? error : eng_vocab_open(v, *f);
+}
+
+/* ---- ids --------------------------------------------------------------------------------------- */
+
+/* data/make_json.py has them too. */
+static const char *const more[] = {
+    "e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84" "a",
+    "\xE2\x84\xABngstr\xC3\xB6m \xE2\x84\xA6 \xEF\xA4\x80\xE4\xB8\xAD",
+    "<|start|>a<|start|> <tool>b</tool><|end|>", "   <|end|>   x", "aaaa aaaaaaa      aaa",
+};
+
+static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n, const char *line)
+{
+    struct eng_ids ids = { 0 };
+    assert_int_equal(eng_tokenize(v, text, n, ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    for (size_t i = 0; i < ids.n; i++) {
+        char *end;
+        if (ids.id[i] != strtol(line, &end, 10) || line == end)
+            fail_msg("'%.*s': id %zu is %d, not '%.8s'", (int)n, text, i, (int)ids.id[i], line);
+        line = end;
+    }
+    line += strspn(line, " ");
+    assert_int_equal(*line, '\n');
+    eng_ids_free(&ids);
+    return line + 1;
+}
+
+/* Of texts.bin: each with its length before it. */
+static const char *expect_texts(const struct eng_vocab *v, const char *texts, size_t n, const char *line)
+{
+    for (size_t at = 0; at < n;) {
+        uint32_t len;
+        memcpy(&len, texts + at, 4);
+        line = expect_line(v, texts + at + 4, len, line);
+        at += 4 + len;
+    }
+    return line;
+}
+
+static void ids_are_those_of_the_original(void **state)
+{
+    (void)state;
+    static const char *const name[] = { "hf-bytes", "hf-pieces" };
+    size_t n, n_line;
+    char *texts = slurp(DATA "texts.bin", &n);
+    for (int i = 0; i < LEN(name); i++) {
+        struct eng_vocab *v;
+        struct moe_file *f;
+        char lines_path[160];
+        json_t *root = original(name[i]);
+        save_json("tokenizer.json", root);
+        json_decref(root);
+        snprintf(lines_path, sizeof lines_path, DATA "%s.ids", name[i]);
+        char *lines = slurp(lines_path, &n_line);
+        const char *line = lines;
+        assert_int_equal(open_vocab(&v, &f), 0);
+        moe_file_close(f);
+        line = expect_texts(v, texts, n, line);
+        for (int k = 0; k < LEN(more); k++)
+            line = expect_line(v, more[k], strlen(more[k]), line);
+        assert_int_equal(*line, 0);
+        eng_vocab_close(v);
+        free(lines);
+    }
+    free(texts);
+}
+
+/* ---- roles ------------------------------------------------------------------------------------- */
+
+static struct moe_string template_of(const struct moe_file *f)
+{
+    struct moe_string s = { "", 0 };
+    assert_true(moe_file_string(f, "tokenizer.chat_template", &s) >= 0);
+    return s;
+}
+
+static void roles_and_templates_come_from_beside_it(void **state)
+{
+    (void)state;
+    struct eng_vocab *v;
+    struct moe_file *f;
+    json_t *root = original("hf-bytes");
+    save_json("tokenizer.json", root);
+    assert_int_equal(open_vocab(&v, &f), 0);
+    assert_int_equal(eng_vocab_bos(v), 1);              /* of config.json */
+    assert_int_equal(eng_vocab_eos(v), 2);
+    assert_true(eng_vocab_adds_bos(v));                 /* by its post_processor */
+    assert_true(eng_vocab_is_stop(v, 2) && !eng_vocab_is_stop(v, 5));
+    assert_int_equal(template_of(f).n, 0);
+    assert_int_equal(eng_vocab_type(v, 701), ENG_TOKEN_CONTROL);
+    assert_int_equal(eng_vocab_type(v, 703), ENG_TOKEN_USER);
+    eng_vocab_close(v);
+    moe_file_close(f);
+
+    save_text("tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"eos_token\":\"<|end|>\","
+              "\"pad_token\":\"<|pad|>\",\"add_bos_token\":false,\"chat_template\":[{\"name\":\"x\",\"template\":"
+              "\"X\"},{\"name\":\"default\",\"template\":\"one\"}]}");
+    save_text("generation_config.json", "{\"eos_token_id\":[701,5,6,7,8]}");
+    assert_int_equal(open_vocab(&v, &f), 0);
+    assert_int_equal(eng_vocab_bos(v), 700);
+    assert_int_equal(eng_vocab_eos(v), 701);
+    assert_int_equal(eng_vocab_pad(v), 702);
+    assert_false(eng_vocab_adds_bos(v));
+    for (int id = 5; id < 9; id++)
+        assert_true(eng_vocab_is_stop(v, id));
+    assert_false(eng_vocab_is_stop(v, 2));
+    assert_true(moe_string_is(template_of(f), "one"));
+    eng_vocab_close(v);
+    moe_file_close(f);
+
+    save_text("chat_template.jinja", "two");
+    assert_int_equal(open_vocab(&v, &f), 0);
+    assert_true(moe_string_is(template_of(f), "two"));
+    eng_vocab_close(v);
+    moe_file_close(f);
+
+    json_object_set_new(json_object_get(root, "model"), "ignore_merges", json_false());
+    save_json("tokenizer.json", root);
+    assert_int_equal(open_vocab(&v, &f), 0);
+    struct eng_ids ids = { 0 };
+    struct moe_string whole = eng_vocab_text(v, 556);   /* the token whose merge was taken out: 256 bytes, then 300 */
+    assert_int_equal(eng_tokenize(v, whole.data, whole.n, 0, &ids), 0);
+    assert_true(ids.n > 1);
+    eng_ids_free(&ids);
+    eng_vocab_close(v);
+    moe_file_close(f);
+    json_decref(root);
+}
+
+/* ---- what is wrong ------------------------------------------------------------------------------ */
+
+/* Sets what lies at a path of keys (numbers are places in lists); NULL takes it away. */
+static void change(json_t *root, const char *where, const char *value)
+{
+    char copy[128], *rest = copy, *key;
+    json_t *v = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+    snprintf(copy, sizeof copy, "%s", where);
+    while ((key = strsep(&rest, "/")) && rest)
+        root = json_is_array(root) ? json_array_get(root, (size_t)atoi(key)) : json_object_get(root, key);
+    if (json_is_array(root) && v)
+        json_array_set_new(root, (size_t)atoi(key), v);
+    else if (json_is_array(root))
+        json_array_remove(root, (size_t)atoi(key));
+    else if (v)
+        json_object_set_new(root, key, v);
+    else
+        json_object_del(root, key);
+}
+
+static void what_is_not_known_is_refused(void **state)
+{
+    (void)state;
+    static const struct { const char *name, *where, *value; int code; const char *says; } kind[] = {
+        { "hf-bytes", "normalizer", "{\"type\":\"Lowercase\"}",
+          KN_EUNSUPPORTED, "normalizer is not known: {\"type\":\"Lower" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\w+|x\"", KN_EUNSUPPORTED, "w+|x" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer/pretokenizers/1/add_prefix_space", "true",
+          KN_EUNSUPPORTED, "pre_tokenizer is not" },
+        { "hf-bytes", "pre_tokenizer", "{\"type\":\"Whitespace\"}", KN_EUNSUPPORTED, "Whitespace" },
+        { "hf-bytes", "post_processor", "{\"type\":\"BertProcessing\"}", KN_EUNSUPPORTED, "BertProcessing" },
+        { "hf-bytes", "post_processor/single/1", "{\"SpecialToken\":{\"id\":\"x\"}}",
+          KN_EUNSUPPORTED, "post_processor" },
+        { "hf-bytes", "added_tokens/0/lstrip", "true", KN_EUNSUPPORTED, "added token is not known: {\"id\":700" },
+        { "hf-bytes", "added_tokens/0/id", "-1", KN_ECORRUPT, "added_tokens" },
+        { "hf-bytes", "added_tokens/0/id", "16777216", KN_ECORRUPT, "added_tokens" },
+        { "hf-bytes", "added_tokens/0/id", "1000000", KN_ECORRUPT, "far beyond" },
+        { "hf-bytes", "added_tokens/0/id", "5", KN_ECORRUPT, "same id" },
+        { "hf-bytes", "added_tokens/0/content", "\"\"", KN_ECORRUPT, "no content" },
+        { "hf-bytes", "model/type", "\"Unigram\"", KN_EUNSUPPORTED, "no BPE" },
+        { "hf-bytes", "model/dropout", "0.1", KN_EUNSUPPORTED, "dropout is not known: 0.1" },
+        { "hf-bytes", "model/vocab", "[]", KN_ECORRUPT, "vocab and merges" },
+        { "hf-bytes", "model/vocab/a", "\"x\"", KN_ECORRUPT, "model.vocab" },
+        { "hf-bytes", "model/vocab/a", "5", KN_ECORRUPT, "same id" },
+        { "hf-bytes", "model/merges", "{}", KN_ECORRUPT, "vocab and merges" },
+        { "hf-bytes", "model/merges/1", "\"ab\"", KN_ECORRUPT, "no pair" },
+        { "hf-bytes", "model/merges/1", "[\"a\"]", KN_ECORRUPT, "no pair" },
+        { "hf-bytes", "model/merges/1", "[\"a\",\"zzzz\"]", KN_ECORRUPT, "merge 1" },
+        { "hf-pieces", "normalizer", "null", KN_EUNSUPPORTED, "normalizer is not known: null" },
+        { "hf-pieces", "normalizer/normalizers/0/prepend", "\"_\"", KN_EUNSUPPORTED, "normalizer" },
+        { "hf-pieces", "pre_tokenizer", "{\"type\":\"Metaspace\"}", KN_EUNSUPPORTED, "Metaspace" },
+        { "hf-pieces", "model/merges/0", "[\"t\",\"h\"]", KN_EUNSUPPORTED, "not in the order" },
+        { "hf-pieces", "model/merges/0", "[\"t\",\"zzzz\"]", KN_ECORRUPT, "no token" },
+        { "hf-pieces", "model/merges/1", "[\"\u2581\",\"a\"]", KN_ECORRUPT, "a merge is there twice" },
+        { "hf-pieces", "model/merges/4", NULL,
+          KN_EUNSUPPORTED, "1 pairs of its tokens make a token and are no merges" },
+        { "hf-pieces", "model/merges/392", NULL, KN_EUNSUPPORTED, "1 pairs of its tokens" },
+        { "hf-pieces", "model/vocab/\u2603\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
+        { "hf-pieces", "model/vocab/t\u2603", "600", KN_EUNSUPPORTED, "pairs of its tokens" },
+    };
+    for (int i = 0; i < LEN(kind); i++) {
+        struct eng_vocab *v = NULL;
+        struct moe_file *f = NULL;
+        json_t *root = original(kind[i].name);
+        change(root, kind[i].where, kind[i].value);
+        save_json("tokenizer.json", root);
+        json_decref(root);
+        faults_reset();
+        int got = open_vocab(&v, &f);
+        eng_vocab_close(v);
+        moe_file_close(f);
+        if (got != kind[i].code || faults.n_line != 1 || !strstr(faults.line, kind[i].says) || !faults_clean())
+            fail_msg("%s %s: got %d, want %d; %d lines: %s", kind[i].where, kind[i].value, got, kind[i].code,
+                     faults.n_line, faults.line);
+        faults_off();
+    }
+    save_text("tokenizer.json", "{\"model\":");
+    struct moe_file *f = NULL;
+    assert_int_equal(moe_file_open(&f, folder), KN_ECORRUPT);
+    save_text("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:");
+    faults_reset();
+    assert_int_equal(moe_file_open(&f, folder), KN_EUNSUPPORTED);
+    assert_non_null(strstr(faults.line, "tokenizer.json: not supported: this is git-lfs's note"));
+    faults_off();
+}
+
+/* ---- tiktoken.model ------------------------------------------------------------------------------ */
+
+#define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\"," \
+                   "\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+
+/* As published: named special tokens by their ids, which begin behind the last rank, n. */
+static void save_kimi_config(int n)
+{
+    char text[700];
+    snprintf(text, sizeof text, "{" KIMI_CLASS ",\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\","
+             "\"added_tokens_decoder\":{\"%d\":{\"content\":\"[BOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"[EOS]\",\"special\":true},"
+             "\"%d\":{\"content\":\"<|im_end|>\",\"special\":true,\"lstrip\":false},\"%d\":{\"content\":"
+             "\"<|tool_calls_section_begin|>\",\"special\":false},\"%d\":{\"content\":\"[UNK]\"}}}",
+             n, n + 1, n + 2, n + 9, n + 22);
+    save_text("tokenizer_config.json", text);
+}
+
+static void only_tiktoken(const char *text, size_t n)
+{
+    char full[160];
+    static const char *const gone[] = { "tokenizer.json", "generation_config.json", "chat_template.jinja" };
+    for (int i = 0; i < LEN(gone); i++) {
+        snprintf(full, sizeof full, "%s/%s", folder, gone[i]);
+        unlink(full);
+    }
+    save("tiktoken.model", text, n);
+}
+
+static int count_lines(const char *text)
+{
+    int n = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        n++;
+    return n;
+}
+
+/* Crowded tokens among them, which several pairs make. */
+static void ranks_are_merges(void **state)
+{
+    (void)state;
+    size_t n, n_file, n_line, n_more;
+    char *file = slurp(DATA "kimi.tiktoken", &n_file), *texts = slurp(DATA "texts.bin", &n);
+    char *lines = slurp(DATA "kimi-tiktoken.ids", &n_line), *own = slurp(DATA "kimi-tiktoken.texts", &n_more);
+    const char *line = lines;
+    int n_rank = count_lines(file);
+    struct eng_vocab *v;
+    struct moe_file *f;
+    only_tiktoken(file, n_file);
+    save_kimi_config(n_rank);
+    assert_int_equal(open_vocab(&v, &f), 0);
+    moe_file_close(f);
+    line = expect_texts(v, texts, n, line);
+    for (char *at = own, *end; (end = strchr(at, '\n')); at = end + 1)
+        line = expect_line(v, at, (size_t)(end - at), line);
+    assert_int_equal(*line, 0);
+    assert_int_equal(eng_vocab_size(v), n_rank + 256);
+    assert_true(eng_vocab_bos(v) == n_rank && eng_vocab_eos(v) == n_rank + 1 && !eng_vocab_adds_bos(v));
+    assert_true(eng_vocab_is_stop(v, n_rank + 1) && eng_vocab_is_stop(v, n_rank + 2));
+    assert_int_equal(eng_vocab_type(v, n_rank + 9), ENG_TOKEN_USER);
+    assert_int_equal(eng_vocab_type(v, n_rank + 200), ENG_TOKEN_CONTROL);
+    eng_vocab_close(v);
+    free(file);
+    free(texts);
+    free(lines);
+    free(own);
+}
+
+static void a_rank_file_that_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    static const struct { const char *line, *config; int code; const char *says; } kind[] = {
+        { "eA= 300", NULL, KN_ECORRUPT, "line 257: it is no token in base64" },
+        { "e*== 256", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6 256x", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6", NULL, KN_ECORRUPT, "line 257: it is no token" },
+        { "eHl6 257", NULL, KN_EUNSUPPORTED, "line 257: ranks do not count from 0" },
+        { "eA== 256", NULL, KN_ECORRUPT, "line 257: the token is there twice" },
+        { NULL, "{" KIMI_CLASS "}", KN_ECORRUPT, "there is no token for each byte" },
+        { "eHl6 256", "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_x.Y\",null]}}", KN_EUNSUPPORTED,
+          "is \"tokenization_x.Y\") and tokenization_kimi.TikTokenTokenizer is supported" },
+        { "eHl6 256", "{}", KN_EUNSUPPORTED, "not named here" },
+        { "eHl6 256", "{" KIMI_CLASS ",\"added_tokens_decoder\":{\"257\":{\"content\":\"\"}}}", KN_ECORRUPT,
+          "/tiktoken.model: " },
+    };
+    size_t n_file;
+    char *file = slurp(DATA "kimi.tiktoken", &n_file), *end = file;
+    for (int i = 0; i < 255; i++)
+        end = strchr(end, '\n') + 1;
+    size_t n_most = (size_t)(end - file), n_bytes = n_most + (size_t)(strchr(end, '\n') + 1 - end);
+    for (int i = 0; i < LEN(kind); i++) {
+        char text[8192];
+        struct eng_vocab *v = NULL;
+        struct moe_file *f = NULL;
+        size_t n = kind[i].line ? n_bytes : n_most;
+        assert_true(n + 100 < sizeof text);
+        memcpy(text, file, n);
+        n += (size_t)sprintf(text + n, "%s\n", kind[i].line ? kind[i].line : "");
+        only_tiktoken(text, n);
+        save_text("tokenizer_config.json", kind[i].config ? kind[i].config : "{" KIMI_CLASS "}");
+        faults_reset();
+        int got = open_vocab(&v, &f);
+        eng_vocab_close(v);
+        moe_file_close(f);
+        if (got != kind[i].code || faults.n_line != 1 || !strstr(faults.line, kind[i].says) || !faults_clean())
+            fail_msg("%s: got %d, want %d; %d lines: %s", kind[i].line, got, kind[i].code, faults.n_line, faults.line);
+        faults_off();
+    }
+    free(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_are_those_of_the_original),
+        cmocka_unit_test(roles_and_templates_come_from_beside_it),
+        cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(ranks_are_merges),
+        cmocka_unit_test(a_rank_file_that_is_wrong_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, folder_remove);
+}

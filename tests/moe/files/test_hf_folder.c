@@ -1,0 +1,184 @@
+/* Folders as the transformers package writes them: the same tables, bytes and logits as the GGUF file of the
+ * same weights; what is wrong is refused in one line that names file and reason; whatever call fails,
+ * nothing is left behind.
+ *
+ * One thread: not under MODE=tsan. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "tests/moe/hf_folder.h"
+#include "tests/moe/folders.h"
+#include "tests/moe/folder.h"
+
+#define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static char model[80];                          /* the folder within the test's own */
+
+static int setup(void **state)
+{
+    int error = folder_make(state);
+    snprintf(model, sizeof model, "%s/model", folder);
+    return error;
+}
+
+/* ---- the same model ---------------------------------------------------------------------------- */
+
+/* What the GGUF file says of the architecture the folder says too. */
+static void same_metadata(const struct moe_file *gguf, const struct moe_file *hf)
+{
+    for (size_t i = 0; i < moe_file_value_count(gguf); i++) {
+        const struct moe_value *v = moe_file_value(gguf, i), *w;
+        char key[128];
+        snprintf(key, sizeof key, "%.*s", (int)v->key.n, v->key.data);
+        if (!strncmp(key, "general.", 8) || !strcmp(key, "tokenizer.ggml.pre") || strstr(key, "vocab_size"))
+            continue;
+        if (moe_file_find_tensor(gguf, "blk.0.attn_k_b.weight") &&     /* keys and values in one: as heads are */
+            (strstr(key, "key_length") || strstr(key, "value_length") || strstr(key, "head_count_kv")))
+            continue;
+        if (!strcmp(key, "qwen35moe.feed_forward_length"))             /* of dense layers, which it does not have */
+            continue;
+        w = moe_file_find(hf, key);
+        if (!w || w->type != v->type || w->n != v->n)
+            fail_msg("%s is not in the folder, or another kind of value", key);
+        for (size_t k = 0; k < v->n; k++)
+            if (v->item == MOE_STRING) {
+                struct moe_string a = ((const struct moe_string *)v->data)[k];
+                struct moe_string b = ((const struct moe_string *)w->data)[k];
+                assert_int_equal(a.n, b.n);
+                assert_memory_equal(a.data, b.data, a.n);
+            } else {
+                assert_true(moe_value_float(v, k) == moe_value_float(w, k));
+            }
+    }
+}
+
+/* A head's keys and values in one matrix are taken apart by panels; two of the fixtures have none of whole ones. */
+static bool is_in_panels(const struct moe_file *f)
+{
+    int64_t key = 0, n_rot = 0;
+    moe_file_int(f, "deepseek2.attention.key_length", 0, 1000, &key);
+    moe_file_int(f, "deepseek2.rope.dimension_count", 0, 1000, &n_rot);
+    return (key - n_rot) % KN_PANEL == 0;
+}
+
+static void a_folder_is_as_its_gguf(void **state)
+{
+    const char *name = *state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct hf_folder h;
+        struct moe_file *a, *b;
+        if (hf_folder_read(&h, name))
+            fail_msg("no fixture %s", name);
+        hf_folder_write(&h, model, bf16, bf16 ? 3 : 1);
+        assert_int_equal(hf_folder_gguf(&h, path, bf16), 0);
+        assert_int_equal(moe_file_open(&a, path), 0);
+        assert_int_equal(moe_file_open(&b, model), 0);
+        assert_string_equal(moe_file_path(b), model);
+        same_tensors(a, b);
+        same_metadata(a, b);
+        bool runs = is_in_panels(b);
+        moe_file_close(a);
+        moe_file_close(b);
+        if (!runs) {
+            hf_folder_free(&h);
+            continue;
+        }
+        float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
+        assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
+        free(x);
+        free(y);
+        hf_folder_free(&h);
+    }
+}
+
+/* Experts in stacks, gates and ups as one, as the package has them in memory. */
+static void stacks_of_experts_are_taken_apart(void **state)
+{
+    (void)state;
+    struct hf_folder h;
+    struct moe_file *a, *b;
+    int n = 0;
+    assert_int_equal(hf_folder_read(&h, "qwen3moe_odd"), 0);
+    for (int i = 0; i < h.n_tensor; i++) {
+        struct hf_tensor t = h.tensor[i];
+        int layer = 0;
+        sscanf(t.name, "model.layers.%d.", &layer);
+        if (strstr(t.name, "#.up_proj"))
+            continue;
+        if (strchr(t.name, '#')) {
+            bool down = strstr(t.name, "down_proj");
+            snprintf(t.name, sizeof t.name, "model.layers.%d.mlp.experts.%s_proj", layer, down ? "down" : "gate_up");
+            strcpy(t.how, down ? "whole" : "fused");
+        }
+        h.tensor[n++] = t;
+    }
+    h.n_tensor = n;
+    hf_folder_write(&h, model, true, 2);
+    assert_int_equal(hf_folder_gguf(&h, path, true), 0);
+    assert_int_equal(moe_file_open(&a, path), 0);
+    assert_int_equal(moe_file_open(&b, model), 0);
+    same_tensors(a, b);
+    moe_file_close(a);
+    moe_file_close(b);
+    float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
+    assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
+    free(x);
+    free(y);
+    hf_folder_free(&h);
+}
+
+/* A model that sees has a language model within: its configuration and its tensors' names are a level deeper, and
+ * what is no part of it is left alone. */
+static void a_language_model_within_another(void **state)
+{
+    (void)state;
+    struct hf_folder h;
+    struct moe_file *a, *b;
+    char config[4096];
+    assert_int_equal(hf_folder_read(&h, "qwen35moe"), 0);
+    for (int i = 0; i < h.n_tensor; i++) {
+        struct hf_tensor *t = &h.tensor[i];
+        char name[sizeof t->name];
+        if (strncmp(t->name, "model.", 6))
+            continue;
+        assert_true(snprintf(name, sizeof name, "model.language_model.%.70s", t->name + 6) < (int)sizeof name);
+        memcpy(t->name, name, sizeof name);
+    }
+    assert_true(h.n_tensor < HF_MAX_TENSOR);
+    h.tensor[h.n_tensor++] = (struct hf_tensor){ "model.visual.blocks.0.norm1.weight", "output_norm.weight", "whole", 0, 0 };
+    snprintf(config, sizeof config, "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,\"vision_config\":{},"
+             "\"eos_token_id\":7,\"text_config\":%s}", h.config);
+    h.config = config;
+    hf_folder_write(&h, model, false, 1);
+    assert_int_equal(hf_folder_gguf(&h, path, false), 0);
+    assert_int_equal(moe_file_open(&a, path), 0);
+    assert_int_equal(moe_file_open(&b, model), 0);
+    same_tensors(a, b);
+    assert_null(moe_file_find_tensor(b, "model.visual.blocks.0.norm1.weight"));
+    assert_non_null(moe_file_find_tensor(b, "blk.4.nextn.eh_proj.weight"));     /* which is no level deeper */
+    moe_file_close(a);
+    moe_file_close(b);
+    float *x = logits_of(&h.g, path), *y = logits_of(&h.g, model);
+    assert_memory_equal(x, y, 4 * (size_t)h.g.n_vocab * sizeof *x);
+    free(x);
+    free(y);
+    hf_folder_free(&h);
+}
+
+int main(void)
+{
+    static char *const name[] = {
+        "llama_gqa", "llama_rope3_tied", "llama_linear", "mistral", "mixtral", "qwen2", "qwen3_tied", "qwen3_yarn",
+        "qwen3moe_norm", "qwen3moe_nonorm", "qwen3moe_odd", "qwen2moe", "olmoe_clamp", "glm4moe", "glm4moe_groups", "minimax_m2",
+        "deepseek2_lite", "deepseek2_groups", "deepseek3", "deepseek3_one_group", "qwen3next", "qwen3next_odd", "qwen35moe",
+    };
+    struct CMUnitTest tests[LEN(name) + 2];
+    tests[LEN(name) + 1] = (struct CMUnitTest)cmocka_unit_test(a_language_model_within_another);
+    tests[LEN(name)] = (struct CMUnitTest)cmocka_unit_test(stacks_of_experts_are_taken_apart);
+    for (int i = 0; i < LEN(name); i++)
+        tests[i] = (struct CMUnitTest){ name[i], a_folder_is_as_its_gguf, NULL, NULL, name[i] };
+    return cmocka_run_group_tests(tests, setup, folder_remove);
+}
