@@ -148,8 +148,8 @@ int  kn_file_open_read(int *fd, const char *path);          /* opening a pipe do
 void kn_file_close(int fd);
 
 /* Checks before a file is written; a refusal is KN_EINVAL with a message.  folder: path is a folder.  target: also a
- * link or device, which a rename would replace.  other: also a non-empty file that does not begin with magic; `what`
- * names the expected kind of file in the message. */
+ * link or device, which a rename would replace.  other: also a non-empty file that does not begin with magic; the
+ * last argument names the expected kind of file in the message. */
 int  kn_file_refuse_folder(const char *path);
 int  kn_file_refuse_target(const char *path);
 int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
