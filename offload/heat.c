@@ -1,10 +1,10 @@
-/* What was learnt of the experts, kept beside the model between runs.
+/* Usage statistics of experts, saved beside the model between runs.
  *
- * A small file: which model it is of, and each expert's share of its group's turns.  It decides speed
- * only, so whatever is wrong with it - another model's, another version's, torn, unreadable - is the same
- * as its not being there; and where it cannot be written nothing is said above debug level.
+ * A small file with the model's id and each expert's share of its group's turns.  It affects speed only, so
+ * any fault (another model, another version, torn, unreadable) is treated as a missing file, and a failure to
+ * write it is logged at debug level only.
  *
- *   8 magic, 8 the model's id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 check: little-endian */
+ *   8 magic, 8 model id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 checksum: little-endian */
 #include "offload/internal.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
-/* A second copy of the model's files on another drive: what is there, and whether it is a copy.
+/* A second copy of the model's files on another drive: finds it and checks that it is a copy.
  *
- * Of each file it looks for one of the same name.  It may be the whole file or only its beginning, which is then
- * all that is read of it, and must be the same there as far as some pages of it say: the first, the last, and others
- * here and there.  A copy that is none is left alone, which is said.
+ * For each file it looks for a file of the same name.  The copy may be the whole file or only its beginning;
+ * then only that part is read from it.  Some pages are compared: the first, the last, and others at random
+ * positions.  A file that is no copy is not used, and this is logged.
  *
- * It is shared by all who read the model's files.  When it fails one of them it has failed for all: it is said once,
- * and they read the first copy from then on.  Reading itself is reader.c's. */
+ * One mirror is shared by all readers of the model's files.  After the first failure no reader uses it any
+ * more: this is logged once, and all reads go to the first copy.  reader.c does the reading. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_PAGE 64                               /* that are compared */
+#define N_PAGE 64                               /* pages compared */
 
-struct copy { int fd; char *path; uint64_t bytes; };    /* fd -1: there is none */
+struct copy { int fd; char *path; uint64_t bytes; };    /* fd -1: no copy */
 
 struct off_mirror {
     struct copy *copy;                          /* [n_file] */
@@ -24,9 +24,9 @@ struct off_mirror {
     atomic_uint_fast64_t read_bytes;
 };
 
-/* ---- is it a copy? ----------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------ */
 
-/* NULL, or what is wrong with it. */
+/* NULL, or the reason that it is no copy. */
 static const char *compare(int fd, int first, uint64_t bytes)
 {
     uint8_t page[2][OFF_PAGE];
@@ -58,7 +58,7 @@ static const char *judge(struct copy *c, int first)
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
-/* Fails only for want of memory. */
+/* Fails only with KN_ENOMEM. */
 static int open_copy(struct copy *c, const char *dir, const char *path, int first)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -130,7 +130,7 @@ void off_mirror_close(struct off_mirror *m)
     kn_free(m);
 }
 
-/* ---- while it is read -------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------- */
 
 int off_mirror_fd(const struct off_mirror *m, int file) { return m ? m->copy[file].fd : -1; }
 const char *off_mirror_path(const struct off_mirror *m, int file) { return m->copy[file].path; }
