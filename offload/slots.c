@@ -98,7 +98,7 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     s->n_empty++;
 }
 
-/* If a slot's reads have ended: makes it raw, or ready if nothing is left to do, or bad if holders must get an error. */
+/* When a slot has been read: makes it raw, or ready if nothing is left to do, or bad if holders must get an error. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state != SLOT_READING)
