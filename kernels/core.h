@@ -30,7 +30,7 @@
     X(KN_ENOMEM,       -2,  "out of memory")                          \
     X(KN_EIO,          -3,  "reading or writing failed")              \
     X(KN_ENOENT,       -4,  "no such file")                           \
-    X(KN_ESHORT,       -5,  "file is shorter than it says")           \
+    X(KN_ESHORT,       -5,  "file is shorter than its header says")   \
     X(KN_ECORRUPT,     -6,  "file is corrupt")                        \
     X(KN_EUNSUPPORTED, -7,  "not supported")                          \
     X(KN_ELIMIT,       -8,  "over a limit")                           \

@@ -179,8 +179,8 @@ int kn_file_refuse_target(const char *path)
         return 0;
     bool plain = seam->size(fd) >= 0;
     kn_file_close(fd);
-    return plain ? 0 : kn_fail(KN_EINVAL, "%s: a file would take the place of this link or device; name another "
-                               "to write", path);
+    return plain ? 0 : kn_fail(KN_EINVAL, "%s: this is a link or a device, which a file would replace; name another "
+                               "file to write", path);
 }
 
 int kn_file_refuse_other(const char *path, const char *magic, const char *what)
@@ -195,7 +195,7 @@ int kn_file_refuse_other(const char *path, const char *magic, const char *what)
     kn_file_close(fd);
     if (n == 0 || (n == sizeof begins && !memcmp(begins, magic, sizeof begins)))
         return 0;
-    return kn_fail(KN_EINVAL, "%s: it is there and no %s: remove it, or name another file to write", path, what);
+    return kn_fail(KN_EINVAL, "%s: exists and is not a %s: remove it, or name another file to write", path, what);
 }
 
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
@@ -233,11 +233,11 @@ int kn_fail_size(const char *path)
 {
     if (errno == ESPIPE)
         return kn_fail(KN_EINVAL, "%s: neither a file nor a folder, but a pipe or a device", path);
-    return kn_fail(KN_EIO, "%s: its size cannot be told: %s", path, strerror(errno));
+    return kn_fail(KN_EIO, "%s: cannot find out its size: %s", path, strerror(errno));
 }
 
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
 {
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes too early: an incomplete copy?",
                    path, (unsigned long long)end, (unsigned long long)missing);
 }

@@ -174,7 +174,7 @@ int kn_machine_stay(int node)
         if (cpus.cpu[i] >= 0)
             CPU_SET(cpus.cpu[i], &set);
     if (cpus.n_node > 1 && sched_setaffinity(0, sizeof set, &set) != 0)
-        return kn_fail(KN_ENODEV, "cannot keep to the processors of node %d: %s", node, strerror(errno));
+        return kn_fail(KN_ENODEV, "cannot bind threads to the processors of node %d: %s", node, strerror(errno));
     return 0;
 }
 
