@@ -75,7 +75,7 @@ void off_heat_write(const char *path, uint64_t model_id, const float *share, int
     memcpy(file + bytes - sizeof check, &check, sizeof check);
     int fd = kn_io()->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
-        kn_say(KN_LOG_DEBUG, "%s: what was learnt of the experts is not kept: %s", path, strerror(errno));
+        kn_say(KN_LOG_DEBUG, "%s: usage statistics of the experts could not be saved: %s", path, strerror(errno));
         goto done;
     }
     bool whole = kn_io()->pwrite(fd, file, bytes, 0) == (ssize_t)bytes;

@@ -152,10 +152,10 @@ static void *io_main(void *arg)
 int off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt)
 {
     if (files->n_file > OFF_MAX_FILES)
-        return kn_fail(KN_ELIMIT, "a model of %d files; at most %d are read", files->n_file, OFF_MAX_FILES);
+        return kn_fail(KN_ELIMIT, "the model has %d files; at most %d are supported", files->n_file, OFF_MAX_FILES);
     struct off_io *io = kn_calloc(1, sizeof *io);
     if (!io)
-        return kn_fail(KN_ENOMEM, "no memory to read with");
+        return kn_fail(KN_ENOMEM, "no memory for reading");
     io->files = files;
     io->options = opt;
     for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
@@ -166,7 +166,7 @@ int off_io_open(struct off_io **out, const struct off_files *files, const struct
     pthread_mutex_lock(&io->lock);
     while (started && !io->opened)
         pthread_cond_wait(&io->changed, &io->lock);
-    int error = started ? io->error : kn_fail(KN_ENOMEM, "cannot start the thread that reads");
+    int error = started ? io->error : kn_fail(KN_ENOMEM, "cannot start the reading thread");
     pthread_mutex_unlock(&io->lock);
     if (error) {
         if (started)

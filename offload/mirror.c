@@ -35,9 +35,9 @@ static const char *compare(int fd, int first, uint64_t bytes)
         uint64_t at = (i == 0 ? 0 : i == 1 ? n_page - 1 : kn_mix(i) % n_page) * OFF_PAGE;
         size_t n = bytes - at < OFF_PAGE ? (size_t)(bytes - at) : OFF_PAGE;
         if (!off_read_all(first, page[0], n, at) || !off_read_all(fd, page[1], n, at))
-            return "it cannot be compared with the first";
+            return "it cannot be compared with the first copy";
         if (memcmp(page[0], page[1], n))
-            return "it is no copy: other bytes than the first";
+            return "it is not a copy: it has other bytes than the first copy";
     }
     return NULL;
 }
@@ -51,7 +51,7 @@ static const char *judge(struct copy *c, int first)
     if (x.device == y.device && x.inode == y.inode)
         return "it is the first copy itself";
     if (bytes > whole)
-        return "it is no copy: longer than the first";
+        return "it is not a copy: it is longer than the first copy";
     c->bytes = bytes == whole ? (uint64_t)bytes : (uint64_t)bytes & ~(uint64_t)(OFF_PAGE - 1);
     return c->bytes ? compare(c->fd, first, c->bytes) : "it is empty";
 }
@@ -73,7 +73,7 @@ static int open_copy(struct copy *c, const char *dir, const char *path, int firs
     const char *why = c->fd < 0 ? strerror(errno) : judge(c, first);
     if (!why)
         return 0;
-    kn_say(KN_LOG_WARN, "%s is not read: %s", c->path, why);
+    kn_say(KN_LOG_WARN, "%s is not used: %s", c->path, why);
     kn_file_close(c->fd);
     c->fd = -1;
     return 0;
@@ -84,7 +84,7 @@ static int open_pack_copy(struct copy *c, const char *dir, const char *pack_path
     int first = kn_io()->open(pack_path, O_RDONLY | O_CLOEXEC, 0);
     int error = first < 0 ? 0 : open_copy(c, dir, pack_path, first);
     if (first >= 0 && !error && c->fd < 0)
-        kn_say(KN_LOG_INFO, "%s has no copy of %s: experts are read from the first alone", dir, pack_path);
+        kn_say(KN_LOG_INFO, "%s has no copy of %s: experts are read from the first copy only", dir, pack_path);
     kn_file_close(first);
     return error;
 }
@@ -112,7 +112,7 @@ int off_mirror_open(struct off_mirror **out, const char *dir, const struct off_f
     for (size_t i = 0; i < n; i++)
         n_copy += m->copy[i].fd >= 0;
     if (!n_copy)
-        kn_say(KN_LOG_WARN, "%s has no copy of %s that can be read: everything is read from the first", dir,
+        kn_say(KN_LOG_WARN, "%s has no usable copy of %s: all files are read from the first copy", dir,
                files->path[0]);
     *out = m;
     return 0;
@@ -140,7 +140,7 @@ bool off_mirror_lives(const struct off_mirror *m) { return m && !atomic_load_exp
 void off_mirror_drop(struct off_mirror *m, int file, const char *why)
 {
     if (!atomic_exchange(&m->gone, true))
-        kn_say(KN_LOG_WARN, "%s: %s: everything is read from the first copy from here on", m->copy[file].path, why);
+        kn_say(KN_LOG_WARN, "%s: %s: from now on all files are read from the first copy", m->copy[file].path, why);
 }
 
 void off_mirror_count(struct off_mirror *m, size_t bytes)

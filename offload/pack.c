@@ -183,7 +183,7 @@ int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off
     if (!why)
         return 0;
     kn_say(KN_LOG_WARN, "%s is not used: %s; experts are read from the model's own file (spillway pack writes "
-           "it anew)", path, why);
+           "a new one)", path, why);
     kn_file_close(*fd);
     *fd = -1;
     return 0;

@@ -101,7 +101,7 @@ static int check_room(const struct packer *p)
 
 static int sync_part(const struct packer *p)
 {
-    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part,
+    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", p->part,
                                               strerror(errno)) : 0;
 }
 
@@ -252,7 +252,7 @@ static int take_memory(struct packer *p)
         p->half[i].job = kn_calloc((size_t)MOST * OFF_JOBS, sizeof *p->half[i].job);
         all = all && p->half[i].memory && p->half[i].job;
     }
-    return all ? 0 : kn_fail(KN_ENOMEM, "no memory to pack with: it takes %zu MiB", p->group_bytes >> 19);
+    return all ? 0 : kn_fail(KN_ENOMEM, "no memory for packing: %zu MiB are needed", p->group_bytes >> 19);
 }
 
 static void give_back(struct packer *p)
@@ -285,8 +285,8 @@ static void say_rest(struct packer *p, int error)
 {
     bool stopped = error == KN_ECANCELLED;
     if (p->n_done)
-        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO, "%s%s has %d of %d experts; the same command goes on from "
-               "there", stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
+        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO, "%s%s has %d of %d experts; run the same command again "
+               "to continue", stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
     else if (stopped)
         kn_say(KN_LOG_ERROR, "stopped; nothing was written");
     if (!p->n_done && p->owned)

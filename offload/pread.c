@@ -139,7 +139,7 @@ int off_pread_open(struct off_mover **out, int depth)
     p->mover.depth = n;                         /* a pool with fewer threads works too */
     if (n == 0) {
         pool_close(&p->mover);
-        return kn_fail(KN_ENOMEM, "cannot start a thread to read with");
+        return kn_fail(KN_ENOMEM, "cannot start a reading thread");
     }
     *out = &p->mover;
     return 0;

@@ -109,14 +109,14 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
         return KN_ESHORT;
     if (is >= 0 && is < was)
         return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
-                       "put it back and start again", path, (long long)is, (long long)was);
+                       "restore the file and start again", path, (long long)is, (long long)was);
     return kn_fail_short(path, end, job->offset + job->bytes - end);
 }
 
 static void say_plain(struct off_reader *r, const char *path)
 {
     if (!r->said_plain)
-        kn_say(KN_LOG_INFO, "%s: no O_DIRECT here (a file system without it?): read through the page cache, "
+        kn_say(KN_LOG_INFO, "%s: no O_DIRECT (a file system without it?): reading through the page cache, "
                "which is slower", path);
     r->said_plain = true;
 }
@@ -435,11 +435,11 @@ static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
     if (r->mover)
         return 0;
     if (kind == OFF_IO_URING)
-        return kn_fail(KN_EUNSUPPORTED, "io_uring cannot be had: %s%s; --io auto reads with threads instead",
+        return kn_fail(KN_EUNSUPPORTED, "io_uring is not available: %s%s; --io auto reads with threads instead",
                        strerror(-error), why);
     if (error && !atomic_flag_test_and_set(&said))
-        kn_say(KN_LOG_WARN, "io_uring cannot be had: %s%s; reading with %d pread threads instead, which "
-               "costs more processor time (--io pread says so without this line)", strerror(-error), why,
+        kn_say(KN_LOG_WARN, "io_uring is not available: %s%s; reading with %d pread threads instead, which "
+               "uses more processor time (--io pread does the same without this warning)", strerror(-error), why,
                depth);
     return off_pread_open(&r->mover, depth);
 }
@@ -452,14 +452,14 @@ int off_reader_open(struct off_reader **out, const struct off_files *files,
     if (!r) {
         if (opt->mover)
             opt->mover->ops->close(opt->mover);
-        return kn_fail(KN_ENOMEM, "no memory to read with");
+        return kn_fail(KN_ENOMEM, "no memory for reading");
     }
     r->mover = opt->mover;
     r->files = *files;
     r->file = kn_calloc((size_t)files->n_file, sizeof *r->file);
     if (!r->file) {
         r->files.n_file = 0;
-        kn_fail(error, "no memory to read %d files with", files->n_file);
+        kn_fail(error, "no memory to read %d files", files->n_file);
         goto fail;
     }
     open_files(r);

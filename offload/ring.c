@@ -106,7 +106,7 @@ static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 
 static void give_up(struct ring *r, int error)
 {
-    kn_say(KN_LOG_WARN, "io_uring has failed: %s; reading with %d pread threads from here on, which costs more "
+    kn_say(KN_LOG_WARN, "io_uring has failed: %s; from now on reading with %d pread threads, which uses more "
            "processor time", strerror(-error), r->mover.depth);
     io_uring_queue_exit(&r->uring);
     r->error = error;
@@ -199,9 +199,9 @@ static const char *reason(int error)
     case -ENOSYS:
         return " (an old kernel, or a seccomp profile)";
     case -ENOMEM:
-        return " (little memory may be locked: see ulimit -l)";
+        return " (the limit of locked memory is low: see ulimit -l)";
     case -EINVAL:
-        return " (the kernel's is too old: 5.11 or later)";
+        return " (needs Linux 5.11 or later)";
     }
     return "";
 }

@@ -52,8 +52,8 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
 {
     if (!s->said_damaged)
-        kn_say(KN_LOG_WARN, "%s is damaged, at expert %d for one: what is damaged is read from the model's own "
-               "file; spillway pack writes it anew", s->pack_path, (int)slot->expert);
+        kn_say(KN_LOG_WARN, "%s is damaged (expert %d, perhaps others): damaged experts are read from the model's own "
+               "file; spillway pack writes a new one", s->pack_path, (int)slot->expert);
     s->said_damaged = true;
     s->extent[slot->expert].bytes = 0;
     s->stats.n_packed--;

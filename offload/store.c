@@ -80,7 +80,7 @@ static int recall(struct off_store *s, const struct off_store_options *opt)
     float *share = kn_calloc((size_t)s->n_filed, sizeof *share);
     if (!share || (opt->heat_path && !s->heat_path)) {
         kn_free(share);
-        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_filed);
+        return kn_fail(KN_ENOMEM, "no memory to load the statistics of %d experts", s->n_filed);
     }
     if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_filed))
         for (int32_t e = 0; e < s->n_filed; e++)
@@ -106,7 +106,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     size_t least = off_store_least(opt->expert, opt->n_expert);
     size_t bytes = opt->slot_bytes ? opt->slot_bytes : SIZE_MAX;
     if (bytes < least)
-        return kn_fail(KN_ELIMIT, "the least that experts can do with is %zu MiB, %zu MiB are left: raise "
+        return kn_fail(KN_ELIMIT, "experts need at least %zu MiB, and %zu MiB are left: raise "
                        "--host-mem", (least + (1 << 20) - 1) >> 20, bytes >> 20);
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
@@ -123,7 +123,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
                              &(struct off_io_options){ .kind = opt->io })))
         goto fail;
     if (pthread_create(&s->filler, NULL, off_fill_main, s) != 0) {
-        error = kn_fail(KN_ENOMEM, "cannot start a thread to fill slots with");
+        error = kn_fail(KN_ENOMEM, "cannot start the thread that fills slots");
         goto fail;
     }
     s->fills = true;

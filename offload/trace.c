@@ -127,5 +127,5 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
     kn_free(f.now);
     kn_free(f.next);
     kn_free(turn);
-    return room ? 0 : kn_fail(KN_ENOMEM, "no memory to look back on %d turns", n_turn);
+    return room ? 0 : kn_fail(KN_ENOMEM, "no memory to analyse a recording of %d turns", n_turn);
 }
