@@ -143,7 +143,7 @@ void *kn_arena_take(struct kn_arena *a, size_t n, size_t size);   /* 64-byte ali
 /* ---- files ------------------------------------------------------------------------------------- */
 
 /* Reads and writes retry after EINTR and short transfers.  Messages name the path. */
-int  kn_file_open(int *fd, const char *path, int flags);
+int  kn_file_open(int *fd, const char *path, int flags);    /* flags of open(2); KN_ENOENT or KN_EIO */
 int  kn_file_open_read(int *fd, const char *path);          /* opening a pipe does not wait for a writer */
 void kn_file_close(int fd);
 

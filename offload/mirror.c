@@ -1,8 +1,8 @@
 /* A second copy of the model's files on another drive: finds it and checks that it is a copy.
  *
  * For each file it looks for a file of the same name.  The copy may be the whole file or only its beginning;
- * then only that part is read from it.  Some pages are compared: the first, the last, and others at random
- * positions.  A file that is no copy is not used, and this is logged.
+ * then only that part is read from it.  Some pages are compared: the first, the last, and others at
+ * pseudo-random positions.  A file that is no copy is not used, and this is logged.
  *
  * One mirror is shared by all readers of the model's files.  After the first failure no reader uses it any
  * more: this is logged once, and all reads go to the first copy.  reader.c does the reading. */

@@ -69,8 +69,8 @@ struct off_mirror;
 int  off_mirror_open(struct off_mirror **out, const char *dir, const struct off_files *files, const char *pack_path);
 void off_mirror_close(struct off_mirror *m);    /* after all readers have closed; NULL is allowed */
 
-/* Bytes read so far, for another thread to watch.  That thread may set stop: the load then ends with KN_ECANCELLED and
- * logs nothing. */
+/* Bytes read so far, for another thread to watch.  That thread may set stop: off_load then ends with KN_ECANCELLED and
+ * logs nothing.  total_bytes is set by off_pack, but not by off_load. */
 struct off_progress { atomic_uint_fast64_t done_bytes, total_bytes; atomic_bool stop; };
 
 /* System interface for reading; AUTO: io_uring if the system allows it. */
@@ -92,6 +92,7 @@ size_t off_place_bytes(const struct off_source *s);     /* whole pages, enough f
 size_t off_scratch_bytes(const struct off_source *s, int n_thread);     /* per thread, n_thread on one matrix */
 void  *off_place_panels(const struct off_source *s, void *place);       /* address of the panels */
 
+/* Reads and interleaves n matrices; returns when all are done, or at the first error.  progress may be NULL. */
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
              const struct off_hands *hands, struct off_progress *progress);
 
@@ -128,7 +129,7 @@ enum off_tier { OFF_DISK, OFF_HOST, OFF_DEVICE };
 /* Addresses of an expert's matrices; read-only; valid until the ticket's next wait or its release. */
 struct off_view { struct kn_mat matrix[OFF_MATRICES]; enum off_tier tier; int node; };
 
-/* One fetch.  The caller owns the ticket, expert[] and mark[], and keeps both arrays unchanged until the release. */
+/* One fetch.  The caller owns the ticket, expert[] and mark[], and must not change them until the release. */
 struct off_ticket {
     const int32_t *expert;                      /* [n] distinct, of one group */
     uint8_t *mark;                              /* [n] state of each expert, written by the store */
@@ -165,8 +166,8 @@ void   off_store_grow(struct off_store *s, size_t bytes);
 void   off_store_forget(struct off_store *s, int32_t first, int n);
 const char *off_store_io(const struct off_store *s);    /* "io_uring", "pread" */
 
-/* Starts reading n distinct experts of one group that are not cached; does not wait.  NOW: starts the group's turn.
- * expert and mark [n] belong to the caller and must stay unchanged until the release. */
+/* Requests n distinct experts of one group, and starts reads of those that are not cached; does not wait.  NOW: this is
+ * the group's turn.  expert and mark, [n], stay in use until the release. */
 void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, enum off_urgency urgency,
                struct off_ticket *out);
 

@@ -42,7 +42,7 @@ uint64_t off_check(const void *data, size_t bytes)
             lane[i] = stir(lane[i], word);
         }
     }
-    memcpy(rest, p, (size_t)(end - p));         /* padded with zeros; the length tells paddings apart */
+    memcpy(rest, p, (size_t)(end - p));         /* padded with zeros; the length distinguishes paddings */
     for (int i = 0; i < LANES; i++)
         h = kn_mix(h + KN_GOLDEN + stir(lane[i], rest[i]));
     return h;

@@ -4,9 +4,9 @@
  * occupies a slot for `ahead` turns, and saves a read with the probability p that the turn uses the expert.
  * A slot is worth most where p / ahead is largest, so the expert with the largest ahead / p is evicted
  * first.  To keep an expert for several rounds is never better, because each further round is at least
- * `ahead` turns.  Rules of other caches follow from this one: an expert of a large batch that uses each
- * layer fully is evicted right after use, when its next use is furthest away; an expert used in nearly every
- * turn stays; an expert used once by chance is evicted in the next turns.
+ * `ahead` turns.  Special rules of other caches follow from this one: when a large batch uses all experts
+ * of each layer, an expert is evicted right after use, when its next use is furthest away; an expert used in
+ * nearly every turn stays; an expert used once by chance is evicted in the next turns.
  *
  * p is predicted for each turn from the share of turns that used the expert, over three time windows:
  *

@@ -183,7 +183,7 @@ void off_slot_cancel(struct off_store *s, struct off_slot *slot)
             off_io_post(s->io, &slot->job[i]);
 }
 
-/* Jobs of a slot begin in order, so the first one tells. */
+/* Jobs of a slot begin in order, so the state of the first one is enough. */
 bool off_slot_begun(const struct off_slot *slot)
 {
     return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;

@@ -27,7 +27,6 @@ void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min
     }
 }
 
-
 void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min)
 {
     kn_assert(i >= 0 && i < 8);
