@@ -5,9 +5,11 @@
  * the last seconds, not of the whole, because a person wants to know how long it will still take.
  *
  * On anything but a terminal, or when quiet, no thread is started and nothing is written. */
-#include "engine/cli/cli.h"
+#include "engine/base/base.h"
+#include "offload/offload.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>

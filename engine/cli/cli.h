@@ -75,7 +75,7 @@ struct eng_config {
     const char *mirror;                                 /* folder with a second copy; NULL: none */
     enum kn_isa isa;
     enum kn_kv kv;
-    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: ENG_GAMMA_AUTO */
     int n_dsi, n_ahead;                                 /* workers that verify, 0: no DSI, ENG_GAMMA_AUTO; their tokens */
     enum spec_rule verify;
@@ -99,29 +99,6 @@ struct eng_options eng_config_options(const struct eng_config *config);
 
 /* The name most like a mistyped word, or NULL when none is. */
 const char *eng_nearest(const char *word, const char *const *names, int n);
-
-/* ---- input ------------------------------------------------------------------------------------- */
-
-/* All there is, to be freed with kn_free, on failure too. */
-int eng_read_all(int fd, const char *name, char **text, size_t *n);
-int eng_read_file(const char *path, char **text, size_t *n);
-
-/* Started without standard input, output or error: the first file opened would be taken for it, and the log written
- * into a batch's answers. */
-void eng_stdio_keep(void);
-
-/* ---- progress ---------------------------------------------------------------------------------- */
-
-/* A bar on stderr, drawn by a thread of its own, only on a terminal and unless quiet.  It counts bytes, or
- * what `unit` says ("lines"). */
-struct eng_progress;
-int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
-int  eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
-struct off_progress *eng_progress_counter(struct eng_progress *p);
-void eng_progress_close(struct eng_progress *p);        /* ends the line with the rate reached */
-
-/* The log's sink while a bar may be drawn: a line takes the bar's place, and the bar comes back below. */
-void eng_progress_log(enum kn_level level, const char *line);
 
 /* ---- what several commands need ---------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
  * Each finding is one line (or with --json one object): what was looked at, what was found, and, when it is
  * not as it should be, the command that changes it.  It only looks; it changes nothing.  The disk is
  * measured with the file of -m, else with a nameless file in the current folder; and so is that of --mirror. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"

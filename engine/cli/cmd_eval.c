@@ -5,6 +5,7 @@
  *                               from nothing, every token but a window's first counted
  *
  * Every id is a row of the same forward pass that serves requests; --chunk says how many go at once. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"

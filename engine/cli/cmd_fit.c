@@ -11,6 +11,7 @@
  * With --draft a network takes the oracle's place, and its own passes are measured beside those that verify: a token of
  * every sequence takes one.  Of a number of sequences all depths count together, and every third number is held back.
  * From passes, choices and drafts follows how often drafts have to be kept to pay. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"
@@ -39,7 +40,7 @@ struct fit {
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct eng_draft_wish wish;                 /* an oracle, or who is measured, */
+    struct eng_draft_option wish;                 /* an oracle, or who is measured, */
     char drafter[ENG_FIT_NAME];                 /* known by this; empty: nobody */
     struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
     int n_pass, n_draft;                        /* of draft: numbers of sequences, which are its rows */
@@ -353,17 +354,17 @@ static void print_gains(const struct fit *f)
 /* Who is to be measured: the one network among --draft. */
 static int find_drafter(struct fit *f)
 {
-    f->wish = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    f->wish = (struct eng_draft_option){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
     for (int i = 0; i < f->config->n_draft; i++) {
-        const struct eng_draft_wish *w = &f->config->draft[i];
+        const struct eng_draft_option *w = &f->config->draft[i];
         char name[ENG_FIT_NAME];
-        eng_fit_name(name, w);
+        eng_draft_name(name, w);
         if (*name && *f->drafter)
             return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: ask for each, with a "
                            "file of its own (-o)", f->drafter, name);
         if (!*name && w->kind != ENG_DRAFT_NONE)
             kn_say(KN_LOG_INFO, "--draft %s takes next to no time: there is nothing to measure of it",
-                   eng_draft_kind_name(w->kind));
+                   eng_draft_properties(w->kind)->name);
         if (!*name)
             continue;
         memcpy(f->drafter, name, sizeof name);

@@ -4,6 +4,7 @@
  * In: a model file or the first of its splits.  Out: the pack file, beside the model unless told otherwise,
  * where run, bench and eval find it; on stdout one line, or with --json one object, that says what there is.
  * Ctrl-C, or anything else that ends it, leaves a part from which the same command goes on. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 

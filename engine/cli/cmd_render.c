@@ -1,6 +1,7 @@
 /* spillway render: a conversation as JSON on stdin to the text of the prompt, exactly, on stdout.
  *
  * The template is the model's, or a file's; every member of the JSON object is a variable of it. */
+#include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 

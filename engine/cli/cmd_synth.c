@@ -5,6 +5,7 @@
  * of the experts and a seed.
  * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
  * moe_synth(). */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 
 int eng_cmd_synth(const struct eng_config *config)

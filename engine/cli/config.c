@@ -6,6 +6,7 @@
  *
  * The file is INI: keys are long flag names, and a section named like a command overrides the globals
  * above it.  A key that another command takes is passed over; one that no command takes is an error. */
+#include "engine/base/base.h"
 #include "engine/cli/options.h"
 
 #include <ini.h>

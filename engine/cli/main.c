@@ -1,6 +1,7 @@
 /* engine/cli/main.c - the program: which command, what it is told, how it ended.
  *
  * Exit status: 0 done, 1 some failed, 2 usage or refused.  Nothing else in the tree exits. */
+#include "engine/base/base.h"
 #include "engine/cli/options.h"
 
 #include <stdlib.h>
