@@ -14,9 +14,9 @@
  * Never slower.  Drafts stay off until T(n) is known, and are turned on only for an expected gain.  Between steps with
  * drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
  * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
- * the account can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast pass time and
- * from the survival of its drafts, and the first step corrects the estimate.  The account limits the loss: time lost
- * against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time so
+ * the account can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast pass time
+ * and from the survival of its drafts, and the first step corrects the estimate.  The account limits the loss: time
+ * lost against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time so
  * far.  When the account is used up drafting stops, whatever the estimates are.  A drafter that must first prefill its
  * own cache is charged for that over several steps, so that drafts with a gain can pay for it.
  *
@@ -129,7 +129,7 @@ const char *spec_why_text(enum spec_why why);
 /* ---- before verifying ----------------------------------------------------------------------------- */
 
 /* The experts outside memory that a node is expected to touch, by the caller's own numbers below n_expert; expert NULL:
- * n unnamed experts that no other node needs. */
+ * n experts without numbers, shared with other nodes as under uniform routing. */
 struct spec_need { const int32_t *expert; int n; };
 
 struct spec_cut {
