@@ -16,9 +16,9 @@
  * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
  * the account can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast pass time
  * and from the survival of its drafts, and the first step corrects the estimate.  The account limits the loss: time
- * lost against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time so
- * far.  When the account is used up drafting stops, whatever the estimates are.  A drafter that must first prefill its
- * own cache is charged for that over several steps, so that drafts with a gain can pay for it.
+ * lost against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time
+ * so far.  When the account is used up drafting stops, whatever the estimates are.  A drafter that must first prefill
+ * its own cache is charged for that over several steps, so that drafts with a gain can pay for it.
  *
  * Overlap (DSI).  A drafter may draft while the pass verifies the draft before.  A step then takes
  *     max(T, D) + contention min(T, D)
