@@ -27,7 +27,7 @@ struct block {
     enum block_state state;
     enum verdict verdict;
     int parent;                                 /* NONE: the output */
-    int drafter, worker, verifier;              /* drafter, and workers that run it, or NONE */
+    int drafter, worker, verifier;              /* its drafter; workers that draft and verify it, or NONE */
     int at, n;                                  /* output position of its first token; its tokens */
     int from;                                   /* KNOWN: target tokens are for positions from .. at + n */
     uint32_t asked;                             /* bit i: drafter i was asked to continue from its end */
