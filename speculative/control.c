@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#define TO_TURN_ON 1.03             /* gain required to turn drafts on, */
-#define TO_STAY    1.005            /* to leave them on, */
+#define TO_TURN_ON 1.03             /* gain required to start drafts, */
+#define TO_STAY    1.005            /* to continue them, */
 #define TO_SWITCH  1.03             /* and to switch, over the active plan's gain */
 #define DWELL      8                /* steps before a switch */
 #define REFRESH    96               /* most steps between two plain ones; fewer with noisy pass times, but */
@@ -204,7 +204,7 @@ static bool find_trial(struct spec_control *c, const struct spec_ask *q, double 
         if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth) || a->barred)
             continue;
         if (a->ahead && spec_control_draft_ns(c, a->of, q->n_due) < 0)
-            continue;                           /* its drafter must draft in turn first, to measure its time */
+            continue;                           /* its drafter must draft without overlap first, to be timed */
         /* short drafts first: they lose little; longer ones if short ones cannot gain; overlapped ones of any depth */
         int least = on ? deepest + 1 : 1, most = a->ahead ? a->most_depth : kn_min(a->most_depth, on ? 2 * deepest : 2);
         int reach = kn_min(a->most_depth, kn_max(most, 2 * deepest));
@@ -346,7 +346,7 @@ static void start_trial(struct spec_control *c, const struct spec_ask *q, const 
         a->tried[size].wait *= 2;
 }
 
-/* A trial ends early when the batch size changes, when it clearly loses, or when even a hopeful plan takes no node:
+/* A trial ends early when the batch size changes, when it clearly loses, or when a hopeful plan takes no node either:
  * nothing would be verified, and nothing learnt. */
 static bool trial_goes_on(struct spec_control *c, const struct spec_ask *q, struct spec_plan *out)
 {

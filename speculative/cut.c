@@ -1,13 +1,13 @@
 /* speculative/cut.c - chooses the nodes of all drafts that get a row in the verification.
  *
- * A node is worth its survival times the cost of a token without drafts, and costs the time that its row adds to the
- * pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always form whole
- * trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of rows is the
- * one with the largest worth minus cost.
+ * The value of a node is its survival times the cost of a token without drafts; its cost is the time that its row adds
+ * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always form
+ * whole trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of rows is the
+ * one with the largest value minus cost.
  *
  * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
  * Then nodes are taken one by one, best first; a node is evaluated only if it could be the best without any bytes (lazy
- * greedy).  The first nodes may cost more than their worth, and load experts that make many others cheap: nodes are
+ * greedy).  The first nodes may cost more than their value, and load experts that make many others cheap: nodes are
  * taken to the end of the budget, and the ones after the best prefix are returned. */
 #include "speculative/internal.h"
 
@@ -71,7 +71,7 @@ static double pass_ns(const struct budget *b, int n_drafted)
     return spec_passes_ns(&b->c->passes, b->n_due, b->n_beside, n_drafted, false);
 }
 
-/* The number of likeliest nodes with the largest worth minus cost. */
+/* The number of likeliest nodes with the largest value minus cost. */
 static int rows_worth(const struct budget *b, const int *count, const double *sum)
 {
     double off = pass_ns(b, 0), kept = 0, most = 0;
@@ -142,7 +142,7 @@ static double price_of(const struct price *p, double n_fresh)
     return fmax(0, p->row_ns + (n_fresh - p->mean * p->left) * p->expert_ns);
 }
 
-/* The largest net worth of any node that can be taken next, and this node; -INFINITY: none can. */
+/* The largest net value of any node that can be taken next, and this node; -INFINITY: none can. */
 static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
                         struct spec_taken *out)
 {

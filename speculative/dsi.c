@@ -30,7 +30,7 @@ struct block {
     int drafter, worker, verifier;              /* its drafter; workers that draft and verify it, or NONE */
     int at, n;                                  /* output position of its first token; its tokens */
     int from;                                   /* KNOWN: target tokens are for positions from .. at + n */
-    uint32_t asked;                             /* bit i: drafter i was asked to continue from its end */
+    uint32_t asked;                             /* bit i: drafter i has started from its end */
 };
 
 enum worker_state { IDLE, BUSY, CONDEMNED, CANCELLING, LOST };  /* CONDEMNED: CANCEL not yet returned */
@@ -52,7 +52,7 @@ struct spec_dsi {
     int64_t draft_ns[SPEC_DSI_DRAFTERS];        /* of a token, smoothed; 0: not known */
     int n_tok, end, emitted, lookahead;
     int root;                                   /* position at which drafting restarted last */
-    uint32_t root_asked;                        /* bit i: drafter i was asked to continue from there */
+    uint32_t root_asked;                        /* bit i: drafter i has started from there */
     uint64_t n_task;
     bool stopped;
 };
@@ -537,7 +537,7 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
     return true;
 }
 
-/* The first position from which this drafter has not been asked to continue.  *parent NONE: the output's end. */
+/* The first position from which this drafter has not started.  *parent NONE: the output's end. */
 static bool find_place(const struct spec_dsi *d, int drafter, int *parent, int *at)
 {
     uint32_t bit = 1u << drafter;

@@ -222,7 +222,7 @@ static void learn_text(struct spec_arm *a, int size, int depth, const struct spe
     a->text_weight = fmin(a->text_weight + 1, TEXTS - 1);
 }
 
-/* ---- the account -------------------------------------------------------------------------------------------- */
+/* ---- charging the loss -------------------------------------------------------------------------------------- */
 
 /* Plain step times are known without outliers, so steps with drafts are charged without outliers too, once their time
  * has been measured.  Prefill time is charged in small parts: drafts with enough gain pay for it, and the rest must be

@@ -4,7 +4,7 @@
  * the distribution that it would be sampled from.
  *
  * The definition sorts the vocabulary and computes two logarithms per token.  The code avoids both:
- *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the cuts end;
+ *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support ends;
  *     all tokens of the buckets above are in the support, in any order, and only that bucket is sorted, by a heap.
  *     Weights are integers, so their sums do not depend on the order either;
  *   - the Gumbel noise of a token is computed only if its hash could win: g = -log(-log u) is less than
@@ -381,7 +381,7 @@ static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, do
     }
 }
 
-/* The bucket in which the cuts end, N_BUCKET: in none; left is the rest of the cuts for that bucket. */
+/* The bucket in which the support ends, N_BUCKET: in none; left is the rest for that bucket. */
 static int last_bucket(const struct spec_sampler *s, struct cut *left)
 {
     int b = 0;
