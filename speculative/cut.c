@@ -1,9 +1,9 @@
 /* speculative/cut.c - chooses the nodes of all drafts that get a row in the verification.
  *
  * The value of a node is its survival times the cost of a token without drafts; its cost is the time that its row adds
- * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always form
- * whole trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of rows is the
- * one with the largest value minus cost.
+ * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always
+ * form whole trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of
+ * rows is the one with the largest value minus cost.
  *
  * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
  * Then nodes are taken one by one, best first; a node is evaluated only if it could be the best without any bytes (lazy

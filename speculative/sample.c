@@ -4,8 +4,8 @@
  * the distribution that it would be sampled from.
  *
  * The definition sorts the vocabulary and computes two logarithms per token.  The code avoids both:
- *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support ends;
- *     all tokens of the buckets above are in the support, in any order, and only that bucket is sorted, by a heap.
+ *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support
+ *     ends; all tokens of the buckets above are in it, in any order, and only that bucket is sorted, by a heap.
  *     Weights are integers, so their sums do not depend on the order either;
  *   - the Gumbel noise of a token is computed only if its hash could win: g = -log(-log u) is less than
  *     -log(1 - u), which is bounded by the number of leading ones of u's bits.  Of 150,000 tokens about a dozen
