@@ -74,8 +74,8 @@ void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *
 void spec_control_begin(struct spec_control *c, int session);
 
 /* Sets the expected survival of this drafter's next draft by depth, from a predictor that looks at the sequence itself
- * (lengths.h), in place of the average of the session's last drafts.  Holds until the next call; NULL: no prediction.
- * The controller scales it by the survival that the drafter then reports. */
+ * (lengths.h), in place of the average of the session's last drafts.  Holds until the next call or
+ * spec_control_begin; NULL: no prediction.  The controller scales it by the survival that the drafter then reports. */
 void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival /* [SPEC_DEPTHS] */);
 
 /* Before the next decision: the drafter's cache lacks n_text tokens of the due sequences, the last token of each not
