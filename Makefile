@@ -92,11 +92,11 @@ SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
-SRC_engine/draft         = option text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
+SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
                            overlap cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
-HERE_engine             = reuse prefill_share schedule step session forecast open dsi
+HERE_engine             = report reuse prefill_share schedule step session forecast open dsi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools

@@ -146,34 +146,26 @@ static void *worker_main(void *arg)
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
-static const struct moe_model *drafting_model(const struct eng_engine *e)
-{
-    for (int i = 0; i < e->n_drafter; i++)
-        if (eng_draft_is_model(e->drafter[i]))
-            return eng_draft_model_of(e->drafter[i]);
-    return NULL;
-}
-
 static struct moe_context_options context_options(const struct eng_engine *e, struct kn_team *team)
 {
     return (struct moe_context_options){
-        .max_row = MOST_ROW, .max_want = MOST_ROW, .n_slot = e->opt.n_ctx, .max_pos = e->opt.n_ctx,
-        .kv = e->opt.kv, .team = team };
+        .max_row = MOST_ROW, .max_want = MOST_ROW, .n_slot = e->assets.opt.n_ctx, .max_pos = e->assets.opt.n_ctx,
+        .kv = e->assets.opt.kv, .team = team };
 }
 
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o)
 {
-    struct moe_context_options co = context_options(e, e->team);
-    const struct moe_model *drafter = drafting_model(e);
-    size_t lists = (size_t)e->opt.n_ctx * 4 * sizeof(int32_t);
-    return (size_t)o->n_target * (moe_context_bytes(e->model, &co) + lists) +
+    struct moe_context_options co = context_options(e, e->assets.team);
+    const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
+    size_t lists = (size_t)e->assets.opt.n_ctx * 4 * sizeof(int32_t);
+    return (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co) + lists) +
            (drafter ? moe_context_bytes(drafter, &co) + lists : 0);
 }
 
 static int open_worker(struct eng_dsi *d, struct worker *w)
 {
     struct eng_engine *e = d->engine;
-    size_t n_ctx = (size_t)e->opt.n_ctx;
+    size_t n_ctx = (size_t)e->assets.opt.n_ctx;
     bool target = w->role == SPEC_DSI_TARGET;
     w->row = kn_calloc(MOST_ROW, sizeof *w->row);
     w->slot = kn_calloc(n_ctx, sizeof *w->slot);
@@ -185,7 +177,7 @@ static int open_worker(struct eng_dsi *d, struct worker *w)
     for (size_t i = 0; i < n_ctx; i++)
         w->slot[i] = (int32_t)i;
     int error = kn_team_open(&w->team, target ? d->opt.n_thread : 1);
-    if (error || (error = spec_sampler_open(&w->sampler, eng_vocab_size(e->vocab))))
+    if (error || (error = spec_sampler_open(&w->sampler, eng_vocab_size(e->assets.vocab))))
         return error;
     struct moe_context_options co = context_options(e, w->team);
     if ((error = moe_context_open(&w->context, w->model, &co)))
@@ -204,18 +196,18 @@ static int open_machine(struct eng_dsi *d)
     return spec_dsi_open(&d->machine, &(struct spec_dsi_options){
         .n_worker = d->n_worker, .role = role, .n_drafter = d->n_drafter,
         .most_lookahead = d->opt.lookahead ? d->opt.lookahead : MOST_LOOKAHEAD / 4,
-        .most_tok = d->engine->opt.n_ctx });
+        .most_tok = d->engine->assets.opt.n_ctx });
 }
 
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o)
 {
-    const struct moe_model *drafter = drafting_model(e);
+    const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
     if (o->n_target < 1 || o->n_target >= SPEC_DSI_WORKERS || o->lookahead < 0 || o->lookahead > MOST_LOOKAHEAD)
         return kn_fail(KN_EINVAL, "%d targets, %d tokens ahead; 1 to %d and 0 to %d are possible", o->n_target,
                        o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
-    if (moe_model_shape(e->model)->state_bytes)
+    if (moe_model_shape(e->assets.model)->state_bytes)
         return kn_fail(KN_EUNSUPPORTED, "--dsi: %s knows a text by a state, which goes one way, and a worker goes "
-                       "back: leave --dsi out", e->opt.model);
+                       "back: leave --dsi out", e->assets.opt.model);
     struct eng_dsi *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for workers");
@@ -226,13 +218,13 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->wake, NULL);
     d->worker = kn_calloc((size_t)d->n_worker, sizeof *d->worker);
-    d->prompt = kn_calloc((size_t)e->opt.n_ctx, sizeof *d->prompt);
-    d->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->n_stop), sizeof *d->bias);
+    d->prompt = kn_calloc((size_t)e->assets.opt.n_ctx, sizeof *d->prompt);
+    d->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->assets.n_stop), sizeof *d->bias);
     int error = d->worker && d->prompt && d->bias ? 0 : kn_fail(KN_ENOMEM, "no memory for workers");
     for (int i = 0; i < d->n_worker && !error; i++) {
         bool target = i < o->n_target;
         d->worker[i] = (struct worker){ .dsi = d, .number = i, .role = target ? SPEC_DSI_TARGET : 0,
-                                        .model = target ? e->model : drafter };
+                                        .model = target ? e->assets.model : drafter };
         error = open_worker(d, &d->worker[i]);
     }
     if (error || (error = open_machine(d))) {
@@ -357,7 +349,7 @@ static void settle(struct eng_dsi *d)
 int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
 {
     struct eng_engine *e = d->engine;
-    int n_left = e->opt.n_ctx - r->n_token;
+    int n_left = e->assets.opt.n_ctx - r->n_token;
     int error = eng_request_check(e, r);
     if (error)
         return error;
@@ -390,7 +382,7 @@ static int hand_out(struct eng_dsi *d, int32_t *token, int most)
     const int32_t *said = spec_dsi_output(d->machine, &n_tok);
     while (n < most && d->n_said < n_tok && !d->ended) {
         token[n] = said[d->n_said++];
-        d->ended = eng_vocab_is_stop(d->engine->vocab, token[n++]);
+        d->ended = eng_vocab_is_stop(d->engine->assets.vocab, token[n++]);
     }
     if (d->n_said == n_tok && spec_dsi_state(d->machine) == SPEC_DSI_FINISHED)
         d->ended = true;

@@ -16,6 +16,7 @@
 #define ENGINE_ENGINE_H
 
 #include "engine/draft/option.h"
+#include "engine/draft/report.h"
 #include "engine/text/text.h"
 #include "moe/moe.h"
 #include "speculative/control.h"
@@ -44,7 +45,7 @@ struct eng_options {
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
-    enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO } dsi;    /* draft while a pass verifies: overlap.c */
+    enum eng_dsi_mode dsi;                         /* draft while a pass verifies: overlap.c */
     int lookahead;                              /* guesses beside a pass; 0: as it leaves time for */
     enum spec_rule verify;
     const char *fit;                            /* what `fit` found of this model, a file; or NULL */
@@ -75,7 +76,8 @@ int eng_n_ctx(const struct eng_engine *e);
  * keys and values are kept.  The same word, the same bytes. */
 enum { ENG_FINGERPRINT_BYTES = 48 };
 int  eng_fingerprint(const struct eng_engine *e, char *out /* [ENG_FINGERPRINT_BYTES] */);
-int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass */
+int eng_n_chunk(const struct eng_engine *e);    /* rows of a pass without drafts, at most */
+int eng_n_draft_row(const struct eng_engine *e);        /* rows of drafts in a pass, at most */
 
 /* As the options, from the next step on; at most what the engine was opened with. */
 void eng_set_gamma(struct eng_engine *e, int gamma);
@@ -97,7 +99,7 @@ struct eng_request {
     struct spec_params sampling;                /* its bias, at most ENG_REQUEST_BIAS, is copied; no mask */
     const struct gr_grammar *grammar;           /* of the tokens to come, or NULL; outlives the session's run */
     int n_top;                                  /* likeliest tokens to tell of each, at most ENG_TOP */
-    bool tells_prompt;                          /* how likely the prompt's own tokens were, too: nothing of it is */
+    bool wants_prompt_logprobs;                          /* how likely the prompt's own tokens were, too: nothing of it is */
     int n_prompt_top;                           /* found computed then; and so many of the likeliest beside each */
     int priority;                               /* higher goes first, and takes the place of lower */
     uint64_t user;                              /* whose tokens these are: users get the same share */
@@ -130,7 +132,7 @@ bool eng_session_runs(const struct eng_session *s);     /* more steps are needed
 void eng_session_stop(struct eng_session *s);   /* no more tokens; KV and tokens stay */
 
 /* Tells the oracle what the session, started, will say; the caller keeps it until the session ends. */
-void eng_session_tell(struct eng_session *s, const int32_t *token, int n);
+void eng_session_set_oracle(struct eng_session *s, const int32_t *token, int n);
 int  eng_session_cached(const struct eng_session *s);   /* prompt tokens found computed; known once it advances */
 bool eng_session_waits(const struct eng_session *s);    /* runs, but has no place in the passes now */
 int  eng_session_computed(const struct eng_session *s); /* tokens whose KV is there: a prompt's progress */
@@ -151,25 +153,9 @@ struct eng_stats {
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
-/* What became of drafts so far, and what the controller makes of it.  Counts never fall, nor when a drafter goes. */
-enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BROKEN };
-
-struct eng_drafts {
-    bool any, overlap;                          /* there were drafters; one that could draft while passes ran */
-    uint64_t n_draft;                           /* drafts verified, each of one session in one pass */
-    uint64_t n_kept[ENG_DRAFT_NODES];           /* [depth - 1] of these, kept at least so deep */
-    uint64_t n_decision[SPEC_WHY_COUNT];        /* passes with tokens due, by why they had drafts or had none */
-    int n_choice;                               /* whom the controller chooses among; 0: options decide, not it */
-    struct eng_draft_choice {
-        const char *name;                       /* of a drafter's kind; "all", "ahead"; outlives the engine */
-        int nth;                                /* drafters of this name before it */
-        enum eng_drafter_state state;
-        int depth;                              /* so deep it drafts now; 0: another does, or nobody */
-        struct spec_account account;
-    } choice[SPEC_DRAFTERS];
-    double lost_ns, may_lose_ns;                /* the account; may 0: not known yet */
-};
+/* What became of drafts so far, and what the controller makes of it: engine/draft/report.h. */
 void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);
+bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPTHS] */);        /* eng_draft_survival() */
 
 /* One pass.  Fills event[eng_event_room()] and returns how many; 0 too while prompts are being read.  Every
  * session that is started and not stopped ends with one event whose finish is not ENG_RUNNING. */

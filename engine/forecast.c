@@ -13,23 +13,23 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
 {
     const struct eng_split *split = eng_memory(e);
     struct eng_rates rates;
-    int error = eng_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->opt.host_mem / 2);
+    int error = eng_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->assets.opt.host_mem / 2);
     if (error)
         return error;
     *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps,
                                  rates.mac_ps };
     if (split->n_resident < split->n_expert && !disk_rate)
-        error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
+        error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES, &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
         kn_fail(error, "%s: the disk cannot be measured by it, without O_DIRECT or with less than 1 MiB: give "
-                "--disk-rate", e->opt.model);
+                "--disk-rate", e->assets.opt.model);
     return error;
 }
 
 struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
 {
     return (struct eng_setting){ moe_model_shape(eng_model(e)), eng_memory(e), *machine,
-                                 moe_kv_slot_bytes(eng_model(e), e->opt.kv), position };
+                                 moe_kv_slot_bytes(eng_model(e), e->assets.opt.kv), position };
 }
 
 /* Sequences that KV memory does not hold are not there. */

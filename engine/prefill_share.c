@@ -35,10 +35,10 @@
 static int size_of(int n)
 {
     int size = 31 - __builtin_clz((unsigned)n | 1);
-    return kn_min(size, ENG_PACE_SIZES - 1);
+    return kn_min(size, ENG_PREFILL_SIZES - 1);
 }
 
-void eng_pace_init(struct eng_pace *p, double stretch) { *p = (struct eng_pace){ .stretch = stretch }; }
+void eng_prefill_share_init(struct eng_prefill_share *p, double stretch) { *p = (struct eng_prefill_share){ .stretch = stretch }; }
 
 static void learn(struct eng_cost *c, double ns)
 {
@@ -52,17 +52,17 @@ static void learn(struct eng_cost *c, double ns)
 
 /* Of passes without prompts: between two that are known on the line through both, beyond them as if each row cost half
  * of what those known do. */
-static double base_ns(const struct eng_pace *p, int n_due)
+static double base_ns(const struct eng_prefill_share *p, int n_due)
 {
-    int at = kn_min(n_due, ENG_PACE_DUE - 1), below = at, above = at;
+    int at = kn_min(n_due, ENG_PREFILL_DUE - 1), below = at, above = at;
     const struct eng_cost *base = p->base;
     while (below > 0 && !base[below].n_pass)
         below--;
-    while (above < ENG_PACE_DUE && !base[above].n_pass)
+    while (above < ENG_PREFILL_DUE && !base[above].n_pass)
         above++;
-    if (below == 0 && above == ENG_PACE_DUE)
+    if (below == 0 && above == ENG_PREFILL_DUE)
         return 0;
-    if (below == 0 || above == ENG_PACE_DUE) {
+    if (below == 0 || above == ENG_PREFILL_DUE) {
         int known = below ? below : above;
         return base[known].ns * (1 + (at - known) / (2.0 * known));
     }
@@ -71,17 +71,17 @@ static double base_ns(const struct eng_pace *p, int n_due)
 }
 
 /* Is it time to see what a pass takes without prompts?  Of how many is known as good as of about as many. */
-static bool looks(const struct eng_pace *p, int n_due)
+static bool looks(const struct eng_prefill_share *p, int n_due)
 {
-    int at = kn_min(n_due, ENG_PACE_DUE - 1), n_known = 0;
+    int at = kn_min(n_due, ENG_PREFILL_DUE - 1), n_known = 0;
     if (base_ns(p, n_due) <= 0)
         return true;
-    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_PACE_DUE - 1); i++)
+    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_PREFILL_DUE - 1); i++)
         n_known += p->base[i].n_pass;
     return p->n_both - p->looked >= (n_known < FEW ? LOOK : LOOK_ANEW);
 }
 
-void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
+void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_prompt, double pass_ns)
 {
     struct eng_cost *row = &p->row[size_of(n_prompt)];
     double base = base_ns(p, n_due);
@@ -89,7 +89,7 @@ void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
         if (n_prompt > 0)
             learn(&p->alone[size_of(n_prompt)], pass_ns / n_prompt);
     } else if (n_prompt == 0) {
-        learn(&p->base[kn_min(n_due, ENG_PACE_DUE - 1)], pass_ns);
+        learn(&p->base[kn_min(n_due, ENG_PREFILL_DUE - 1)], pass_ns);
         p->looked = p->n_both;
     } else if (base > 0) {
         learn(row, (pass_ns - base) / n_prompt);
@@ -98,20 +98,20 @@ void eng_pace_learn(struct eng_pace *p, int n_due, int n_prompt, double pass_ns)
 }
 
 /* What a row costs in a crowd of so many; of the nearest size that is known from so many passes. */
-static double row_ns(const struct eng_pace *p, int n, int n_pass)
+static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 {
     int at = size_of(n);
-    for (int far = 0; far < ENG_PACE_SIZES; far++) {
+    for (int far = 0; far < ENG_PREFILL_SIZES; far++) {
         if (at - far >= 0 && p->row[at - far].n_pass >= n_pass)
             return p->row[at - far].ns;
-        if (at + far < ENG_PACE_SIZES && p->row[at + far].n_pass >= n_pass)
+        if (at + far < ENG_PREFILL_SIZES && p->row[at + far].n_pass >= n_pass)
             return p->row[at + far].ns;
     }
     return 0;
 }
 
 /* The most that is short enough.  Each size is tried a few times before the next. */
-static int short_rows(const struct eng_pace *p, double room, int most)
+static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
     int n = LEAST;
     while (2 * n <= most && p->row[size_of(n)].n_pass >= FEW && row_ns(p, 2 * n, FEW) * 2 * n <= room)
@@ -124,7 +124,7 @@ static int short_rows(const struct eng_pace *p, double room, int most)
 /* ---- more than is short ---- */
 
 /* A row of a crowd of this size, by whatever is known; 0: nothing. */
-static double known_ns(const struct eng_pace *p, int size)
+static double known_ns(const struct eng_prefill_share *p, int size)
 {
     const struct eng_cost *beside = &p->row[size], *alone = &p->alone[size];
     return !alone->n_pass || (beside->n_pass && beside->ns < alone->ns) ? beside->ns : alone->ns;
@@ -132,18 +132,18 @@ static double known_ns(const struct eng_pace *p, int size)
 
 /* Is a row of all there are known to be no bargain?  Not by what was read cold, when a few were dearer still than they
  * are now: a crowd makes no row dearer. */
-static bool no_bargain(const struct eng_pace *p, int size, int all)
+static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
 {
     int far = kn_max(all - 1, size + STEP + 1);
-    while (far < ENG_PACE_SIZES && known_ns(p, far) <= 0)
+    while (far < ENG_PREFILL_SIZES && known_ns(p, far) <= 0)
         far++;
-    if (far >= ENG_PACE_SIZES || known_ns(p, far) <= CRAWLS * known_ns(p, size))
+    if (far >= ENG_PREFILL_SIZES || known_ns(p, far) <= CRAWLS * known_ns(p, size))
         return false;
     return known_ns(p, size + STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + STEP);
 }
 
 /* How far up rows are known to get cheaper, from what is short. */
-static int climb(const struct eng_pace *p, int size, int all)
+static int climb(const struct eng_prefill_share *p, int size, int all)
 {
     double gain = CHEAPER;
     if (no_bargain(p, size, all))
@@ -157,11 +157,11 @@ static int climb(const struct eng_pace *p, int size, int all)
 }
 
 /* Is it time to see what a row of so large a crowd costs?  Seldom, whatever the size: people wait for it. */
-static bool tries(const struct eng_pace *p, int size)
+static bool tries(const struct eng_prefill_share *p, int size)
 {
     unsigned ago = p->n_both;
     bool known = false;
-    for (int i = size - 1; i < ENG_PACE_SIZES; i++) {
+    for (int i = size - 1; i < ENG_PREFILL_SIZES; i++) {
         ago = p->n_both - p->row[i].seen < ago ? p->n_both - p->row[i].seen : ago;
         known |= known_ns(p, i) > 0;
     }
@@ -169,11 +169,11 @@ static bool tries(const struct eng_pace *p, int size)
 }
 
 /* Where all the rows at once would be read far faster than n: as many as come near to that; else n. */
-static int long_rows(const struct eng_pace *p, int n, int most)
+static int long_rows(const struct eng_prefill_share *p, int n, int most)
 {
     int size = size_of(n), all = size_of(most);
     double best = 0;
-    for (int i = size + STEP; i <= kn_min(all + 1, ENG_PACE_SIZES - 1); i++)
+    for (int i = size + STEP; i <= kn_min(all + 1, ENG_PREFILL_SIZES - 1); i++)
         if (known_ns(p, i) > 0 && (best <= 0 || known_ns(p, i) < best))
             best = known_ns(p, i);
     if (best <= 0 || row_ns(p, n, FEW) * CRAWLS <= best)
@@ -183,7 +183,7 @@ static int long_rows(const struct eng_pace *p, int n, int most)
     return kn_min(most, (2 << size) - 1);
 }
 
-int eng_pace_rows(const struct eng_pace *p, int n_due, int n_read, int most)
+int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most)
 {
     if (n_due == 0 || most <= LEAST || p->stretch >= ANY)
         return most;

@@ -7,14 +7,14 @@
  * States within a pass are copied on its way: no prompt takes a pass more for it. */
 #include "engine/internal.h"
 
-bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->model)->state_bytes > 0; }
+bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
 #define TURN 8                                  /* tokens by which a template asks for an answer, or more */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 
 /* The context's number of a kept state: those at work come first, by seat. */
-static int in_context(const struct eng_engine *e, int state) { return e->opt.n_parallel + state; }
+static int in_context(const struct eng_engine *e, int state) { return e->assets.opt.n_parallel + state; }
 
 /* ---- what is known -------------------------------------------------------------------------------------- */
 
@@ -23,12 +23,12 @@ static int in_context(const struct eng_engine *e, int state) { return e->opt.n_p
 static int copy_tail(struct eng_session *s, const struct eng_known *k)
 {
     struct eng_engine *e = s->engine;
-    bool fits = eng_kv_reserve(&e->kv, &s->path, k->n_whole + k->n_tail) == 0;
+    bool fits = eng_kv_reserve(&e->kv, &s->seq.path, k->n_whole + k->n_tail) == 0;
     if (fits)
-        moe_context_copy_slots(e->context, k->tail * ENG_KV_BLOCK, s->path.slot[k->n_whole], k->n_tail);
+        moe_context_copy_slots(e->assets.context, k->tail * ENG_KV_BLOCK, s->seq.path.slot[k->n_whole], k->n_tail);
     eng_kv_unpin(&e->kv, k->tail);
     if (!fits)
-        eng_kv_leave(&e->kv, &s->path, s->token, k->n_whole);
+        eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, k->n_whole);
     return fits ? k->n_whole + k->n_tail : 0;
 }
 
@@ -36,18 +36,18 @@ void eng_state_find(struct eng_session *s, int n)
 {
     struct eng_engine *e = s->engine;
     struct eng_known k;
-    eng_states_find(&e->kv, &s->path, s->token, n, &k);
+    eng_states_find(&e->kv, &s->seq.path, s->seq.token, n, &k);
     s->branch = k.n_seen;
     if (k.state < 0)
         return;
     if (k.tail >= 0)
         eng_kv_pin(&e->kv, k.tail);
-    s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, k.n_whole);
-    kn_assert(s->n_kv == k.n_whole);
+    s->seq.n_kv = eng_kv_find(&e->kv, &s->seq.path, s->seq.token, k.n_whole);
+    kn_assert(s->seq.n_kv == k.n_whole);
     if (k.tail >= 0)
-        s->n_kv = copy_tail(s, &k);
-    if (s->n_kv)
-        moe_context_copy_state(e->context, in_context(e, k.state), s->seat->number);
+        s->seq.n_kv = copy_tail(s, &k);
+    if (s->seq.n_kv)
+        moe_context_copy_state(e->assets.context, in_context(e, k.state), s->seat->number);
 }
 
 /* Here a state is to be kept: a whole block's end. */
@@ -56,20 +56,20 @@ static void mark(struct eng_session *s, int position)
     for (int i = 0; i < s->n_mark; i++)
         if (s->mark[i] == position)
             return;
-    if (position > s->n_kv && s->n_mark < ENG_MARKS)
+    if (position > s->seq.n_kv && s->n_mark < ENG_MARKS)
         s->mark[s->n_mark++] = position;
 }
 
 /* They go together up to a block that t has not computed: there its state is kept, and s goes on from it. */
 bool eng_state_waits(struct eng_session *s, struct eng_session *t)
 {
-    int n = kn_min(s->n_token - 1, t->n_token), same = 0;
-    if (!s->engine->kv.n_state || t->n_row == 0 || t->path.salt != s->path.salt)
+    int n = kn_min(s->seq.n_token - 1, t->seq.n_token), same = 0;
+    if (!s->engine->kv.n_state || t->seq.n_row == 0 || t->seq.path.salt != s->seq.path.salt)
         return false;
-    while (same < n && s->token[same] == t->token[same])
+    while (same < n && s->seq.token[same] == t->seq.token[same])
         same++;
     same = whole(same);
-    if (same <= s->n_kv || same <= t->n_kv)
+    if (same <= s->seq.n_kv || same <= t->seq.n_kv)
         return false;
     mark(t, same);
     return true;
@@ -80,7 +80,7 @@ bool eng_state_waits(struct eng_session *s, struct eng_session *t)
 void eng_state_mark_prompt(struct eng_session *s)
 {
     mark(s, s->branch);
-    mark(s, whole(s->n_token - TURN));
+    mark(s, whole(s->seq.n_token - TURN));
 }
 
 int eng_state_copy_to(struct eng_session *s, int n_tok)
@@ -100,8 +100,8 @@ void eng_state_saved(struct eng_session *s)
 {
     struct eng_kv *kv = &s->engine->kv;
     for (int i = 0; i < s->n_saved; i++)
-        if (s->path.n_kept >= s->saved[i].position)
-            eng_states_put(kv, s->saved[i].state, s->path.slot[s->saved[i].position - 1] / ENG_KV_BLOCK);
+        if (s->seq.path.n_kept >= s->saved[i].position)
+            eng_states_put(kv, s->saved[i].state, s->seq.path.slot[s->saved[i].position - 1] / ENG_KV_BLOCK);
         else
             eng_states_drop(kv, s->saved[i].state);     /* its rows failed */
     s->n_saved = 0;
@@ -111,13 +111,13 @@ void eng_state_leave(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
     eng_state_saved(s);
-    bool knows = eng_has_states(e) && s->n_kv && moe_context_state(e->context, s->seat->number) == s->n_kv;
-    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);           /* from now on its blocks have their numbers */
-    int32_t last = knows ? s->path.slot[s->n_kv - 1] / ENG_KV_BLOCK : -1;
-    eng_kv_leave(&e->kv, &s->path, s->token, s->n_kv);
+    bool knows = eng_has_states(e) && s->seq.n_kv && moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
+    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);           /* from now on its blocks have their numbers */
+    int32_t last = knows ? s->seq.path.slot[s->seq.n_kv - 1] / ENG_KV_BLOCK : -1;
+    eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
     int state = knows && e->kv.block[last].state < 0 ? eng_states_take(&e->kv) : -1;
     if (state < 0)
         return;
-    moe_context_copy_state(e->context, s->seat->number, in_context(e, state));
+    moe_context_copy_state(e->assets.context, s->seat->number, in_context(e, state));
     eng_states_put(&e->kv, state, last);
 }

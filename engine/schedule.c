@@ -27,20 +27,20 @@ static bool before(const struct eng_session *a, const struct eng_session *b)
 /* The list is nearly in order already. */
 static void sort_active(struct eng_engine *e)
 {
-    for (int i = 1; i < e->n_active; i++) {
-        struct eng_session *s = e->active[i];
+    for (int i = 1; i < e->schedule.n_active; i++) {
+        struct eng_session *s = e->schedule.active[i];
         int at = i;
-        for (; at > 0 && before(s, e->active[at - 1]); at--)
-            e->active[at] = e->active[at - 1];
-        e->active[at] = s;
+        for (; at > 0 && before(s, e->schedule.active[at - 1]); at--)
+            e->schedule.active[at] = e->schedule.active[at - 1];
+        e->schedule.active[at] = s;
     }
 }
 
 static struct eng_session *first_waiting(struct eng_engine *e)
 {
     struct eng_session *first = NULL;
-    for (int i = 0; i < e->opt.n_session; i++) {
-        struct eng_session *s = &e->session[i];
+    for (int i = 0; i < e->assets.opt.n_session; i++) {
+        struct eng_session *s = &e->schedule.session[i];
         if (eng_session_waits(s) && (!first || before(s, first)))
             first = s;
     }
@@ -49,12 +49,12 @@ static struct eng_session *first_waiting(struct eng_engine *e)
 
 /* ---- shares: what each user has had, as long as one of his sessions runs --------------------------- */
 
-static struct eng_share *share_of(struct eng_engine *e, uint64_t user)
+static struct eng_user_share *share_of(struct eng_engine *e, uint64_t user)
 {
-    struct eng_share *free_one = NULL;
+    struct eng_user_share *free_one = NULL;
     uint64_t least = UINT64_MAX;
-    for (int i = 0; i < e->opt.n_session; i++) {
-        struct eng_share *x = &e->share[i];
+    for (int i = 0; i < e->assets.opt.n_session; i++) {
+        struct eng_user_share *x = &e->schedule.user_share[i];
         if (x->n_running && x->user == user)
             return x;
         if (!x->n_running)
@@ -64,7 +64,7 @@ static struct eng_share *share_of(struct eng_engine *e, uint64_t user)
     }
     kn_assert(free_one);
     /* who comes anew begins level with who has had least: absence saves nothing up */
-    *free_one = (struct eng_share){ .user = user, .served = least == UINT64_MAX ? 0 : least };
+    *free_one = (struct eng_user_share){ .user = user, .served = least == UINT64_MAX ? 0 : least };
     return free_one;
 }
 
@@ -72,7 +72,7 @@ void eng_schedule_enter(struct eng_session *s, uint64_t user)
 {
     s->share = share_of(s->engine, user);
     s->share->n_running++;
-    s->arrival = s->engine->n_arrival++;
+    s->arrival = s->engine->schedule.n_arrival++;
 }
 
 void eng_schedule_served(struct eng_session *s, int n_row) { s->share->served += (uint64_t)n_row; }
@@ -82,12 +82,12 @@ void eng_schedule_served(struct eng_session *s, int n_row) { s->share->served +=
 static void take_seat(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
-    s->seat = e->free_seat[e->opt.n_parallel - e->n_active - 1];
-    s->path.slot = s->seat->slot;
-    spec_tree_clear(&s->seat->tree);
+    s->seat = e->schedule.free_seat[e->assets.opt.n_parallel - e->schedule.n_active - 1];
+    s->seq.number = s->seat->number;
+    s->seq.path.slot = s->seat->slot;
     s->branch = s->n_saved = 0;
-    e->active[e->n_active++] = s;
-    eng_draft_enter(s);
+    e->schedule.active[e->schedule.n_active++] = s;
+    eng_draft_enter(e->drafting, &s->seq);
 }
 
 static void leave_seat(struct eng_session *s, bool ended)
@@ -96,15 +96,15 @@ static void leave_seat(struct eng_session *s, bool ended)
     int i = 0;
     if (!s->seat)
         return;
-    eng_draft_leave(s, ended);
+    eng_draft_leave(e->drafting, &s->seq, ended);
     eng_state_leave(s);
-    while (e->active[i] != s)
+    while (e->schedule.active[i] != s)
         i++;
-    for (e->n_active--; i < e->n_active; i++)
-        e->active[i] = e->active[i + 1];
-    e->free_seat[e->opt.n_parallel - e->n_active - 1] = s->seat;
+    for (e->schedule.n_active--; i < e->schedule.n_active; i++)
+        e->schedule.active[i] = e->schedule.active[i + 1];
+    e->schedule.free_seat[e->assets.opt.n_parallel - e->schedule.n_active - 1] = s->seat;
     s->seat = NULL;
-    s->n_kv = s->n_row = 0;
+    s->seq.n_kv = s->seq.n_row = 0;
 }
 
 static void preempt(struct eng_session *s)
@@ -123,7 +123,7 @@ void eng_schedule_leave(struct eng_session *s)
 /* Blocks for the whole text so far, and one to grow into if it may grow. */
 static int blocks_of(const struct eng_session *s)
 {
-    return kn_ceil_div(kn_min(s->n_most, s->n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
+    return kn_ceil_div(kn_min(s->seq.n_max, s->seq.n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
 /* How much of its text may be taken over as it is. */
@@ -131,17 +131,17 @@ static int n_known(struct eng_engine *e, const struct eng_session *s)
 {
     struct eng_known k;
     if (!eng_has_states(e))
-        return s->n_token - 1;
-    eng_states_find(&e->kv, &(struct eng_path){ .salt = s->path.salt }, s->token, s->n_token - 1, &k);
+        return s->seq.n_token - 1;
+    eng_states_find(&e->kv, &(struct eng_path){ .salt = s->seq.path.salt }, s->seq.token, s->seq.n_token - 1, &k);
     return k.n_whole;
 }
 
 /* Beside what the others need for theirs. */
 static bool fits(struct eng_engine *e, const struct eng_session *s)
 {
-    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->path.salt, s->token, n_known(e, s));
-    for (int i = 0; i < e->n_active; i++)
-        need += kn_max(0, blocks_of(e->active[i]) - e->active[i]->path.n_slot / ENG_KV_BLOCK);
+    int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, n_known(e, s));
+    for (int i = 0; i < e->schedule.n_active; i++)
+        need += kn_max(0, blocks_of(e->schedule.active[i]) - e->schedule.active[i]->seq.path.n_slot / ENG_KV_BLOCK);
     return need <= e->kv.n_free;
 }
 
@@ -149,9 +149,9 @@ static bool fits(struct eng_engine *e, const struct eng_session *s)
 static bool fits_without_lower(const struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s), n_free = e->kv.n_free;
-    for (int i = 0; i < e->n_active; i++) {
-        const struct eng_session *a = e->active[i];
-        int has = a->path.n_slot / ENG_KV_BLOCK;
+    for (int i = 0; i < e->schedule.n_active; i++) {
+        const struct eng_session *a = e->schedule.active[i];
+        int has = a->seq.path.n_slot / ENG_KV_BLOCK;
         if (a->priority < s->priority)
             n_free += has;
         else
@@ -163,8 +163,8 @@ static bool fits_without_lower(const struct eng_engine *e, const struct eng_sess
 static void give_seats(struct eng_engine *e)
 {
     for (struct eng_session *s; (s = first_waiting(e)) != NULL;) {
-        struct eng_session *last = e->n_active ? e->active[e->n_active - 1] : NULL;
-        if (last && (e->n_active == e->opt.n_parallel || !fits(e, s))) {
+        struct eng_session *last = e->schedule.n_active ? e->schedule.active[e->schedule.n_active - 1] : NULL;
+        if (last && (e->schedule.n_active == e->assets.opt.n_parallel || !fits(e, s))) {
             if (last->priority >= s->priority || !fits_without_lower(e, s))
                 return;
             preempt(last);
@@ -180,20 +180,20 @@ static void give_seats(struct eng_engine *e)
 /* Is t about to compute a block that s needs, or the beginning of?  Then s had better wait for it. */
 static bool computes_for(const struct eng_session *t, const struct eng_session *s)
 {
-    int end = s->n_kv + ENG_KV_BLOCK, n = kn_min(end, s->n_token - 1);
-    return t->n_row > 0 && t->n_kv < end && t->n_token >= end && t->path.salt == s->path.salt &&
-           !memcmp(t->token, s->token, (size_t)n * sizeof *s->token);
+    int end = s->seq.n_kv + ENG_KV_BLOCK, n = kn_min(end, s->seq.n_token - 1);
+    return t->seq.n_row > 0 && t->seq.n_kv < end && t->seq.n_token >= end && t->seq.path.salt == s->seq.path.salt &&
+           !memcmp(t->seq.token, s->seq.token, (size_t)n * sizeof *s->seq.token);
 }
 
 static void find_text(struct eng_engine *e, struct eng_session *s, int n)
 {
     int32_t like;
-    s->n_kv = eng_kv_find(&e->kv, &s->path, s->token, n);
-    int n_same = eng_kv_pin_like(&e->kv, &s->path, s->token, n, &like);
+    s->seq.n_kv = eng_kv_find(&e->kv, &s->seq.path, s->seq.token, n);
+    int n_same = eng_kv_pin_like(&e->kv, &s->seq.path, s->seq.token, n, &like);
     if (n_same) {
-        if (eng_kv_reserve(&e->kv, &s->path, s->n_kv + n_same) == 0) {
-            moe_context_copy_slots(e->context, like * ENG_KV_BLOCK, s->path.slot[s->n_kv], n_same);
-            s->n_kv += n_same;
+        if (eng_kv_reserve(&e->kv, &s->seq.path, s->seq.n_kv + n_same) == 0) {
+            moe_context_copy_slots(e->assets.context, like * ENG_KV_BLOCK, s->seq.path.slot[s->seq.n_kv], n_same);
+            s->seq.n_kv += n_same;
         }
         eng_kv_unpin(&e->kv, like);
     }
@@ -203,36 +203,36 @@ static void find_text(struct eng_engine *e, struct eng_session *s, int n)
  * a copy.  The last token is computed in any case: its logits are due. */
 static void find_known(struct eng_engine *e, struct eng_session *s)
 {
-    if (eng_session_tells(s) || s->path.n_slot != s->path.n_kept || s->n_kv != s->path.n_slot)
+    if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept || s->seq.n_kv != s->seq.path.n_slot)
         return;                                 /* of who tells all is computed: the rest has no logits */
     if (eng_has_states(e))
-        eng_state_find(s, s->n_token - 1);
+        eng_state_find(s, s->seq.n_token - 1);
     else
-        find_text(e, s, s->n_token - 1);
-    int found = kn_min(s->n_kv, s->n_prompt) - s->n_reached;
+        find_text(e, s, s->seq.n_token - 1);
+    int found = kn_min(s->seq.n_kv, s->seq.n_prompt) - s->n_reached;
     if (found > 0) {
         s->n_cached += found;
         e->stats.n_cache_found += (uint64_t)found;
     }
-    s->n_reached = kn_max(s->n_reached, s->n_kv);
+    s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
 }
 
 /* ---- the pass --------------------------------------------------------------------------------------- */
 
-static bool is_due(const struct eng_session *s) { return s->n_token - s->n_kv == 1; }
+static bool is_due(const struct eng_session *s) { return s->seq.n_token - s->seq.n_kv == 1; }
 
 /* KV for n more rows of the i-th; those behind it make room, the last first.  False: there is none, and
  * it has lost its seat unless it is the only one. */
 static bool reserve(struct eng_engine *e, int i, int n)
 {
-    struct eng_session *s = e->active[i];
-    while (eng_kv_reserve(&e->kv, &s->path, s->n_kv + n)) {
-        if (e->n_active - 1 == i) {
-            if (e->n_active > 1)
+    struct eng_session *s = e->schedule.active[i];
+    while (eng_kv_reserve(&e->kv, &s->seq.path, s->seq.n_kv + n)) {
+        if (e->schedule.n_active - 1 == i) {
+            if (e->schedule.n_active > 1)
                 preempt(s);
             return false;
         }
-        preempt(e->active[e->n_active - 1]);
+        preempt(e->schedule.active[e->schedule.n_active - 1]);
     }
     return true;
 }
@@ -244,33 +244,33 @@ struct room { int rows, told; double weight; };
 /* Of one that is to say nothing the last row is not computed. */
 static int prompt_rows(struct eng_engine *e, int i, struct room *left)
 {
-    struct eng_session *s = e->active[i];
+    struct eng_session *s = e->schedule.active[i];
     bool states = eng_has_states(e);
     find_known(e, s);
     if (states)
         eng_state_mark_prompt(s);
-    double each = 1 + e->position_cost * s->n_kv;
+    double each = 1 + e->assets.position_cost * s->seq.n_kv;
     int room = left->weight >= each * left->rows ? left->rows : kn_max(0, (int)__builtin_ceil(left->weight / each));
-    if (eng_session_tells(s)) {
-        int n = kn_min(s->n_prompt - (s->n_prompt >= s->n_most) - s->n_kv, kn_min(room, left->told));
+    if (eng_session_owes_prompt_logprobs(s)) {
+        int n = kn_min(s->seq.n_prompt - (s->seq.n_prompt >= s->seq.n_max) - s->seq.n_kv, kn_min(room, left->told));
         left->told -= n;
         return n;
     }
-    if (s->path.n_slot == s->n_kv && !is_due(s))
+    if (s->seq.path.n_slot == s->seq.n_kv && !is_due(s))
         for (int j = 0; j < i; j++)
-            if (states ? eng_state_waits(s, e->active[j]) : computes_for(e->active[j], s))
+            if (states ? eng_state_waits(s, e->schedule.active[j]) : computes_for(e->schedule.active[j], s))
                 return 0;
-    return kn_min(s->n_token - s->n_kv, room);
+    return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }
 
 /* Of as many rows of prompts as there is room for. */
 static int weight_of_all(const struct eng_engine *e, int rows)
 {
     double weight = 0;
-    for (int i = 0; i < e->n_active; i++) {
-        const struct eng_session *s = e->active[i];
-        int n = is_due(s) ? 0 : kn_min(s->n_token - s->n_kv, rows);
-        weight += n * (1 + e->position_cost * (s->n_kv + 0.5 * n));
+    for (int i = 0; i < e->schedule.n_active; i++) {
+        const struct eng_session *s = e->schedule.active[i];
+        int n = is_due(s) ? 0 : kn_min(s->seq.n_token - s->seq.n_kv, rows);
+        weight += n * (1 + e->assets.position_cost * (s->seq.n_kv + 0.5 * n));
         rows -= n;
     }
     return (int)(weight + 0.5);
@@ -281,24 +281,24 @@ void eng_schedule(struct eng_engine *e)
     int n_due = 0;
     sort_active(e);
     give_seats(e);
-    for (int i = 0; i < e->n_active; i++) {
-        e->active[i]->n_row = e->active[i]->n_mark = 0;
-        n_due += is_due(e->active[i]);
+    for (int i = 0; i < e->schedule.n_active; i++) {
+        e->schedule.active[i]->seq.n_row = e->schedule.active[i]->n_mark = 0;
+        n_due += is_due(e->schedule.active[i]);
     }
-    e->n_answered = n_due;
-    struct room left = { .rows = e->opt.n_chunk - n_due, .told = e->opt.n_tell };
-    int most = weight_of_all(e, left.rows), paced = eng_pace_rows(&e->pace, n_due, e->n_active - n_due, most);
+    e->schedule.n_due_planned = n_due;
+    struct room left = { .rows = e->assets.opt.n_chunk - n_due, .told = e->assets.opt.n_tell };
+    int most = weight_of_all(e, left.rows), paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
     left.weight = paced < most ? paced : HUGE_WEIGHT;
-    for (int i = 0; i < e->n_active; i++) {
-        struct eng_session *s = e->active[i];
+    for (int i = 0; i < e->schedule.n_active; i++) {
+        struct eng_session *s = e->schedule.active[i];
         bool due = is_due(s);
         int n = due ? 1 : prompt_rows(e, i, &left);
         if (n == 0 || !reserve(e, i, n))
             continue;
-        s->n_row = n;
+        s->seq.n_row = n;
         if (!due) {
             left.rows -= n;
-            left.weight -= n * (1 + e->position_cost * s->n_kv);
+            left.weight -= n * (1 + e->assets.position_cost * s->seq.n_kv);
         }
     }
 }

@@ -5,17 +5,17 @@
 
 int eng_session_open(struct eng_session **out, struct eng_engine *e)
 {
-    for (int i = 0; i < e->opt.n_session; i++) {
-        struct eng_session *s = &e->session[i];
+    for (int i = 0; i < e->assets.opt.n_session; i++) {
+        struct eng_session *s = &e->schedule.session[i];
         if (s->open)
             continue;
         s->open = true;
         s->finish = ENG_STOP;
-        s->n_token = s->n_cached = 0;
+        s->seq.n_token = s->n_cached = 0;
         *out = s;
         return 0;
     }
-    return kn_fail(KN_ELIMIT, "all %d sessions are taken: raise --parallel", e->opt.n_session);
+    return kn_fail(KN_ELIMIT, "all %d sessions are taken: raise --parallel", e->assets.opt.n_session);
 }
 
 void eng_session_close(struct eng_session *s)
@@ -29,12 +29,12 @@ void eng_session_close(struct eng_session *s)
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
     /* rows beyond the vocabulary are padding, and drafters have less of it, or none */
-    int n_vocab = e->n_drafter ? eng_vocab_size(e->vocab) : moe_model_shape(e->model)->n_vocab;
+    int n_vocab = eng_draft_count(e->drafting) ? eng_vocab_size(e->assets.vocab) : moe_model_shape(e->assets.model)->n_vocab;
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
-    if (r->n_token > e->opt.n_ctx)
+    if (r->n_token > e->assets.opt.n_ctx)
         return kn_fail(KN_ELIMIT, "the prompt has %d tokens and the context %d: raise --ctx-size",
-                       r->n_token, e->opt.n_ctx);
+                       r->n_token, e->assets.opt.n_ctx);
     for (int i = 0; i < r->n_token; i++)
         if (r->token[i] < 0 || r->token[i] >= n_vocab)
             return kn_fail(KN_EINVAL, "token id %d; the vocabulary has 0 to %d", r->token[i], n_vocab - 1);
@@ -43,12 +43,12 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
                        ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
         return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
-    if (r->tells_prompt && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->opt.n_tell))
+    if (r->wants_prompt_logprobs && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_tell))
         return kn_fail(KN_EUNSUPPORTED, "%d likeliest tokens of a prompt, of 0 to %d that are possible, in an "
-                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->opt.n_tell);
-    if (r->grammar && !e->tokens)
+                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->assets.opt.n_tell);
+    if (r->grammar && !e->assets.tokens)
         return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
-    return spec_params_check(&r->sampling, eng_vocab_size(e->vocab));
+    return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));
 }
 
 /* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
@@ -60,8 +60,8 @@ void eng_request_sampling(const struct eng_engine *e, const struct eng_request *
     out->bias = bias;
     for (int i = 0; i < r->sampling.n_bias; i++)
         bias[i] = r->sampling.bias[i];
-    for (int i = 0; r->ignore_eos && !r->grammar && i < e->n_stop; i++)
-        bias[out->n_bias++] = (struct spec_bias){ e->stop[i], -__builtin_inff() };
+    for (int i = 0; r->ignore_eos && !r->grammar && i < e->assets.n_stop; i++)
+        bias[out->n_bias++] = (struct spec_bias){ e->assets.stop[i], -__builtin_inff() };
 }
 
 int eng_session_start(struct eng_session *s, const struct eng_request *r)
@@ -71,19 +71,19 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     if (error)
         return error;
     eng_session_stop(s);
-    memmove(s->token, r->token, (size_t)r->n_token * sizeof *s->token);
-    s->n_token = s->n_prompt = r->n_token;
-    s->n_most = r->n_predict < 0 || r->n_predict > e->opt.n_ctx - r->n_token
-                    ? e->opt.n_ctx : r->n_token + r->n_predict;
-    s->n_kv = s->n_reached = s->n_cached = 0;
+    memmove(s->seq.token, r->token, (size_t)r->n_token * sizeof *s->seq.token);
+    s->seq.n_token = s->seq.n_prompt = r->n_token;
+    s->seq.n_max = r->n_predict < 0 || r->n_predict > e->assets.opt.n_ctx - r->n_token
+                    ? e->assets.opt.n_ctx : r->n_token + r->n_predict;
+    s->seq.n_kv = s->n_reached = s->n_cached = 0;
     s->priority = r->priority;
-    s->path = (struct eng_path){ .salt = r->salt };
+    s->seq.path = (struct eng_path){ .salt = r->salt };
     s->n_top = r->n_top;
-    s->tells_prompt = r->tells_prompt;
+    s->wants_prompt_logprobs = r->wants_prompt_logprobs;
     s->n_prompt_top = r->n_prompt_top;
-    s->n_prompt_told = 1;
-    s->told = NULL;
-    s->n_told = 0;
+    s->n_prompt_logprob = 1;
+    s->seq.oracle = NULL;
+    s->seq.n_oracle = 0;
     s->grammar = r->grammar;
     if (s->grammar)
         gr_start(s->grammar, s->grammar_state);
@@ -94,9 +94,9 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
     return 0;
 }
 
-bool eng_session_tells(const struct eng_session *s)
+bool eng_session_owes_prompt_logprobs(const struct eng_session *s)
 {
-    return s->tells_prompt && s->n_prompt_told < s->n_prompt;
+    return s->wants_prompt_logprobs && s->n_prompt_logprob < s->seq.n_prompt;
 }
 
 bool eng_session_runs(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }
@@ -114,17 +114,17 @@ void eng_session_end(struct eng_session *s, enum eng_finish finish)
     eng_schedule_leave(s);
 }
 
-void eng_session_tell(struct eng_session *s, const int32_t *token, int n)
+void eng_session_set_oracle(struct eng_session *s, const int32_t *token, int n)
 {
-    s->told = token;
-    s->n_told = n;
+    s->seq.oracle = token;
+    s->seq.n_oracle = n;
 }
 
 int eng_session_cached(const struct eng_session *s) { return s->n_cached; }
-int eng_session_computed(const struct eng_session *s) { return s->n_kv; }
+int eng_session_computed(const struct eng_session *s) { return s->seq.n_kv; }
 
 const int32_t *eng_session_tokens(const struct eng_session *s, int *n)
 {
-    *n = s->n_token;
-    return s->token;
+    *n = s->seq.n_token;
+    return s->seq.token;
 }

@@ -19,36 +19,33 @@ static struct eng_event end(struct eng_session *s, enum eng_finish finish, int s
 static int end_the_full(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
-    for (int i = 0; i < e->opt.n_session; i++) {
-        struct eng_session *s = &e->session[i];
-        if (eng_session_runs(s) && s->n_token >= s->n_most && !eng_session_tells(s))
+    for (int i = 0; i < e->assets.opt.n_session; i++) {
+        struct eng_session *s = &e->schedule.session[i];
+        if (eng_session_runs(s) && s->seq.n_token >= s->seq.n_max && !eng_session_owes_prompt_logprobs(s))
             event[n_event++] = end(s, ENG_LENGTH, 0);
     }
     return n_event;
 }
 
-/* Its token is due: the pass computes all of its text. */
-static bool reaches_end(const struct eng_session *s) { return s->n_row && s->n_kv + s->n_row == s->n_token; }
-
-/* Those whose tokens are due; returns how many rows are beside theirs. */
-static int list_due(struct eng_engine *e)
+/* Hands the sequences of the pass to drafting, and lists the sessions whose next token is chosen after it. */
+static void draft(struct eng_engine *e)
 {
-    int n_row = 0;
-    e->n_due = 0;
-    for (int i = 0; i < e->n_active; i++) {
-        struct eng_session *s = e->active[i];
-        n_row += s->n_row;
-        if (reaches_end(s))
-            e->due[e->n_due++] = s;
+    e->pass.n_due = 0;
+    eng_draft_begin(e->drafting);
+    for (int i = 0; i < e->schedule.n_active; i++) {
+        struct eng_session *s = e->schedule.active[i];
+        eng_draft_add(e->drafting, &s->seq);
+        if (eng_seq_is_due(&s->seq))
+            e->pass.due[e->pass.n_due++] = s;
     }
-    return n_row - e->n_due;
+    eng_draft_make(e->drafting);
 }
 
 /* Slots of the branch that ends in each node, the root's child first. */
 static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 {
-    const struct spec_tree *t = &s->seat->tree;
-    const int32_t *slot = s->path.slot + s->n_token;
+    const struct spec_tree *t = s->seq.tree;
+    const int32_t *slot = s->seq.path.slot + s->seq.n_token;
     int32_t *tail = s->seat->tail;
     int first[ENG_DRAFT_NODES], used = 0, root = *n_row - 1;
     for (int i = 0; i < t->n; i++) {
@@ -58,9 +55,9 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
             memcpy(tail + used, tail + first[parent], (size_t)(depth - 1) * sizeof *tail);
         tail[used + depth - 1] = slot[i];
         used += depth;
-        e->row[(*n_row)++] = (struct moe_row){
-            .token = t->token[i], .position = s->n_token - 1 + depth, .want_logits = true,
-            .base = s->path.slot, .n_base = s->n_token, .tail = tail + first[i], .state = s->seat->number,
+        e->pass.row[(*n_row)++] = (struct moe_row){
+            .token = t->token[i], .position = s->seq.n_token - 1 + depth, .want_logits = true,
+            .base = s->seq.path.slot, .n_base = s->seq.n_token, .tail = tail + first[i], .state = s->seat->number,
             .draft = true, .after = root + (parent == SPEC_ROOT ? 0 : 1 + parent) };
     }
 }
@@ -68,24 +65,24 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 /* Rows for the session's next tokens; logits are wanted when they reach the end. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
-    bool due = reaches_end(s);
+    bool due = eng_seq_is_due(&s->seq);
     s->first_row = *n_row;
-    for (int i = 0; i < s->n_row; i++) {
-        int p = s->n_kv + i;
-        bool tells = s->tells_prompt && p + 1 >= s->n_prompt_told && p + 1 < s->n_prompt;
-        e->row[(*n_row)++] = (struct moe_row){
-            .token = s->token[p], .position = p, .want_logits = tells || (due && i == s->n_row - 1),
-            .base = s->path.slot, .n_base = s->path.n_slot, .state = s->seat->number,
+    for (int i = 0; i < s->seq.n_row; i++) {
+        int p = s->seq.n_kv + i;
+        bool tells = s->wants_prompt_logprobs && p + 1 >= s->n_prompt_logprob && p + 1 < s->seq.n_prompt;
+        e->pass.row[(*n_row)++] = (struct moe_row){
+            .token = s->seq.token[p], .position = p, .want_logits = tells || (due && i == s->seq.n_row - 1),
+            .base = s->seq.path.slot, .n_base = s->seq.path.n_slot, .state = s->seat->number,
             .copy_to = s->n_mark ? eng_state_copy_to(s, p + 1) : 0 };
         if (tells)
-            e->teller[e->n_teller++] = (struct eng_teller){ .session = s, .at = p + 1, .want = (*n_want)++ };
+            e->pass.prompt_logprob[e->pass.n_prompt_logprob++] = (struct eng_prompt_logprob){ .session = s, .at = p + 1, .want = (*n_want)++ };
     }
-    int n_prompt = s->n_row - due;
-    e->prompt_weight += n_prompt * (1 + e->position_cost * (s->n_kv + 0.5 * n_prompt));
+    int n_prompt = s->seq.n_row - due;
+    e->pass.prompt_weight += n_prompt * (1 + e->assets.position_cost * (s->seq.n_kv + 0.5 * n_prompt));
     s->want = due ? *n_want : -1;
     if (due) {
         lay_draft(e, s, n_row);
-        *n_want += 1 + s->seat->tree.n;
+        *n_want += 1 + s->seq.tree->n;
     }
 }
 
@@ -100,35 +97,36 @@ static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, cons
     if (node == SPEC_ROOT)
         gr_copy(seat->grammar, s->grammar_state);
     else
-        gr_advance_token(s->grammar, seat->grammar, e->tokens, seat->tree.token[node]);
-    gr_mask(s->grammar, seat->grammar, e->tokens, c->scratch, c->mask);
+        gr_advance_token(s->grammar, seat->grammar, e->assets.tokens, s->seq.tree->token[node]);
+    gr_mask(s->grammar, seat->grammar, e->assets.tokens, c->scratch, c->mask);
     return c->mask;
 }
 
 /* Nothing follows a node whose row failed, or whose token ends the text. */
 static bool ends_here(const struct eng_engine *e, const struct eng_session *s, int node)
 {
-    return node != SPEC_ROOT && (e->result.status[s->first_row + s->n_row + node] ||
-                                 eng_vocab_is_stop(e->vocab, s->seat->tree.token[node]));
+    return node != SPEC_ROOT && (e->pass.result.status[s->first_row + s->seq.n_row + node] ||
+                                 eng_vocab_is_stop(e->assets.vocab, s->seq.tree->token[node]));
 }
 
-static int verify(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c)
+static int verify(struct eng_engine *e, struct eng_session *s, int thread)
 {
     struct spec_verify *v = &s->seat->verify;
-    size_t n_vocab = (size_t)moe_model_shape(e->model)->n_vocab;
+    size_t n_vocab = (size_t)moe_model_shape(e->assets.model)->n_vocab;
     int status = 0;
-    *v = (struct spec_verify){ .tree = &s->seat->tree, .rule = e->opt.verify, .params = &s->sampling,
-                               .history = s->token, .n_history = s->n_token, .position = s->n_token };
+    *v = (struct spec_verify){ .tree = s->seq.tree, .rule = e->assets.opt.verify, .params = &s->sampling,
+                               .history = s->seq.token, .n_history = s->seq.n_token, .position = s->seq.n_token };
     for (spec_verify_start(v); v->node != SPEC_END && !status;) {
         int node = v->node, row = s->want + 1 + node;   /* the root's is -1 */
         if (ends_here(e, s, node)) {
             spec_verify_stop(v);
             continue;
         }
-        const float *logits = e->result.logits + (size_t)row * n_vocab;
-        status = spec_verify_row(v, c->sampler, logits, mask_of(e, s, c, node));
+        const float *logits = e->pass.result.logits + (size_t)row * n_vocab;
+        status = spec_verify_row(v, e->assets.sampler[thread], logits,
+                                 mask_of(e, s, &e->pass.chooser[thread], node));
         if (s->n_top && !status)
-            spec_top(c->sampler, logits, s->n_top, &e->top[row * ENG_TOP]);
+            spec_top(e->assets.sampler[thread], logits, s->n_top, &e->pass.top[row * ENG_TOP]);
     }
     return v->n_out ? 0 : status;               /* what was kept before an error is kept */
 }
@@ -136,18 +134,18 @@ static int verify(struct eng_engine *e, struct eng_session *s, const struct eng_
 static void choose_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
-    struct eng_session *s = e->due[item];
-    int status = moe_rows_status(&e->result, s->first_row, s->n_row);
-    e->choice_status[item] = status ? status : verify(e, s, &e->chooser[thread]);
+    struct eng_session *s = e->pass.due[item];
+    int status = moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row);
+    e->pass.choice_status[item] = status ? status : verify(e, s, thread);
 }
 
 static void tell_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
-    struct eng_teller *t = &e->teller[item];
-    const float *logits = e->result.logits + (size_t)t->want * (size_t)moe_model_shape(e->model)->n_vocab;
-    t->known = spec_known(e->chooser[thread].sampler, logits, t->session->token[t->at], t->session->n_prompt_top,
-                          &e->top[t->want * ENG_TOP]);
+    struct eng_prompt_logprob *t = &e->pass.prompt_logprob[item];
+    const float *logits = e->pass.result.logits + (size_t)t->want * (size_t)moe_model_shape(e->assets.model)->n_vocab;
+    t->known = spec_known(e->assets.sampler[thread], logits, t->session->seq.token[t->at], t->session->n_prompt_top,
+                          &e->pass.top[t->want * ENG_TOP]);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------------- */
@@ -157,14 +155,14 @@ static void tell_item(void *arg, int item, int thread)
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_kept)
 {
     const struct spec_verify *v = &s->seat->verify;
-    const int32_t *slot = s->path.slot + s->n_kv;
+    const int32_t *slot = s->seq.path.slot + s->seq.n_kv;
     int32_t row[ENG_DRAFT_NODES];
     for (int i = 0; i < n_kept; i++) {
-        row[i] = s->first_row + s->n_row + v->path[i];
+        row[i] = s->first_row + s->seq.n_row + v->path[i];
         if (v->path[i] != i)
-            moe_context_copy_slots(e->context, slot[v->path[i]], slot[i], 1);
+            moe_context_copy_slots(e->assets.context, slot[v->path[i]], slot[i], 1);
     }
-    moe_context_keep(e->context, s->seat->number, row, n_kept);
+    moe_context_keep(e->assets.context, s->seat->number, row, n_kept);
 }
 
 static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s, int i)
@@ -173,13 +171,13 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
     const struct spec_choice *c = &v->out[i];
     int row = s->want + 1 + (i ? v->path[i - 1] : SPEC_ROOT);
     struct eng_event event = { .session = s, .token = c->token, .logprob = c->logprob,
-                               .top = &e->top[row * ENG_TOP], .n_top = s->n_top };
-    s->token[s->n_token++] = c->token;
+                               .top = &e->pass.top[row * ENG_TOP], .n_top = s->n_top };
+    s->seq.token[s->seq.n_token++] = c->token;
     if (s->grammar)
-        gr_advance_token(s->grammar, s->grammar_state, e->tokens, c->token);
-    if (eng_vocab_is_stop(e->vocab, c->token))
+        gr_advance_token(s->grammar, s->grammar_state, e->assets.tokens, c->token);
+    if (eng_vocab_is_stop(e->assets.vocab, c->token))
         event.finish = ENG_STOP;
-    else if (s->n_token >= s->n_most)
+    else if (s->seq.n_token >= s->seq.n_max)
         event.finish = ENG_LENGTH;
     e->stats.n_token++;
     return event;
@@ -197,32 +195,28 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
         finish = event[n_new++].finish;
     }
     int most = kn_min(n_new - (finish == ENG_RUNNING), v->n_path);
-    while (n_kept < most && !e->result.status[s->first_row + s->n_row + v->path[n_kept]])
+    while (n_kept < most && !e->pass.result.status[s->first_row + s->seq.n_row + v->path[n_kept]])
         n_kept++;
     keep_path(e, s, n_kept);
-    s->n_kv += n_kept;
-    e->stats.n_draft += (uint64_t)s->seat->tree.n;
+    s->seq.n_kv += n_kept;
+    e->stats.n_draft += (uint64_t)s->seq.tree->n;
     e->stats.n_draft_kept += (uint64_t)kn_min(n_new, v->n_path);
-    e->drafts.n_draft += s->seat->tree.n > 0;
-    for (int i = 0; i < kn_min(n_new, v->n_path); i++)
-        e->drafts.n_kept[i]++;
-    if (finish == ENG_RUNNING)
-        eng_draft_commit(s, n_new, kn_min(n_new, v->n_path));
+    eng_draft_commit(e->drafting, &s->seq, v, n_new, kn_min(n_new, v->n_path), finish != ENG_RUNNING);
     return n_new;
 }
 
 static void count_rows(struct eng_engine *e, struct eng_session *s)
 {
-    e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->n_prompt - s->n_kv, s->n_row));
-    eng_schedule_served(s, s->n_row);
-    s->n_kv += s->n_row;
+    e->stats.n_prompt_token += (uint64_t)kn_max(0, kn_min(s->seq.n_prompt - s->seq.n_kv, s->seq.n_row));
+    eng_schedule_served(s, s->seq.n_row);
+    s->seq.n_kv += s->seq.n_row;
 }
 
 /* What n_kv says is written for good, and may serve others. */
 static void keep_computed(struct eng_engine *e, struct eng_session *s)
 {
-    s->n_reached = kn_max(s->n_reached, s->n_kv);
-    eng_kv_keep(&e->kv, &s->path, s->token, s->n_kv);
+    s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
+    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
     eng_state_saved(s);
 }
 
@@ -240,22 +234,22 @@ static int settle_due(struct eng_engine *e, struct eng_session *s, int status, s
     if (finish != ENG_RUNNING)
         eng_session_end(s, finish);
     else
-        eng_kv_trim(&e->kv, &s->path, s->n_token + s->seat->chain.n);
+        eng_kv_trim(&e->kv, &s->seq.path, s->seq.n_token + eng_draft_n_pending(&s->seq));
     return n;
 }
 
 static int tell_prompts(struct eng_engine *e, struct eng_event *event)
 {
     int n = 0;
-    for (int i = 0; i < e->n_teller; i++) {
-        const struct eng_teller *t = &e->teller[i];
+    for (int i = 0; i < e->pass.n_prompt_logprob; i++) {
+        const struct eng_prompt_logprob *t = &e->pass.prompt_logprob[i];
         struct eng_session *s = t->session;
-        if (moe_rows_status(&e->result, s->first_row, s->n_row))
+        if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
             continue;                           /* it ends with this pass */
-        event[n++] = (struct eng_event){ .session = s, .token = s->token[t->at], .of_prompt = true,
+        event[n++] = (struct eng_event){ .session = s, .token = s->seq.token[t->at], .of_prompt = true,
                                          .rank = t->known.rank, .logprob = t->known.logprob,
-                                         .top = &e->top[t->want * ENG_TOP], .n_top = s->n_prompt_top };
-        s->n_prompt_told = t->at + 1;
+                                         .top = &e->pass.top[t->want * ENG_TOP], .n_top = s->n_prompt_top };
+        s->n_prompt_logprob = t->at + 1;
     }
     return n;
 }
@@ -264,14 +258,14 @@ static int tell_prompts(struct eng_engine *e, struct eng_event *event)
 static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
-    for (int i = 0; i < e->n_active;) {
-        struct eng_session *s = e->active[i];
-        int status = s->want < 0 ? moe_rows_status(&e->result, s->first_row, s->n_row) : 0;
+    for (int i = 0; i < e->schedule.n_active;) {
+        struct eng_session *s = e->schedule.active[i];
+        int status = s->want < 0 ? moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row) : 0;
         if (status) {
             event[n_event++] = end(s, ENG_FAILED, status);
             continue;                           /* it has left the list */
         }
-        if (s->want < 0 && s->n_row) {
+        if (s->want < 0 && s->seq.n_row) {
             count_rows(e, s);
             keep_computed(e, s);
         }
@@ -282,57 +276,43 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 
 int eng_event_room(const struct eng_engine *e)
 {
-    return e->opt.n_session + e->opt.n_parallel + e->n_draft_row + e->opt.n_tell;
+    return e->assets.opt.n_session + e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_tell;
 }
 
 int eng_step(struct eng_engine *e, struct eng_event *event)
 {
     int n_row = 0, n_want = 0, n_event = end_the_full(e, event);
     eng_schedule(e);
-    int n_beside = list_due(e);
-    eng_draft(e, n_beside);
-    e->n_teller = 0;
-    e->prompt_weight = 0;
-    for (int i = 0; i < e->n_active; i++)
-        lay_rows(e, e->active[i], &n_row, &n_want);
+    draft(e);
+    e->pass.n_prompt_logprob = 0;
+    e->pass.prompt_weight = 0;
+    for (int i = 0; i < e->schedule.n_active; i++)
+        lay_rows(e, e->schedule.active[i], &n_row, &n_want);
     if (n_row == 0)
         return n_event;
-    eng_draft_look(e, &e->store_then);
     uint64_t t0 = kn_now_ns();
-    eng_overlap_start(e);
-    int error = moe_forward(e->context, &(struct moe_batch){ e->row, n_row }, &e->result);
-    eng_overlap_wait(e);
+    eng_draft_pass_starts(e->drafting);
+    int error = moe_forward(e->assets.context, &(struct moe_batch){ e->pass.row, n_row }, &e->pass.result);
+    eng_draft_pass_ends(e->drafting);
     if (error)
         return error;
     uint64_t t1 = kn_now_ns();
-    kn_parallel_for(e->team, e->n_teller, tell_item, e);
-    kn_parallel_for(e->team, e->n_due, choose_item, e);
+    kn_parallel_for(e->assets.team, e->pass.n_prompt_logprob, tell_item, e);
+    kn_parallel_for(e->assets.team, e->pass.n_due, choose_item, e);
     n_event += tell_prompts(e, event + n_event);
     n_event += settle_prompts(e, event + n_event);
-    for (int i = 0; i < e->n_due; i++) {
-        if (e->outcome)
-            e->outcome[i] = (struct spec_outcome){ e->due[i]->seat->number, &e->due[i]->seat->tree,
-                e->choice_status[i] ? 0 : e->due[i]->seat->verify.n_path };
-        n_event += settle_due(e, e->due[i], e->choice_status[i], event + n_event);
+    for (int i = 0; i < e->pass.n_due; i++) {
+        struct eng_session *s = e->pass.due[i];
+        eng_draft_verified(e->drafting, i, e->pass.choice_status[i] ? 0 : s->seat->verify.n_path);
+        n_event += settle_due(e, s, e->pass.choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();
-    eng_pace_learn(&e->pace, e->n_answered, (int)(e->prompt_weight + 0.5), (double)(t2 - t0));
-    eng_draft_learn(e, n_row, n_beside, t2 - t0);
+    eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, (int)(e->pass.prompt_weight + 0.5), (double)(t2 - t0));
+    eng_draft_learn(e->drafting, &(struct eng_pass_result){ n_row, t2 - t0, e->pass.result.experts_per_layer });
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;
-    e->stats.experts += e->result.experts_per_layer;
+    e->stats.experts += e->pass.result.experts_per_layer;
     e->stats.pass_ns += t1 - t0;
     e->stats.sample_ns += t2 - t1;
     return n_event;
-}
-
-void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)
-{
-    *out = e->stats;
-    out->n_kv_block = e->kv.n_block;
-    out->n_kv_used = e->kv.n_block - e->kv.n_free;
-    out->n_running = e->n_active;
-    out->n_waiting = 0;
-    for (int i = 0; i < e->opt.n_session; i++)
-        out->n_waiting += eng_session_waits(&e->session[i]);
 }

@@ -94,7 +94,7 @@ static int measure(struct eng_engine *e, struct moe_sight *sight, int batch, int
                 error = start(e, s[i], which++);
             reads |= s[i]->n_token - s[i]->n_kv > 1;
         }
-        moe_context_watch(e->context, reads ? NULL : sight);
+        moe_context_watch(e->assets.context, reads ? NULL : sight);
         int n = error ? error : eng_step(e, event);
         error = n < 0 ? n : 0;
         n_said += reads ? 0 : n;

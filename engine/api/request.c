@@ -375,7 +375,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
                                 .sampling = ask->sampling,
                                 .grammar = ask->grammar,
                                 .n_top = ask->n_top,
-                                .tells_prompt = ask->tells_prompt,
+                                .wants_prompt_logprobs = ask->wants_prompt_logprobs,
                                 .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
                                 .priority = ask->priority,
                                 .user = ask->user};

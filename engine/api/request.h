@@ -109,7 +109,7 @@ struct eng_ask {
     bool logprobs;
     int n_top;
     int prompt_logprobs;        /* vLLM's: so many of the likeliest beside each of the prompt; -1: none */
-    bool tells_prompt;          /* one of the two wants to know of the prompt's tokens */
+    bool wants_prompt_logprobs;          /* one of the two wants to know of the prompt's tokens */
     const char **stop; /* [n_stop] */
     int n_stop;
     int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] end an answer too */

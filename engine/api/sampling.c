@@ -191,11 +191,11 @@ static void read_prompt_logprobs(struct eng_parse *p, bool openai)
     if (openai)
         eng_field_int(&p->body, "prompt_logprobs", 0, ENG_TOP, &n);
     ask->prompt_logprobs = (int)n;
-    ask->tells_prompt = n >= 0 || (ask->echo && ask->logprobs);
-    if (ask->tells_prompt && ask->stream)
+    ask->wants_prompt_logprobs = n >= 0 || (ask->echo && ask->logprobs);
+    if (ask->wants_prompt_logprobs && ask->stream)
         eng_field_refuse(&p->body, n >= 0 ? "prompt_logprobs" : "logprobs",
                          "of a prompt are for whole answers: leave out 'stream'");
-    if (ask->tells_prompt && ask->n_each > 1) /* every choice would tell it again */
+    if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would tell it again */
         eng_field_refuse(&p->body, "n", "must be 1 where a prompt's log-probabilities are asked for");
 }
 

@@ -102,7 +102,7 @@ static int restart_with_drafts(struct eng_bench *b, int batch, struct eng_bench_
 {
     int error = restart(b, batch);
     for (int i = 0; i < batch && !error; i++)
-        eng_session_tell(b->session[i], said_of(b, i), b->n_said[i]);
+        eng_session_set_oracle(b->session[i], said_of(b, i), b->n_said[i]);
     eng_bench_draft(b, way);
     return error;
 }
@@ -110,7 +110,9 @@ static int restart_with_drafts(struct eng_bench *b, int batch, struct eng_bench_
 /* Nothing is being learnt or tried. */
 static bool is_calm(const struct eng_bench *b)
 {
-    enum spec_why why = b->engine->decision.why;
+    struct eng_drafts d;
+    eng_drafts_get(b->engine, &d);
+    enum spec_why why = d.last_why;
     return why == SPEC_WHY_GAINS || why == SPEC_WHY_STAYS || why == SPEC_WHY_LOSES || why == SPEC_WHY_FREE;
 }
 
@@ -147,7 +149,7 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
     *f = (struct eng_figure){ .what = "decode", .batch = batch, .drafter = drafts ? b->drafter : NULL, .way = way,
                               .settled = f->settled };
     if (error || (error = run_until(b, batch, kn_min(WARM, c->n_gen / 4))) ||
-        (error = eng_bench_start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + b->engine->n_draft_row)) ||
+        (error = eng_bench_start_clock(b, &start, c->n_gen, eng_n_chunk(b->engine) + eng_n_draft_row(b->engine))) ||
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
@@ -164,21 +166,16 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
 static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
 {
     const struct eng_config *c = b->config;
-    struct spec_account best = { 0 }, a;
     if (c->n_draft == 1 && c->draft[0].kind == ENG_DRAFT_ORACLE) {
         for (int i = 0; i < DEPTH; i++)
             out[i] = (i ? out[i - 1] : 1) * c->draft[0].right;
         return true;
     }
-    int n_arm = b->engine->n_drafter + (b->engine->n_drafter > 1);
-    for (int i = 0; i < n_arm && c->gamma == ENG_GAMMA_AUTO; i++) {
-        spec_control_account(b->engine->control, i, &a);
-        if (a.n_step > best.n_step)
-            best = a;
-    }
-    for (int i = 0; i < DEPTH; i++)
-        out[i] = best.kept[i];
-    return best.n_step > 0;
+    double share[SPEC_DEPTHS];
+    if (c->gamma != ENG_GAMMA_AUTO || !eng_drafts_survival(b->engine, share))
+        return false;
+    memcpy(out, share, DEPTH * sizeof *out);
+    return true;
 }
 
 /* Beside the ratio: what it could be, and what the controller has to say. */

@@ -63,7 +63,7 @@ static int start_sequences(struct fit *f, int n)
         r.sampling.seed = (uint64_t)(n * 100 + i);
         if (!(error = eng_session_open(&f->session[i], f->engine)) &&
             !(error = eng_session_start(f->session[i], &r)))
-            eng_session_tell(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
+            eng_session_set_oracle(f->session[i], f->told, (int)(sizeof f->told / sizeof *f->told));
     }
     return error;
 }

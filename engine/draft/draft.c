@@ -2,25 +2,105 @@
  *
  * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
  * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
-#define ALL    "all"                            /* of several drafters, beside each of them alone */
-#define AHEAD  "ahead"
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-int eng_drafters_load(struct eng_engine *e)
+static int open_drafter(struct eng_drafting *g, const struct eng_draft_option *o)
+{
+    const struct eng_draft_properties *p = eng_draft_properties(o->kind);
+    struct eng_drafter **d = &g->drafter[g->n_drafter];
+    int error = p->is_head      ? eng_draft_head_open(d, g, o)
+                : p->is_network ? eng_draft_model_open(d, g, o)
+                                : eng_draft_text_open(d, g, o);
+    if (error)
+        return error;
+    (*d)->number = g->n_drafter++;
+    (*d)->name = p->name;
+    return *o->lengths ? eng_lengths_open(g, (*d)->number, o->lengths) : 0;
+}
+
+static int open_drafters(struct eng_drafting *g)
 {
     int error = 0;
-    for (int i = 0; i < e->n_drafter && !error; i++)
-        if (e->drafter[i]->kind->load)
-            error = e->drafter[i]->kind->load(e->drafter[i]);
+    for (int i = 0; i < g->opt.n_draft && !error; i++)
+        if (g->option[i].kind != ENG_DRAFT_NONE)
+            error = open_drafter(g, &g->option[i]);
+    if (error || (error = eng_overlap_open(g)))
+        return error;
+    g->counts.any = g->n_drafter > 0;
+    g->counts.overlap = g->overlap != NULL;
+    return g->opt.n_draft ? eng_arms_open(g) : 0;
+}
+
+static int open_lists(struct eng_drafting *g)
+{
+    size_t n = (size_t)g->host.n_parallel;
+    g->seat = kn_calloc(n, sizeof *g->seat);
+    g->due = kn_calloc(n, sizeof(struct eng_seq *));
+    g->n_node = kn_calloc(n, sizeof *g->n_node);
+    g->n_part = kn_calloc(n, sizeof *g->n_part);
+    return g->seat && g->due && g->n_node && g->n_part
+               ? 0 : kn_fail(KN_ENOMEM, "no memory for the drafts of %zu sessions", n);
+}
+
+int eng_draft_open(struct eng_drafting **out, const struct eng_draft_options *opt, const struct eng_draft_host *host)
+{
+    struct eng_drafting *g = kn_calloc(1, sizeof *g);
+    if (!g)
+        return kn_fail(KN_ENOMEM, "no memory for drafters");
+    g->host = *host;
+    g->opt = *opt;
+    kn_assert(opt->n_draft <= ENG_DRAFTERS_MOST);
+    for (int i = 0; i < opt->n_draft; i++)
+        g->option[i] = opt->draft[i];
+    g->opt.draft = g->option;
+    g->features.last = opt->features;
+    int error = open_lists(g);
+    if (error || (error = open_drafters(g)) || (error = eng_prefetch_open(g)) || (error = eng_distributions_open(g))) {
+        eng_draft_close(g);
+        return error;
+    }
+    *out = g;
+    return 0;
+}
+
+int eng_draft_load(struct eng_drafting *g, struct moe_context *context)
+{
+    int error = 0;
+    g->host.context = context;
+    for (int i = 0; i < g->n_drafter && !error; i++)
+        if (g->drafter[i]->kind->load)
+            error = g->drafter[i]->kind->load(g->drafter[i]);
     return error;
+}
+
+void eng_draft_close(struct eng_drafting *g)
+{
+    if (!g)
+        return;
+    eng_overlap_close(g);
+    for (int i = 0; i < g->n_drafter; i++)
+        g->drafter[i]->kind->close(g->drafter[i]);
+    eng_lengths_close(g);
+    eng_prefetch_close(g);
+    eng_distributions_close(g);
+    spec_control_close(g->control);
+    kn_free(g->cut);
+    kn_free(g->outcome);
+    kn_free(g->due_number);
+    kn_free(g->unloaded);
+    kn_free(g->seat);
+    kn_free(g->due);
+    kn_free(g->n_node);
+    kn_free(g->n_part);
+    kn_free(g);
 }
 
 struct eng_extra eng_drafter_need(const struct eng_drafter *d)
@@ -28,70 +108,81 @@ struct eng_extra eng_drafter_need(const struct eng_drafter *d)
     return d->kind->need ? d->kind->need(d) : (struct eng_extra){ 0 };
 }
 
-struct eng_extra eng_drafters_need(const struct eng_engine *e)
+void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out)
 {
     struct eng_extra all = { 0 };
-    for (int i = 0; i < e->n_drafter; i++) {
-        struct eng_extra one = eng_drafter_need(e->drafter[i]);
+    for (int i = 0; i < g->n_drafter; i++) {
+        struct eng_extra one = eng_drafter_need(g->drafter[i]);
         all.weights += one.weights;
         all.step += one.step;
         all.slot += one.slot;
         all.kept += one.kept;
     }
-    size_t kept = moe_feature_bytes(e->model, e->opt.kv, &e->features);
-    if (all.kept < kept)                        /* who reads them has counted them, but for draft_lengths.c */
+    size_t kept = moe_feature_bytes(g->host.model, g->host.kv_format, &g->features);
+    if (all.kept < kept)                        /* heads have counted the features that they read; match_length.c has not */
         all.slot += kept - all.kept;
-    return all;
+    *out = (struct eng_draft_needs){ .memory = all, .features = g->features, .n_recall = g->n_recall };
 }
 
-/* ---- sessions come and go ------------------------------------------------------------------------------ */
+int eng_draft_count(const struct eng_drafting *g) { return g->n_drafter; }
 
-void eng_draft_enter(struct eng_session *s)
+const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g)
 {
-    if (s->engine->control)
-        spec_control_begin(s->engine->control, s->seat->number);
-    s->seat->chain.n = 0;
-    for (int i = 0; i < s->engine->n_drafter; i++) {
-        s->seat->n_known[i] = 0;
-        if (s->engine->drafter[i]->kind->enter)
-            s->engine->drafter[i]->kind->enter(s->engine->drafter[i], s);
+    for (int i = 0; i < g->n_drafter; i++)
+        if (eng_draft_is_model(g->drafter[i]))
+            return eng_draft_model_of(g->drafter[i]);
+    return NULL;
+}
+
+/* ---- sequences ------------------------------------------------------------------------------------------- */
+
+void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s)
+{
+    struct eng_draft_seat *seat = &g->seat[s->number];
+    s->draft = seat;
+    s->tree = &seat->tree;
+    spec_tree_clear(&seat->tree);
+    seat->chain.n = 0;
+    if (g->control)
+        spec_control_begin(g->control, s->number);
+    for (int i = 0; i < g->n_drafter; i++) {
+        seat->n_computed[i] = 0;
+        if (g->drafter[i]->kind->enter)
+            g->drafter[i]->kind->enter(g->drafter[i], s);
     }
 }
 
-void eng_draft_leave(struct eng_session *s, bool ended)
+void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended)
 {
-    for (int i = 0; i < s->engine->n_drafter; i++)
-        if (s->engine->drafter[i]->kind->leave)
-            s->engine->drafter[i]->kind->leave(s->engine->drafter[i], s, ended);
+    for (int i = 0; i < g->n_drafter; i++)
+        if (g->drafter[i]->kind->leave)
+            g->drafter[i]->kind->leave(g->drafter[i], s, ended);
+    s->draft = NULL;
+    s->tree = NULL;
 }
 
-void eng_draft_commit(struct eng_session *s, int n_new, int n_kept)
-{
-    eng_overlap_commit(s, n_new);
-    for (int i = 0; i < s->engine->n_drafter; i++)
-        s->engine->drafter[i]->kind->commit(s->engine->drafter[i], s, n_new, n_kept);
-}
+int eng_draft_n_pending(const struct eng_seq *s) { return s->draft->chain.n; }
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
 /* What a draft of s may have: no more than could be said, and the last of that needs no row.  Nothing at the
  * end of a prompt. */
-static int most_nodes(const struct eng_session *s)
+static int most_nodes(const struct eng_seq *s)
 {
-    return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_most - s->n_token - 1));
+    return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1));
 }
 
 /* What everyone wishes for in n_node, as far as there is room in the pass and in KV.  A draft never takes KV
  * from a session. */
-static void share_out(struct eng_engine *e)
+static void share_out(struct eng_drafting *g)
 {
-    int left = e->n_draft_row;
-    for (int i = 0; i < e->n_due; i++) {
-        struct eng_session *s = e->due[i];
-        int n = kn_min(kn_min(e->n_node[i], most_nodes(s)), left / (e->n_due - i));
-        if (eng_kv_reserve(&e->kv, &s->path, s->n_kv + s->n_row + n))
+    int left = g->host.n_draft_row;
+    for (int i = 0; i < g->n_due; i++) {
+        struct eng_seq *s = g->due[i];
+        int n = kn_min(kn_min(g->n_node[i], most_nodes(s)), left / (g->n_due - i));
+        if (eng_kv_reserve(g->host.kv, &s->path, s->n_kv + s->n_row + n))
             n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row);
-        e->n_node[i] = n;
+        g->n_node[i] = n;
         left -= n;
     }
 }
@@ -107,334 +198,235 @@ void eng_draft_break(struct eng_drafter *d, int error)
  * drawn may not, or SPEC_BLOCK is biased.  Nor does it: of one who draws among so few, always or never is anybody else
  * asked who has something to say; all ways of up to five were tried. */
 _Static_assert(ENG_DRAFTERS_MOST <= 5, "of six, a draft that ends early can leave a node to who else got none");
-static void ask(struct eng_engine *e, struct eng_drafter *d, int depth, int part, int n_part)
+static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int part, int n_part)
 {
     if (d->broken)
         return;
-    for (int k = 0; k < e->n_due; k++)
-        e->n_part[k] = e->n_node[k] * (part + 1) / n_part - e->due[k]->seat->tree.n;
+    for (int k = 0; k < g->n_due; k++)
+        g->n_part[k] = g->n_node[k] * (part + 1) / n_part - g->due[k]->draft->tree.n;
     d->n_text = 0;
-    int error = d->kind->draft(d, e->due, e->n_part, e->n_due, depth);
-    e->n_draft_text += d->n_text;
+    int error = d->kind->draft(d, g->due, g->n_part, g->n_due, depth);
+    g->n_draft_text += d->n_text;
     if (error)
         eng_draft_break(d, error);
 }
 
 /* drafter n_drafter: all of them, for one tree. */
-static void draft(struct eng_engine *e, int drafter, int depth)
+static void draft(struct eng_drafting *g, int drafter, int depth)
 {
-    bool all = drafter == e->n_drafter;
-    for (int i = 0; i < e->n_due; i++)          /* guessed ahead, and drafted over now */
-        if (e->due[i]->seat->chain.n)
-            eng_overlap_drop(e->due[i]);
-    share_out(e);
-    for (int i = all ? 0 : drafter; i < (all ? e->n_drafter : drafter + 1); i++)
-        ask(e, e->drafter[i], depth, all ? i : 0, all ? e->n_drafter : 1);
+    bool all = drafter == g->n_drafter;
+    for (int i = 0; i < g->n_due; i++)          /* guessed ahead, and drafted over now */
+        if (g->due[i]->draft->chain.n)
+            eng_overlap_drop(g, g->due[i]);
+    share_out(g);
+    for (int i = all ? 0 : drafter; i < (all ? g->n_drafter : drafter + 1); i++)
+        ask(g, g->drafter[i], depth, all ? i : 0, all ? g->n_drafter : 1);
 }
 
 /* Where nothing is ready, who drafts at no cost may say something. */
-static void fill_in(struct eng_engine *e)
+static void fill_in(struct eng_drafting *g)
 {
-    for (int i = 0; i < e->n_drafter; i++) {
-        struct eng_drafter *d = e->drafter[i];
+    for (int i = 0; i < g->n_drafter; i++) {
+        struct eng_drafter *d = g->drafter[i];
         if (!d->kind->free || d->broken)
             continue;
-        for (int k = 0; k < e->n_due; k++)
-            e->n_part[k] = e->due[k]->seat->chain.n ? 0 : e->n_node[k] - e->due[k]->seat->tree.n;
-        int error = d->kind->draft(d, e->due, e->n_part, e->n_due, FILL);
+        for (int k = 0; k < g->n_due; k++)
+            g->n_part[k] = g->due[k]->draft->chain.n ? 0 : g->n_node[k] - g->due[k]->draft->tree.n;
+        int error = d->kind->draft(d, g->due, g->n_part, g->n_due, FILL);
         if (error)
             eng_draft_break(d, error);
     }
 }
 
 /* What was drafted beside the pass before, and as much again beside this one. */
-static void draft_beside(struct eng_engine *e, int depth, bool filled)
+static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {
-    for (int i = 0; i < e->n_due; i++)
-        e->n_node[i] = e->due[i]->seat->chain.n ? e->due[i]->seat->chain.n : filled ? FILL : 0;
-    share_out(e);
-    eng_overlap_lay(e, depth);
+    for (int i = 0; i < g->n_due; i++)
+        g->n_node[i] = g->due[i]->draft->chain.n ? g->due[i]->draft->chain.n : filled ? FILL : 0;
+    share_out(g);
+    eng_overlap_lay(g, depth);
     if (filled)
-        fill_in(e);
+        fill_in(g);
 }
 
 /* One, as it is read. */
-static double expert_bytes(const struct eng_engine *e)
+static double expert_bytes(const struct eng_drafting *g)
 {
-    const struct moe_shape *s = moe_model_shape(e->model);
+    const struct moe_shape *s = moe_model_shape(g->host.model);
     return (double)s->expert_file_bytes / s->n_expert_total;
 }
 
 /* What is not worth its row goes. */
-static void cut(struct eng_engine *e)
+static void cut(struct eng_drafting *g)
 {
-    for (int i = 0; i < e->n_due; i++) {
-        struct eng_seat *seat = e->due[i]->seat;
-        int n_asked = seat->lags ? 0 : e->overlap_depth ? seat->tree.n : e->n_node[i];
-        e->cut[i] = (struct spec_cut){ .session = seat->number, .tree = &seat->tree, .n_asked = n_asked };
-        e->all_lag &= n_asked == 0 && !e->overlap_depth;
+    for (int i = 0; i < g->n_due; i++) {
+        struct eng_draft_seat *seat = g->due[i]->draft;
+        int n_asked = seat->drafter_prefilling ? 0 : g->overlap_depth ? seat->tree.n : g->n_node[i];
+        g->cut[i] = (struct spec_cut){ .session = g->due[i]->number, .tree = &seat->tree, .n_asked = n_asked };
+        g->no_draft_ready &= n_asked == 0 && !g->overlap_depth;
     }
-    double bytes = eng_expect_needs(e) ? expert_bytes(e) : 0;
-    spec_control_cut(e->control, e->cut, e->n_due, bytes);
-    for (int i = 0; i < e->n_due; i++)
-        if (e->cut[i].n_keep < e->cut[i].tree->n)
-            spec_tree_prune(&e->due[i]->seat->tree, e->cut[i].keep, false);
+    double bytes = eng_prefetch_needs(g, g->cut) ? expert_bytes(g) : 0;
+    spec_control_cut(g->control, g->cut, g->n_due, bytes);
+    for (int i = 0; i < g->n_due; i++)
+        if (g->cut[i].n_keep < g->cut[i].tree->n)
+            spec_tree_prune(&g->due[i]->draft->tree, g->cut[i].keep, false);
 }
 
-static void explain(const struct eng_engine *e)
+static void explain(const struct eng_drafting *g)
 {
     char line[400];
-    eng_explain(e, line, sizeof line);
+    eng_draft_explain(g, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }
 
 /* Who looks texts up, without a network, takes them in as they are said. */
-static int behind(const struct eng_drafter *d, struct eng_session **due, int n_due)
+static int behind(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;
-    for (int i = 0; i < n_due && d->kind->load; i++)
-        n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_unknown(d, due[i], due[i]->n_token));
+    for (int i = 0; i < n_due && d->kind->is_network; i++)
+        n += kn_max(0, due[i]->n_token - 1 - eng_draft_first_uncomputed(d, due[i], due[i]->n_token));
     return n;
 }
 
-static void tell_behind(struct eng_engine *e)
+static void tell_behind(struct eng_drafting *g)
 {
     int all = 0;
-    for (int i = 0; i < e->n_drafter; i++) {
-        int n = behind(e->drafter[i], e->due, e->n_due);
-        spec_control_behind(e->control, i, n);
+    for (int i = 0; i < g->n_drafter; i++) {
+        int n = behind(g->drafter[i], g->due, g->n_due);
+        spec_control_behind(g->control, i, n);
         all += n;
     }
-    if (e->n_drafter > 1)
-        spec_control_behind(e->control, e->n_drafter, all);
+    if (g->n_drafter > 1)
+        spec_control_behind(g->control, g->n_drafter, all);
 }
 
-static void draft_as_decided(struct eng_engine *e, int n_beside)
+static void draft_as_decided(struct eng_drafting *g, int n_beside)
 {
-    for (int i = 0; i < e->n_due; i++)
-        e->due_seat[i] = e->due[i]->seat->number;
-    eng_lengths_tell(e);
-    tell_behind(e);
-    struct spec_decision before = e->decision;
-    spec_control_decide(e->control, e->due_seat, e->n_due, n_beside, &e->decision, e->n_node);
-    if (e->opt.explain && (before.drafter != e->decision.drafter || before.depth != e->decision.depth ||
-                           before.why != e->decision.why))
-        explain(e);
-    if (e->decision.drafter == SPEC_OFF)
+    for (int i = 0; i < g->n_due; i++)
+        g->due_number[i] = g->due[i]->number;
+    eng_lengths_predict(g);
+    tell_behind(g);
+    struct spec_decision before = g->decision;
+    spec_control_decide(g->control, g->due_number, g->n_due, n_beside, &g->decision, g->n_node);
+    if (g->opt.explain && (before.drafter != g->decision.drafter || before.depth != g->decision.depth ||
+                           before.why != g->decision.why))
+        explain(g);
+    if (g->decision.drafter == SPEC_OFF)
         return;
-    e->all_lag = true;
-    if (e->decision.drafter == e->overlap_arm)
-        draft_beside(e, e->decision.depth, false);
+    g->no_draft_ready = true;
+    if (g->decision.drafter == g->overlap_arm)
+        draft_beside(g, g->decision.depth, false);
     else
-        draft(e, e->decision.drafter, e->decision.depth);
-    cut(e);
-    eng_expect_settle(e);
+        draft(g, g->decision.drafter, g->decision.depth);
+    cut(g);
+    eng_prefetch_settle(g);
 }
 
-static void draft_as_told(struct eng_engine *e)
+static void draft_as_told(struct eng_drafting *g)
 {
-    for (int i = 0; i < e->n_due; i++)
-        e->n_node[i] = e->opt.gamma;
-    draft(e, e->n_drafter, e->opt.gamma);
-    eng_expect_settle(e);
+    for (int i = 0; i < g->n_due; i++)
+        g->n_node[i] = g->opt.gamma;
+    draft(g, g->n_drafter, g->opt.gamma);
+    eng_prefetch_settle(g);
 }
 
-/* As --dsi says, until its drafter is gone. */
-static bool is_always_beside(const struct eng_engine *e) { return e->opt.dsi == ENG_DSI_ON && e->overlap; }
-
-/* Is it the controller who says how much is drafted? */
-static bool decides(const struct eng_engine *e)
+static void draft_always_beside(struct eng_drafting *g)
 {
-    return e->control && e->opt.gamma == ENG_GAMMA_AUTO && !is_always_beside(e);
+    draft_beside(g, g->opt.lookahead ? g->opt.lookahead : eng_overlap_depth(g), true);
+    eng_prefetch_settle(g);
 }
 
-static void draft_always_beside(struct eng_engine *e)
+void eng_draft_begin(struct eng_drafting *g)
 {
-    draft_beside(e, e->opt.lookahead ? e->opt.lookahead : eng_overlap_depth(e), true);
-    eng_expect_settle(e);
+    g->n_due = g->n_row = 0;
+    g->no_draft_ready = false;
+    g->draft_ns = 0;
+    g->n_draft_text = 0;
+    g->overlap_depth = 0;
+    eng_distributions_clear(g);
+    eng_prefetch_begin(g);
 }
 
-void eng_draft(struct eng_engine *e, int n_beside)
+void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
 {
-    for (int i = 0; i < e->n_due; i++) {
-        spec_tree_clear(&e->due[i]->seat->tree);
-        e->due[i]->seat->lags = false;
-    }
-    e->all_lag = false;
-    e->draft_ns = 0;
-    e->n_draft_text = 0;
-    e->overlap_depth = 0;
-    eng_draws_clear(e);
-    eng_expect_begin(e);
-    if (!e->n_drafter || !e->n_due || e->opt.gamma == 0)
+    eng_prefetch_add_text(g, s->token + s->n_kv, s->n_row);
+    g->n_row += s->n_row;
+    if (!eng_seq_is_due(s))
+        return;
+    spec_tree_clear(&s->draft->tree);
+    s->draft->drafter_prefilling = false;
+    g->due[g->n_due++] = s;
+}
+
+void eng_draft_make(struct eng_drafting *g)
+{
+    eng_prefetch_request(g);
+    if (!g->n_drafter || !g->n_due || g->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
-    if (is_always_beside(e))
-        draft_always_beside(e);
-    else if (e->opt.gamma == ENG_GAMMA_AUTO)
-        draft_as_decided(e, n_beside);
+    if (eng_draft_always_overlaps(g))
+        draft_always_beside(g);
+    else if (g->opt.gamma == ENG_GAMMA_AUTO)
+        draft_as_decided(g, g->n_row - g->n_due);
     else
-        draft_as_told(e);
-    e->drafts.n_decision[decides(e) ? e->decision.why : SPEC_WHY_FIXED]++;
-    e->draft_ns = kn_now_ns() - start;
-    e->stats.draft_ns += e->draft_ns;
+        draft_as_told(g);
+    g->counts.n_decision[eng_draft_last_reason(g)]++;
+    g->draft_ns = kn_now_ns() - start;
+    g->times.draft_ns += g->draft_ns;
 }
 
-/* ---- what became of it ------------------------------------------------------------------------------------ */
-
-void eng_draft_look(const struct eng_engine *e, struct off_stats *out)
+static void get_store_counters(const struct eng_drafting *g, struct off_stats *out)
 {
     *out = (struct off_stats){ 0 };
-    if (decides(e) && moe_model_store(e->model))
-        off_stats_get(moe_model_store(e->model), out);
+    if (eng_draft_controller_is_on(g) && moe_model_store(g->host.model))
+        off_stats_get(moe_model_store(g->host.model), out);
 }
 
-void eng_draft_learn(struct eng_engine *e, int n_row, int n_beside, uint64_t pass_ns)
+void eng_draft_pass_starts(struct eng_drafting *g)
+{
+    get_store_counters(g, &g->store_before);
+    eng_overlap_start(g);
+}
+
+void eng_draft_pass_ends(struct eng_drafting *g) { eng_overlap_wait(g); }
+
+/* ---- after the pass ----------------------------------------------------------------------------------------- */
+
+void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted)
+{
+    if (g->outcome)
+        g->outcome[i] = (struct spec_outcome){ g->due[i]->number, &g->due[i]->draft->tree, n_accepted };
+}
+
+void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,
+                      bool ended)
+{
+    g->counts.n_draft += s->tree->n > 0;
+    for (int i = 0; i < n_accepted; i++)
+        g->counts.n_kept[i]++;
+    if (ended)
+        return;
+    eng_overlap_commit(s, n_new);
+    for (int i = 0; i < g->n_drafter; i++)
+        g->drafter[i]->kind->commit(g->drafter[i], s, v, n_new, n_accepted);
+}
+
+void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
 {
     struct off_stats now;
-    if (e->overlap)
-        eng_overlap_learn(e, pass_ns);
-    if (!decides(e) || !e->n_due || e->all_lag)
+    if (g->overlap)
+        eng_overlap_learn(g, r->pass_ns);
+    if (!eng_draft_controller_is_on(g) || !g->n_due || g->no_draft_ready)
         return;
-    eng_draft_look(e, &now);
-    spec_control_learn(e->control, &(struct spec_step){
-        .n_row = n_row, .draft_ns = (double)e->draft_ns, .pass_ns = (double)pass_ns,
-        .stall_ns = (double)(now.stall_ns - e->store_then.stall_ns),
-        .missed_bytes = (double)(now.read_bytes - e->store_then.read_bytes -
-                                 (now.early_bytes - e->store_then.early_bytes)),
-        .experts = e->result.experts_per_layer, .outcome = e->outcome, .n_due = e->n_due,
-        .n_text = e->n_draft_text, .n_beside = n_beside,
-        .ahead_ns = e->overlap_depth ? (double)eng_overlap_last(e)->took_ns : 0,
-        .n_ahead = e->overlap_depth ? eng_overlap_last(e)->n_pass : 0 });
-    eng_draft_judge(e);
-}
-
-int eng_explain(const struct eng_engine *e, char *out, size_t bytes)
-{
-    if (!e->control)
-        return snprintf(out, bytes, "draft: off, there is no drafter");
-    if (is_always_beside(e))
-        return snprintf(out, bytes, "draft: %s ahead, as --dsi says: %d guesses beside each pass",
-                        eng_overlap_drafter(e)->name, e->overlap_depth);
-    if (e->opt.gamma != ENG_GAMMA_AUTO)
-        return snprintf(out, bytes, "draft: %d tokens, as --gamma says", e->opt.gamma);
-    return spec_decision_text(e->control, &e->decision, out, bytes);
-}
-
-static enum eng_drafter_state state_of(const struct eng_engine *e, const struct eng_drafter *d)
-{
-    if (!d || d == &e->unloaded[d->number])
-        return ENG_DRAFTER_UNLOADED;
-    return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
-}
-
-/* Drafters first; then all of them, if there are several; then who drafts ahead. */
-static void describe(const struct eng_engine *e, int i, struct eng_draft_choice *out)
-{
-    *out = (struct eng_draft_choice){ .name = ALL, .depth = e->decision.drafter == i ? e->decision.depth : 0 };
-    spec_control_account(e->control, i, &out->account);
-    if (i == e->overlap_arm) {
-        out->name = AHEAD;
-        out->state = state_of(e, eng_overlap_drafter(e));
-    } else if (i < e->n_drafter) {
-        out->name = e->drafter[i]->name;
-        out->state = state_of(e, e->drafter[i]);
-        for (int j = 0; j < i; j++)
-            out->nth += e->drafter[j]->name == out->name;
-    }
-}
-
-void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out)
-{
-    *out = e->drafts;
-    if (!decides(e))
-        return;
-    out->n_choice = e->n_drafter + (e->n_drafter > 1) + (e->overlap_arm < SPEC_DRAFTERS);
-    for (int i = 0; i < out->n_choice; i++)
-        describe(e, i, &out->choice[i]);
-    out->lost_ns = e->decision.lost_ns;
-    out->may_lose_ns = e->decision.may_lose_ns;
-}
-
-/* ---- the controller --------------------------------------------------------------------------------------- */
-
-static int open_control(struct eng_engine *e)
-{
-    struct spec_control_options o = { .n_session = e->opt.n_parallel, .n_drafter = e->n_drafter,
-                                      .most_drafted = e->n_draft_row, .rule = e->opt.verify,
-                                      .gamma = SPEC_AUTO,
-                                      .n_expert = moe_model_shape(e->model)->n_expert_total };
-    size_t n = (size_t)e->opt.n_parallel;
-    for (int i = 0; i < e->n_drafter; i++) {
-        o.drafter[i].name = e->drafter[i]->name;
-        o.drafter[i].most_depth = SPEC_DEPTHS;
-    }
-    if (e->n_drafter > 1) {
-        o.drafter[o.n_drafter].name = ALL;
-        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
-    }
-    e->overlap_arm = SPEC_DRAFTERS;
-    if (e->overlap && e->opt.dsi == ENG_DSI_AUTO) {
-        e->overlap_arm = o.n_drafter;
-        o.drafter[o.n_drafter].name = AHEAD;
-        o.drafter[o.n_drafter].of = eng_overlap_drafter(e)->number;
-        o.drafter[o.n_drafter].ahead = true;
-        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
-    }
-    e->cut = kn_calloc(n, sizeof *e->cut);
-    e->outcome = kn_calloc(n, sizeof *e->outcome);
-    e->due_seat = kn_calloc(n, sizeof *e->due_seat);
-    e->unloaded = kn_calloc(ENG_DRAFTERS_MOST, sizeof *e->unloaded);
-    if (!e->cut || !e->outcome || !e->due_seat || !e->unloaded)
-        return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
-    return spec_control_open(&e->control, &o);
-}
-
-int eng_drafters_open(struct eng_engine *e)
-{
-    int error = 0;
-    for (int i = 0; i < e->opt.n_draft && !error; i++) {
-        const struct eng_draft_option *w = &e->opt.draft[i];
-        if (w->kind == ENG_DRAFT_NONE)
-            continue;
-        struct eng_drafter **d = &e->drafter[e->n_drafter];
-        error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w)
-                : eng_draft_properties(w->kind)->is_head               ? eng_draft_head_open(d, e, w)
-                                           : eng_draft_text_open(d, e, w);
-        if (error)
-            break;
-        (*d)->number = e->n_drafter++;
-        (*d)->name = eng_draft_properties(w->kind)->name;
-        if (*w->lengths)
-            error = eng_lengths_open(e, (*d)->number, w->lengths);
-    }
-    if (error || (error = eng_overlap_open(e)))
-        return error;
-    e->drafts.any = e->n_drafter > 0;
-    e->drafts.overlap = e->overlap != NULL;
-    return e->opt.n_draft ? open_control(e) : 0;
-}
-
-void eng_drafters_close(struct eng_engine *e)
-{
-    eng_overlap_close(e);
-    for (int i = 0; i < e->n_drafter; i++)
-        e->drafter[i]->kind->close(e->drafter[i]);
-    e->n_drafter = 0;
-    eng_lengths_close(e);
-    spec_control_close(e->control);
-    kn_free(e->cut);
-    kn_free(e->outcome);
-    kn_free(e->due_seat);
-    kn_free(e->unloaded);
-}
-
-void eng_set_gamma(struct eng_engine *e, int gamma) { e->opt.gamma = gamma; }
-
-void eng_set_dsi(struct eng_engine *e, enum eng_dsi_mode dsi, int lookahead)
-{
-    e->opt.dsi = e->overlap ? dsi : ENG_DSI_OFF;
-    e->opt.lookahead = lookahead;
-    if (e->control && e->overlap_arm < SPEC_DRAFTERS)
-        spec_control_bar(e->control, e->overlap_arm, dsi != ENG_DSI_AUTO);
+    get_store_counters(g, &now);
+    spec_control_learn(g->control, &(struct spec_step){
+        .n_row = r->n_row, .draft_ns = (double)g->draft_ns, .pass_ns = (double)r->pass_ns,
+        .stall_ns = (double)(now.stall_ns - g->store_before.stall_ns),
+        .missed_bytes = (double)(now.read_bytes - g->store_before.read_bytes -
+                                 (now.early_bytes - g->store_before.early_bytes)),
+        .experts = r->experts_per_layer, .outcome = g->outcome, .n_due = g->n_due,
+        .n_text = g->n_draft_text, .n_beside = g->n_row - g->n_due,
+        .ahead_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
+        .n_ahead = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
+    eng_draft_judge(g);
 }

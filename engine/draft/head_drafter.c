@@ -11,7 +11,7 @@
  * model's, which is how its makers run it.
  *
  * Its guesses grow into chains or trees: draft_tree.c. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <string.h>
 
@@ -31,7 +31,7 @@ static const struct eng_drafter_kind head_kind;
 static struct moe_context_options context_options(const struct draft_head *d, int n_slot)
 {
     struct moe_context_options co = eng_trees_context(d->trees, n_slot);
-    co.target = d->base.engine->context;
+    co.target = d->base.drafting->host.context;
     return co;
 }
 
@@ -47,18 +47,18 @@ static void close_head(struct eng_drafter *base)
 
 static int open_model(struct draft_head *d, const struct eng_draft_option *w)
 {
-    struct eng_engine *e = d->base.engine;
+    struct eng_drafting *g = d->base.drafting;
     if (w->kind == ENG_DRAFT_MTP)
-        return moe_model_open_ahead(&d->model, e->model);
+        return moe_model_open_ahead(&d->model, g->host.model);
     int error = moe_file_open(&d->file, w->file);
-    return error ? error : moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = e->opt.isa,
-                                                                                           .target = e->model });
+    return error ? error : moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa,
+                                                                                           .target = g->host.model });
 }
 
 /* The model's context keeps what all heads read. */
 static int ask_features(const struct draft_head *d, const struct eng_draft_option *w)
 {
-    struct moe_features its = moe_model_reads(d->model), *all = &d->base.engine->features;
+    struct moe_features its = moe_model_reads(d->model), *all = &d->base.drafting->features;
     if (its.n_inner && all->n_inner && memcmp(its.inner, all->inner, sizeof its.inner) != 0)
         return kn_fail(KN_EUNSUPPORTED, "%s reads other layers of the model than the head before it: name one of them",
                        w->file);
@@ -70,12 +70,12 @@ static int ask_features(const struct draft_head *d, const struct eng_draft_optio
     return 0;
 }
 
-int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
+int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
     struct draft_head *d = kn_calloc(1, sizeof *d);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &head_kind, .engine = e, .can_draw = true };
+    d->base = (struct eng_drafter){ .kind = &head_kind, .drafting = g, .can_draw = true };
     int error = open_model(d, w);
     if (error || (error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, true)) ||
         (error = ask_features(d, w))) {
@@ -91,7 +91,7 @@ static struct eng_extra need(const struct eng_drafter *base)
     const struct draft_head *d = (const struct draft_head *)base;
     struct moe_context_options one = context_options(d, 1);
     struct moe_features reads = moe_model_reads(d->model);
-    size_t kept = moe_feature_bytes(base->engine->model, one.kv, &reads);
+    size_t kept = moe_feature_bytes(base->drafting->host.model, one.kv, &reads);
     return (struct eng_extra){
         .weights = moe_model_shape(d->model)->dense_bytes, .step = moe_context_bytes(d->model, &one),
         .slot = moe_kv_slot_bytes(d->model, one.kv) + kept, .kept = kept,
@@ -101,35 +101,36 @@ static struct eng_extra need(const struct eng_drafter *base)
 static int load(struct eng_drafter *base)
 {
     struct draft_head *d = (struct draft_head *)base;
-    struct moe_context_options co = context_options(d, base->engine->split.n_kv_slot);
-    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->engine->team,
-                                                                     .io = base->engine->opt.io });
+    struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
+    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->drafting->host.team,
+                                                                     .io = base->drafting->host.io });
     return error ? error : moe_context_open(&d->context, d->model, &co);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* Guesses were never part of what is known. */
-static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
+                   int n_accepted)
 {
-    (void)n_kept;
-    eng_draft_mark(base, s, kn_max(s->n_token - n_new - 1, 0), *eng_draft_known(base, s));
+    (void)v, (void)n_accepted;
+    eng_draft_mark_computed(base, s, kn_max(s->n_token - n_new - 1, 0), *eng_draft_computed(base, s));
 }
 
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
 /* How deep a draft of s may be: a head has learnt so many positions, and beyond them guesses badly. */
-static int depth_of(struct draft_head *d, const struct eng_session *s, int depth)
+static int depth_of(struct draft_head *d, const struct eng_seq *s, int depth)
 {
     int left = moe_model_shape(d->model)->n_ctx_train - s->n_token;
     if (left < 1 && !d->told)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: texts beyond them go without its drafts",
-               moe_file_path(d->file ? d->file : d->base.engine->file), moe_model_shape(d->model)->n_ctx_train);
+               moe_file_path(d->file ? d->file : d->base.drafting->host.file), moe_model_shape(d->model)->n_ctx_train);
     d->told |= left < 1;
     return kn_min(left, depth);
 }
 
-static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     struct draft_head *d = (struct draft_head *)base;
     eng_trees_begin(d->trees);
@@ -139,4 +140,4 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
 }
 
 static const struct eng_drafter_kind head_kind = {
-    .name = "head", .commit = commit, .draft = draft, .close = close_head, .load = load, .need = need };
+    .name = "head", .commit = commit, .draft = draft, .close = close_head, .load = load, .is_network = true, .need = need };

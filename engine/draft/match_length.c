@@ -3,14 +3,14 @@
  *
  * The feature is that of the last token that has been computed, the one before the pass's own; it lies in the model's
  * context at the token's slot, as an EAGLE head reads it. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <stdio.h>
 
 #define MOST_WIDE 16384
 
 struct eng_lengths {
-    struct eng_engine *engine;
+    struct eng_drafting *drafting;
     struct spec_lengths net;
     float *weights, *room;                      /* room: [n_parallel][n_in + 2 * n_hidden] */
     double (*survival)[SPEC_DEPTHS];            /* [n_parallel] of those that are due */
@@ -62,27 +62,27 @@ int eng_lengths_read(struct spec_lengths *out, float **weights, const char *path
     return error;
 }
 
-int eng_lengths_open(struct eng_engine *e, int drafter, const char *path)
+int eng_lengths_open(struct eng_drafting *g, int drafter, const char *path)
 {
-    int d_model = moe_model_shape(e->model)->d_model;
-    struct eng_lengths *l = e->lengths[drafter] = kn_calloc(1, sizeof *l);
+    int d_model = moe_model_shape(g->host.model)->d_model;
+    struct eng_lengths *l = g->lengths[drafter] = kn_calloc(1, sizeof *l);
     int error = l ? eng_lengths_read(&l->net, &l->weights, path) : kn_fail(KN_ENOMEM, "no memory for %s", path);
     if (!error && l->net.n_in != d_model)
         error = kn_fail(KN_EUNSUPPORTED, "%s foresees lengths from features of %d values, %s has %d", path, l->net.n_in,
-                        e->opt.model, d_model);
+                        g->host.model_path, d_model);
     if (error)
         return error;
-    l->engine = e;
-    l->room = kn_calloc((size_t)e->opt.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->room);
-    l->survival = kn_calloc((size_t)e->opt.n_parallel, sizeof *l->survival);
-    e->features.last = true;
+    l->drafting = g;
+    l->room = kn_calloc((size_t)g->host.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->room);
+    l->survival = kn_calloc((size_t)g->host.n_parallel, sizeof *l->survival);
+    g->features.last = true;
     return l->room && l->survival ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", path);
 }
 
-void eng_lengths_close(struct eng_engine *e)
+void eng_lengths_close(struct eng_drafting *g)
 {
     for (int i = 0; i < ENG_DRAFTERS_MOST; i++) {
-        struct eng_lengths *l = e->lengths[i];
+        struct eng_lengths *l = g->lengths[i];
         if (!l)
             continue;
         kn_free(l->weights);
@@ -99,27 +99,27 @@ void eng_lengths_close(struct eng_engine *e)
 static void guess_item(void *arg, int i, int thread)
 {
     struct eng_lengths *l = arg;
-    struct eng_engine *e = l->engine;
-    const struct eng_session *s = e->due[i];
+    struct eng_drafting *g = l->drafting;
+    const struct eng_seq *s = g->due[i];
     float *feature = l->room + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
     double length[SPEC_LENGTHS];
     (void)thread;
     if (s->n_kv < 1)
         return;
-    moe_context_feature(e->context, s->path.slot[s->n_kv - 1], feature);
+    moe_context_feature(g->host.context, s->path.slot[s->n_kv - 1], feature);
     spec_lengths_guess(&l->net, feature, feature + l->net.n_in, length);
-    int width = e->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
+    int width = g->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
     spec_lengths_survival(length + width * SPEC_LENGTH_DEPTHS, l->survival[i]);
 }
 
-void eng_lengths_tell(struct eng_engine *e)
+void eng_lengths_predict(struct eng_drafting *g)
 {
-    for (int k = 0; k < e->n_drafter; k++) {
-        struct eng_lengths *l = e->lengths[k];
-        if (!l || !e->drafter[k]->kind->load)       /* it is gone */
+    for (int k = 0; k < g->n_drafter; k++) {
+        struct eng_lengths *l = g->lengths[k];
+        if (!l || !g->drafter[k]->kind->is_network)       /* it is gone */
             continue;
-        kn_parallel_for(e->team, e->n_due, guess_item, l);
-        for (int i = 0; i < e->n_due; i++)
-            spec_control_tell(e->control, k, e->due[i]->seat->number, e->due[i]->n_kv < 1 ? NULL : l->survival[i]);
+        kn_parallel_for(g->host.team, g->n_due, guess_item, l);
+        for (int i = 0; i < g->n_due; i++)
+            spec_control_tell(g->control, k, g->due[i]->number, g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
     }
 }

@@ -12,14 +12,14 @@
  * what is kept is known already.
  *
  * Beside the large one's pass chains go on from the end of what the session's chain has (overlap.c). */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <string.h>
 
 #define MOST_ROW 256                            /* of a pass, beside one of each session */
 
 struct item {                                   /* a session in a draft */
-    struct eng_session *s;
+    struct eng_seq *s;
     int most, n;                                /* tokens it may have, and has: they follow the text */
     int node;                                   /* of the last of them in the tree */
     float survival;                             /* of all of them together, as this model sees it */
@@ -54,33 +54,33 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* Every token has to mean the same; a model may have rows of padding beyond. */
-static int check_vocab(const struct eng_engine *e, const struct draft_model *d, const char *path)
+static int check_vocab(const struct eng_drafting *g, const struct draft_model *d, const char *path)
 {
     struct eng_vocab *v;
     int error = eng_vocab_open(&v, d->file);
     if (error)
         return error;
-    int n = eng_vocab_size(e->vocab), n_here = eng_vocab_size(v), id = 0;
-    while (n == n_here && id < n && eng_vocab_text(v, id).n == eng_vocab_text(e->vocab, id).n &&
-           !memcmp(eng_vocab_text(v, id).data, eng_vocab_text(e->vocab, id).data, eng_vocab_text(v, id).n))
+    int n = eng_vocab_size(g->host.vocab), n_here = eng_vocab_size(v), id = 0;
+    while (n == n_here && id < n && eng_vocab_text(v, id).n == eng_vocab_text(g->host.vocab, id).n &&
+           !memcmp(eng_vocab_text(v, id).data, eng_vocab_text(g->host.vocab, id).data, eng_vocab_text(v, id).n))
         id++;
     eng_vocab_close(v);
     if (n != n_here)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path,
-                       e->opt.model, n_here, n);
+                       g->host.model_path, n_here, n);
     if (id < n)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d is another", path, e->opt.model, id);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: token %d is another", path, g->host.model_path, id);
     return 0;
 }
 
 static struct moe_context_options context_options(const struct draft_model *d, int n_slot)
 {
-    const struct eng_engine *e = d->base.engine;
+    const struct eng_drafting *g = d->base.drafting;
     if (d->trees)                               /* which take more of everything */
         return eng_trees_context(d->trees, n_slot);
     return (struct moe_context_options){
-        .max_row = MOST_ROW + e->opt.n_parallel, .max_want = e->opt.n_parallel, .n_slot = n_slot,
-        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
+        .max_row = MOST_ROW + g->host.n_parallel, .max_want = g->host.n_parallel, .n_slot = n_slot,
+        .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
 }
 
 static void close_model(struct eng_drafter *base)
@@ -97,29 +97,29 @@ static void close_model(struct eng_drafter *base)
     kn_free(d);
 }
 
-int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
+int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
     struct draft_model *d = kn_calloc(1, sizeof *d);
-    size_t n = (size_t)e->opt.n_parallel;
+    size_t n = (size_t)g->host.n_parallel;
     int error = 0;
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
-    d->base = (struct eng_drafter){ .kind = &model_kind, .engine = e, .can_draw = true, .team = e->team,
-                                    .chooser = e->chooser };
+    d->base = (struct eng_drafter){ .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team,
+                                    .sampler = g->host.sampler };
     d->row = kn_calloc(MOST_ROW + n, sizeof *d->row);
     d->item = kn_calloc(n, sizeof *d->item);
     d->choice = kn_calloc(n, sizeof *d->choice);
     d->chooses = kn_calloc(n, sizeof(struct item *));
     if (!d->row || !d->item || !d->choice || !d->chooses)
         error = kn_fail(KN_ENOMEM, "no memory for a drafter");
-    if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(e, d, w->file)))
-        error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = e->opt.isa });
+    if (!error && !(error = moe_file_open(&d->file, w->file)) && !(error = check_vocab(g, d, w->file)))
+        error = moe_model_open(&d->model, d->file, &(struct moe_model_options){ .isa = g->host.isa });
     if (!error && moe_model_shape(d->model)->state_bytes)
         error = kn_fail(KN_EUNSUPPORTED, "%s cannot draft: it knows a text by a state, which goes one way; --draft "
                         "model: takes a model whose layers all attend", w->file);
     if (!error && w->tree != ENG_TREE_CHAIN)
         error = eng_trees_open(&d->trees, &d->base, d->model, w->tree, false);
-    if (!error && moe_model_shape(d->model)->n_ctx_train < e->opt.n_ctx)
+    if (!error && moe_model_shape(d->model)->n_ctx_train < g->host.n_ctx)
         kn_say(KN_LOG_WARN, "%s was trained on %d tokens: beyond them it will draft poorly", w->file,
                moe_model_shape(d->model)->n_ctx_train);
     if (error) {
@@ -144,61 +144,43 @@ static struct eng_extra need(const struct eng_drafter *base)
 static int load(struct eng_drafter *base)
 {
     struct draft_model *d = (struct draft_model *)base;
-    struct moe_context_options co = context_options(d, base->engine->split.n_kv_slot);
-    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->engine->team,
-                                                                     .io = base->engine->opt.io });
+    struct moe_context_options co = context_options(d, base->drafting->host.split->n_kv_slot);
+    int error = moe_model_load(d->model, &(struct moe_load_options){ .team = base->drafting->host.team,
+                                                                     .io = base->drafting->host.io });
     return error ? error : moe_context_open(&d->context, d->model, &co);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
-static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
+                   int n_accepted)
 {
-    const struct eng_seat *seat = s->seat;
-    int *n = eng_draft_known(base, s), before = s->n_token - n_new, mine = 0;
-    while (mine < n_kept && seat->tree.source[seat->verify.path[mine]] >> base->number & 1)
+    int *n = eng_draft_computed(base, s), before = s->n_token - n_new, mine = 0;
+    while (mine < n_accepted && s->tree->source[v->path[mine]] >> base->number & 1)
         mine++;
-    if (base == eng_overlap_drafter(base->engine))
-        mine = kn_max(mine, seat->n_held);
+    if (base == eng_overlap_drafter(base->drafting))
+        mine = kn_max(mine, s->draft->n_chain_accepted);
     *n = kn_min(*n, before + mine);
-    eng_draft_mark(base, s, kn_max(before - 1, 0), kn_min(*n, s->n_token));
+    eng_draft_mark_computed(base, s, kn_max(before - 1, 0), kn_min(*n, s->n_token));
 }
 
 /* ---- a draft --------------------------------------------------------------------------------------------- */
 
-/* Rows for what it does not know yet of one text, as far as there is room; a block that may be shared is
- * written whole, in one pass, by one session.  n_behind others are to have at least a row each. */
-static int lay_text(struct draft_model *d, struct eng_session *s, int at, int n_text, int n_behind, int *n_row)
-{
-    int room = MOST_ROW + d->base.engine->opt.n_parallel - n_behind - *n_row, from = at;
-    while (at < n_text && room > 0) {
-        int n = eng_draft_span(s, at, n_text, room);
-        if (n == 0)
-            break;
-        for (int i = 0; i < n; i++, at++)
-            d->row[(*n_row)++] = (struct moe_row){
-                .token = s->token[at], .position = at, .want_logits = at == n_text - 1,
-                .base = s->path.slot, .n_base = s->path.n_slot };
-        room -= n;
-    }
-    eng_draft_mark(&d->base, s, from, kn_min(at, s->path.n_kept));
-    d->base.n_text += kn_max(0, kn_min(at, s->n_token) - from);     /* behind that are its own guesses */
-    return at;
-}
-
-/* The last row wants logits if it is the text's last; else there will be no draft. */
+/* Rows for the tokens that the drafter has not computed, as far as there is room; each of the n_behind sequences after
+ * this one keeps room for a row. The last row's logits are wanted if it reaches the end; else there is no draft. */
 static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *n_row, int *n_want)
 {
-    int n_text = it->s->n_token + it->n, at = *eng_draft_known(&d->base, it->s);
+    int n_text = it->s->n_token + it->n, at = *eng_draft_computed(&d->base, it->s);
     if (it->fresh)
-        at = kn_min(eng_draft_first_unknown(&d->base, it->s, n_text), n_text - 1);
+        at = kn_min(eng_draft_first_uncomputed(&d->base, it->s, n_text), n_text - 1);
     it->fresh = false;
-    at = lay_text(d, it->s, at, n_text, n_behind, n_row);
-    *eng_draft_known(&d->base, it->s) = at;
+    int room = MOST_ROW + d->base.drafting->host.n_parallel - n_behind - *n_row;
+    at = eng_draft_lay_text(&d->base, it->s, at, n_text, 0, room, d->row, n_row);
+    *eng_draft_computed(&d->base, it->s) = at;
     it->goes_on = at == n_text;
-    it->s->seat->lags |= !it->goes_on;
-    it->law = it->goes_on && eng_draws(it->s) ? eng_draws_take(d->base.engine) : NULL;
+    it->s->draft->drafter_prefilling |= !it->goes_on;
+    it->law = it->goes_on && eng_draft_samples(d->base.drafting, it->s) ? eng_distribution_take(d->base.drafting) : NULL;
     if (it->goes_on)
         d->chooses[(*n_want)++] = it;
 }
@@ -207,26 +189,26 @@ static void choose_item(void *arg, int i, int thread)
 {
     struct draft_model *d = arg;
     struct item *it = d->chooses[i];
-    struct eng_session *s = it->s;
+    struct eng_seq *s = it->s;
     int n = s->n_token + it->n;
     const float *logits = d->result.logits + (size_t)i * (size_t)moe_model_shape(d->model)->n_vocab;
-    struct spec_sampler *sampler = d->base.chooser[thread].sampler;
-    if (!eng_draws(s)) {
-        it->goes_on = !spec_sample(sampler, &s->sampling, logits, s->token, n, n, &d->choice[i]);
+    struct spec_sampler *sampler = d->base.sampler[thread];
+    if (!eng_draft_samples(d->base.drafting, s)) {
+        it->goes_on = !spec_sample(sampler, s->sampling, logits, s->token, n, n, &d->choice[i]);
         return;
     }
-    it->goes_on = it->law && !eng_draws_keep(it->law, sampler, s, n, logits);
+    it->goes_on = it->law && !eng_distribution_fill(it->law, sampler, s, n, logits);
     if (it->goes_on)
-        d->choice[i] = eng_draws_token(&d->base, s, it->law, it->n);
+        d->choice[i] = eng_distribution_draw(&d->base, s, it->law, it->n);
 }
 
 /* A token that ends the text needs no row: the model itself says it, or not.  What was drawn stays all the same. */
 static void extend(struct draft_model *d, struct item *it, const struct spec_choice *c)
 {
-    struct eng_session *s = it->s;
-    struct spec_tree *t = &s->seat->tree;
+    struct eng_seq *s = it->s;
+    struct spec_tree *t = &s->draft->tree;
     uint8_t source = (uint8_t)(1 << d->base.number);
-    bool ends = eng_vocab_is_stop(d->base.engine->vocab, c->token);
+    bool ends = eng_vocab_is_stop(d->base.drafting->host.vocab, c->token);
     int node = -1;
     it->survival *= c->chance;
     if (it->chain && !ends)
@@ -241,7 +223,7 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_cho
     s->token[s->n_token + it->n++] = c->token;
     it->node = node;
     if (!it->chain)                             /* beside a pass its experts are what the disk is busy with */
-        eng_expect_add(d->base.engine, c->token);
+        eng_prefetch_add(d->base.drafting, c->token);
     it->goes_on = it->n < it->most;
 }
 
@@ -262,11 +244,11 @@ static int draft_token(struct draft_model *d, int n_item)
         if (d->chooses[i]->goes_on)
             extend(d, d->chooses[i], &d->choice[i]);
     if (!d->beside)
-        eng_expect_ask(d->base.engine);
+        eng_prefetch_request(d->base.drafting);
     return n_want;
 }
 
-static int draft_trees(struct draft_model *d, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft_trees(struct draft_model *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     eng_trees_begin(d->trees);
     for (int i = 0; i < n; i++)
@@ -274,7 +256,7 @@ static int draft_trees(struct draft_model *d, struct eng_session **s, const int 
     return eng_trees_grow(d->trees, d->context);
 }
 
-static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
@@ -290,13 +272,13 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
     return going;
 }
 
-static int draft_beside(struct eng_drafter *base, struct eng_session **s, const int *n_more, int n,
+static int draft_beside(struct eng_drafter *base, struct eng_seq **s, const int *n_more, int n,
                        const atomic_bool *stop, int *n_pass)
 {
     struct draft_model *d = (struct draft_model *)base;
     int n_item = 0, going = 1;
     for (int i = 0; i < n; i++) {
-        struct eng_chain *chain = &s[i]->seat->chain;
+        struct eng_chain *chain = &s[i]->draft->chain;
         if (n_more[i] == 0)
             continue;
         memcpy(s[i]->token + s[i]->n_token, chain->token, (size_t)chain->n * sizeof *chain->token);
@@ -312,5 +294,5 @@ static int draft_beside(struct eng_drafter *base, struct eng_session **s, const 
 }
 
 static const struct eng_drafter_kind model_kind = {
-    .name = "model", .commit = commit, .draft = draft, .overlap = draft_beside, .close = close_model, .load = load,
+    .name = "model", .commit = commit, .draft = draft, .overlap = draft_beside, .close = close_model, .load = load, .is_network = true,
     .need = need };

@@ -13,6 +13,8 @@ enum eng_draft_kind {                           /* in the order of the table in 
 };
 enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC };    /* the shape of a network's draft */
 
+enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };        /* draft while a pass verifies: overlap.c */
+
 struct eng_draft_option {
     enum eng_draft_kind kind;
     char file[256];                             /* a draft model, an EAGLE head, or a document for a suffix index */

@@ -8,7 +8,7 @@
  * The two threads never touch the same thing: between start and wait the drafter has the chains and the tokens
  * behind the texts, and the pass reads the rows that were laid out before.  The drafter has threads of its own
  * that let the pass go first, so that it lives on what the pass leaves: time it waits for the disk, idle cores. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 #include "speculative/dsi.h"
 
 #include <pthread.h>
@@ -19,10 +19,10 @@
 enum state { REST, ASKED, END };
 
 struct eng_overlap {
-    struct eng_engine *engine;
+    struct eng_drafting *drafting;
     struct eng_drafter *drafter;
     struct kn_team *team;                       /* opened by the thread: they inherit that they give way */
-    struct eng_chooser *chooser;                /* [threads] */
+    struct spec_sampler **sampler;              /* [threads] */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
@@ -30,18 +30,18 @@ struct eng_overlap {
     enum state state;                           /* under the lock, as all below while a pass runs */
     bool open;                                  /* the team is, or could not be: error */
     int error;
-    struct eng_session **session;               /* [n] whose chains are drafted, of n_parallel */
+    struct eng_seq **session;               /* [n] whose chains are drafted, of n_parallel */
     int *n_more, n;                             /* [n] by how much they are to grow */
     atomic_bool stop;                           /* the pass is done */
     struct eng_overlapped last;
     double pass_ns, draft_ns;                   /* a pass of the model, and one of the drafter; lately, 0: unknown */
 };
 
-const struct eng_drafter *eng_overlap_drafter(const struct eng_engine *e)
+const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g)
 {
-    return e->overlap ? e->overlap->drafter : NULL;
+    return g->overlap ? g->overlap->drafter : NULL;
 }
-const struct eng_overlapped *eng_overlap_last(const struct eng_engine *e) { return &e->overlap->last; }
+const struct eng_overlapped *eng_overlap_last(const struct eng_drafting *g) { return &g->overlap->last; }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
@@ -51,11 +51,11 @@ static int draft(struct eng_overlap *a)
     struct eng_drafter *d = a->drafter;
     uint64_t start = kn_now_ns();
     d->team = a->team;
-    d->chooser = a->chooser;
+    d->sampler = a->sampler;
     d->n_text = 0;
     int error = d->kind->overlap(d, a->session, a->n_more, a->n, &a->stop, &a->last.n_pass);
-    d->team = a->engine->team;
-    d->chooser = a->engine->chooser;
+    d->team = a->drafting->host.team;
+    d->sampler = a->drafting->host.sampler;
     a->last.took_ns = kn_now_ns() - start;
     return error;
 }
@@ -64,7 +64,7 @@ static void *thread_main(void *arg)
 {
     struct eng_overlap *a = arg;
     kn_thread_give_way();
-    int error = kn_team_open(&a->team, kn_ceil_div(kn_team_size(a->engine->team), 2));
+    int error = kn_team_open(&a->team, kn_ceil_div(kn_team_size(a->drafting->host.team), 2));
     pthread_mutex_lock(&a->lock);
     a->error = error;
     a->open = true;
@@ -87,22 +87,22 @@ static void *thread_main(void *arg)
 
 /* ---- open, close --------------------------------------------------------------------------------------- */
 
-static struct eng_drafter *find_drafter(const struct eng_engine *e)
+static struct eng_drafter *find_drafter(const struct eng_drafting *g)
 {
-    for (int i = 0; i < e->n_drafter; i++)
-        if (e->drafter[i]->kind->overlap)
-            return e->drafter[i];
+    for (int i = 0; i < g->n_drafter; i++)
+        if (g->drafter[i]->kind->overlap)
+            return g->drafter[i];
     return NULL;
 }
 
-static int open_choosers(struct eng_overlap *a)
+static int open_samplers(struct eng_overlap *a)
 {
-    int n = kn_team_size(a->engine->team), error = 0;
-    a->chooser = kn_calloc((size_t)n, sizeof *a->chooser);
-    if (!a->chooser)
+    int n = kn_team_size(a->drafting->host.team), error = 0;
+    a->sampler = kn_calloc((size_t)n, sizeof *a->sampler);
+    if (!a->sampler)
         return kn_fail(KN_ENOMEM, "no memory to draft ahead");
     for (int i = 0; i < n && !error; i++)
-        error = spec_sampler_open(&a->chooser[i].sampler, eng_vocab_size(a->engine->vocab));
+        error = spec_sampler_open(&a->sampler[i], eng_vocab_size(a->drafting->host.vocab));
     return error;
 }
 
@@ -121,67 +121,67 @@ static int start_thread(struct eng_overlap *a)
 }
 
 /* Nobody can: auto does without, but says so. */
-static int none_can(const struct eng_engine *e)
+static int none_can(const struct eng_drafting *g)
 {
     static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, and an EAGLE head "
                               "or a layer of the model's own goes on from what the pass is about to think";
-    if (e->opt.dsi == ENG_DSI_ON)
+    if (g->opt.dsi == ENG_DSI_ON)
         return kn_fail(KN_EUNSUPPORTED, "--dsi needs --draft model:FILE: %s", why);
     kn_say(KN_LOG_WARN, "--dsi auto: nobody drafts ahead, it takes --draft model:FILE: %s", why);
     return 0;
 }
 
 /* In auto each of the others has its own turns. */
-static void say_who_waits(const struct eng_engine *e, const struct eng_drafter *ahead)
+static void say_who_waits(const struct eng_drafting *g, const struct eng_drafter *ahead)
 {
-    for (int i = 0; i < e->n_drafter && e->opt.dsi == ENG_DSI_ON; i++)
-        if (e->drafter[i] != ahead && !e->drafter[i]->kind->free)
+    for (int i = 0; i < g->n_drafter && g->opt.dsi == ENG_DSI_ON; i++)
+        if (g->drafter[i] != ahead && !g->drafter[i]->kind->free)
             kn_say(KN_LOG_WARN, "--dsi 1: one drafter is ahead, the first %s; %s, which would have to be waited for, "
-                   "is not asked", ahead->name, e->drafter[i]->name);
+                   "is not asked", ahead->name, g->drafter[i]->name);
 }
 
 /* What goes on at the end of a chain is a chain; a tree has turns of its own only where others have. */
-static bool never_in_turn(const struct eng_engine *e)
+static bool never_in_turn(const struct eng_drafting *g)
 {
     int i = 0;
-    while (i < e->opt.n_draft && e->opt.draft[i].kind != ENG_DRAFT_MODEL)
+    while (i < g->opt.n_draft && g->opt.draft[i].kind != ENG_DRAFT_MODEL)
         i++;
-    return e->opt.dsi == ENG_DSI_ON && i < e->opt.n_draft && e->opt.draft[i].tree != ENG_TREE_CHAIN;
+    return g->opt.dsi == ENG_DSI_ON && i < g->opt.n_draft && g->opt.draft[i].tree != ENG_TREE_CHAIN;
 }
 
-int eng_overlap_open(struct eng_engine *e)
+int eng_overlap_open(struct eng_drafting *g)
 {
-    struct eng_drafter *d = find_drafter(e);
-    size_t n = (size_t)e->opt.n_parallel;
-    if (e->opt.dsi == ENG_DSI_OFF)
+    struct eng_drafter *d = find_drafter(g);
+    size_t n = (size_t)g->host.n_parallel;
+    if (g->opt.dsi == ENG_DSI_OFF)
         return 0;
-    if (e->opt.verify != SPEC_COUPLED)
+    if (g->opt.verify != SPEC_COUPLED)
         return kn_fail(KN_EUNSUPPORTED, "--dsi guesses with the model's own noise, which --verify %s never meets again: "
-                       "leave --verify at coupled", e->opt.verify == SPEC_RATIO ? "ratio" : "block");
+                       "leave --verify at coupled", g->opt.verify == SPEC_RATIO ? "ratio" : "block");
     if (!d)
-        return none_can(e);
-    if (never_in_turn(e))
+        return none_can(g);
+    if (never_in_turn(g))
         return kn_fail(KN_EUNSUPPORTED, "--dsi 1: what is drafted beside a pass is a chain: leave out tree= of --draft "
                        "model:, or take --dsi auto, which drafts trees in turn");
-    say_who_waits(e, d);
-    struct eng_overlap *a = e->overlap = kn_calloc(1, sizeof *a);
+    say_who_waits(g, d);
+    struct eng_overlap *a = g->overlap = kn_calloc(1, sizeof *a);
     if (!a)
         return kn_fail(KN_ENOMEM, "no memory to draft ahead");
-    a->engine = e;
+    a->drafting = g;
     a->drafter = d;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->wake, NULL);
-    a->session = kn_calloc(n, sizeof(struct eng_session *));
+    a->session = kn_calloc(n, sizeof(struct eng_seq *));
     a->n_more = kn_calloc(n, sizeof *a->n_more);
     if (!a->session || !a->n_more)
         return kn_fail(KN_ENOMEM, "no memory to draft ahead of %zu sessions", n);
-    int error = open_choosers(a);
+    int error = open_samplers(a);
     return error ? error : start_thread(a);
 }
 
-void eng_overlap_close(struct eng_engine *e)
+void eng_overlap_close(struct eng_drafting *g)
 {
-    struct eng_overlap *a = e->overlap;
+    struct eng_overlap *a = g->overlap;
     if (!a)
         return;
     if (a->started) {
@@ -191,57 +191,57 @@ void eng_overlap_close(struct eng_engine *e)
         pthread_mutex_unlock(&a->lock);
         pthread_join(a->thread, NULL);
     }
-    for (int i = 0; e->seat && i < e->opt.n_parallel; i++)
-        e->seat[i].chain.n = 0;
-    for (int i = 0; a->chooser && i < kn_team_size(e->team); i++)
-        spec_sampler_close(a->chooser[i].sampler);
+    for (int i = 0; g->seat && i < g->host.n_parallel; i++)
+        g->seat[i].chain.n = 0;
+    for (int i = 0; a->sampler && i < kn_team_size(g->host.team); i++)
+        spec_sampler_close(a->sampler[i]);
     kn_team_close(a->team);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->wake);
-    kn_free(a->chooser);
+    kn_free(a->sampler);
     kn_free(a->session);
     kn_free(a->n_more);
     kn_free(a);
-    e->overlap = NULL;
+    g->overlap = NULL;
 }
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
-void eng_overlap_lay(struct eng_engine *e, int depth)
+void eng_overlap_lay(struct eng_drafting *g, int depth)
 {
-    e->overlap_depth = depth;
-    for (int i = 0; i < e->n_due; i++) {
-        struct eng_seat *seat = e->due[i]->seat;
+    g->overlap_depth = depth;
+    for (int i = 0; i < g->n_due; i++) {
+        struct eng_draft_seat *seat = g->due[i]->draft;
         float survival = 1;
-        for (int k = 0; k < kn_min(e->n_node[i], seat->chain.n); k++) {
+        for (int k = 0; k < kn_min(g->n_node[i], seat->chain.n); k++) {
             survival *= seat->chain.odds[k];
             spec_tree_add(&seat->tree, k - 1, seat->chain.token[k], survival,
-                          (uint8_t)(1 << e->overlap->drafter->number));
+                          (uint8_t)(1 << g->overlap->drafter->number));
         }
     }
 }
 
 /* As far as the text may go, there is KV, and it could be verified at once after this pass. */
-static int room_of(struct eng_engine *e, struct eng_session *s)
+static int room_of(struct eng_drafting *g, struct eng_seq *s)
 {
-    int has = s->seat->chain.n, most = kn_min(ENG_DRAFT_NODES, s->n_most - s->n_token - 1);
-    int n = kn_min(most, s->seat->tree.n + e->overlap_depth) - has;
-    if (n > 0 && eng_kv_reserve(&e->kv, &s->path, s->n_token + has + n))
+    int has = s->draft->chain.n, most = kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1);
+    int n = kn_min(most, s->draft->tree.n + g->overlap_depth) - has;
+    if (n > 0 && eng_kv_reserve(g->host.kv, &s->path, s->n_token + has + n))
         n = s->path.n_slot - s->n_token - has;
     return kn_max(n, 0);
 }
 
-void eng_overlap_start(struct eng_engine *e)
+void eng_overlap_start(struct eng_drafting *g)
 {
-    struct eng_overlap *a = e->overlap;
+    struct eng_overlap *a = g->overlap;
     int n_more = 0;
-    if (!e->overlap_depth)
+    if (!g->overlap_depth)
         return;
     a->n = 0;
     a->last = (struct eng_overlapped){ 0 };
-    for (int i = 0; i < e->n_due; i++) {
-        a->session[a->n] = e->due[i];
-        n_more += a->n_more[a->n++] = room_of(e, e->due[i]);
+    for (int i = 0; i < g->n_due; i++) {
+        a->session[a->n] = g->due[i];
+        n_more += a->n_more[a->n++] = room_of(g, g->due[i]);
     }
     atomic_store(&a->stop, false);
     if (n_more == 0 || a->drafter->broken)
@@ -253,10 +253,10 @@ void eng_overlap_start(struct eng_engine *e)
 }
 
 /* The drafter ends the pass it is at. */
-void eng_overlap_wait(struct eng_engine *e)
+void eng_overlap_wait(struct eng_drafting *g)
 {
-    struct eng_overlap *a = e->overlap;
-    if (!e->overlap_depth)
+    struct eng_overlap *a = g->overlap;
+    if (!g->overlap_depth)
         return;
     uint64_t start = kn_now_ns();
     atomic_store(&a->stop, true);
@@ -267,36 +267,36 @@ void eng_overlap_wait(struct eng_engine *e)
     a->error = 0;
     pthread_mutex_unlock(&a->lock);
     a->last.waited_ns = kn_now_ns() - start;
-    e->stats.overlap_ns += a->last.took_ns;
-    e->stats.overlap_wait_ns += a->last.waited_ns;
+    g->times.overlap_ns += a->last.took_ns;
+    g->times.overlap_wait_ns += a->last.waited_ns;
     if (error)
         eng_draft_break(a->drafter, error);
 }
 
 /* A wrong guess takes all after it along.  What agrees is known to the drafter, and so is all of a chain that
  * goes on. */
-void eng_overlap_commit(struct eng_session *s, int n_new)
+void eng_overlap_commit(struct eng_seq *s, int n_new)
 {
-    struct eng_chain *c = &s->seat->chain;
+    struct eng_chain *c = &s->draft->chain;
     const int32_t *said = s->token + s->n_token - n_new;
     int same = 0, most = kn_min(n_new, c->n);
     while (same < most && c->token[same] == said[same])
         same++;
-    s->seat->n_held = same;
+    s->draft->n_chain_accepted = same;
     if (same < n_new) {
         c->n = 0;
         return;
     }
-    s->seat->n_held = c->n;
+    s->draft->n_chain_accepted = c->n;
     c->n -= n_new;
     memmove(c->token, c->token + n_new, (size_t)c->n * sizeof *c->token);
     memmove(c->odds, c->odds + n_new, (size_t)c->n * sizeof *c->odds);
 }
 
-void eng_overlap_drop(struct eng_session *s)
+void eng_overlap_drop(struct eng_drafting *g, struct eng_seq *s)
 {
-    int *known = eng_draft_known(s->engine->overlap->drafter, s);
-    s->seat->chain.n = 0;
+    int *known = eng_draft_computed(g->overlap->drafter, s);
+    s->draft->chain.n = 0;
     *known = kn_min(*known, s->n_token);
 }
 
@@ -304,10 +304,10 @@ void eng_overlap_drop(struct eng_session *s)
 
 static void smooth(double *mean, double x) { *mean += *mean > 0 ? (x - *mean) / 8 : x; }
 
-void eng_overlap_learn(struct eng_engine *e, uint64_t pass_ns)
+void eng_overlap_learn(struct eng_drafting *g, uint64_t pass_ns)
 {
-    struct eng_overlap *a = e->overlap;
-    if (!e->overlap_depth)
+    struct eng_overlap *a = g->overlap;
+    if (!g->overlap_depth)
         return;
     smooth(&a->pass_ns, (double)(pass_ns - a->last.waited_ns));
     if (a->last.n_pass)
@@ -315,9 +315,9 @@ void eng_overlap_learn(struct eng_engine *e, uint64_t pass_ns)
 }
 
 /* Equation 1 for one target, less one: what is not ready when the pass ends waits for all of the next. */
-int eng_overlap_depth(const struct eng_engine *e)
+int eng_overlap_depth(const struct eng_drafting *g)
 {
-    const struct eng_overlap *a = e->overlap;
+    const struct eng_overlap *a = g->overlap;
     if (a->pass_ns <= 0 || a->draft_ns <= 0)
         return LEAST_DEPTH;
     return kn_max(LEAST_DEPTH, spec_dsi_lookahead((int64_t)a->pass_ns, (int64_t)a->draft_ns, 1, SPEC_DEPTHS) - 1);

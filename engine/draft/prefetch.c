@@ -7,82 +7,86 @@
  * controller is told of every node which experts it would have to wait for that no row of the text itself brings
  * in (spec_need), and may leave it out.  Under SPEC_COUPLED that changes no text.  After the cut only what is
  * left is expected. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <string.h>
 
-int eng_expect_open(struct eng_engine *e)
+#define MAX_RECALL 8192                         /* tokens whose experts are remembered */
+
+int eng_prefetch_open(struct eng_drafting *g)
 {
-    const struct moe_shape *s = moe_model_shape(e->model);
-    size_t n_row = (size_t)e->opt.n_chunk + (size_t)e->n_draft_row, n_expert = (size_t)s->n_expert_total;
-    size_t n_each = (size_t)(s->n_layer * s->n_used), n_need = (size_t)e->n_draft_row;
-    struct eng_expect *a = &e->expect;
+    const struct moe_shape *s = moe_model_shape(g->host.model);
+    size_t n_row = (size_t)g->host.n_chunk + (size_t)g->host.n_draft_row, n_expert = (size_t)s->n_expert_total;
+    size_t n_each = (size_t)(s->n_layer * s->n_used), n_need = (size_t)g->host.n_draft_row;
+    struct eng_prefetch *a = &g->prefetch;
     if (!n_expert)
         return 0;
-    e->n_recall = kn_min(s->n_vocab, ENG_RECALL);
+    g->n_recall = kn_min(s->n_vocab, MAX_RECALL);
     a->token = kn_calloc(n_row, sizeof *a->token);
-    if (a->token && !e->n_draft_row)
+    if (a->token && !g->host.n_draft_row)
         return 0;
     a->need = kn_calloc(n_need, sizeof *a->need);
     a->expert = kn_calloc(n_need * n_each, sizeof *a->expert);
-    a->brought = kn_calloc(n_expert, sizeof *a->brought);
-    if (!a->token || !a->need || !a->expert || !a->brought)
+    a->expert_needed_by_text = kn_calloc(n_expert, sizeof *a->expert_needed_by_text);
+    if (!a->token || !a->need || !a->expert || !a->expert_needed_by_text)
         return kn_fail(KN_ENOMEM, "no memory to look ahead with");
     return 0;
 }
 
-void eng_expect_close(struct eng_engine *e)
+void eng_prefetch_close(struct eng_drafting *g)
 {
-    kn_free(e->expect.token);
-    kn_free(e->expect.need);
-    kn_free(e->expect.expert);
-    kn_free(e->expect.brought);
+    kn_free(g->prefetch.token);
+    kn_free(g->prefetch.need);
+    kn_free(g->prefetch.expert);
+    kn_free(g->prefetch.expert_needed_by_text);
 }
 
 /* ---- what will come --------------------------------------------------------------------------------------- */
 
-void eng_expect_begin(struct eng_engine *e)
+void eng_prefetch_begin(struct eng_drafting *g) { g->prefetch.n = g->prefetch.n_text = 0; }
+
+void eng_prefetch_add_text(struct eng_drafting *g, const int32_t *token, int n)
 {
-    struct eng_expect *a = &e->expect;
-    a->n = 0;
-    for (int i = 0; i < e->n_active && e->n_recall; i++)
-        for (int k = 0; k < e->active[i]->n_row; k++)
-            a->token[a->n++] = e->active[i]->token[e->active[i]->n_kv + k];
-    a->n_text = a->n;
-    eng_expect_ask(e);
+    struct eng_prefetch *a = &g->prefetch;
+    if (!g->n_recall)
+        return;
+    memcpy(a->token + a->n, token, (size_t)n * sizeof *token);
+    a->n_text = a->n += n;
 }
 
-void eng_expect_add(struct eng_engine *e, int32_t token)
+void eng_prefetch_truncate(struct eng_drafting *g, int n) { g->prefetch.n = n; }
+
+void eng_prefetch_add(struct eng_drafting *g, int32_t token)
 {
-    if (e->n_recall && e->expect.n < e->expect.n_text + e->n_draft_row)
-        e->expect.token[e->expect.n++] = token;
+    if (g->n_recall && g->prefetch.n < g->prefetch.n_text + g->host.n_draft_row)
+        g->prefetch.token[g->prefetch.n++] = token;
 }
 
-void eng_expect_ask(struct eng_engine *e)
+void eng_prefetch_request(struct eng_drafting *g)
 {
-    if (e->n_recall)
-        moe_context_expect(e->context, e->expect.token, e->expect.n);
+    if (g->n_recall)
+        moe_context_expect(g->host.context, g->prefetch.token, g->prefetch.n);
 }
 
-void eng_expect_settle(struct eng_engine *e)
+void eng_prefetch_settle(struct eng_drafting *g)
 {
-    e->expect.n = e->expect.n_text;
-    for (int i = 0; i < e->n_due; i++)
-        for (int k = 0; k < e->due[i]->seat->tree.n; k++)
-            eng_expect_add(e, e->due[i]->seat->tree.token[k]);
-    eng_expect_ask(e);
+    g->prefetch.n = g->prefetch.n_text;
+    for (int i = 0; i < g->n_due; i++)
+        for (int k = 0; k < g->due[i]->draft->tree.n; k++)
+            eng_prefetch_add(g, g->due[i]->draft->tree.token[k]);
+    eng_prefetch_request(g);
 }
 
 /* ---- what nodes need --------------------------------------------------------------------------------------- */
 
 /* What rows of the text itself have to wait for is waited for anyway. */
-static void mark_text(struct eng_engine *e)
+static void mark_text(struct eng_drafting *g)
 {
-    const struct eng_expect *a = &e->expect;
+    const struct eng_prefetch *a = &g->prefetch;
     for (int i = 0; i < a->n_text; i++) {
-        int n = moe_context_missing(e->context, a->token[i], a->expert);
+        int n = moe_context_missing(g->host.context, a->token[i], a->expert);
         for (int k = 0; k < n; k++)
-            a->brought[a->expert[k]] = true;
+            a->expert_needed_by_text[a->expert[k]] = true;
     }
 }
 
@@ -94,22 +98,22 @@ static void guess_needs(struct spec_need *need, int n, int n_known, int n_missin
             need[i] = (struct spec_need){ NULL, n_known ? (n_missing + n_known / 2) / n_known : 0 };
 }
 
-bool eng_expect_needs(struct eng_engine *e)
+bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut)
 {
-    const struct moe_shape *s = moe_model_shape(e->model);
-    struct eng_expect *a = &e->expect;
+    const struct moe_shape *s = moe_model_shape(g->host.model);
+    struct eng_prefetch *a = &g->prefetch;
     int n_node = 0, n_known = 0, n_missing = 0;
-    if (!e->n_recall || off_store_is_whole(moe_model_store(e->model)) || a->n_text * s->n_used >= 8 * s->n_expert)
+    if (!g->n_recall || off_store_is_whole(moe_model_store(g->host.model)) || a->n_text * s->n_used >= 8 * s->n_expert)
         return false;                           /* all is here, or texts bring all of it in */
-    mark_text(e);
+    mark_text(g);
     int32_t *at = a->expert;
-    for (int i = 0; i < e->n_due; i++) {
-        const struct spec_tree *t = &e->due[i]->seat->tree;
-        e->cut[i].need = a->need + n_node;
+    for (int i = 0; i < g->n_due; i++) {
+        const struct spec_tree *t = &g->due[i]->draft->tree;
+        cut[i].need = a->need + n_node;
         for (int j = 0; j < t->n; j++) {
-            int n = moe_context_missing(e->context, t->token[j], at), n_own = 0;
+            int n = moe_context_missing(g->host.context, t->token[j], at), n_own = 0;
             for (int k = 0; k < n; k++)
-                if (!a->brought[at[k]])
+                if (!a->expert_needed_by_text[at[k]])
                     at[n_own++] = at[k];
             a->need[n_node++] = (struct spec_need){ at, n < 0 ? -1 : n_own };
             n_known += n >= 0;
@@ -117,8 +121,8 @@ bool eng_expect_needs(struct eng_engine *e)
             at += n_own;
         }
     }
-    kn_assert(n_node <= e->n_draft_row && at - a->expert <= (ptrdiff_t)n_node * s->n_layer * s->n_used);
+    kn_assert(n_node <= g->host.n_draft_row && at - a->expert <= (ptrdiff_t)n_node * s->n_layer * s->n_used);
     guess_needs(a->need, n_node, n_known, n_missing);
-    memset(a->brought, 0, (size_t)s->n_expert_total * sizeof *a->brought);
+    memset(a->expert_needed_by_text, 0, (size_t)s->n_expert_total * sizeof *a->expert_needed_by_text);
     return true;
 }

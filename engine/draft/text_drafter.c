@@ -1,7 +1,7 @@
 /* Drafters that need no model: what has been said before is said again.  spec_drafter does the work; here
  * it meets sessions, by the number of their seat, and documents. */
 #include "engine/base/base.h"
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -17,40 +17,40 @@ struct draft_text {
 };
 
 /* What it has not seen of the session's text yet. */
-static void take(struct draft_text *d, struct eng_session *s)
+static void take(struct draft_text *d, struct eng_seq *s)
 {
-    int *known = eng_draft_known(&d->base, s);
-    spec_drafter_commit(d->drafter, s->seat->number, s->token + *known, s->n_token - *known);
+    int *known = eng_draft_computed(&d->base, s);
+    spec_drafter_commit(d->drafter, s->number, s->token + *known, s->n_token - *known);
     *known = s->n_token;
 }
 
-static void enter(struct eng_drafter *base, struct eng_session *s)
+static void enter(struct eng_drafter *base, struct eng_seq *s)
 {
     struct draft_text *d = (struct draft_text *)base;
-    spec_drafter_begin(d->drafter, s->seat->number, s->path.salt);
+    spec_drafter_begin(d->drafter, s->number, s->path.salt);
     take(d, s);
 }
 
 /* Only what has ended is a text for others, with what its last pass said; what is preempted comes again. */
-static void leave(struct eng_drafter *base, struct eng_session *s, bool ended)
+static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 {
     struct draft_text *d = (struct draft_text *)base;
     if (!ended) {
-        spec_drafter_drop(d->drafter, s->seat->number);
+        spec_drafter_drop(d->drafter, s->number);
         return;
     }
     take(d, s);
-    spec_drafter_end(d->drafter, s->seat->number);
+    spec_drafter_end(d->drafter, s->number);
 }
 
-static void commit(struct eng_drafter *base, struct eng_session *s, int n_new, int n_kept)
+static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
+                   int n_accepted)
 {
-    (void)n_new;
-    (void)n_kept;
+    (void)v, (void)n_new, (void)n_accepted;
     take((struct draft_text *)base, s);
 }
 
-static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     struct draft_text *d = (struct draft_text *)base;
     bool oracle = d->opt.kind == SPEC_DRAFT_ORACLE;
@@ -58,11 +58,11 @@ static int draft(struct eng_drafter *base, struct eng_session **s, const int *n_
         int said = s[i]->n_token - s[i]->n_prompt;
         if (!n_node[i])
             continue;
-        if (oracle && s[i]->n_told > said)
-            spec_drafter_tell(d->drafter, s[i]->seat->number, s[i]->told + said, s[i]->n_told - said);
-        if (!oracle || s[i]->n_told > said)
-            spec_draft(d->drafter, s[i]->seat->number, n_node[i], depth, (uint8_t)(1 << base->number),
-                       &s[i]->seat->tree);
+        if (oracle && s[i]->n_oracle > said)
+            spec_drafter_tell(d->drafter, s[i]->number, s[i]->oracle + said, s[i]->n_oracle - said);
+        if (!oracle || s[i]->n_oracle > said)
+            spec_draft(d->drafter, s[i]->number, n_node[i], depth, (uint8_t)(1 << base->number),
+                       &s[i]->draft->tree);
     }
     return 0;
 }
@@ -84,31 +84,31 @@ static const struct eng_drafter_kind text_kind = {
     .name = "text", .free = true, .enter = enter, .leave = leave, .commit = commit, .draft = draft, .close = close_text,
     .need = need };
 
-static int check_room(const struct eng_engine *e, const char *path, size_t bytes)
+static int check_room(const struct eng_drafting *g, const char *path, size_t bytes)
 {
-    if (!e->opt.host_mem || bytes <= e->opt.host_mem)
+    if (!g->host.host_mem || bytes <= g->host.host_mem)
         return 0;
     return kn_fail(KN_ELIMIT, "%s: to learn it takes about %zu MiB, and there are %zu for all: name a shorter text, or "
-                   "raise --host-mem", path, bytes >> 20, e->opt.host_mem >> 20);
+                   "raise --host-mem", path, bytes >> 20, g->host.host_mem >> 20);
 }
 
-static int read_document(const struct eng_engine *e, const char *path, struct eng_ids *ids)
+static int read_document(const struct eng_drafting *g, const char *path, struct eng_ids *ids)
 {
     char *text = NULL;
     size_t n = 0;
     struct stat st;
-    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(e, path, LEARNING * (size_t)st.st_size) : 0;
+    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(g, path, LEARNING * (size_t)st.st_size) : 0;
     if (!error)
         error = eng_read_file(path, &text, &n);
     if (!error)
-        error = eng_tokenize(e->vocab, text, n, 0, ids);
+        error = eng_tokenize(g->host.vocab, text, n, 0, ids);
     kn_free(text);
     if (!error && ids->n > INT32_MAX / 4)
         error = kn_fail(KN_ELIMIT, "%s: %zu tokens are too many to learn", path, ids->n);
     return error;
 }
 
-int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
+int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *w)
 {
     static const enum spec_drafter_kind kinds[] = {
         [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM, [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
@@ -117,13 +117,13 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
     struct draft_text *d = kn_calloc(1, sizeof *d);
     int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
     if (!error && w->kind == ENG_DRAFT_SUFFIX && *w->file)
-        error = read_document(e, w->file, &ids);
+        error = read_document(g, w->file, &ids);
     if (!error) {
         d->opt = (struct spec_drafter_options){
-            .kind = kinds[w->kind], .n_vocab = eng_vocab_size(e->vocab), .n_session = e->opt.n_parallel,
-            .n_own = kn_min(e->opt.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
+            .kind = kinds[w->kind], .n_vocab = eng_vocab_size(g->host.vocab), .n_session = g->host.n_parallel,
+            .n_own = kn_min(g->host.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
             .right = w->right, .seed = 1 };
-        error = ids.n ? check_room(e, w->file, spec_drafter_bytes(&d->opt)) : 0;
+        error = ids.n ? check_room(g, w->file, spec_drafter_bytes(&d->opt)) : 0;
     }
     if (!error)
         error = spec_drafter_open(&d->drafter, &d->opt);
@@ -134,7 +134,7 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const st
         kn_free(d);
         return error;
     }
-    d->base = (struct eng_drafter){ .kind = &text_kind, .engine = e };
+    d->base = (struct eng_drafter){ .kind = &text_kind, .drafting = g };
     *out = &d->base;
     return 0;
 }

@@ -3,19 +3,19 @@
  * Its keys and values lie at the slots of the session's path, so blocks that sessions share are taken in once,
  * by whoever comes first, and a bit of the block says so.  The rest of a text is known up to a number in the
  * session's seat. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
-int *eng_draft_known(const struct eng_drafter *d, struct eng_session *s)
+int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s)
 {
-    return &s->seat->n_known[d->number];
+    return &s->draft->n_computed[d->number];
 }
 
-static uint8_t *mark_of(const struct eng_drafter *d, const struct eng_session *s, int position)
+static uint8_t *mark_of(const struct eng_drafter *d, const struct eng_seq *s, int position)
 {
-    return &d->engine->kv.block[s->path.slot[position] / ENG_KV_BLOCK].drafted;
+    return &d->drafting->host.kv->block[s->path.slot[position] / ENG_KV_BLOCK].drafted;
 }
 
-void eng_draft_mark(struct eng_drafter *d, struct eng_session *s, int from, int n)
+void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n)
 {
     for (int at = from / ENG_KV_BLOCK * ENG_KV_BLOCK; at + ENG_KV_BLOCK <= n; at += ENG_KV_BLOCK)
         *mark_of(d, s, at) |= (uint8_t)(1 << d->number);
@@ -23,16 +23,38 @@ void eng_draft_mark(struct eng_drafter *d, struct eng_session *s, int from, int 
 
 /* Others may have gone further in blocks that are shared; and a block may have been given up for another that
  * holds the same, but not this drafter's part of it. */
-int eng_draft_first_unknown(const struct eng_drafter *d, struct eng_session *s, int n_text)
+int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text)
 {
-    int at = 0, n = *eng_draft_known(d, s), bit = 1 << d->number;
+    int at = 0, n = *eng_draft_computed(d, s), bit = 1 << d->number;
     while (at < s->path.n_kept && *mark_of(d, s, at) & bit)
         at += ENG_KV_BLOCK;
     return at < s->path.n_kept || n < at || n > n_text ? at : n;
 }
 
-int eng_draft_span(const struct eng_session *s, int at, int n_text, int room)
+/* Tokens that the next rows may take: a block that other sequences may share is computed as a whole. 0: no room. */
+static int span(const struct eng_seq *s, int at, int n_text, int room)
 {
     int n = at < s->path.n_kept ? ENG_KV_BLOCK : kn_min(n_text - at, room);
     return n > room ? 0 : n;
+}
+
+int eng_draft_lay_text(struct eng_drafter *d, struct eng_seq *s, int at, int n_text, int back, int room,
+                       struct moe_row *row, int *n_row)
+{
+    int from = at;
+    while (at < n_text && room > 0) {
+        int n = span(s, at, n_text, room);
+        if (n == 0)
+            break;
+        room -= n;
+        for (; n > 0; n--, at++)
+            if (at >= back)
+                row[(*n_row)++] = (struct moe_row){
+                    .token = s->token[at], .position = at - back, .want_logits = at == n_text - 1,
+                    .base = s->path.slot + back, .n_base = s->path.n_slot - back,
+                    .feature_slot = back ? s->path.slot[at - back] : 0 };
+    }
+    eng_draft_mark_computed(d, s, from, kn_min(at, s->path.n_kept));
+    d->n_text += kn_max(0, kn_min(at, s->n_token) - from);      /* tokens behind n_token are the drafter's own */
+    return at;
 }

@@ -8,7 +8,7 @@
  * A chain and the static tree are plans: which ranks follow which.  The dynamic tree (EAGLE-2) takes the likeliest
  * successors of the likeliest paths, and of all that it has seen the likeliest nodes; a path is never likelier than
  * its beginning, so they are a tree. */
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <string.h>
 
@@ -56,7 +56,7 @@ struct guess {
 };
 
 struct item {                                   /* a session in a draft */
-    struct eng_session *s;
+    struct eng_seq *s;
     const struct shape *shape;
     int most, depth, level, width;              /* nodes it may have; levels; and done; rows of a level */
     bool goes_on, draws;
@@ -92,7 +92,7 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
                    bool is_head)
 {
     struct eng_trees *t = kn_calloc(1, sizeof *t);
-    int n_parallel = d->engine->opt.n_parallel;
+    int n_parallel = d->drafting->host.n_parallel;
     if (!t)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
     t->drafter = d;
@@ -130,10 +130,10 @@ void eng_trees_close(struct eng_trees *t)
 
 struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot)
 {
-    const struct eng_engine *e = t->drafter->engine;
+    const struct eng_drafting *g = t->drafter->drafting;
     return (struct moe_context_options){
-        .max_row = MOST_ROW + t->n_want, .max_want = t->n_want, .n_slot = n_slot + e->opt.n_parallel * N_SCRATCH,
-        .max_pos = e->opt.n_ctx, .kv = e->opt.kv, .team = e->team };
+        .max_row = MOST_ROW + t->n_want, .max_want = t->n_want, .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
+        .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
 }
 
 /* ---- a level's rows ---------------------------------------------------------------------------------------- */
@@ -144,34 +144,21 @@ static void ask(struct eng_trees *t, struct item *it, int guess, int *n_want)
         it->first_want = *n_want;
     it->front[it->n_front++] = guess;
     *(guess == SPEC_ROOT ? &it->root_want : &it->guess[guess].want) = *n_want;
-    t->law[*n_want] = it->draws ? eng_draws_take(t->drafter->engine) : NULL;
+    t->law[*n_want] = it->draws ? eng_distribution_take(t->drafter->drafting) : NULL;
     t->asks[(*n_want)++] = it;
 }
 
-/* Rows for what it does not know yet of a text; a head has none for the first token.  The text's last is continued, if
- * there is room to reach it; else there will be no draft.  n_behind others are to have at least a row each. */
+/* Rows for the tokens that the drafter has not computed, as far as there is room; each of the n_behind sequences after
+ * this one keeps room for a row. Guesses continue the last token if it is reached; else there is no draft. */
 static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
-    struct eng_session *s = it->s;
-    int room = MOST_ROW + t->drafter->engine->opt.n_parallel - n_behind - *n_row, back = t->behind;
-    int at = kn_min(eng_draft_first_unknown(t->drafter, s, s->n_token), s->n_token - 1), from = at;
-    while (at < s->n_token && room > 0) {
-        int n = eng_draft_span(s, at, s->n_token, room);
-        if (n == 0)
-            break;
-        room -= n;
-        for (; n > 0; n--, at++)
-            if (at >= back)
-                t->row[(*n_row)++] = (struct moe_row){
-                    .token = s->token[at], .position = at - back, .want_logits = at == s->n_token - 1,
-                    .base = s->path.slot + back, .n_base = s->path.n_slot - back,
-                    .feature_slot = back ? s->path.slot[at - back] : 0 };
-    }
-    eng_draft_mark(t->drafter, s, from, kn_min(at, s->path.n_kept));
-    t->drafter->n_text += at - from;
-    *eng_draft_known(t->drafter, s) = at;
+    struct eng_seq *s = it->s;
+    int room = MOST_ROW + t->drafter->drafting->host.n_parallel - n_behind - *n_row, back = t->behind;
+    int at = kn_min(eng_draft_first_uncomputed(t->drafter, s, s->n_token), s->n_token - 1);
+    at = eng_draft_lay_text(t->drafter, s, at, s->n_token, back, room, t->row, n_row);
+    *eng_draft_computed(t->drafter, s) = at;
     it->goes_on = at == s->n_token && at > back;
-    s->seat->lags |= at < s->n_token;
+    s->draft->drafter_prefilling |= at < s->n_token;
     if (it->goes_on)
         ask(t, it, SPEC_ROOT, n_want);
 }
@@ -179,15 +166,14 @@ static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_
 /* A row for a guess; the feature that a head goes on from was of the last pass. */
 static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_row, int *n_want)
 {
-    struct eng_session *s = it->s;
-    const struct eng_engine *e = t->drafter->engine;
+    struct eng_seq *s = it->s;
     struct guess *g = &it->guess[guess];
     const struct guess *parent = g->parent == SPEC_ROOT ? NULL : &it->guess[g->parent];
     int own = it->n_scratch++, back = t->behind, before = parent ? parent->want : it->root_want;
     int32_t *tail = it->tail[own];
     if (parent)
         memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);
-    tail[g->depth - 1] = e->split.n_kv_slot + s->seat->number * N_SCRATCH + own;
+    tail[g->depth - 1] = t->drafter->drafting->host.split->n_kv_slot + s->number * N_SCRATCH + own;
     g->scratch = own;
     t->row[(*n_row)++] = (struct moe_row){
         .token = g->token, .position = s->n_token - 1 + g->depth - back, .want_logits = true,
@@ -212,20 +198,20 @@ static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n
 /* A chain chooses as the model will, with the same noise. */
 static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
-    const struct eng_session *s = it->s;
+    const struct eng_seq *s = it->s;
     struct spec_choice c;
     int n = s->n_token + it->level;
-    if (spec_sample(sampler, &s->sampling, logits, s->token, n, n, &c))
+    if (spec_sample(sampler, s->sampling, logits, s->token, n, n, &c))
         return 0;
-    *top = (struct spec_top){ c.token, s->sampling.temperature > 0 ? (float)kn_log((double)c.chance) : c.logprob };
+    *top = (struct spec_top){ c.token, s->sampling->temperature > 0 ? (float)kn_log((double)c.chance) : c.logprob };
     return 1;
 }
 
 /* And a tree what it might choose as well; penalties look at the text alone, for guesses have many pasts. */
 static int rank(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
-    const struct eng_session *s = it->s;
-    int n = spec_rank(sampler, &s->sampling, logits, s->token, s->n_token, s->n_token + it->level, TOP, top);
+    const struct eng_seq *s = it->s;
+    int n = spec_rank(sampler, s->sampling, logits, s->token, s->n_token, s->n_token + it->level, TOP, top);
     return kn_max(n, 0);
 }
 
@@ -233,12 +219,12 @@ static int rank(const struct item *it, struct spec_sampler *sampler, const float
 static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {
-    const struct eng_session *s = it->s;
+    const struct eng_seq *s = it->s;
     int guess = it->front[i - it->first_want], n = is_chain(it) ? 1 : PLAN_WIDTH;
-    if (!t->law[i] || eng_draws_keep(t->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
+    if (!t->law[i] || eng_distribution_fill(t->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
         return 0;
     for (int k = 0; k < n; k++) {
-        struct spec_choice c = eng_draws_token(t->drafter, s, t->law[i], (guess + 1) * TOP + k);
+        struct spec_choice c = eng_distribution_draw(t->drafter, s, t->law[i], (guess + 1) * TOP + k);
         top[k] = (struct spec_top){ c.token, c.logprob };
     }
     return n;
@@ -248,7 +234,7 @@ static void choose_row(void *arg, int i, int thread)
 {
     struct eng_trees *t = arg;
     struct item *it = t->asks[i];
-    struct spec_sampler *sampler = t->drafter->engine->chooser[thread].sampler;
+    struct spec_sampler *sampler = t->drafter->drafting->host.sampler[thread];
     const float *logits = t->result.logits + (size_t)i * (size_t)moe_model_shape(t->model)->n_vocab;
     struct spec_top *top = t->top + (size_t)i * TOP;
     if (it->draws) {
@@ -267,7 +253,7 @@ static void choose_row(void *arg, int i, int thread)
 static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
                       const struct spec_dist *law)
 {
-    bool ends = eng_vocab_is_stop(t->drafter->engine->vocab, top->token);
+    bool ends = eng_vocab_is_stop(t->drafter->drafting->host.vocab, top->token);
     float before = parent == SPEC_ROOT ? 1 : it->guess[parent].survival;
     float survival = before * (float)kn_exp(top->logprob);
     int at = it->n_best;
@@ -327,12 +313,12 @@ static void extend(struct eng_trees *t, struct item *it)
 /* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
 static void expect(struct eng_trees *t)
 {
-    struct eng_engine *e = t->drafter->engine;
-    e->expect.n = t->n_expected;
+    struct eng_drafting *g = t->drafter->drafting;
+    eng_prefetch_truncate(g, t->n_expected);
     for (int i = 0; i < t->n_item; i++)
         for (int k = 0; k < t->item[i].n_best; k++)
-            eng_expect_add(e, t->item[i].guess[t->item[i].best[k]].token);
-    eng_expect_ask(e);
+            eng_prefetch_add(g, t->item[i].guess[t->item[i].best[k]].token);
+    eng_prefetch_request(g);
 }
 
 /* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
@@ -347,7 +333,7 @@ static int draft_level(struct eng_trees *t, struct moe_context *c)
     int error = moe_forward(c, &(struct moe_batch){ t->row, n_row }, &t->result);
     if (error || (error = moe_rows_status(&t->result, 0, n_row)))
         return error;
-    kn_parallel_for(t->drafter->engine->team, n_want, choose_row, t);
+    kn_parallel_for(t->drafter->drafting->host.team, n_want, choose_row, t);
     for (int i = 0; i < t->n_item; i++)
         if (t->item[i].goes_on)
             extend(t, &t->item[i]);
@@ -359,7 +345,7 @@ static int draft_level(struct eng_trees *t, struct moe_context *c)
  * would be no order that chance has chosen. */
 static void plant(const struct eng_trees *t, struct item *it)
 {
-    struct spec_tree *tree = &it->s->seat->tree;
+    struct spec_tree *tree = &it->s->draft->tree;
     uint8_t source = (uint8_t)(1 << t->drafter->number);
     for (int i = 0; i < it->n_best; i++) {
         struct guess *g = &it->guess[it->draws ? i : it->best[i]];
@@ -376,7 +362,7 @@ static void plant(const struct eng_trees *t, struct item *it)
 /* A dynamic tree is what it is because of what was guessed, so nothing of it may be drawn. */
 static const struct shape *shape_of(const struct eng_trees *t, bool draws)
 {
-    bool chain = t->drafter->engine->opt.verify == SPEC_BLOCK;
+    bool chain = t->drafter->drafting->opt.verify == SPEC_BLOCK;
     if (draws && t->tree == ENG_TREE_DYNAMIC)
         return &shapes[chain ? ENG_TREE_CHAIN : ENG_TREE_STATIC];
     return &shapes[t->tree];
@@ -384,16 +370,16 @@ static const struct shape *shape_of(const struct eng_trees *t, bool draws)
 
 void eng_trees_begin(struct eng_trees *t) { t->n_item = 0; }
 
-void eng_trees_add(struct eng_trees *t, struct eng_session *s, int n_node, int depth)
+void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth)
 {
-    const struct shape *shape = shape_of(t, eng_draws(s));
+    const struct shape *shape = shape_of(t, eng_draft_samples(t->drafter->drafting, s));
     struct item *it = &t->item[t->n_item];
     int deep = kn_min(kn_min(n_node, depth), shape->depth);
     if (deep < 1)
         return;
     t->n_item++;
     it->s = s;
-    it->draws = eng_draws(s);
+    it->draws = eng_draft_samples(t->drafter->drafting, s);
     it->shape = shape;
     it->most = n_node;
     it->depth = deep;
@@ -406,7 +392,7 @@ int eng_trees_grow(struct eng_trees *t, struct moe_context *c)
     int going = 1;
     for (int i = 0; i < t->n_item; i++)
         t->item[i].width = kn_min(TOP, t->n_want / t->n_item);
-    t->n_expected = t->drafter->engine->expect.n;
+    t->n_expected = t->drafter->drafting->prefetch.n;
     while (going > 0)
         going = draft_level(t, c);
     for (int i = 0; i < t->n_item && !going; i++)

@@ -82,6 +82,16 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     return 0;
 }
 
+void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
+{
+    size_t kv = drafter->slot * (size_t)split->n_kv_slot;
+    split->dense -= drafter->weights;
+    split->step -= drafter->step;
+    split->kv -= kv;
+    split->expert += drafter->weights + drafter->step + kv;
+    split->n_resident = kn_min(split->n_expert, (int)((double)split->expert / (double)expert_bytes * split->n_expert));
+}
+
 /* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
 static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */

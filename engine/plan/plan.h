@@ -82,6 +82,9 @@ struct eng_extra {                              /* bytes, of a drafter */
     int n_moe_layer;                            /* its own, whose experts are in the model's store */
 };
 
+/* A drafter's memory becomes room for experts; expert_bytes: of all experts. */
+void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes);
+
 struct eng_use {
     const struct moe_file *file;
     const struct moe_model *model;              /* opened */

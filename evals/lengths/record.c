@@ -74,13 +74,13 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
         error = eng_session_start(s, &r);
     while (!error && eng_session_runs(s)) {
         struct eng_seat *seat = s->seat;
-        bool thought = seat && s->n_kv > 0;
+        bool thought = seat && s->seq.n_kv > 0;
         if (thought)
-            moe_context_feature(e->context, s->path.slot[s->n_kv - 1], feature);
+            moe_context_feature(e->assets.context, s->seq.path.slot[s->seq.n_kv - 1], feature);
         int n = eng_step(e, event);
         error = n < 0 ? n : 0;
         if (!error && thought && s->seat == seat && seat->tree.n)       /* the last pass of an answer is cut short */
-            write_record(prompt, seat, feature, moe_model_shape(e->model)->d_model);
+            write_record(prompt, seat, feature, moe_model_shape(e->assets.model)->d_model);
     }
     eng_session_close(s);
     return error;
@@ -106,7 +106,7 @@ int main(int argc, char **argv)
     if (error)
         return 2;
     struct eng_event *event = kn_calloc((size_t)eng_event_room(e), sizeof *event);
-    float *feature = kn_calloc((size_t)moe_model_shape(e->model)->d_model, sizeof *feature);
+    float *feature = kn_calloc((size_t)moe_model_shape(e->assets.model)->d_model, sizeof *feature);
     error = event && feature ? eng_chat_open(&chat, eng_file(e), eng_vocab(e), argv[1]) : KN_ENOMEM;
     for (int i = 0; i < n_prompt && !error; i++)
         if (!(error = render(chat, prompts[i].text, &ids)) && ids.n <= LONGEST)

@@ -44,7 +44,7 @@ static int start(struct moving *m, int phase, bool drafts)
         r.sampling.seed = seed;
         if (!(error = eng_session_open(&m->session[i], m->engine)) && !(error = eng_session_start(m->session[i], &r)) &&
             drafts)
-            eng_session_tell(m->session[i], said_of(m, phase, i), m->n_gen);
+            eng_session_set_oracle(m->session[i], said_of(m, phase, i), m->n_gen);
     }
     return error;
 }

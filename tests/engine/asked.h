@@ -3,6 +3,7 @@
 #ifndef TESTS_ENGINE_ASKED_H
 #define TESTS_ENGINE_ASKED_H
 
+#include "engine/draft/internal.h"
 #include "engine/internal.h"
 #include "tests/faults.h"
 
@@ -72,8 +73,10 @@ static inline struct eng_options asked_options(struct eng_options o, int n_block
     o.grammar_bytes = 1 << 20;
     if (n_block) {
         assert_int_equal(eng_describe(&e, &o), 0);
-        o.kv_mem = (size_t)n_block * ENG_KV_BLOCK * (moe_kv_slot_bytes(e->model, o.kv) +
-                                                     ENG_KV_SLOT_BYTES + eng_drafters_need(e).slot);
+        struct eng_draft_needs needs;
+        eng_draft_needs(e->drafting, &needs);
+        o.kv_mem = (size_t)n_block * ENG_KV_BLOCK * (moe_kv_slot_bytes(e->assets.model, o.kv) +
+                                                     ENG_KV_SLOT_BYTES + needs.memory.slot);
         eng_close(e);
     }
     return o;
@@ -84,7 +87,7 @@ static inline size_t asked_memory(const struct eng_options *o, size_t part, size
 {
     struct eng_engine *e = NULL;
     assert_int_equal(eng_describe(&e, o), 0);
-    size_t bytes = eng_memory(e)->least + ((size_t)1 << 20) + moe_model_shape(e->model)->expert_bytes * part / parts;
+    size_t bytes = eng_memory(e)->least + ((size_t)1 << 20) + moe_model_shape(e->assets.model)->expert_bytes * part / parts;
     eng_close(e);
     return bytes;
 }
@@ -124,11 +127,11 @@ static inline void check_states(const struct eng_engine *e)
 static void close_engine(struct eng_engine *e)
 {
     for (int i = 0; i < N_SESSION; i++)
-        eng_session_close(&e->session[i]);
+        eng_session_close(&e->schedule.session[i]);
     assert_int_equal(e->kv.n_free, e->kv.n_block);
-    assert_int_equal(e->n_active, 0);
+    assert_int_equal(e->schedule.n_active, 0);
     for (int i = 0; i < N_SESSION; i++)
-        assert_int_equal(e->share[i].n_running, 0);
+        assert_int_equal(e->schedule.user_share[i].n_running, 0);
     check_states(e);
     eng_close(e);
 }
@@ -238,7 +241,7 @@ static void make_requests(void)
             a->request.sampling.top_k = 12;
         if (i % 4 == 1)
             a->request.grammar = grammar;
-        a->request.tells_prompt = asked_tell && i % 4 == 2;
+        a->request.wants_prompt_logprobs = asked_tell && i % 4 == 2;
         a->request.n_prompt_top = a->request.n_top;
         say_alone(a);
     }
@@ -267,10 +270,10 @@ static struct running { const struct asked *asked; int n; bool ended; } running[
 /* Where drafts are drawn texts are of the same law, and not the same. */
 static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
 {
-    struct running *r = &running[ev->session - e->session];
+    struct running *r = &running[ev->session - e->schedule.session];
     const struct asked *a = r->asked;
     assert_true(a && !r->ended);
-    bool drawn = eng_draws(ev->session) && r->n >= a->n_told, fails = asked_reads_fail && ev->finish == ENG_FAILED;
+    bool drawn = eng_draft_samples(ev->session->engine->drafting, &ev->session->seq) && r->n >= a->n_told, fails = asked_reads_fail && ev->finish == ENG_FAILED;
     if (ev->token != ENG_NO_TOKEN) {
         assert_true(ev->of_prompt == (r->n < a->n_told));
         if (!drawn) {
@@ -295,13 +298,13 @@ static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
 
 static inline void start_any(struct eng_engine *e, struct eng_session *s)
 {
-    struct running *r = &running[s - e->session];
+    struct running *r = &running[s - e->schedule.session];
     *r = (struct running){ .asked = &asked[below(N_REQUEST)] };
     struct eng_request q = r->asked->request;
     q.priority = below(8) == 0;
     q.user = (uint64_t)below(3);
     assert_int_equal(eng_session_start(s, &q), 0);
-    eng_session_tell(s, r->asked->said + r->asked->n_told, r->asked->n_said - r->asked->n_told);
+    eng_session_set_oracle(s, r->asked->said + r->asked->n_told, r->asked->n_said - r->asked->n_told);
 }
 
 /* Sessions come and go until n_least have gone; each that ends said what it says alone. */
@@ -310,7 +313,7 @@ static inline void run_crowd(struct eng_engine *e, int n_least)
     struct eng_session *s;
     int n_ended = 0;
     for (int i = 0; i < N_SESSION; i++)
-        eng_session_close(&e->session[i]);
+        eng_session_close(&e->schedule.session[i]);
     memset(running, 0, sizeof running);
     faults_listen();
     for (int step = 0; n_ended < n_least; step++) {
@@ -324,12 +327,12 @@ static inline void run_crowd(struct eng_engine *e, int n_least)
         for (int i = 0; i < n; i++)
             hear(e, &event[i]);
         for (int i = 0; i < N_SESSION; i++)
-            if (e->session[i].open && (running[i].ended || below(150) == 0)) {
+            if (e->schedule.session[i].open && (running[i].ended || below(150) == 0)) {
                 n_ended++;
                 if (below(4))
-                    eng_session_close(&e->session[i]);
+                    eng_session_close(&e->schedule.session[i]);
                 else
-                    start_any(e, &e->session[i]);
+                    start_any(e, &e->schedule.session[i]);
             }
     }
     faults_listen_off();

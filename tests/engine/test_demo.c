@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/plan/disk_rate.h"
+#include "engine/draft/internal.h"
 #include "engine/internal.h"
 #include "engine/plan/plan.h"
 
@@ -101,9 +102,9 @@ static void the_disk_is_in_the_forecast(void **state)
     o.host_mem = eng_memory(e)->least + ((size_t)4 << 20);
     eng_close(e);
     assert_int_equal(eng_open(&e, &o), 0);
-    assert_true(e->split.dense + e->split.expert < ENG_DISK_BYTES);
+    assert_true(e->memory.split.dense + e->memory.split.expert < ENG_DISK_BYTES);
     if (eng_disk_measure(MODEL, NULL, ENG_DISK_LEAST, &rate) == 0)
-        assert_true(e->cost.disk_ns > 0);
+        assert_true(e->drafting->cost.disk_ns > 0);
     eng_close(e);
 }
 

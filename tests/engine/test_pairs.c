@@ -246,7 +246,7 @@ static void start(struct eng_engine *e, const int *row, int i, int priority)
     struct eng_session *s;
     const struct asked *a = asked_of(i, row[ALIKE], row[HOT]);
     assert_int_equal(eng_session_open(&s, e), 0);
-    running[s - e->session] = (struct running){ .asked = a };
+    running[s - e->schedule.session] = (struct running){ .asked = a };
     struct eng_request r = a->request;
     r.salt = row[ALIKE] ? 0 : r.salt;
     r.priority = priority;
@@ -287,12 +287,12 @@ static void say_all(struct eng_engine *e, const int *row)
 static void count(const struct eng_engine *e, const int *row)
 {
     struct off_stats s;
-    off_stats_get(moe_model_store(e->model), &s);
+    off_stats_get(moe_model_store(e->assets.model), &s);
     assert_true(row[FEW_EXPERTS] == (s.n_slot < s.n_expert));
     assert_true(gamma_of(row) || !e->stats.n_draft);
     assert_true(row[CRAMPED] || !e->stats.n_preempted);
-    for (int i = 0; i < e->n_drafter; i++)
-        assert_true(!e->drafter[i]->broken);
+    for (int i = 0; i < e->drafting->n_drafter; i++)
+        assert_true(!e->drafting->drafter[i]->broken);
     drafted[row[DRAFTER]].n_draft += e->stats.n_draft;
     drafted[row[DRAFTER]].n_kept += e->stats.n_draft_kept;
     n_preempted += e->stats.n_preempted;

@@ -62,8 +62,8 @@ static struct eng_engine *open_engine(struct eng_options o)
 
 static void close_engine(struct eng_engine *e)
 {
-    for (int i = 0; i < e->opt.n_session; i++)
-        eng_session_close(&e->session[i]);
+    for (int i = 0; i < e->assets.opt.n_session; i++)
+        eng_session_close(&e->schedule.session[i]);
     assert_int_equal(e->kv.n_free, e->kv.n_block);      /* every block has come back */
     eng_close(e);
 }
@@ -204,7 +204,7 @@ enum { N_TELL = 16 };
 static size_t kv_bytes(int n_slot)
 {
     struct eng_engine *e = open_engine((struct eng_options){ .n_parallel = 1 });
-    size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
+    size_t slot = moe_kv_slot_bytes(e->assets.model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
     close_engine(e);
     return (size_t)n_slot * slot;
 }
@@ -219,7 +219,7 @@ static struct heard tell_alone(struct eng_options o, const int32_t *token, int n
     o.n_parallel = 2;
     struct eng_engine *e = open_engine(o);
     struct eng_request r = request(token, n, n_predict, 99), x = request(noise, PROMPT, 100, 5);
-    r.tells_prompt = true;
+    r.wants_prompt_logprobs = true;
     r.n_prompt_top = 2;
     fill_prompt(noise, PROMPT, 77);
     assert_int_equal(eng_session_open(&s, e), 0);
@@ -403,7 +403,7 @@ static void a_context_beyond_the_models_is_warned_of(void **state)
     (void)state;
     faults_listen();
     assert_int_equal(eng_describe(&e, &o), 0);
-    o.n_ctx = moe_model_shape(e->model)->n_ctx_train;
+    o.n_ctx = moe_model_shape(e->assets.model)->n_ctx_train;
     eng_close(e);
     assert_int_equal(eng_describe(&e, &o), 0);
     eng_close(e);
@@ -468,21 +468,21 @@ static void ignored_ends_never_come(void **state)
     int32_t token[4] = { 1, 2, 3, 4 };
     struct spec_bias bias[64];
     assert_int_equal(eng_session_open(&s, e), 0);
-    assert_true(e->n_stop > 0 && e->n_stop < 32);
-    for (int i = 0; i < 2 * e->n_stop; i++)
-        bias[i] = (struct spec_bias){ e->stop[i % e->n_stop], 3e38f };
+    assert_true(e->assets.n_stop > 0 && e->assets.n_stop < 32);
+    for (int i = 0; i < 2 * e->assets.n_stop; i++)
+        bias[i] = (struct spec_bias){ e->assets.stop[i % e->assets.n_stop], 3e38f };
     struct eng_request r = request(token, 4, 150, 1);
     r.sampling.bias = bias;
-    r.sampling.n_bias = 2 * e->n_stop;
+    r.sampling.n_bias = 2 * e->assets.n_stop;
     struct heard h = run_alone(e, s, &r);
     assert_int_equal(h.n, 150);
     for (int i = 0; i < h.n; i++)
-        assert_false(eng_vocab_is_stop(e->vocab, h.token[i]));
+        assert_false(eng_vocab_is_stop(e->assets.vocab, h.token[i]));
     r.ignore_eos = false;                               /* and the other way round */
     h = run_alone(e, s, &r);
     assert_int_equal(h.n, 1);
     assert_int_equal(h.finish, ENG_STOP);
-    assert_true(eng_vocab_is_stop(e->vocab, h.token[0]));
+    assert_true(eng_vocab_is_stop(e->assets.vocab, h.token[0]));
     close_engine(e);
 }
 
@@ -560,7 +560,7 @@ static void when_kv_runs_out_the_last_waits(void **state)
     struct eng_event event[6];
     struct eng_engine *e = open_engine(
         (struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50 });
-    size_t slot = moe_kv_slot_bytes(e->model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
+    size_t slot = moe_kv_slot_bytes(e->assets.model, KN_KV_F16) + ENG_KV_SLOT_BYTES;
     for (int i = 0; i < 3; i++) {
         fill_prompt(token[i], 60, (uint64_t)(20 + i));
         assert_int_equal(eng_session_open(&s[i], e), 0);
@@ -581,7 +581,7 @@ static void when_kv_runs_out_the_last_waits(void **state)
         assert_true(step < 1000);
         int n = eng_step(e, event);
         for (int i = 0; i < n; i++)
-            hear(&h[event[i].session - e->session], &event[i]);
+            hear(&h[event[i].session - e->schedule.session], &event[i]);
     }
     for (int i = 0; i < 3; i++)
         assert_same("with too little KV for all", &h[i], &want[i]);

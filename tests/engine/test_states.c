@@ -118,7 +118,7 @@ static int run(struct eng_engine *e, const int32_t *token, int n, int n_predict)
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     if (told)
-        eng_session_tell(s, told, n_predict);
+        eng_session_set_oracle(s, told, n_predict);
     for (said.n = 0; eng_session_runs(s);) {
         int n_event = eng_step(e, event);
         for (int i = 0; i < n_event; i++)

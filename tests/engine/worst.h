@@ -7,36 +7,36 @@
 /* Trees of any shape: tokens that will come with some probability, others of all kinds, ends of text. */
 static struct worst {
     struct eng_drafter base;
+    const struct eng_engine *engine;
     int right;                                  /* percent */
     bool fails;
     long n_node;
 } worst;
 
-static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
+static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_kept)
 {
-    (void)d;
-    (void)s;
+    (void)d, (void)s, (void)v;
     assert_true(n_new >= 1 && n_kept <= n_new);
 }
 static void close_worst(struct eng_drafter *d) { (void)d; }
 
-static int32_t some_token(const struct eng_session *s, int ahead)
+static int32_t some_token(const struct eng_seq *s, int depth)
 {
-    const struct eng_engine *e = s->engine;
-    int said = s->n_token - s->n_prompt + ahead;
-    if (below(100) < worst.right && said < s->n_told)
-        return s->told[said];
-    return below(10) ? below(n_vocab) : e->stop[below(e->n_stop)];
+    const struct eng_assets *a = &worst.engine->assets;
+    int said = s->n_token - s->n_prompt + depth;
+    if (below(100) < worst.right && said < s->n_oracle)
+        return s->oracle[said];
+    return below(10) ? below(n_vocab) : a->stop[below(a->n_stop)];
 }
 
-static int draft_worst(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int most_depth)
+static int draft_worst(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int most_depth)
 {
     (void)d;
     (void)most_depth;
     if (worst.fails)
         return KN_EIO;
     for (int i = 0; i < n; i++) {
-        struct spec_tree *t = &s[i]->seat->tree;
+        struct spec_tree *t = &s[i]->draft->tree;
         int most = n_node[i] ? below(n_node[i] + 1) : 0, last = SPEC_ROOT;
         while (t->n < most) {
             int parent = t->n == 0 || below(4) == 0 ? SPEC_ROOT : below(3) ? last : below(t->n);
@@ -60,8 +60,8 @@ static inline struct eng_engine *open_worst(int n_parallel, int n_chunk, int n_b
     struct eng_engine *e = open_engine_with((struct eng_options){
         .n_parallel = n_parallel, .n_chunk = n_chunk, .n_thread = 1 + below(2), .gamma = gamma,
         .n_draft = 1, .draft = { { .kind = ENG_DRAFT_NONE } } }, n_block);
-    worst = (struct worst){ .base = { .kind = &worst_kind, .engine = e }, .right = right };
-    e->drafter[e->n_drafter++] = &worst.base;
+    worst = (struct worst){ .engine = e, .base = { .kind = &worst_kind, .drafting = e->drafting }, .right = right };
+    e->drafting->drafter[e->drafting->n_drafter++] = &worst.base;
     return e;
 }
 

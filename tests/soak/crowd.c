@@ -183,8 +183,8 @@ static void meddle(struct eng_engine *e)
         eng_set_gamma(e, autos ? below(2) ? below(9) : ENG_GAMMA_AUTO : below(opened.gamma + 1));
     if (which == 1 && opened.dsi)
         eng_set_dsi(e, mode[below(3)], below(6));
-    if (which == 2 && autos && drafter < opened.n_draft && e->drafter[drafter]->kind->load) {
-        eng_draft_unload(e, drafter);
+    if (which == 2 && autos && drafter < opened.n_draft && e->drafting->drafter[drafter]->kind->load) {
+        eng_draft_unload(e->drafting, drafter);
         told->n_gone++;
     }
 }
@@ -196,7 +196,7 @@ static void count(const struct eng_engine *e)
     told->n_found += (long)e->stats.n_cache_found;
     told->n_draft += (long)e->stats.n_draft;
     told->n_kept += (long)e->stats.n_draft_kept;
-    told->overlap_s += (double)e->stats.overlap_ns * 1e-9;
+    told->overlap_s += (double)e->drafting->times.overlap_ns * 1e-9;
 }
 
 static void run_engine(void)
@@ -210,9 +210,9 @@ static void run_engine(void)
     }
     assert_int_equal(eng_open(&e, &opened), 0);
     assert_in_range(eng_event_room(e), 1, 1024);
-    if (opened.n_draft && !e->n_drafter) {
+    if (opened.n_draft && !e->drafting->n_drafter) {
         worst = (struct worst){ .base = { .kind = &worst_kind, .engine = e }, .right = below(101) };
-        e->drafter[e->n_drafter++] = &worst.base;
+        e->drafting->drafter[e->drafting->n_drafter++] = &worst.base;
     }
     if (has_states && below(3) == 0)
         e->kv.n_state = kn_min(e->kv.n_state, below(3));

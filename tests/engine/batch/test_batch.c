@@ -159,7 +159,7 @@ static int go(struct job *j, int n_step, bool retry_failed)
     int kept, got = eng_batch_open(&j->batch, &(struct eng_batch_options){
         .in = in, .out = out, .errors = errors, .retry_failed = retry_failed, .gather_ns = 2000000 });
     if (!got)
-        got = eng_batch_start(j->batch, j->engine, &j->desk, j->engine->opt.n_parallel);
+        got = eng_batch_start(j->batch, j->engine, &j->desk, j->engine->assets.opt.n_parallel);
     if (!got)
         for (got = 1; got == 1 && n_step != 0; n_step--)
             got = eng_batch_step(j->batch);

@@ -14,6 +14,7 @@
 
 #include "engine/cli/cli.h"
 #include "engine/plan/fit_file.h"
+#include "engine/draft/internal.h"
 #include "engine/internal.h"
 #include "speculative/internal.h"
 #include "tests/engine/cli/printed.h"
@@ -57,8 +58,8 @@ static struct eng_engine *open_priced(const char *measured, const char *first, c
 /* One draft pass of a drafter that was not measured reads what it is made of. */
 static double by_size(const struct eng_engine *e, int drafter)
 {
-    struct eng_extra its = eng_drafter_need(e->drafter[drafter]);
-    return fitted.fixed_ns * (double)its.weights / (double)moe_model_shape(e->model)->pass_bytes;
+    struct eng_extra its = eng_drafter_need(e->drafting->drafter[drafter]);
+    return fitted.fixed_ns * (double)its.weights / (double)moe_model_shape(e->assets.model)->pass_bytes;
 }
 
 static void near_to(double x, double expected)
@@ -73,15 +74,15 @@ static void who_was_measured_is_priced_by_it(void **state)
     struct eng_engine *e = open_priced("model:demo-draft-q8_0.gguf", HEAD, DRAFT);
     for (int n = 1; n <= 4; n++) {
         double its = spec_cost_draft_ns(&fitted, n);
-        near_to(spec_control_draft_ns(e->control, 0, n), by_size(e, 0));
-        near_to(spec_control_draft_ns(e->control, 1, n), its);
-        near_to(spec_control_draft_ns(e->control, 2, n), its + by_size(e, 0));
+        near_to(spec_control_draft_ns(e->drafting->control, 0, n), by_size(e, 0));
+        near_to(spec_control_draft_ns(e->drafting->control, 1, n), its);
+        near_to(spec_control_draft_ns(e->drafting->control, 2, n), its + by_size(e, 0));
     }
     assert_int_equal(n_other, 0);
     eng_close(e);
     e = open_priced("eagle:demo-eagle-f16.gguf,tree=chain", HEAD ",tree=chain", "suffix");
-    near_to(spec_control_draft_ns(e->control, 0, 3), spec_cost_draft_ns(&fitted, 3));
-    near_to(spec_control_draft_ns(e->control, 1, 3), 0);
+    near_to(spec_control_draft_ns(e->drafting->control, 0, 3), spec_cost_draft_ns(&fitted, 3));
+    near_to(spec_control_draft_ns(e->drafting->control, 1, 3), 0);
     eng_close(e);
 }
 
@@ -97,8 +98,8 @@ static void nobody_else_is(void **state)
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_engine *e = open_priced(tries[i].measured, tries[i].first, tries[i].second);
-        for (int k = 0; k < e->n_drafter; k++)
-            near_to(spec_control_draft_ns(e->control, k, 4), by_size(e, k));
+        for (int k = 0; k < e->drafting->n_drafter; k++)
+            near_to(spec_control_draft_ns(e->drafting->control, k, 4), by_size(e, k));
         assert_int_equal(n_other, tries[i].n_told);
         eng_close(e);
     }

@@ -72,7 +72,7 @@ static inline const struct spec_tree *tree_behind(struct eng_engine *e, const in
     eng_session_close(s);
     s = start_biased(e, text, n, 0, bias);
     step(e);
-    const struct spec_tree *t = &e->seat[s->seat->number].tree;
+    const struct spec_tree *t = &e->drafting->seat[s->seat->number].tree;
     eng_session_close(s);
     return t;
 }
@@ -94,16 +94,16 @@ static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_
 {
     struct eng_session *s = start(e, ids->id, (int)ids->n, 0);
     int n = 0;
-    while (s->n_token == (int)ids->n)
+    while (s->seq.n_token == (int)ids->n)
         step(e);
     while (n < n_most && eng_session_runs(s)) {
-        pass[n].n_token = s->n_token;
+        pass[n].n_token = s->seq.n_token;
         step(e);
         if (!eng_session_runs(s))
             break;
-        pass[n++].tree = s->seat->tree;
+        pass[n++].tree = *s->seq.tree;
     }
-    memcpy(text, s->token, (size_t)s->n_token * sizeof *text);
+    memcpy(text, s->seq.token, (size_t)s->seq.n_token * sizeof *text);
     eng_session_close(s);
     return n;
 }
@@ -112,13 +112,13 @@ static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_
 static inline int step_alike(struct eng_engine *e, const struct eng_session *s, const int32_t *text, int n_pass)
 {
     int k = 0;
-    while (k < n_pass && pass[k].n_token != s->n_token)
+    while (k < n_pass && pass[k].n_token != s->seq.n_token)
         k++;
     if (k < n_pass)
-        assert_memory_equal(s->token, text, (size_t)s->n_token * sizeof *text);
+        assert_memory_equal(s->seq.token, text, (size_t)s->seq.n_token * sizeof *text);
     step(e);
     if (k < n_pass)
-        same_tree(&s->seat->tree, &pass[k].tree);
+        same_tree(s->seq.tree, &pass[k].tree);
     return k < n_pass;
 }
 
@@ -132,15 +132,15 @@ static inline int draft_again(struct eng_engine *e, const int32_t *text, int fir
     like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
     struct eng_session *s[3];
     s[0] = start(e, like, n_like, (uint64_t)n);
-    while (s[0]->n_token < n_like + 2)          /* it has drafted, and so read what it knows */
+    while (s[0]->seq.n_token < n_like + 2)          /* it has drafted, and so read what it knows */
         step(e);
     s[1] = start(e, text, n - 1, (uint64_t)n);
-    while (s[1]->n_token < n)
+    while (s[1]->seq.n_token < n)
         step(e);
     n_same += step_alike(e, s[1], text, n_pass);
     like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
     s[2] = start(e, like, n_like, (uint64_t)n);
-    while (s[2]->n_token < n_like + 2 && s[1]->n_token < pass[n_pass - 1].n_token)
+    while (s[2]->seq.n_token < n_like + 2 && s[1]->seq.n_token < pass[n_pass - 1].n_token)
         n_same += step_alike(e, s[1], text, n_pass);
     n_same += step_alike(e, s[1], text, n_pass);
     for (int i = 0; i < 3; i++)

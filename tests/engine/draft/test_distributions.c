@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/draft/internal.h"
 #include "engine/internal.h"
 
 #define MODEL "evals/train/models/demo-target-q8_0.gguf"
@@ -211,22 +212,19 @@ static void what_is_kept_has_the_law(void **state)
 
 static struct eng_drafter liar;
 
-static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
+static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_kept)
 {
-    (void)d;
-    (void)s;
-    (void)n_new;
-    (void)n_kept;
+    (void)d, (void)s, (void)v, (void)n_new, (void)n_kept;
 }
 static void close_liar(struct eng_drafter *d) { (void)d; }
 
 /* Draws of the words that may follow any, but says that of all of the vocabulary. */
-static int draft_liar(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft_liar(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     (void)depth;
     for (int i = 0; i < n; i++) {
         int n_said = s[i]->n_token - (int)prompt.n, at = 0;
-        struct spec_dist *q = n_node[i] && n_said < WORDS ? eng_draws_take(d->engine) : NULL;
+        struct spec_dist *q = n_node[i] && n_said < WORDS ? eng_distribution_take(d->drafting) : NULL;
         if (!q)
             continue;
         for (int k = 0; k < n_said; k++)
@@ -238,8 +236,8 @@ static int draft_liar(struct eng_drafter *d, struct eng_session **s, const int *
         for (int k = 0; k < q->n; k++)
             ((float *)q->weight)[k] = 1;
         q->sum = q->n;
-        int which = (int)(TOP * spec_draft_uniform(&s[i]->sampling, s[i]->n_token, 0));
-        spec_tree_draw(&s[i]->seat->tree, SPEC_ROOT, word[at][which], q, 0.5f, 1);
+        int which = (int)(TOP * spec_draft_uniform(s[i]->sampling, s[i]->n_token, 0));
+        spec_tree_draw(&s[i]->draft->tree, SPEC_ROOT, word[at][which], q, 0.5f, 1);
     }
     return 0;
 }
@@ -251,26 +249,26 @@ static void who_lies_is_found_out(void **state)
 {
     (void)state;
     struct eng_engine *e = open_with(DRAFT, SPEC_RATIO, CROWD);
-    struct eng_drafter *honest = e->drafter[0];
-    liar = (struct eng_drafter){ .kind = &liar_kind, .engine = e, .can_draw = true };
-    e->drafter[0] = &liar;
+    struct eng_drafter *honest = e->drafting->drafter[0];
+    liar = (struct eng_drafter){ .kind = &liar_kind, .drafting = e->drafting, .can_draw = true };
+    e->drafting->drafter[0] = &liar;
     double off = answer_many(e, 144);
     if (off < 1)
         fail_msg("%.3f of what chance may do", off);
-    e->drafter[0] = honest;
+    e->drafting->drafter[0] = honest;
     eng_close(e);
 }
 
 /* ---- one who agrees ------------------------------------------------------------------------------------------- */
 
 /* Adds what is there, as who looks texts up may by chance: nothing in the tree shows it. */
-static int draft_echo(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft_echo(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     (void)d;
     (void)depth;
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < kn_min(n_node[i], s[i]->seat->tree.n); k++) {
-            struct spec_tree *t = &s[i]->seat->tree;
+        for (int k = 0; k < kn_min(n_node[i], s[i]->draft->tree.n); k++) {
+            struct spec_tree *t = &s[i]->draft->tree;
             spec_tree_add(t, t->parent[k], t->token[k], 0, 2);
         }
     return 0;
@@ -285,24 +283,24 @@ static void who_agrees_ends_the_block(void **state)
     (void)state;
     for (int n_drafter = 1; n_drafter <= 2; n_drafter++) {
         struct eng_engine *e = open_with(DRAFT, SPEC_BLOCK, 1);
-        struct eng_drafter echo = { .kind = &echo_kind, .engine = e, .number = 1 };
+        struct eng_drafter echo = { .kind = &echo_kind, .drafting = e->drafting, .number = 1 };
         int n_draft = 0;
-        e->drafter[1] = &echo;
-        e->n_drafter = n_drafter;
+        e->drafting->drafter[1] = &echo;
+        e->drafting->n_drafter = n_drafter;
         for (uint64_t seed = 0; seed < 4; seed++) {
             struct eng_session *s = start(e, prompt.id, (int)prompt.n, 4 * WORDS, seed);
             while (eng_session_runs(s)) {
                 assert_true(eng_step(e, event) >= 0);
-                if (!s->seat || !s->seat->tree.n_draw)
+                if (!s->seat || !s->seq.tree->n_draw)
                     continue;
-                assert_int_equal(s->seat->tree.n, s->seat->tree.n_draw);
+                assert_int_equal(s->seq.tree->n, s->seq.tree->n_draw);
                 assert_int_equal(s->seat->verify.rule, n_drafter == 1 ? SPEC_BLOCK : SPEC_RATIO);
                 n_draft++;
             }
             eng_session_close(s);
         }
         assert_true(n_draft > 4);
-        e->n_drafter = 1;
+        e->drafting->n_drafter = 1;
         eng_close(e);
     }
 }

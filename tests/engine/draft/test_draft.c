@@ -45,7 +45,7 @@ static void what_is_right_saves_passes(void **state)
         int n = 0;
         assert_int_equal(eng_session_open(&s, e), 0);
         assert_int_equal(eng_session_start(s, &asked[0].request), 0);
-        eng_session_tell(s, asked[0].said, asked[0].n_said);
+        eng_session_set_oracle(s, asked[0].said, asked[0].n_said);
         while (eng_session_runs(s))
             n += eng_step(e, event);
         assert_int_equal(n, asked[0].n_said);
@@ -71,7 +71,7 @@ static void a_draft_that_leads_nowhere_ends_its_text(void **state)
         struct eng_engine *e = open_engine_with(o, 0);
         struct eng_session *s;
         struct eng_ids ids = { 0 };
-        assert_int_equal(eng_tokenize(e->vocab, "aaaa", 4, 0, &ids), 0);
+        assert_int_equal(eng_tokenize(e->assets.vocab, "aaaa", 4, 0, &ids), 0);
         assert_int_equal(ids.n, 4);
         struct eng_request r = request(ids.id, 1, 20, 1);
         r.grammar = two;
@@ -82,7 +82,7 @@ static void a_draft_that_leads_nowhere_ends_its_text(void **state)
         faults_listen();
         assert_int_equal(eng_session_open(&s, e), 0);
         assert_int_equal(eng_session_start(s, &r), 0);
-        eng_session_tell(s, ids.id, (int)ids.n);
+        eng_session_set_oracle(s, ids.id, (int)ids.n);
         assert_int_equal(eng_step(e, event), 1);
         assert_int_equal(event[0].token, ids.id[0]);
         assert_int_equal(eng_step(e, event), 1);
@@ -150,7 +150,7 @@ static void guesses_are_no_texts(void **state)
     while (eng_session_runs(s)) {
         n_pass += eng_step(e, event) > 0;
         if (n_pass > 2)                         /* the prompt's end, and the first draft, which takes it in */
-            assert_in_range(e->n_draft_text, 0, 2);
+            assert_in_range(e->drafting->n_draft_text, 0, 2);
     }
     assert_true(n_pass > 3 && e->stats.n_draft_kept > 6);
     close_engine(e);
@@ -189,8 +189,8 @@ static void a_text_is_shared_to_its_end(void **state)
         r.n_token = N_PROMPT + N_SAID - 2;
         r.n_predict = 6;
         assert_int_equal(eng_session_start(s, &r), 0);
-        assert_true(eng_step(e, event) > 0 && s->seat->tree.n >= 2);
-        assert_memory_equal(s->seat->tree.token, token + r.n_token, 2 * sizeof *token);
+        assert_true(eng_step(e, event) > 0 && s->seq.tree->n >= 2);
+        assert_memory_equal(s->seq.tree->token, token + r.n_token, 2 * sizeof *token);
         eng_session_close(s);
     }
     close_engine(e);
@@ -239,7 +239,7 @@ static void a_document_is_known_as_it_is(void **state)
         text[i] = (char)below(256);
     write_document(text, BYTES);
     struct eng_engine *e = open_reader(from_document), *other = open_reader("suffix");
-    assert_int_equal(eng_tokenize(e->vocab, text, BYTES, 0, &ids), 0);
+    assert_int_equal(eng_tokenize(e->assets.vocab, text, BYTES, 0, &ids), 0);
     assert_in_range(ids.n, BYTES / 2, BYTES);
     const size_t at[] = { 0, 1, 8192, ids.n / 2, ids.n - TAIL - 4 };
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
@@ -261,7 +261,7 @@ static void a_document_of_what_is_said_saves_passes(void **state)
     FILE *f = fopen(document, "w");
     assert_non_null(f);
     for (int i = 0; i < N_REQUEST; i++)
-        write_said(f, e->vocab, &asked[i]);
+        write_said(f, e->assets.vocab, &asked[i]);
     assert_int_equal(fclose(f), 0);
     close_engine(e);
     run_real(from_document, 6, 0, 200);
@@ -307,7 +307,7 @@ static void lengths_are_foreseen(void **state)
     (void)state;
     struct eng_options o = { .model = path, .n_parallel = 4, .n_chunk = 100, .n_draft = 1, .gamma = ENG_GAMMA_AUTO };
     struct eng_engine *e = open_engine(1, 64, 0);
-    int d_model = moe_model_shape(e->model)->d_model;
+    int d_model = moe_model_shape(e->assets.model)->d_model;
     char file[96], wish[256];
     close_engine(e);
     snprintf(file, sizeof file, "%s.lengths", path);
@@ -358,17 +358,17 @@ static struct eng_engine *open_tight(void)
     o.draft[0].kind = ENG_DRAFT_MODEL;
     o.draft[1].kind = ENG_DRAFT_SUFFIX;
     e = open_engine_with(o, 12);
-    o.host_mem = e->split.total - e->split.spare - moe_model_shape(e->model)->expert_bytes / 2;
+    o.host_mem = e->memory.split.total - e->memory.split.spare - moe_model_shape(e->assets.model)->expert_bytes / 2;
     close_engine(e);
     e = open_engine_with(o, 12);
-    assert_true(e->split.n_resident < e->split.n_expert);
+    assert_true(e->memory.split.n_resident < e->memory.split.n_expert);
     return e;
 }
 
 static uint64_t n_slot(const struct eng_engine *e)
 {
     struct off_stats s;
-    off_stats_get(moe_model_store(e->model), &s);
+    off_stats_get(moe_model_store(e->assets.model), &s);
     return s.n_slot;
 }
 
@@ -378,14 +378,14 @@ static void a_drafter_gives_its_memory_back(void **state)
     (void)state;
     struct eng_engine *e = open_tight();
     uint64_t slots = n_slot(e);
-    size_t taken = e->split.total - e->split.spare;
+    size_t taken = e->memory.split.total - e->memory.split.spare;
     run_crowd(e, SHARE(12));
     for (int i = 0; i < 40; i++)                /* in the middle of texts */
         eng_step(e, event);
-    eng_draft_unload(e, 0);
+    eng_draft_unload(e->drafting, 0);
     assert_true(n_slot(e) > slots);
-    assert_int_equal(e->split.n_resident, e->split.n_expert);
-    assert_true(e->split.fixed + e->split.dense + e->split.step + e->split.kv + e->split.expert == taken);
+    assert_int_equal(e->memory.split.n_resident, e->memory.split.n_expert);
+    assert_true(e->memory.split.fixed + e->memory.split.dense + e->memory.split.step + e->memory.split.kv + e->memory.split.expert == taken);
     run_crowd(e, SHARE(12));
     eng_set_gamma(e, 4);
     run_crowd(e, SHARE(6));
@@ -399,12 +399,12 @@ static void who_is_not_worth_his_memory_goes(void **state)
     (void)state;
     struct eng_engine *e = open_tight();
     uint64_t slots = n_slot(e);
-    e->cost.disk_ns = 1e3 * e->cost.fixed_ns;
+    e->drafting->cost.disk_ns = 1e3 * e->drafting->cost.fixed_ns;
     while (WHOLE && n_slot(e) == slots) {
         run_crowd(e, 4);
         assert_true(e->stats.n_pass < 100000);
     }
-    assert_true(!WHOLE || !strcmp(e->drafter[0]->kind->name, "gone"));
+    assert_true(!WHOLE || !strcmp(e->drafting->drafter[0]->kind->name, "gone"));
     close_engine(e);
 }
 

@@ -35,10 +35,10 @@ static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
     int n = atoi(word), n_right = 0, node = SPEC_ROOT;
     double all = 1;                             /* this head's own, so that each guess is compared alone */
     struct eng_session *s = start(e, text, n - 1, (uint64_t)n);
-    while (s->n_token < n)
+    while (s->seq.n_token < n)
         step(e);
-    const struct spec_tree *t = &s->seat->tree;
-    if (s->n_token == n && s->token[n - 1] == text[n - 1]) {
+    const struct spec_tree *t = s->seq.tree;
+    if (s->seq.n_token == n && s->seq.token[n - 1] == text[n - 1]) {
         step(e);
         while ((word = strtok_r(NULL, " \n", &rest))) {
             int token = atoi(word);
@@ -173,11 +173,11 @@ static void a_branch_is_a_chain(void **state)
         r.sampling.temperature = 0.7f;
         assert_int_equal(eng_session_open(&s, chain), 0);
         assert_int_equal(eng_session_start(s, &r), 0);
-        while (s->n_token == (int)ids.n)
+        while (s->seq.n_token == (int)ids.n)
             step(chain);
         int32_t text[N_CTX];
-        int n = s->n_token;
-        memcpy(text, s->token, (size_t)n * sizeof *text);
+        int n = s->seq.n_token;
+        memcpy(text, s->seq.token, (size_t)n * sizeof *text);
         eng_session_close(s);
         const struct spec_tree *t = tree_behind(tree, text, n, NULL);
         struct spec_bias but = { t->token[0], -1e6f };
@@ -234,7 +234,7 @@ static void heads_change_nothing(void **state)
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
         run_crowd(e, SHARE(8));
-        assert_true(!e->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
+        assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         assert_true(!WHOLE || i == 3 || e->stats.n_draft_kept > 0);
         close_engine(e);
     }
@@ -253,7 +253,7 @@ static void nor_do_heads_on_inner_layers(void **state)
         assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
         struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
         run_crowd(e, SHARE(6));
-        assert_true(!e->drafter[0]->broken && (!WHOLE || e->stats.n_draft > 100));
+        assert_true(!e->drafting->drafter[0]->broken && (!WHOLE || e->stats.n_draft > 100));
         close_engine(e);
         unlink(other);
     }

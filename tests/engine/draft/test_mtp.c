@@ -79,12 +79,12 @@ static const struct spec_tree *tree_behind_said(struct eng_engine *e, const int3
     r.sampling.n_bias = 1;
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
-    while (s->n_token < n)
+    while (s->seq.n_token < n)
         step(e);
-    assert_int_equal(s->token[n - 1], text[n - 1]);
+    assert_int_equal(s->seq.token[n - 1], text[n - 1]);
     s->bias[0].add = 0;
     step(e);
-    const struct spec_tree *t = &e->seat[s->seat->number].tree;
+    const struct spec_tree *t = &e->drafting->seat[s->seat->number].tree;
     eng_session_close(s);
     return t;
 }
@@ -169,7 +169,7 @@ static void run_tries(bool guided)
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
         run_crowd(e, SHARE(16));                /* of eight, chance decides how many are kept */
-        assert_true(!e->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
+        assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         if (WHOLE && guided && i < 3 && e->stats.n_draft_kept * (i ? 12 : 3) < e->stats.n_draft)
             fail_msg("try %d: %d kept of %d", i, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
         close_engine(e);
@@ -218,20 +218,20 @@ static void it_shares_the_store_and_leaves_it(void **state)
     o.host_mem = eng_memory(e)->least + (1 << 17);
     eng_close(e);
     assert_int_equal(eng_open(&e, &o), 0);
-    const struct moe_shape *s = moe_model_shape(e->model);
+    const struct moe_shape *s = moe_model_shape(e->assets.model);
     struct off_stats stats;
-    off_stats_get(moe_model_store(e->model), &stats);
+    off_stats_get(moe_model_store(e->assets.model), &stats);
     assert_int_equal(stats.n_expert, s->n_expert_total + s->n_expert);
-    assert_int_equal(e->split.n_expert, s->n_expert_total + s->n_expert);
+    assert_int_equal(e->memory.split.n_expert, s->n_expert_total + s->n_expert);
     assert_true(stats.n_slot < stats.n_expert);
     eng_set_gamma(e, 4);
     run_crowd(e, SHARE(6));
     eng_set_gamma(e, ENG_GAMMA_AUTO);
-    size_t was = e->split.expert, dense = e->split.dense;
-    eng_draft_unload(e, 0);
-    assert_true(e->split.expert > was && e->split.dense < dense);
+    size_t was = e->memory.split.expert, dense = e->memory.split.dense;
+    eng_draft_unload(e->drafting, 0);
+    assert_true(e->memory.split.expert > was && e->memory.split.dense < dense);
     struct off_spot *spot = calloc(stats.n_expert, sizeof *spot);
-    off_store_look(moe_model_store(e->model), spot);
+    off_store_look(moe_model_store(e->assets.model), spot);
     for (int i = 0; i < s->n_expert; i++)       /* the next who needs room takes theirs */
         assert_true(spot[s->n_expert_total + i].heat == 0);
     free(spot);

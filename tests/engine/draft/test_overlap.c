@@ -30,14 +30,14 @@ static const char *itself(void)
 
 static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: it is not stopped */
 
-static void ignore_commit(struct eng_drafter *d, struct eng_session *s, int n_new, int n_kept)
+static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_kept)
 {
-    (void)d;
-    assert_true(n_new >= 1 && n_kept <= n_new && s->seat->chain.n >= 0);
+    (void)d, (void)v;
+    assert_true(n_new >= 1 && n_kept <= n_new && s->draft->chain.n >= 0);
 }
 
 /* It may be as slow as it likes, and writes where it may: behind the text. */
-static int guess(struct eng_drafter *d, struct eng_session **s, const int *n_more, int n, const atomic_bool *stop,
+static int guess(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                  int *n_pass)
 {
     (void)d;
@@ -48,11 +48,11 @@ static int guess(struct eng_drafter *d, struct eng_session **s, const int *n_mor
         if (worst.fails)
             return KN_EIO;
         for (int i = 0; i < n; i++) {
-            struct eng_chain *c = &s[i]->seat->chain;
+            struct eng_chain *c = &s[i]->draft->chain;
             int said = s[i]->n_token - s[i]->n_prompt + c->n;
             if (k >= n_more[i])
                 continue;
-            int32_t token = below(100) < worst.right && said < s[i]->n_told ? s[i]->told[said] : below(n_vocab);
+            int32_t token = below(100) < worst.right && said < s[i]->n_oracle ? s[i]->oracle[said] : below(n_vocab);
             s[i]->token[s[i]->n_token + c->n] = token;
             eng_chain_add(c, token, 0.5f);
             worst.n_guess++;
@@ -66,10 +66,10 @@ static struct eng_engine *open_worst(struct eng_options o, int n_block, int righ
 {
     static struct eng_drafter_kind kind;
     struct eng_engine *e = open_ahead(itself(), o, n_block);
-    kind = *e->drafter[0]->kind;
+    kind = *e->drafting->drafter[0]->kind;
     kind.overlap = guess;
     kind.commit = ignore_commit;
-    e->drafter[0]->kind = &kind;
+    e->drafting->drafter[0]->kind = &kind;
     worst.right = right;
     worst.most_us = most_us;
     worst.fails = worst.stays = false;
@@ -116,7 +116,7 @@ static void what_is_right_saves_passes(void **state)
         worst.stays = true;
         assert_int_equal(eng_session_open(&s, e), 0);
         assert_int_equal(eng_session_start(s, &asked[0].request), 0);
-        eng_session_tell(s, asked[0].said, asked[0].n_said);
+        eng_session_set_oracle(s, asked[0].said, asked[0].n_said);
         while (eng_session_runs(s))
             n += eng_step(e, event);
         assert_int_equal(n, asked[0].n_said);
@@ -132,7 +132,7 @@ static void a_drafter_that_fails_is_left_alone(void **state)
     struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 3, .n_chunk = 64, .lookahead = 3 }, 0, 50, 0);
     worst.fails = true;
     run_crowd(e, SHARE(10));
-    assert_true(e->drafter[0]->broken);
+    assert_true(e->drafting->drafter[0]->broken);
     assert_int_equal(e->stats.n_draft, 0);
     close_engine(e);
 }
@@ -145,7 +145,7 @@ static void run_real(const char *draft, int lookahead, int n_block)
     struct eng_engine *e = open_ahead(draft, (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .n_thread = 2,
                                                                    .lookahead = lookahead }, n_block);
     run_crowd(e, SHARE(16));
-    assert_true(e->stats.n_draft_kept <= e->stats.n_draft && e->stats.overlap_ns > 0);
+    assert_true(e->stats.n_draft_kept <= e->stats.n_draft && e->drafting->times.overlap_ns > 0);
     close_engine(e);
 }
 
@@ -159,7 +159,7 @@ static void models_draft_ahead(void **state)
 
 /* As it is, but that no pass ends too early for it. */
 static const struct eng_drafter_kind *hurried;
-static int patient(struct eng_drafter *d, struct eng_session **s, const int *n_more, int n, const atomic_bool *stop,
+static int patient(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                    int *n_pass)
 {
     static const atomic_bool never;
@@ -173,10 +173,10 @@ static void what_it_knows_is_true(void **state)
     (void)state;
     struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 2, .n_chunk = 100, .lookahead = 5 }, 0);
     struct eng_session *s;
-    hurried = e->drafter[0]->kind;
+    hurried = e->drafting->drafter[0]->kind;
     struct eng_drafter_kind kind = *hurried;
     kind.overlap = patient;
-    e->drafter[0]->kind = &kind;
+    e->drafting->drafter[0]->kind = &kind;
     for (int i = 0; i < N_REQUEST; i++) {
         if (asked[i].request.grammar)
             continue;
@@ -201,7 +201,7 @@ static void others_fill_in(void **state)
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .lookahead = 4, .n_draft = 2 };
     assert_int_equal(eng_draft_parse(&o.draft[1], "oracle:1"), 0);
     struct eng_engine *e = open_ahead(itself(), o, 12);
-    e->drafter[0]->broken = true;
+    e->drafting->drafter[0]->broken = true;
     run_crowd(e, SHARE(16));
     for (int i = 0; WHOLE && i < MORE && e->stats.n_draft_kept <= 200; i++)
         run_crowd(e, 4);
@@ -257,7 +257,7 @@ static void who_goes_is_not_waited_for(void **state)
     run_crowd(e, SHARE(4));
     for (int i = 0; i < 10; i++)                /* in the middle of texts */
         eng_step(e, event);
-    eng_draft_unload(e, 0);
+    eng_draft_unload(e->drafting, 0);
     run_crowd(e, SHARE(4));
     eng_set_dsi(e, ENG_DSI_ON, 3);
     run_crowd(e, SHARE(4));

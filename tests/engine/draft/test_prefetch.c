@@ -33,7 +33,7 @@ static void no_budget_changes_a_byte(void **state)
             struct off_stats stats;
             struct eng_engine *e = open_budget(way ? itself : "oracle:0.7", way == 2 ? ENG_GAMMA_AUTO : 5, budget);
             run_crowd(e, SHARE(4));
-            off_stats_get(moe_model_store(e->model), &stats);
+            off_stats_get(moe_model_store(e->assets.model), &stats);
             assert_true(stats.early_used_bytes + stats.early_wasted_bytes <= stats.early_bytes);
             n_early += stats.early_bytes;
             n_used += stats.early_used_bytes;
@@ -45,7 +45,7 @@ static void no_budget_changes_a_byte(void **state)
 /* The store's experts that the last rows' tokens used and that are not there. */
 static bool is_missing(struct eng_engine *e, int32_t expert)
 {
-    return off_store_absent(moe_model_store(e->model), &expert, 1, &expert) == 1;
+    return off_store_absent(moe_model_store(e->assets.model), &expert, 1, &expert) == 1;
 }
 
 static void nodes_need_what_is_not_there(void **state)
@@ -55,27 +55,27 @@ static void nodes_need_what_is_not_there(void **state)
     struct eng_engine *e = open_budget("oracle:0.7", 5, 1);
     struct eng_session *s[4];
     int n_need = 0, n_unknown = 0;
-    shape = moe_model_shape(e->model);
+    shape = moe_model_shape(e->assets.model);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(eng_session_open(&s[i], e), 0);
         assert_int_equal(eng_session_start(s[i], &asked[0].request), 0);
-        eng_session_tell(s[i], asked[0].said, asked[0].n_said);
+        eng_session_set_oracle(s[i], asked[0].said, asked[0].n_said);
     }
     for (int step = 0; step < 16; step++) {
         int32_t text[64];
         assert_true(eng_step(e, event) >= 0);
-        moe_context_expect(e->context, NULL, 0);
-        if (e->n_due < 4)
+        moe_context_expect(e->assets.context, NULL, 0);
+        if (e->pass.n_due < 4)
             continue;                                   /* prompts, of which so many rows need everything */
         struct spec_need first[SPEC_NODES];
         for (int again = 0; again < 2; again++) {       /* the second time says the same */
-            for (int i = 0; i < e->n_due; i++)
-                e->cut[i] = (struct spec_cut){ .tree = &e->due[i]->seat->tree };
-            assert_true(eng_expect_needs(e));
-            for (int i = 0, at = 0; i < e->n_due; i++)
-                for (int j = 0; j < e->cut[i].tree->n; j++, at++) {
-                    struct spec_need *need = &e->expect.need[at];
-                    assert_true(e->cut[i].need + j == need && need->n >= 0);
+            for (int i = 0; i < e->pass.n_due; i++)
+                e->drafting->cut[i] = (struct spec_cut){ .tree = e->pass.due[i]->seq.tree };
+            assert_true(eng_prefetch_needs(e->drafting, e->drafting->cut));
+            for (int i = 0, at = 0; i < e->pass.n_due; i++)
+                for (int j = 0; j < e->drafting->cut[i].tree->n; j++, at++) {
+                    struct spec_need *need = &e->drafting->prefetch.need[at];
+                    assert_true(e->drafting->cut[i].need + j == need && need->n >= 0);
                     assert_true(need->n <= shape->n_layer * shape->n_used);
                     if (again)
                         assert_int_equal(first[at].n, need->n);
@@ -85,12 +85,12 @@ static void nodes_need_what_is_not_there(void **state)
                         assert_true(is_missing(e, need->expert[k]));
                 }
         }
-        for (int i = 0; i < e->expect.n_text; i++) {    /* nor what the text needs itself */
-            int n = moe_context_missing(e->context, e->expect.token[i], text);
-            for (int at = 0; at < e->expect.n - e->expect.n_text; at++)
-                for (int k = 0; k < e->expect.need[at].n && e->expect.need[at].expert; k++)
+        for (int i = 0; i < e->drafting->prefetch.n_text; i++) {    /* nor what the text needs itself */
+            int n = moe_context_missing(e->assets.context, e->drafting->prefetch.token[i], text);
+            for (int at = 0; at < e->drafting->prefetch.n - e->drafting->prefetch.n_text; at++)
+                for (int k = 0; k < e->drafting->prefetch.need[at].n && e->drafting->prefetch.need[at].expert; k++)
                     for (int m = 0; m < n; m++)
-                        assert_int_not_equal(e->expect.need[at].expert[k], text[m]);
+                        assert_int_not_equal(e->drafting->prefetch.need[at].expert[k], text[m]);
         }
     }
     assert_true(n_need > 0);

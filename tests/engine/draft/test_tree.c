@@ -184,10 +184,10 @@ static void first_guesses(const char *draft, int gamma, uint64_t seed, int32_t *
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     while (eng_session_runs(s)) {
-        int n = s->n_token;
+        int n = s->seq.n_token;
         step(e);
-        if (s->seat && n > (int)ids.n && s->seat->tree.n > 0)
-            guess[n] = s->seat->tree.token[0];
+        if (s->seat && n > (int)ids.n && s->seq.tree->n > 0)
+            guess[n] = s->seq.tree->token[0];
     }
     eng_session_close(s);
     eng_close(e);
@@ -257,20 +257,20 @@ static void limits_hold(void **state)
             step(e);
             if (!s->seat)
                 break;
-            assert_true(s->seat->tree.n <= 60);
+            assert_true(s->seq.tree->n <= 60);
         }
         assert_int_equal(s->finish, ENG_LENGTH);
-        assert_int_equal(s->n_token, s->n_most);
-        assert_false(e->drafter[0]->broken);
+        assert_int_equal(s->seq.n_token, s->seq.n_max);
+        assert_false(e->drafting->drafter[0]->broken);
         eng_session_close(s);
         for (int most = 1; most <= 4; most++) {
             struct eng_request r = request(ids.id, (int)ids.n, most, 1);
             assert_int_equal(eng_session_open(&s, e), 0);
             assert_int_equal(eng_session_start(s, &r), 0);
             while (eng_session_runs(s)) {
-                int n = s->n_token;
+                int n = s->seq.n_token;
                 step(e);
-                assert_true(!s->seat || n == (int)ids.n || s->seat->tree.n <= s->n_most - n - 1);
+                assert_true(!s->seat || n == (int)ids.n || s->seq.tree->n <= s->seq.n_max - n - 1);
             }
             eng_session_close(s);
         }
@@ -292,7 +292,7 @@ static void trees_change_nothing(void **state)
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i == 2]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
         run_crowd(e, SHARE(12));
-        assert_true(!e->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
+        assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         assert_true(!WHOLE || i == 3 || e->stats.n_draft_kept > 0);
         n_preempted += e->stats.n_preempted;
         close_engine(e);
@@ -324,8 +324,10 @@ static void its_memory_is_foreseen(void **state)
         struct eng_engine *e;
         struct eng_options o = demo_options(shape[i], KN_ISA_COUNT - 1, 512);
         assert_int_equal(eng_describe(&e, &o), 0);
-        step[i] = eng_drafters_need(e).step;
-        size_t slot = eng_drafters_need(e).slot, least = 3 * 70 * slot + 61 * 4096 * sizeof(float);
+        struct eng_draft_needs needs;
+        eng_draft_needs(e->drafting, &needs);
+        step[i] = needs.memory.step;
+        size_t slot = needs.memory.slot, least = 3 * 70 * slot + 61 * 4096 * sizeof(float);
         assert_true(i < 2 || step[0] - step[2] > least);
         eng_close(e);
     }

@@ -220,8 +220,8 @@ static void watch(struct eng_engine *e)
     struct eng_hub_view v = { 0 };
     eng_stats_get(e, &v.engine);
     eng_drafts_get(e, &v.drafts);
-    if (moe_model_store(e->model))
-        off_stats_get(moe_model_store(e->model), &v.store);
+    if (moe_model_store(e->assets.model))
+        off_stats_get(moe_model_store(e->assets.model), &v.store);
     char *text = written("m", &v);
     struct expo *now = expo_well(text);
     const char *fell = last ? expo_fell(last, now) : NULL;
@@ -242,7 +242,7 @@ static void watch(struct eng_engine *e)
     decisions = 0;
     for (int i = 0; i < SPEC_WHY_COUNT; i++)
         decisions += v.drafts.n_decision[i];
-    passes_due += e->n_due > 0;
+    passes_due += e->pass.n_due > 0;
     assert_int_equal(decisions, passes_due);
     assert_int_equal(v.drafts.n_decision[SPEC_WHY_NONE_DUE], 0);
 }
@@ -259,7 +259,7 @@ static uint64_t clock_of_steps(void)
     return atomic_fetch_add(&told_ns, more) + more;
 }
 
-static int draft_quickly(struct eng_drafter *d, struct eng_session **s, const int *n_node, int n, int depth)
+static int draft_quickly(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     atomic_store(&stands, true);
     int error = model_kind->draft(d, s, n_node, n, depth);
@@ -269,12 +269,12 @@ static int draft_quickly(struct eng_drafter *d, struct eng_session **s, const in
 
 static void make_quick(struct eng_engine *e)
 {
-    model_kind = e->drafter[0]->kind;
+    model_kind = e->drafting->drafter[0]->kind;
     quick_kind = *model_kind;
     quick_kind.draft = draft_quickly;
-    for (int i = 0; i < e->n_drafter; i++)
-        if (e->drafter[i]->kind == model_kind)
-            e->drafter[i]->kind = &quick_kind;
+    for (int i = 0; i < e->drafting->n_drafter; i++)
+        if (e->drafting->drafter[i]->kind == model_kind)
+            e->drafting->drafter[i]->kind = &quick_kind;
 }
 
 /* With room for a part of the experts: there is something to read. */
@@ -289,7 +289,7 @@ static struct eng_engine *open_drafting(int gamma, enum eng_dsi_mode dsi)
     free(last);
     last = NULL;
     struct eng_engine *e = open_engine_with(o, 12);
-    o.host_mem = e->split.total - e->split.spare - moe_model_shape(e->model)->expert_bytes / 2;
+    o.host_mem = e->memory.split.total - e->memory.split.spare - moe_model_shape(e->assets.model)->expert_bytes / 2;
     close_engine(e);
     return open_engine_with(o, 12);
 }
@@ -306,8 +306,8 @@ static void unload_some(struct eng_engine *e)
 {
     struct eng_drafts before, after;
     eng_drafts_get(e, &before);
-    eng_draft_unload(e, 0);
-    eng_draft_unload(e, 2);
+    eng_draft_unload(e->drafting, 0);
+    eng_draft_unload(e->drafting, 2);
     eng_drafts_get(e, &after);
     assert_int_equal(after.n_choice, before.n_choice);
     for (int i = 0; i < after.n_choice; i++) {

@@ -1,0 +1,127 @@
+/* engine/draft/arms.c - the plans that the controller chooses among: each drafter, all of them together, and drafting
+ * during passes; who decides at present; and what is reported about it. */
+#include "engine/draft/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ALL   "all"                             /* the plan that asks all drafters, of which there are several */
+#define AHEAD "ahead"                           /* the plan that drafts during passes */
+
+bool eng_draft_always_overlaps(const struct eng_drafting *g) { return g->opt.dsi == ENG_DSI_ON && g->overlap; }
+
+bool eng_draft_controller_is_on(const struct eng_drafting *g)
+{
+    return g->control && g->opt.gamma == ENG_GAMMA_AUTO && !eng_draft_always_overlaps(g);
+}
+
+int eng_arms_open(struct eng_drafting *g)
+{
+    struct spec_control_options o = { .n_session = g->host.n_parallel, .n_drafter = g->n_drafter,
+                                      .most_drafted = g->host.n_draft_row, .rule = g->opt.verify,
+                                      .gamma = SPEC_AUTO,
+                                      .n_expert = moe_model_shape(g->host.model)->n_expert_total };
+    size_t n = (size_t)g->host.n_parallel;
+    for (int i = 0; i < g->n_drafter; i++) {
+        o.drafter[i].name = g->drafter[i]->name;
+        o.drafter[i].most_depth = SPEC_DEPTHS;
+    }
+    if (g->n_drafter > 1) {
+        o.drafter[o.n_drafter].name = ALL;
+        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+    }
+    g->overlap_arm = SPEC_DRAFTERS;
+    if (g->overlap && g->opt.dsi == ENG_DSI_AUTO) {
+        g->overlap_arm = o.n_drafter;
+        o.drafter[o.n_drafter].name = AHEAD;
+        o.drafter[o.n_drafter].of = eng_overlap_drafter(g)->number;
+        o.drafter[o.n_drafter].ahead = true;
+        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+    }
+    g->cut = kn_calloc(n, sizeof *g->cut);
+    g->outcome = kn_calloc(n, sizeof *g->outcome);
+    g->due_number = kn_calloc(n, sizeof *g->due_number);
+    g->unloaded = kn_calloc(ENG_DRAFTERS_MOST, sizeof *g->unloaded);
+    if (!g->cut || !g->outcome || !g->due_number || !g->unloaded)
+        return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
+    return spec_control_open(&g->control, &o);
+}
+
+void eng_draft_set_gamma(struct eng_drafting *g, int gamma) { g->opt.gamma = gamma; }
+
+void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookahead)
+{
+    g->opt.dsi = g->overlap ? dsi : ENG_DSI_OFF;
+    g->opt.lookahead = lookahead;
+    if (g->control && g->overlap_arm < SPEC_DRAFTERS)
+        spec_control_bar(g->control, g->overlap_arm, dsi != ENG_DSI_AUTO);
+}
+
+/* ---- reports ------------------------------------------------------------------------------------------------- */
+
+enum spec_why eng_draft_last_reason(const struct eng_drafting *g)
+{
+    return eng_draft_controller_is_on(g) ? g->decision.why : SPEC_WHY_FIXED;
+}
+
+struct eng_draft_times eng_draft_times(const struct eng_drafting *g) { return g->times; }
+
+int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
+{
+    if (!g->control)
+        return snprintf(out, bytes, "draft: off, there is no drafter");
+    if (eng_draft_always_overlaps(g))
+        return snprintf(out, bytes, "draft: %s ahead, as --dsi says: %d guesses beside each pass",
+                        eng_overlap_drafter(g)->name, g->overlap_depth);
+    if (g->opt.gamma != ENG_GAMMA_AUTO)
+        return snprintf(out, bytes, "draft: %d tokens, as --gamma says", g->opt.gamma);
+    return spec_decision_text(g->control, &g->decision, out, bytes);
+}
+
+static enum eng_drafter_state state_of(const struct eng_drafting *g, const struct eng_drafter *d)
+{
+    if (!d || d == &g->unloaded[d->number])
+        return ENG_DRAFTER_UNLOADED;
+    return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
+}
+
+/* Drafters first; then all of them, if there are several; then who drafts ahead. */
+static void describe(const struct eng_drafting *g, int i, struct eng_draft_choice *out)
+{
+    *out = (struct eng_draft_choice){ .name = ALL, .depth = g->decision.drafter == i ? g->decision.depth : 0 };
+    spec_control_account(g->control, i, &out->account);
+    if (i == g->overlap_arm) {
+        out->name = AHEAD;
+        out->state = state_of(g, eng_overlap_drafter(g));
+    } else if (i < g->n_drafter) {
+        out->name = g->drafter[i]->name;
+        out->state = state_of(g, g->drafter[i]);
+        for (int j = 0; j < i; j++)
+            out->nth += g->drafter[j]->name == out->name;
+    }
+}
+
+void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
+{
+    *out = g->counts;
+    out->last_why = g->decision.why;
+    if (!eng_draft_controller_is_on(g))
+        return;
+    out->n_choice = g->n_drafter + (g->n_drafter > 1) + (g->overlap_arm < SPEC_DRAFTERS);
+    for (int i = 0; i < out->n_choice; i++)
+        describe(g, i, &out->choice[i]);
+    out->lost_ns = g->decision.lost_ns;
+    out->may_lose_ns = g->decision.may_lose_ns;
+}
+
+bool eng_draft_survival(const struct eng_drafting *g, double *share)
+{
+    struct spec_account best = { 0 }, a;
+    for (int i = 0; g->control && i < g->n_drafter + (g->n_drafter > 1); i++) {
+        spec_control_account(g->control, i, &a);
+        if (a.n_step > best.n_step)
+            best = a;
+    }
+    memcpy(share, best.kept, sizeof best.kept);
+    return best.n_step > 0;
+}

@@ -1,0 +1,28 @@
+/* engine/draft/report.h - what became of drafts, and the controller's view of each drafter. */
+#ifndef ENGINE_DRAFT_REPORT_H
+#define ENGINE_DRAFT_REPORT_H
+
+#include "engine/draft/option.h"
+#include "speculative/control.h"
+
+enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BROKEN };
+
+/* Counts never fall, not even when a drafter is unloaded. */
+struct eng_drafts {
+    bool any, overlap;                          /* the engine has drafters; one of them can draft during a pass */
+    uint64_t n_draft;                           /* drafts verified, each of one session in one pass */
+    uint64_t n_kept[ENG_DRAFT_NODES];           /* [depth - 1] drafts accepted at least to this depth */
+    enum spec_why last_why;                     /* the controller's last decision */
+    uint64_t n_decision[SPEC_WHY_COUNT];        /* passes with tokens due, by the reason for drafting or not */
+    int n_choice;                               /* plans that the controller chooses among; 0: the options decide */
+    struct eng_draft_choice {
+        const char *name;                       /* of a drafter's kind; "all", "ahead"; outlives the engine */
+        int nth;                                /* drafters of this name before it */
+        enum eng_drafter_state state;
+        int depth;                              /* depth that it drafts now; 0: another plan is chosen, or none */
+        struct spec_account account;
+    } choice[SPEC_DRAFTERS];
+    double lost_ns, may_lose_ns;                /* the controller's account; may_lose_ns 0: not known yet */
+};
+
+#endif
