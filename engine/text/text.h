@@ -9,7 +9,7 @@
  * Two kinds of vocabulary are supported: byte-level BPE ("gpt2": a named pre-tokeniser, merges by
  * rank) and SentencePiece BPE ("llama": merges by score, byte tokens for characters without a
  * piece).  Every other kind, and every pre-tokeniser that is not in the table of pretokenize.c, is
- * refused by name: a guessed pattern gives wrong tokens whose text looks nearly right.
+ * refused by name: with a guessed pattern the tokens are wrong although the text looks nearly right.
  *
  * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
  * Functions that return int return 0 or a negative KN_E* code and log the reason. */

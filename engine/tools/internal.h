@@ -85,7 +85,7 @@ bool eng_speech_is_free_string(const json_t *schema); /* and no keyword restrict
 
 /* ---- format_of_model.c ----------------------------------------------------------------------- */
 
-/* The byte that opens calls in formats whose marker is optional; 0: the marker is required. */
+/* The byte that opens calls in formats with an optional marker; 0: the marker is required. */
 uint8_t eng_speech_bare(const struct eng_speech_style *s);
 
 /* ---- parser.c -------------------------------------------------------------------------------- */
@@ -235,8 +235,8 @@ struct tool_list {
     json_t *made; /* an array that owns schemas until the grammar is compiled */
 };
 
-/* Checks the tools that may be called and adds them to out, whose `made` the caller has set.  Returns
- * 0, or an error code with one line for the client in why[n_why]. */
+/* Checks the tools that may be called and adds them to out; the caller has set out->made.  Returns 0,
+ * or an error code with one line for the client in why[n_why]. */
 int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s,
                           const struct eng_speech_tools *t, char *why, size_t n_why);
 
