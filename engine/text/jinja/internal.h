@@ -395,7 +395,7 @@ bool jin_truth(struct jin_value v);
 bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b);
 bool jin_less(struct jin *j, struct jin_value a, struct jin_value b,
               const char *op); /* a op b, op of < <= > >= */
-bool jin_same(struct jin_value a, struct jin_value b);  /* Python's `is` */
+bool jin_same(struct jin_value a, struct jin_value b);  /* Python's `is`; false for int, float */
 bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what);
 int64_t jin_length(struct jin *j, struct jin_value v);  /* len(v); -1: it has none */
 
