@@ -341,7 +341,7 @@ struct jin_value jin_macro_call(struct jin *j, const struct jin_macro *m,
                                 const struct jin_args *args);
 
 /* Assigns arguments to the parameters of a built-in function: names "a b c", values out[3].  Fails if
- * one of the first `must` is not given; any other missing one is JIN_MISSING.  Messages name `what`. */
+ * one of the first `must` is not given; any other missing one is JIN_MISSING. */
 void jin_bind(struct jin *j, const char *what, const struct jin_args *args, const char *names,
               int must, struct jin_value *out);
 bool jin_given(struct jin_value v);             /* neither missing nor None */
