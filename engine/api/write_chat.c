@@ -23,7 +23,7 @@ static void begin_chunk(struct eng_reply *r, const struct eng_choice *c)
     eng_bytes_text(out, ",\"delta\":{");
 }
 
-/* After the delta's members. */
+/* Ends the delta and the chunk; entries [first, last) are the logprobs of its text. */
 static void end_chunk(struct eng_reply *r, const struct eng_choice *c, int first, int last)
 {
     struct eng_bytes *out = &r->out;

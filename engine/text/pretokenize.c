@@ -35,7 +35,7 @@
 #define AFTER      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 #define GPT4O      BEFORE "[" LARGE "]*[" SMALL "]+" AFTER BEFORE "[" LARGE "]+[" SMALL "]*" AFTER \
                    "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
-/* The same without contractions, digits one by one. */
+/* As gpt-4o, without contractions; each digit is a piece. */
 #define TEKKEN     BEFORE "[" LARGE "]*[" SMALL "]+|" BEFORE "[" LARGE "]+[" SMALL "]*|\\p{N}|" \
                    SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
 /* Words as in gpt-4o, except that runs of Chinese characters are pieces of their own.  A character class

@@ -12,7 +12,7 @@
  * refused by name: with a guessed pattern the tokens are wrong although the text looks nearly right.
  *
  * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
- * Functions that return int return 0 or a negative KN_E* code and log the reason. */
+ * Functions that can fail return 0 or a negative KN_E* code, and log the reason. */
 #ifndef ENGINE_TEXT_H
 #define ENGINE_TEXT_H
 

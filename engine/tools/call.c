@@ -418,7 +418,7 @@ uint32_t eng_call_watch(const struct eng_speech *s)
     }
 }
 
-/* True when the mark ends the name that was read. */
+/* Handles a marker after a name; false if it is not valid there. */
 static bool name_mark(struct eng_speech *s, enum mark m)
 {
     if (!s->name.n)

@@ -32,7 +32,7 @@ enum {
 /* ---- builder.c: nodes ------------------------------------------------------------------------ */
 
 enum gr_kind {
-    GR_RETURN,  /* node 0 */
+    GR_RETURN,  /* the end of a rule; always node 0 */
     GR_BYTES,   /* one byte in lo..hi, then node a */
     GR_SPLIT,   /* any of the nodes alt[a .. a + b) */
     GR_CALL,    /* rule a, then node b */

@@ -1,4 +1,4 @@
-/* engine/text/jinja/evaluate.c - expressions to values. */
+/* engine/text/jinja/evaluate.c - evaluates expressions. */
 #include "engine/text/jinja/internal.h"
 
 static struct jin_value name_value(struct jin *j, struct jin_env *env, const struct jin_node *n)

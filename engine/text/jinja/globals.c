@@ -1,4 +1,4 @@
-/* engine/text/jinja/globals.c - the functions that a template can call by name. */
+/* engine/text/jinja/globals.c - built-in global functions of templates, such as range and dict. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>

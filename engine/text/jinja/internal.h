@@ -416,7 +416,7 @@ const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict 
 bool jin_hashable(struct jin *j, struct jin_value v);
 struct jin_value jin_dict_value(struct jin_dict *d);
 
-/* A list that grows. */
+/* A growing list; all zero: empty. */
 struct jin_items { struct jin_value *item; size_t n, room; };
 void jin_items_add(struct jin *j, struct jin_items *l, struct jin_value v);
 struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_type type);
@@ -453,7 +453,7 @@ bool jin_is_case(const struct jin_string *s,
                  int which); /* 'u' isupper, 'l' islower, 't' istitle */
 struct jin_value jin_escape_html(struct jin *j, struct jin_value v);
 
-/* A text that grows. */
+/* A growing text; to begin, set j and leave the rest zero. */
 struct jin_builder { struct jin *j; char *data; size_t n, room; };
 void jin_add(struct jin_builder *b, const char *data, size_t n);
 void jin_add_text(struct jin_builder *b, const char *text);
