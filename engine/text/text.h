@@ -84,7 +84,7 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
 
 enum {
     ENG_DECODE_SKIP_SPECIAL = 1,    /* control tokens give no text */
-    ENG_DECODE_RAW = 2,             /* token bytes unchanged: the exact inverse of eng_tokenize */
+    ENG_DECODE_RAW = 2,             /* no check for UTF-8: the exact inverse of eng_tokenize */
     ENG_DECODE_CONTINUE = 4,        /* the ids continue earlier ones: keep the first space */
 };
 
