@@ -92,7 +92,7 @@ static int measure(struct eng_engine *e, struct moe_sight *sight, int batch, int
         for (int i = 0; i < batch && !error; i++) {
             if (!eng_session_runs(s[i]))
                 error = start(e, s[i], which++);
-            reads |= s[i]->n_token - s[i]->n_kv > 1;
+            reads |= s[i]->seq.n_token - s[i]->seq.n_kv > 1;
         }
         moe_context_watch(e->assets.context, reads ? NULL : sight);
         int n = error ? error : eng_step(e, event);

@@ -1,18 +1,17 @@
 /* The grammar of an answer: calls of a request's tools, or a response format.
  *
- * With tools that may be called the model decides between text and a call, and only the call is
- * held to its schema; tools that nobody called strict, and whose schemas are beyond us, are then
- * left to the model.  Where a call is required, or a format is asked for, there is no such way out.
- */
+ * With tool_choice auto the model decides between text and a call, and the grammar constrains only the
+ * call.  If then a schema is not supported and no tool is strict, the answer is not constrained.  If
+ * a call is required, or a response format is requested, an unsupported schema is refused. */
 #include "engine/api/messages.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct wish {
-    json_t *schema;         /* the body's, or `made`; NULL: any text */
-    json_t *made;           /* that of any object */
-    struct eng_fields from; /* to name what is wrong */
+    json_t *schema;         /* borrowed from the body, or `made`; NULL: any text */
+    json_t *made;           /* owned: the schema of any object, for type json_object */
+    struct eng_fields from; /* the object with the schema, for refusals */
 };
 
 static void read_schema(struct wish *w, const struct eng_fields *f)
@@ -26,7 +25,7 @@ static void read_schema(struct wish *w, const struct eng_fields *f)
     w->from = *f;
 }
 
-/* Where each dialect keeps it. */
+/* The response format, at its place in each dialect. */
 static struct eng_fields format_of(enum eng_api api, const struct eng_fields *body)
 {
     struct eng_fields outer;
@@ -65,7 +64,7 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
     }
 }
 
-/* Tools that are strict, or have to be called, and formats are promises. */
+/* Compiles ask->grammar.  A failure is refused only for a format, strict tools, or required calls. */
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
                     const struct eng_desk *desk, const struct eng_talk_tools *tools)
 {

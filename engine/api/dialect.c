@@ -1,4 +1,4 @@
-/* What the writers of several dialects share: usage, texts, numbers, log probabilities. */
+/* Functions that the writers of several dialects share: usage, texts, numbers, logprobs. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng
     eng_bytes_free(&all);
 }
 
-/* JSON has no infinity: what can never be chosen is far below everything that can. */
+/* JSON has no infinity: the logprob of a token that cannot be sampled is written as -9999. */
 void eng_write_number(struct eng_bytes *out, double x)
 {
     eng_bytes_format(out, "%.7g", x > -9999.0 ? x : -9999.0);

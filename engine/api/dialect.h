@@ -1,9 +1,9 @@
-/* engine/api/dialect.h - what a reply keeps of its choices, and how the four dialects write it.
- * Internal to engine/serve.
+/* engine/api/dialect.h - state of a reply, and the interface of the four API dialects that write it.
+ * Internal to engine/api.
  *
- * reply.c turns tokens into parts: thoughts, text, calls, one after the other.  A dialect is six
- * functions that put what happens to them into bytes: five for a stream's events, one for a whole
- * body.  None of them decides anything. */
+ * reply.c turns the tokens of a choice into a sequence of parts: reasoning, text, tool calls.  A
+ * dialect is eight functions that append bytes to eng_reply.out: seven for the events of a stream,
+ * one for a whole body.  Dialects only format; all decisions are in reply.c. */
 #ifndef ENGINE_SERVE_DIALECT_H
 #define ENGINE_SERVE_DIALECT_H
 
@@ -16,24 +16,24 @@ enum { ENG_CALL_ID = 10 };
 struct eng_part {
     enum eng_part_kind kind;
     int call;              /* CALL: counted from 0 within the choice */
-    char id[ENG_CALL_ID];  /* of a call: nine letters and digits, which every template takes */
-    struct eng_bytes name; /* of what is called */
-    struct eng_bytes text; /* all of it, where the reply keeps texts */
-    int first_entry;       /* TEXT: c->entry[first_entry ..] until the next part's */
+    char id[ENG_CALL_ID];  /* CALL: nine letters and digits, a form that every template accepts */
+    struct eng_bytes name; /* CALL: of the tool */
+    struct eng_bytes text; /* the whole text so far, if eng_reply.keeps */
+    int first_entry;       /* TEXT: its tokens are c->entry[first_entry ..] up to the next part's */
 };
 
-/* A token of the text, for logprobs. */
+/* A token of the answer's text, for logprobs. */
 struct eng_entry {
     int32_t token;
     float logprob;
-    size_t at, at_char; /* once it is sure: where it begins in the choice's text, in bytes and in
-                           characters */
+    size_t at, at_char; /* valid for the first n_sure entries: start of the token in the choice's
+                           text, in bytes and in characters */
 };
 
-/* A token of the prompt, where they are told. */
+/* A token of the prompt, if the request asks for the prompt's logprobs. */
 struct eng_given {
     float logprob;
-    int rank;
+    int rank;                     /* 1: the most probable */
     struct spec_top top[ENG_TOP]; /* [n_top] */
     int n_top;
 };
@@ -50,21 +50,21 @@ enum eng_end {
 struct eng_choice {
     int index;
     struct eng_decoder decoder;
-    struct eng_stop stop; /* stop.which: the string that ended it */
+    struct eng_stop stop; /* stop.which: the stop string that ended the choice */
     struct eng_speech *speech;
     struct eng_part *part; /* [n_part] */
     int n_part, part_cap, n_call;
-    bool is_open; /* the last part goes on */
-    enum eng_end end;
-    int n_token, n_thought, n_cached;
+    bool is_open; /* the last part may still grow */
+    enum eng_end end; /* NONE while the choice is running */
+    int n_token, n_thought, n_cached; /* generated; of these reasoning; cached prompt tokens */
 
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
     int n_entry, entry_cap;
-    struct eng_given *given; /* [n_given] NULL: they are not; the first is never told */
+    struct eng_given *given; /* [n_given] of prompt tokens, NULL: not requested; [0] is unused */
     int n_given;
-    int n_sure, n_told; /* known to be text; told, or dropped as soon as they are */
-    size_t n_text, n_text_char, n_shown; /* of the text: all that came, and what was let out */
+    int n_sure, n_told; /* entries known to be text; of these written (dropped at once if !keeps) */
+    size_t n_text, n_text_char, n_shown; /* text: bytes, characters, bytes past the stop strings */
 };
 
 struct eng_reply {
@@ -73,51 +73,51 @@ struct eng_reply {
     const struct eng_dialect *dialect;
     struct eng_choice *choice; /* [n_choice] */
     int n_choice, n_ended;
-    bool keeps; /* whole texts and entries: for the body, or the last events */
+    bool keeps; /* keep the whole text and all entries, for the body or for the last events */
     bool began, done;
-    int status;
-    int n_event;
-    struct eng_bytes out;          /* not yet taken */
-    struct eng_bytes taken;        /* what take() gave last */
-    struct eng_bytes head;         /* members that all of an answer's objects begin with */
-    struct eng_bytes piece, shown; /* of one token: its text, what the stop strings let through */
+    int status;  /* HTTP status */
+    int n_event; /* of a stream, so far */
+    struct eng_bytes out;          /* bytes not yet taken by the caller */
+    struct eng_bytes taken;        /* the bytes that eng_reply_take returned last */
+    struct eng_bytes head;         /* common first members of the answer's JSON objects */
+    struct eng_bytes piece, shown; /* scratch: text of one token; text past the stop strings */
 };
 
 struct eng_dialect {
     void (*begin)(struct eng_reply *r);
     void (*part_begin)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
-    /* More of p; for text, c->entry[first .. c->n_told) are its tokens. */
+    /* Appends text to part p; if p is text, its tokens are c->entry[first .. c->n_told). */
     void (*part_more)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p,
                       const char *text, size_t n, int first);
     void (*part_end)(struct eng_reply *r, struct eng_choice *c, const struct eng_part *p);
     void (*choice_end)(struct eng_reply *r, struct eng_choice *c);
     void (*end)(struct eng_reply *r);
     void (*error)(struct eng_reply *r, const struct eng_refusal *why);
-    void (*body)(struct eng_reply *r); /* instead of all these */
+    void (*body)(struct eng_reply *r); /* without a stream: called once, instead of all others */
 };
 
 extern const struct eng_dialect eng_dialect_completions, eng_dialect_chat, eng_dialect_responses,
     eng_dialect_messages;
 
-/* ---- what they share ------------------------------------------------------------------------- */
+/* ---- shared by the dialects ------------------------------------------------------------------ */
 
 struct eng_usage {
-    int prompt, cached, answer, thoughts;
+    int prompt, cached, answer, thoughts; /* tokens, over all choices; cached is part of prompt */
 };
 struct eng_usage eng_usage_of(const struct eng_reply *r);
 
-/* An entry's likeliest tokens; NULL: none were asked for. */
+/* The most probable tokens at entry i, [ask->n_top]; NULL if the request asks for none. */
 const struct spec_top *eng_entry_top(const struct eng_reply *r, const struct eng_choice *c, int i);
 
-/* The entries [first, last) as OpenAI's list of logprobs. */
+/* Writes entries [first, last) as OpenAI's list of logprobs. */
 void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c,
                        int first, int last);
-/* All the texts of a kind, as one string. */
+/* Writes the texts of all parts of this kind, concatenated, as one JSON string. */
 void eng_write_texts(struct eng_bytes *out, const struct eng_choice *c, enum eng_part_kind kind);
-/* "usage": of chat and completions. */
+/* Writes the member "usage" of chat and completions. */
 void eng_write_usage(struct eng_bytes *out, const struct eng_reply *r);
-void eng_write_number(struct eng_bytes *out, double x);
-/* ,"prompt_logprobs": of a choice, as vLLM has it; nothing where nobody asked. */
+void eng_write_number(struct eng_bytes *out, double x); /* at least -9999: JSON has no infinity */
+/* Writes ,"prompt_logprobs": of a choice in vLLM's form; writes nothing if not requested. */
 void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c);
 
 #endif

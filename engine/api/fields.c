@@ -1,4 +1,4 @@
-/* The members of a request's objects, and how a request is refused. */
+/* Reads the members of a request's objects (fields.h), and writes refusals (request.h). */
 #include "engine/api/fields.h"
 
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 static const struct {
     int status;
-    const char *type, *messages_type; /* OpenAI's word, and Anthropic's */
+    const char *type, *messages_type; /* error type of OpenAI's API, of Anthropic's */
 } types[] = {
     {400, "invalid_request_error", "invalid_request_error"},
     {401, "authentication_error", "authentication_error"},
@@ -46,7 +46,7 @@ static int refuse(struct eng_refusal *why, int status, const char *code, const c
         (struct eng_refusal){.status = status, .type = type_of(status, ENG_API_CHAT), .code = code};
     snprintf(why->param, sizeof why->param, "%s", param ? param : "");
     vsnprintf(why->message, sizeof why->message, format, args);
-    for (char *c = why->message; *c; c++) /* one line, whatever a template or a body has in it */
+    for (char *c = why->message; *c; c++) /* one line: remove line ends of a template or a body */
         *c = (uint8_t)*c < ' ' ? ' ' : *c;
     return status == 429 || status == 503 ? KN_ELIMIT : status < 500 ? KN_EINVAL : KN_EIO;
 }
@@ -89,7 +89,7 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-/* As much of a path as there is room for. */
+/* Appends name to path, truncated to ENG_FIELD_PATH. */
 static void join(char *path /* [ENG_FIELD_PATH] */, const char *name)
 {
     size_t at = strlen(path), n = strlen(name), room = ENG_FIELD_PATH - 1 - at;

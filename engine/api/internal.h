@@ -1,4 +1,5 @@
-/* engine/api/internal.h - a body on its way to an ask.  Internal to engine/serve. */
+/* engine/api/internal.h - state of parsing one request body into an eng_ask.  Internal to
+ * engine/api. */
 #ifndef ENGINE_SERVE_PARSE_H
 #define ENGINE_SERVE_PARSE_H
 
@@ -14,7 +15,7 @@ struct eng_parse {
 
 void eng_parse_no_memory(struct eng_parse *p);
 
-/* params.c: how tokens are chosen, where an answer ends, what is told of it, and for whom. */
+/* sampling.c: reads sampling, stop, length, logprobs, stream, user and priority members into p->ask. */
 void eng_parse_params(struct eng_parse *p, const struct eng_arrival *arrival);
 
 #endif

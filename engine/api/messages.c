@@ -1,14 +1,14 @@
-/* Conversations of three dialects as the messages of a chat template. */
+/* Converts the conversations of three dialects to the messages of a chat template. */
 #include "engine/api/messages.h"
 
 #include <string.h>
 
 struct talk {
     const struct eng_desk *desk;
-    const char *thoughts; /* what the template calls them */
+    const char *thoughts; /* the template's member for reasoning */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
-    json_t *names;    /* of the calls so far, by their ids */
+    json_t *names;    /* call id to tool name, of the calls so far */
 };
 
 static void no_memory(struct talk *t)
@@ -17,7 +17,7 @@ static void no_memory(struct talk *t)
         eng_refuse(t->why, 500, NULL, NULL, "no memory for the messages");
 }
 
-/* ---- what messages are made of --------------------------------------------------------------- */
+/* ---- building messages ----------------------------------------------------------------------- */
 
 static void set(struct talk *t, json_t *object, const char *name, json_t *value)
 {
@@ -25,7 +25,7 @@ static void set(struct talk *t, json_t *object, const char *name, json_t *value)
         no_memory(t);
 }
 
-/* Texts are lists of pieces until join_texts. */
+/* Appends a message; its content is a list of pieces until join_texts. */
 static json_t *add_message(struct talk *t, const char *role)
 {
     json_t *m = json_pack("{s:s, s:[]}", "role", role, "content");
@@ -43,7 +43,7 @@ static json_t *last_message(const struct talk *t, const char *role)
     return its && !strcmp(its, role) ? last : NULL;
 }
 
-/* Items and blocks that follow one another are one turn. */
+/* The message of the current turn: consecutive items or blocks of one role share a message. */
 static json_t *turn(struct talk *t, const char *role)
 {
     json_t *last = last_message(t, role);
@@ -61,7 +61,7 @@ static void add_text(struct talk *t, json_t *m, const char *name, json_t *text)
         no_memory(t);
 }
 
-/* Pieces stand on lines of their own. */
+/* Replaces the list of pieces by one string, with a line end between pieces. */
 static void join_texts(struct talk *t, json_t *m, const char *name)
 {
     json_t *pieces = json_object_get(m, name), *piece;
@@ -78,8 +78,8 @@ static void join_texts(struct talk *t, json_t *m, const char *name)
     eng_bytes_free(&b);
 }
 
-/* Arguments come as a text of JSON, or as the object itself; templates that can take the object say
- * it better, and the others want the text. */
+/* The arguments of a call in the form that the template needs; they come as JSON text or as an object.
+ * An object gives the better prompt, but some templates need the text (desk->text_arguments). */
 static json_t *arguments(const struct talk *t, json_t *given)
 {
     json_t *object = NULL;
@@ -121,7 +121,7 @@ static void add_call(struct talk *t, json_t *m, const json_t *id, const json_t *
         set(t, t->names, json_string_value(id), json_deep_copy(name));
 }
 
-/* Some templates want the name of what was called with its result. */
+/* Appends a tool result; with the tool's name, which some templates need. */
 static json_t *add_result(struct talk *t, const json_t *id)
 {
     json_t *m = add_message(t, "tool");
@@ -163,7 +163,7 @@ static json_t *part_text(const struct eng_fields *part)
     return NULL;
 }
 
-/* A member that is a text, or a list of parts that are. */
+/* Adds the text of a member that is a string or a list of text parts. */
 static void add_member(struct talk *t, json_t *m, const char *to, const struct eng_fields *f,
                        const char *name)
 {
@@ -274,7 +274,7 @@ static void read_item(struct talk *t, const struct eng_fields *f)
     } else if (type == OUTPUT) {
         json_t *m = add_result(t, required_string(f, "call_id"));
         add_content(t, m, f, "output");
-    } else if (type == REASONING) { /* its summary is for people; the thoughts may be there too */
+    } else if (type == REASONING) { /* use its content if present; the summary is for display */
         if (eng_field(f, "content"))
             add_member(t, turn(t, "assistant"), t->thoughts, f, "content");
     } else {
@@ -313,7 +313,7 @@ static void read_turn(struct talk *t, const struct eng_fields *f)
     size_t i;
     if (role < 0)
         eng_field_refuse(f, "role", "is missing");
-    else if (!json_array_size(content)) /* a string, or wrong */
+    else if (!json_array_size(content)) /* a string, absent, empty or invalid */
         add_content(t, turn(t, roles[role]), f, "content");
     content = json_is_array(content) ? eng_field_array(f, "content", ENG_ASK_MESSAGES) : NULL;
     json_array_foreach(content, i, block)
@@ -372,7 +372,7 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
         join_texts(&t, m, "content");
         join_texts(&t, m, t.thoughts);
         if (harmony && json_string_length(json_object_get(m, "content")))
-            json_object_del(m, t.thoughts); /* its template takes one or the other */
+            json_object_del(m, t.thoughts); /* the gpt-oss template accepts only one of the two */
     }
     json_decref(t.names);
     if (!eng_refused(t.why))
@@ -381,9 +381,9 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
     return NULL;
 }
 
-/* ---- what the template takes ----------------------------------------------------------------- */
+/* ---- form of arguments that the template accepts --------------------------------------------- */
 
-/* The text of a conversation with one call whose arguments are `given` (taken over), or NULL. */
+/* Renders a conversation with one call and the arguments `given` (consumed); NULL on failure. */
 static char *render_call(const struct eng_desk *desk, json_t *given)
 {
     struct eng_template_error e;
@@ -411,7 +411,7 @@ void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style)
     desk->speech = style;
     char *object = render_call(desk, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(desk, json_string("{\"k7\": \"v7\"}"));
-    if (text && (!object || strstr(object, "'k7'"))) /* refused, or shown as Python shows it */
+    if (text && (!object || strstr(object, "'k7'"))) /* object refused, or printed as a Python dict */
         desk->text_arguments = true;
     kn_free(object);
     kn_free(text);

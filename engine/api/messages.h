@@ -1,34 +1,36 @@
-/* engine/api/messages.h - conversations and tools of three dialects as a chat template wants them.
- * Internal to engine/serve.
+/* engine/api/messages.h - converts the conversations and tools of three dialects to the variables of a
+ * chat template.  Internal to engine/api.
  *
- * A template knows one form, that of chat completions: messages of system, user, assistant and
- * tool, each with its text, the assistant's with tool_calls and reasoning_content too.  Responses'
- * items and Anthropic's blocks become the same; what a text model cannot read is refused by name.
- */
+ * Templates expect the form of chat completions: messages with the roles system, user, assistant and
+ * tool, each with its text; the assistant's also with tool_calls and reasoning_content.  The items of
+ * Responses and the blocks of Anthropic's Messages are converted to it.  Parts that a text model
+ * cannot read, such as images, are refused by name.
+ *
+ * All functions report refusals in body->why. */
 #ifndef ENGINE_SERVE_TALK_H
 #define ENGINE_SERVE_TALK_H
 
 #include "engine/api/fields.h"
 #include "engine/tools/tools.h"
 
-/* The messages, a new reference; NULL when refused. */
+/* The messages as a new reference; NULL when refused. */
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
                           const struct eng_desk *desk);
 
-/* What may be called, and whether it has to be. */
+/* The tools of a request and its tool_choice. */
 struct eng_talk_tools {
-    json_t *list; /* a new reference; NULL: none */
+    json_t *list; /* in the form of chat completions, a new reference; NULL: none */
     enum eng_tool_choice choice;
-    const char *name; /* NAMED: which; the body's */
+    const char *name; /* of NAMED: the tool; borrowed from the body */
     bool parallel;
-    bool strict; /* one of them says so */
+    bool strict; /* at least one tool is strict */
 };
 void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct eng_fields *body);
 
-/* What may be said about thinking becomes variables of the template. */
+/* Sets the template variables for the request's reasoning effort and chat_template_kwargs. */
 void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fields *body);
 
-/* The ask's grammar, of what tools and response format want. */
+/* Sets ask->grammar from the tools and the response format, if they constrain the answer. */
 void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
                         const struct eng_desk *desk, const struct eng_talk_tools *tools);
 

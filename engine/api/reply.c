@@ -1,8 +1,8 @@
-/* Tokens to parts of an answer, and parts to the writer of the request's dialect.
+/* Turns tokens into parts of an answer, and passes the parts to the writer of the request's dialect.
  *
- * Stop strings end the content alone: what a model thinks, and the arguments of its calls, are not
- * looked at.  Log probabilities are told of the tokens of the content, each with the text it is
- * part of; a token is known to be one when speech gave its text as content. */
+ * Stop strings are searched in the content only, not in the reasoning and not in the arguments of
+ * calls.  Logprobs are reported for tokens of the content only.  A token is known to belong to the
+ * content when the answer parser (tools.h) gives its text as content. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ static void add_given(struct eng_reply *r, struct eng_choice *c, const struct en
         g->top[k] = t->top[k];
 }
 
-/* Takes [from, to) out: they have been told, or are no text. */
+/* Removes entries [from, to): they were written, or are not content. */
 static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, int to)
 {
     size_t left = (size_t)(c->n_entry - to), n_top = (size_t)r->ask->n_top;
@@ -65,7 +65,7 @@ static void remove_entries(struct eng_reply *r, struct eng_choice *c, int from, 
     c->n_entry -= to - from;
 }
 
-/* Do the texts of the entries from `first` on begin with this one? */
+/* True if the concatenated texts of the entries from `first` on begin with text[n]. */
 static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int first,
                       const char *text, size_t n)
 {
@@ -79,9 +79,9 @@ static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int
     return at >= n;
 }
 
-/* Text came: of the tokens not yet known to be text, those that it is made of are.  The ones before
- * them were a mark, which is short.  What is no UTF-8 is not found this way, and taken as it comes.
- */
+/* Content text[n] arrived: marks the pending entries that it consists of as sure.  Entries before
+ * them were a marker, which is short (at most MARK tokens), and are removed.  Text of tokens that are
+ * not valid UTF-8 is not found this way; then no entry is removed. */
 static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char *text, size_t n)
 {
     enum { MARK = 64 };
@@ -93,7 +93,7 @@ static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char
         remove_entries(r, c, c->n_sure, first);
     for (; c->n_sure < c->n_entry && at < n; c->n_sure++) {
         struct eng_entry *e = &c->entry[c->n_sure];
-        for (; seen <= at; seen++) /* one more at each first byte of a character but the first */
+        for (; seen <= at; seen++) /* counts first bytes of characters, except the first one */
             at_char += seen > 0 && ((uint8_t)text[seen] & 0xC0) != 0x80;
         e->at = c->n_text + at;
         e->at_char = at_char;
@@ -118,7 +118,7 @@ static void close_part(struct eng_reply *r, struct eng_choice *c)
     c->is_open = false;
 }
 
-/* Nine characters of 62: a conversation does not hold the same twice. */
+/* Makes a call's id of nine characters (62 values each), so that ids of a conversation are distinct. */
 static void name_call(char *id, const struct eng_reply *r, const struct eng_choice *c)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -183,9 +183,9 @@ static void add_to_part(struct eng_reply *r, struct eng_choice *c, enum eng_part
     }
 }
 
-/* ---- what speech tells ----------------------------------------------------------------------- */
+/* ---- events of the answer parser ------------------------------------------------------------- */
 
-/* Text that may be shown as far as the stop strings let it. */
+/* Adds the n bytes in r->shown, which passed the stop strings, to the text. */
 static void show(struct eng_reply *r, struct eng_choice *c, size_t n)
 {
     c->n_shown += n;
@@ -207,7 +207,7 @@ static void take_content(struct eng_reply *r, struct eng_choice *c, const char *
     show(r, c, eng_stop_feed(&c->stop, text, n, out));
 }
 
-/* The text goes no further for now: what might have become a stop string has not. */
+/* The content ends or is interrupted: adds the bytes held back as a possible stop string. */
 static void flush_content(struct eng_reply *r, struct eng_choice *c)
 {
     r->shown.n = 0;
@@ -227,7 +227,7 @@ static void take_event(struct eng_reply *r, struct eng_choice *c, const struct e
         return;
     }
     flush_content(r, c);
-    c->n_entry = c->n_sure; /* what came since the last text was none */
+    c->n_entry = c->n_sure; /* tokens since the last content are not content */
     if (e->kind == ENG_SPEECH_REASONING)
         add_to_part(r, c, ENG_PART_THOUGHTS, e->text, e->n);
     else if (e->kind == ENG_SPEECH_CALL)
@@ -275,7 +275,7 @@ static void take_token(struct eng_reply *r, struct eng_choice *c, const struct e
         c->n_thought++;
 }
 
-/* No more tokens: what was held back comes out. */
+/* Ends a choice: adds the text that was held back. */
 static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end end)
 {
     char *out;
@@ -335,7 +335,7 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_told *t)
     if (r->ask->stream)
         eng_reply_begin(r);
     c->n_token += t->token != ENG_NO_TOKEN;
-    bool ends = ends_answer(r, t); /* what ends an answer is no part of it */
+    bool ends = ends_answer(r, t); /* the token that ends an answer is not part of it */
     if (t->token != ENG_NO_TOKEN && !ends)
         take_token(r, c, t);
     if (ends || c->stop.hit)

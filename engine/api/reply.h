@@ -1,21 +1,21 @@
-/* engine/api/reply.h - tokens back to the bytes of an answer.  Internal to engine.
+/* engine/api/reply.h - turns generated tokens into the bytes of an HTTP answer.  Internal to engine.
  *
  *     eng_reply_open -> [ eng_reply_cached, eng_reply_feed, eng_reply_take ]* -> eng_reply_close
  *
- * A reply is fed the tokens of all choices of one ask, in any company, and appends bytes to be
- * sent: for a stream whole server-sent events as soon as text is certain (whole characters, and
- * nothing that may still become a stop string or the mark of a tool call), otherwise the whole body
- * once the last choice is done.  The caller drains them when he likes.
+ * The caller feeds the tokens of all choices of one request, interleaved in any order.  The reply
+ * appends bytes to send.  For a stream these are complete server-sent events, written as soon as
+ * their text is certain: whole characters that cannot become part of a stop string or of a tool
+ * call's marker.  Without a stream it is the whole body, written after the last choice has ended.  The
+ * caller may take the bytes at any time.
  *
- * Nothing is appended before the first token, so that until eng_reply_began() a failure can still
- * be told with its HTTP status; afterwards a stream ends with an error event.
+ * No bytes are written before the first token.  So until eng_reply_began() a failure is reported by
+ * its HTTP status; after that a stream ends with an error event.
  *
- * How it is made: a choice's tokens become text (eng_decoder), the text thoughts, content and calls
- * (speech.h), content ends at a stop string (eng_stop), and what is left goes to one of four
- * writers, one per dialect, as the same few events (dialect.h).  After KN_ENOMEM an answer has a
- * hole, and is to be dropped.
+ * Tokens of a choice become text (eng_decoder); the text becomes reasoning, content and calls
+ * (tools.h); the content ends at a stop string (eng_stop); the writer of the request's dialect formats
+ * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and must be dropped.
  *
- * Belongs to one thread at a time; ask and desk outlive it. */
+ * A reply belongs to one thread at a time; ask and desk must outlive it. */
 #ifndef ENGINE_SERVE_REPLY_H
 #define ENGINE_SERVE_REPLY_H
 
@@ -26,48 +26,47 @@ struct eng_reply;
 int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk);
 void eng_reply_close(struct eng_reply *r);
 
-/* What became of a choice: an eng_event without its session. */
+/* An engine event of one choice: an eng_event without its session. */
 struct eng_told {
     int choice;
-    bool of_prompt; /* a token that was given; with its rank */
-    int rank;
-    int32_t token; /* ENG_NO_TOKEN: none */
+    bool of_prompt; /* token is the prompt's; rank is valid */
+    int rank;       /* 1: the most probable */
+    int32_t token;  /* ENG_NO_TOKEN: none */
     float logprob;
     const struct spec_top *top; /* [n_top] */
     int n_top;
     enum eng_finish finish;
-    int status; /* of ENG_FAILED */
+    int status; /* the KN_E* code, if finish is ENG_FAILED */
 };
 
-/* More of a choice.  Returns 0: go on; 1: this choice needs no more (its session may be stopped,
- * and what still comes from it is passed over); or KN_ENOMEM. */
+/* Processes one event.  Returns 0 to continue; 1 if the choice has ended (the caller may stop its
+ * session; further events of it are ignored); or KN_ENOMEM. */
 int eng_reply_feed(struct eng_reply *r, const struct eng_told *told);
 
-/* Prompt tokens of this choice that were found computed: for the usage. */
+/* Sets the number of cached prompt tokens of a choice, for the usage. */
 void eng_reply_cached(struct eng_reply *r, int choice, int n);
 
-/* The stream begins now, before there is a token: for a caller who has to send something while a
- * long prompt is read.  What goes wrong from here on is an event.  Nothing where there is no
- * stream. */
+/* Begins the stream before the first token, for a caller that must send bytes during a long prefill.
+ * Later failures are events of the stream.  Without a stream this does nothing. */
 void eng_reply_begin(struct eng_reply *r);
 
-/* Ends all of it with an error: an event in a stream that has begun, else the body. */
+/* Ends the whole answer with an error: an event if the stream has begun, otherwise the body. */
 void eng_reply_fail(struct eng_reply *r, const struct eng_refusal *why);
 
-bool eng_reply_began(const struct eng_reply *r);       /* there have been bytes */
-bool eng_reply_done(const struct eng_reply *r);        /* there will be no more */
-int eng_reply_status(const struct eng_reply *r);       /* of HTTP: 200, or the refusal's */
+bool eng_reply_began(const struct eng_reply *r);       /* bytes were written */
+bool eng_reply_done(const struct eng_reply *r);        /* no more bytes will be written */
+int eng_reply_status(const struct eng_reply *r);       /* HTTP status: 200, or the refusal's */
 const char *eng_reply_type(const struct eng_reply *r); /* Content-Type */
 
-/* The bytes since the last take: *n of them, valid until the next call with r. */
+/* The *n bytes written since the last take, valid until the next call with r. */
 const char *eng_reply_take(struct eng_reply *r, size_t *n);
 
-/* For logs and metrics: tokens fed so far, and why the choice ended ("stop", "length",
- * "tool_calls", "error"), NULL while it goes on. */
+/* For logs and metrics: generated tokens so far, and the reason why the choice ended ("stop",
+ * "length", "tool_calls", "error"; NULL while it is running). */
 int eng_reply_tokens(const struct eng_reply *r, int choice);
 const char *eng_reply_finish(const struct eng_reply *r, int choice);
 
-/* The whole body of an answer that only counts the prompt: {"input_tokens": ...}. */
+/* Writes the body of an answer that only counts the prompt's tokens: {"input_tokens": ...}. */
 void eng_reply_count(struct eng_bytes *out, const struct eng_ask *ask);
 
 #endif

@@ -1,5 +1,6 @@
-/* From a body to an ask: the body as JSON, its prompts or its conversation, what the engine is
- * asked. Its numbers and lists are read in params.c, its messages in talk.c. */
+/* Parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine requests
+ * of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
+ * answer_format.c makes the grammar. */
 #include "engine/api/internal.h"
 
 #include <limits.h>
@@ -50,7 +51,8 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
     return root;
 }
 
-/* What others have and we do not: ignored it would give another answer than was asked for. */
+/* Members of other servers that are not supported here.  They are refused, because ignoring them would
+ * give a different answer than requested. */
 static const struct {
     unsigned apis;
     const char *name, *instead;
@@ -187,13 +189,13 @@ static void read_prompts(struct eng_parse *p)
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
-/* What the template is given; a new reference, NULL when refused. */
+/* The variables of the template; a new reference, NULL when refused. */
 static json_t *read_talk(struct eng_parse *p)
 {
     json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->desk);
     json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
-    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* then there is nothing to tell */
+    if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the model is shown no tools */
         json_decref(p->tools.list);
         p->tools.list = NULL;
     } else if (!variables || json_object_set(variables, "tools", p->tools.list)) {
@@ -220,7 +222,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
         eng_refuse(p->why, 400, NULL, "messages", "the model's chat template refuses: %s", e->text);
 }
 
-/* The end of the prompt as text: enough of it for whatever opens the model's thoughts. */
+/* True if the prompt ends with the marker that opens reasoning; its last TAIL tokens are enough. */
 static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
@@ -258,7 +260,7 @@ static void read_conversation(struct eng_parse *p)
     p->ask->tools = json_incref(p->tools.list);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the whole request ----------------------------------------------------------------------- */
 
 static void check_choices(struct eng_parse *p)
 {
@@ -304,7 +306,7 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
     eng_talk_constrain(p->ask, &p->body, p->desk, &p->tools);
 }
 
-/* An ask with a body and nothing else, for the parsers. */
+/* An ask with its parsed body only; NULL when refused. */
 static struct eng_ask *new_ask(enum eng_api api, const char *body, size_t n,
                                struct eng_refusal *why)
 {

@@ -1,22 +1,21 @@
-/* engine/api/request.h - the body of a request, and what the engine is asked for it.  Internal to
- * engine.
+/* engine/api/request.h - parses the body of an API request into engine requests.  Internal to engine.
  *
  *     eng_ask_parse -> [ eng_ask_request per choice ] -> replies (reply.h) -> eng_ask_close
  *
- * Four dialects of the same request - completions, chat completions, responses, messages - become
- * one struct: prompts as tokens, sampling, stop strings, a grammar.  Pure: no socket, no clock, no
- * engine; what a request cannot know comes in with the desk (what stays as it is while the program
- * runs) and the arrival (what is this request's own).  Any number of threads may parse at once over
+ * Four dialects - completions, chat completions, responses, messages - are parsed into one struct
+ * eng_ask: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
+ * no engine.  Its other inputs are struct eng_desk (constant while the program runs) and struct
+ * eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
  * one desk.
  *
- * What a body may be.  Unknown members are ignored; a known one of the wrong type or out of range
- * is refused by name; null is the same as absence.  A member said twice, JSON nested deeper than
- * ENG_ASK_DEPTH, and every count beyond the limits below are refused.  A template or a grammar's
- * text is never taken from a request, and of chat_template_kwargs only what asks for more or less
- * thinking.
+ * Accepted bodies.  Unknown members are ignored, except those in the table of request.c, which would
+ * change the answer.  A known member of a wrong type or out of range is refused by name; null counts
+ * as absent.  Duplicate members, JSON nested deeper than ENG_ASK_DEPTH, and counts beyond the limits
+ * below are refused.  A request cannot set the template or a grammar's text, and chat_template_kwargs
+ * may only hold variables about reasoning.
  *
- * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n
- * with the noise of sampling.choice = i % n.  Each is one session, and the same bytes as alone. */
+ * Choices.  A request has n_prompt prompts and n answers to each: choice i answers prompt i / n with
+ * sampling.choice = i % n.  Each choice is one session and gives the same bytes as when run alone. */
 #ifndef ENGINE_SERVE_ASK_H
 #define ENGINE_SERVE_ASK_H
 
@@ -34,111 +33,113 @@ enum eng_api {
 };
 
 enum {
-    ENG_ASK_DEPTH = 200,      /* of the body's JSON */
-    ENG_ASK_EACH = 64,        /* n */
+    ENG_ASK_DEPTH = 200,      /* nesting levels of the body's JSON */
+    ENG_ASK_EACH = 64,        /* n, answers per prompt */
     ENG_ASK_CHOICES = 128,    /* prompts times n */
-    ENG_ASK_STOPS = 16,       /* stop strings, and stop tokens */
-    ENG_ASK_BIASES = 1000,    /* logit_bias */
-    ENG_ASK_MESSAGES = 10000, /* and parts of a message */
+    ENG_ASK_STOPS = 16,       /* stop strings; also stop tokens */
+    ENG_ASK_BIASES = 1000,    /* members of logit_bias */
+    ENG_ASK_MESSAGES = 10000, /* messages; also parts of one message */
     ENG_ASK_TOOLS = 512,
     ENG_ID_BYTES = 64
 };
 
-/* Why not, as a client is told. */
+/* Why a request is refused, as reported to the client. */
 struct eng_refusal {
-    int status;       /* of HTTP */
+    int status;       /* HTTP status; 0: not refused */
     const char *type; /* "invalid_request_error", ... */
     const char *code; /* "context_length_exceeded", "model_not_found", ... or NULL */
-    char param[64];   /* the member, "" if none */
+    char param[64];   /* the offending member, "" if none */
     char message[512];
 };
 
-/* Fills it, cut where it is too long; type follows from status.  Returns KN_EINVAL for 400s,
- * KN_ELIMIT for 429 and 503, KN_EIO otherwise. */
+/* Fills *why; long texts are truncated, and type follows from status.  Returns KN_ELIMIT for 429 and
+ * 503, KN_EINVAL for other statuses below 500, KN_EIO otherwise. */
 int eng_refuse(struct eng_refusal *why, int status, const char *code, const char *param,
                const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* The body of an answer that only refuses: OpenAI's shape, or Anthropic's for ENG_API_MESSAGES. */
+/* Writes the body of an error answer, in OpenAI's form or, for ENG_API_MESSAGES, in Anthropic's. */
 void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enum eng_api api);
 
-/* What stays as it is.  Everything is borrowed, and outlives asks and replies. */
+/* Settings that are constant while the program runs.  All pointers are borrowed and must outlive the
+ * asks and replies. */
 struct eng_desk {
     const struct eng_vocab *vocab;
-    const struct eng_chat *chat;           /* NULL: only completions */
-    const struct eng_speech_style *speech; /* of the chat template; NULL without one */
-    const struct gr_tokens *gr_tokens;     /* NULL: no answer can be constrained */
-    const char *const *model;              /* [n_model] the first is the one that is told */
+    const struct eng_chat *chat;           /* NULL: only completions are possible */
+    const struct eng_speech_style *speech; /* format of the chat template; NULL without one */
+    const struct gr_tokens *gr_tokens;     /* NULL: answers cannot be constrained by a grammar */
+    const char *const *model;              /* [n_model] accepted names; [0] is the name reported */
     int n_model;
-    bool any_model;              /* whatever name a request has will do */
-    const char *fingerprint;     /* of model and program, or NULL */
-    int n_ctx;                   /* tokens of a prompt and its answer */
-    int n_choice;                /* at most, of one request; 0: ENG_ASK_CHOICES */
-    struct spec_params sampling; /* where the request says nothing */
-    int n_predict;               /* likewise; -1: to the end of the context */
-    bool text_arguments;         /* see eng_desk_learn */
+    bool any_model;              /* accept any model name; the answer reports model[0] */
+    const char *fingerprint;     /* system_fingerprint, of model and program; NULL: none */
+    int n_ctx;                   /* tokens of a prompt and its answer, at most */
+    int n_choice;                /* choices of one request, at most; 0: ENG_ASK_CHOICES */
+    struct spec_params sampling; /* defaults */
+    int n_predict;               /* default; -1: to the end of the context */
+    bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
 };
 
-/* Finds out from the chat template by which marks the model thinks and calls, which *style keeps and
- * desk->speech says from then on, and what form of a call's arguments it takes: once, when chat and
- * vocab are set, while the model's file is open. */
+/* Sets desk->speech and desk->text_arguments from the chat template; *style holds the format and must
+ * outlive the desk.  Call once, after chat and vocab are set, while the model's file is open. */
 void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
 
-/* What is this request's own. */
+/* Values that belong to one request and do not come from its body. */
 struct eng_arrival {
-    const char *id;    /* letters and digits, fewer than 48: the answer's id ends with it */
-    int64_t created_s; /* since 1970 */
-    uint64_t seed;     /* for a request without one, less than 2^53; it is reported */
-    bool count;        /* only count the prompt's tokens: nothing will be generated */
+    const char *id;    /* fewer than 48 letters and digits: the end of the answer's id */
+    int64_t created_s; /* seconds since 1970 */
+    uint64_t seed;     /* random seed of a request without one, below 2^53; it is reported */
+    bool count;        /* only count the prompt's tokens, generate nothing */
 };
 
 struct eng_ask {
     enum eng_api api;
     char id[ENG_ID_BYTES]; /* "chatcmpl-..." and the like */
     int64_t created_s;
-    const char *model; /* the desk's */
+    const char *model; /* one of the desk's names */
     bool stream, include_usage, echo;
-    bool shows_special; /* control tokens are text */
+    bool shows_special; /* write control tokens as text */
 
     struct eng_ids *prompt; /* [n_prompt] */
     int n_prompt, n_each;   /* n_prompt * n_each choices */
 
-    struct spec_params sampling; /* its bias is the ask's */
+    struct spec_params sampling; /* sampling.bias is owned by the ask */
     bool seed_given;
     int n_predict; /* -1: to the end of the context */
     bool ignore_eos;
-    bool logprobs;
-    int n_top;
-    int prompt_logprobs;        /* vLLM's: so many of the likeliest beside each of the prompt; -1: none */
-    bool wants_prompt_logprobs;          /* one of the two wants to know of the prompt's tokens */
-    const char **stop; /* [n_stop] */
+    bool logprobs;              /* report the logprob of each token */
+    int n_top;                  /* and of this many most probable tokens */
+    int prompt_logprobs;        /* vLLM's: most probable tokens per prompt token; -1: not requested */
+    bool wants_prompt_logprobs;          /* report the logprobs of prompt tokens */
+    const char **stop; /* [n_stop] strings of the body */
     int n_stop;
-    int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] end an answer too */
+    int32_t stop_token[ENG_ASK_STOPS]; /* [n_stop_token] tokens that also end an answer */
     int n_stop_token;
-    struct gr_grammar *grammar; /* or NULL */
-    json_t *tools;              /* calls of these are told apart from text; NULL: none are */
-    bool thinks;                /* the prompt ends within the model's thoughts */
+    struct gr_grammar *grammar; /* owned; NULL: not constrained */
+    json_t *tools;              /* a reference; NULL: calls are not recognised in the answer */
+    bool thinks;                /* the answer begins inside the reasoning */
 
-    int priority;  /* higher goes first (a request says it the other way around, as vLLM has it) */
-    uint64_t user; /* a hash of "user", 0: none */
-    json_t *body;  /* what was asked; strings above are its */
+    int priority;  /* higher goes first (in the body lower goes first, as in vLLM) */
+    uint64_t user; /* hash of the body's user id; 0: none */
+    json_t *body;  /* the parsed body; owns the strings above */
 };
 
-/* On refusal 0 is not returned, *out is untouched and *why says what to tell the client. */
+/* Returns 0 and *out, or on refusal KN_EINVAL or KN_ENOMEM with the answer for the client in *why;
+ * *out is then untouched. */
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
                   const struct eng_desk *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
-/* How deep brackets nest in a text of JSON. */
+/* The deepest nesting of brackets in a JSON text. */
 size_t eng_ask_depth(const char *text, size_t n);
 
 static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
 
-/* What the engine is asked for one choice.  user and salt are left 0: the caller knows who asks. */
+/* The engine request of one choice; it borrows from the ask.  user is the hash of the body's user id;
+ * salt is left 0 for the caller to set. */
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out);
 
-/* The prompt of a conversation as text, as eng_ask_parse would tokenize it: *text is to be freed
- * with kn_free.  For /apply-template. */
+/* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with
+ * kn_free.  For /apply-template.  Returns as eng_ask_parse does. */
 int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
                    char **text, size_t *n_text, struct eng_refusal *why);
 

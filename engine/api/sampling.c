@@ -1,4 +1,5 @@
-/* The parameters of a request, under the names that each dialect has for them. */
+/* Reads the parameters of a request under the names of each dialect: sampling, end of the answer,
+ * logprobs and stream, priority and user. */
 #include "engine/api/internal.h"
 
 #include <string.h>
@@ -33,7 +34,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     s->n_bias = 0;
     s->mask = NULL;
     s->choice = 0;
-    s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* what every client's JSON can hold */
+    s->seed = arrival->seed & ((UINT64_C(1) << 53) - 1); /* exact in every client's JSON numbers */
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (eng_field_number(&p->body, numbers[i].name, numbers[i].least, numbers[i].most, &x))
             *numbers[i].to = (float)x;
@@ -47,7 +48,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     }
 }
 
-/* A key of logit_bias: digits, and one of the vocabulary's tokens. */
+/* The token of a key of logit_bias: its id in decimal digits; ENG_NO_TOKEN if not valid. */
 static int32_t token_of(const struct eng_parse *p, const char *key)
 {
     int64_t id = 0;
@@ -97,7 +98,7 @@ static void read_bias(struct eng_parse *p)
     }
 }
 
-/* ---- where an answer ends -------------------------------------------------------------------- */
+/* ---- end of the answer ----------------------------------------------------------------------- */
 
 static void add_stop(struct eng_parse *p, const char *name, const json_t *text)
 {
@@ -136,7 +137,7 @@ static void read_stop(struct eng_parse *p)
     eng_field_bool(&p->body, "ignore_eos", &p->ask->ignore_eos);
 }
 
-/* The first name that is there counts; the older ones are read all the same, and checked. */
+/* The first name present counts; an older name is checked too. */
 static void read_length(struct eng_parse *p, bool count)
 {
     static const char *const names[][2] = {
@@ -145,10 +146,10 @@ static void read_length(struct eng_parse *p, bool count)
         [ENG_API_RESPONSES] = {"max_output_tokens", NULL},
         [ENG_API_MESSAGES] = {"max_tokens", NULL},
     };
-    enum { COMPLETION = 16 }; /* what a completion without a length has been since the beginning */
+    enum { COMPLETION = 16 }; /* default of OpenAI's completions API */
     enum eng_api api = p->ask->api;
     int64_t n[2];
-    bool given[2] = {false, false}, echo = false; /* then the prompt alone is an answer too */
+    bool given[2] = {false, false}, echo = false; /* with echo, a length of 0 is allowed */
     if (api == ENG_API_COMPLETIONS)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
@@ -160,7 +161,7 @@ static void read_length(struct eng_parse *p, bool count)
         eng_field_refuse(&p->body, "max_tokens", "is missing");
 }
 
-/* ---- what is told ---------------------------------------------------------------------------- */
+/* ---- contents of the answer ------------------------------------------------------------------ */
 
 static void read_logprobs(struct eng_parse *p)
 {
@@ -195,7 +196,7 @@ static void read_prompt_logprobs(struct eng_parse *p, bool openai)
     if (ask->wants_prompt_logprobs && ask->stream)
         eng_field_refuse(&p->body, n >= 0 ? "prompt_logprobs" : "logprobs",
                          "of a prompt are for whole answers: leave out 'stream'");
-    if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would tell it again */
+    if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would report them again */
         eng_field_refuse(&p->body, "n", "must be 1 where a prompt's log-probabilities are asked for");
 }
 
@@ -221,7 +222,7 @@ static void read_told(struct eng_parse *p)
     read_prompt_logprobs(p, openai);
 }
 
-/* Higher goes first in the engine, and last in a request. */
+/* Reads priority and user.  A higher priority goes first in the engine, a lower one in a request. */
 static void read_who(struct eng_parse *p)
 {
     static const char *const names[] = {"user", "safety_identifier"};

@@ -1,5 +1,4 @@
-/* What a request lets the model call, and how much it shall think: the parts of a conversation that
- * are no message. */
+/* Reads the parts of a conversation that are not messages: tools, tool_choice, reasoning effort. */
 #include "engine/api/messages.h"
 
 #include <string.h>
@@ -8,7 +7,7 @@
 
 enum { NAME_BYTES = 128 };
 
-/* Names stand in prompts and in marks, so they are words. */
+/* Names of tools are written in prompts and between markers, so their characters are restricted. */
 static void check_name(const struct eng_fields *f, const struct eng_talk_tools *t)
 {
     const char *name = json_string_value(eng_field_string(f, "name"));
@@ -32,7 +31,7 @@ static void check_name(const struct eng_fields *f, const struct eng_talk_tools *
     }
 }
 
-/* A tool whose members are f's, in the form of chat completions. */
+/* The tool with the members of f, in the form of chat completions. */
 static json_t *function_of(const struct eng_fields *f, const char *parameters)
 {
     json_t *text = eng_field_string(f, "description");
@@ -52,7 +51,7 @@ static void read_tool(struct eng_talk_tools *t, enum eng_api api, const struct e
     const char *type = json_string_value(eng_field_string(f, "type"));
     bool is_function = !type || !strcmp(type, api == ENG_API_MESSAGES ? "custom" : "function");
     if (!is_function && api != ENG_API_CHAT)
-        return; /* tools that a server runs: there are none, and none is ever called */
+        return; /* a tool that the server would run: not available, and ignored */
     if (!is_function)
         eng_field_refuse(f, "type", "must be 'function'");
     if (api == ENG_API_CHAT) {
@@ -71,7 +70,7 @@ static void read_tool(struct eng_talk_tools *t, enum eng_api api, const struct e
         eng_refuse(f->why, 500, NULL, NULL, "no memory for the tools");
 }
 
-/* A choice that is an object names one. */
+/* Reads a tool_choice that is an object. */
 static void read_named(struct eng_talk_tools *t, enum eng_api api, const struct eng_fields *f)
 {
     static const char *const types[] = {"function", "tool", "auto", "any", "none"};
@@ -148,9 +147,10 @@ void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct e
     }
 }
 
-/* ---- thinking -------------------------------------------------------------------------------- */
+/* ---- reasoning ------------------------------------------------------------------------------- */
 
-/* What templates know of it; nothing here can take the place of a conversation's parts. */
+/* Template variables about reasoning that a request may set.  None of them replaces a part of the
+ * conversation. */
 static const char *const kwargs[] = {"enable_thinking",   "thinking",          "reasoning_effort",
                                      "thinking_budget",   "preserve_thinking", "clear_thinking",
                                      "keep_past_thinking"};

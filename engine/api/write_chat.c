@@ -1,8 +1,8 @@
-/* Chat completions: chunks of deltas, or one object with messages.
+/* Chat completions: a stream of chunks with deltas, or one object with messages.
  *
- * What clients hold to: the first chunk of a choice has the role, the last one its finish_reason
- * and no content; a call's id and name come once, before its arguments; thoughts go by two names,
- * of which every client knows one. */
+ * Clients rely on the following.  The first chunk of a choice has the role; the last one has the
+ * finish_reason and no content.  A call's id and name come once, before its arguments.  Reasoning is
+ * written under two names, as clients know one or the other. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -23,12 +23,12 @@ static void begin_chunk(struct eng_reply *r, const struct eng_choice *c)
     eng_bytes_text(out, ",\"delta\":{");
 }
 
-/* After the delta's members. */
+/* Ends the delta and the chunk; entries [first, last) are the logprobs of its text. */
 static void end_chunk(struct eng_reply *r, const struct eng_choice *c, int first, int last)
 {
     struct eng_bytes *out = &r->out;
     eng_bytes_text(out, "},\"logprobs\":");
-    if (last > first || (r->ask->logprobs && !c->end)) { /* clients look into each but the last */
+    if (last > first || (r->ask->logprobs && !c->end)) { /* clients read it in all but the last chunk */
         eng_bytes_text(out, "{\"content\":");
         eng_write_entries(out, r, c, first, last);
         eng_bytes_text(out, ",\"refusal\":null}");
@@ -51,7 +51,7 @@ static void chat_begin(struct eng_reply *r)
     }
 }
 
-/* In a stream it is told as it begins, and has its number. */
+/* numbered: in a stream, where a call is written with its index when it begins. */
 static void write_call(struct eng_bytes *out, const struct eng_part *p, bool numbered)
 {
     eng_bytes_text(out, "{");

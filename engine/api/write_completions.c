@@ -1,4 +1,4 @@
-/* Completions: text that goes on from a prompt, in the shape that came before chat. */
+/* Completions: text that continues a prompt, in the form of OpenAI's completions API. */
 #include "engine/api/dialect.h"
 #include "engine/base/base.h"
 
@@ -9,8 +9,8 @@ static const char *const finish[] = {NULL, "stop", "stop", "length", "stop", "st
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
 
-/* Tokens are names of members here, so each has to be a text of its own: one that is no UTF-8, or
- * holds the NUL that names may not have everywhere, is told as its bytes. */
+/* Writes a token as the name of a JSON member.  A token that is not UTF-8, or holds a NUL (which some
+ * JSON readers refuse in names), is written as its bytes. */
 static void write_name(struct eng_bytes *out, const struct eng_vocab *v, int32_t token)
 {
     struct moe_string s = eng_vocab_text(v, token);
@@ -33,7 +33,7 @@ static bool same_text(const struct eng_vocab *v, int32_t a, int32_t b)
     return s.n == t.n && !memcmp(s.data, t.data, s.n);
 }
 
-/* The likeliest ones and the chosen one, no name twice. */
+/* Writes the most probable tokens and the sampled one; tokens with the same text only once. */
 static void write_top(struct eng_bytes *out, const struct eng_vocab *v, const struct spec_top *top,
                       int n_top, int32_t token, float logprob)
 {
@@ -57,13 +57,14 @@ static void write_top(struct eng_bytes *out, const struct eng_vocab *v, const st
     eng_bytes_text(out, "}");
 }
 
-/* The tokens that a list is of: those of an echoed prompt, then [first, last) of the choice's. */
+/* The tokens of a logprobs object: those of an echoed prompt, then n - n_prompt entries of the choice
+ * from `first` on. */
 struct listed {
     const struct eng_reply *r;
     const struct eng_choice *c;
     const struct eng_ids *prompt;
-    int n_prompt, first, n; /* n: with those of the prompt */
-    size_t prompt_char;     /* of the prompt's text */
+    int n_prompt, first, n; /* n includes n_prompt */
+    size_t prompt_char;     /* characters of the prompt's text */
 };
 
 static int32_t listed_token(const struct listed *l, int i)
@@ -71,7 +72,7 @@ static int32_t listed_token(const struct listed *l, int i)
     return i < l->n_prompt ? l->prompt->id[i] : l->c->entry[l->first + i - l->n_prompt].token;
 }
 
-/* Of the very first of a prompt nothing can be said. */
+/* True if a token has no logprob: the first token of a prompt has no context. */
 static bool is_untold(const struct listed *l, int i)
 {
     return i < l->n_prompt && (i == 0 || i >= l->c->n_given);
@@ -109,7 +110,7 @@ static size_t count_characters(const char *p, size_t n)
     return count;
 }
 
-/* Where each begins in the text; what is no text, as the token that a prompt begins with, takes none. */
+/* Writes each token's start in the text, in characters.  Control tokens, such as BOS, have length 0. */
 static void write_offsets(struct eng_bytes *out, const struct listed *l)
 {
     const struct eng_vocab *v = l->r->desk->vocab;
@@ -154,7 +155,7 @@ static void write_logprobs(struct eng_bytes *out, const struct listed *l)
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* The prompt as it came, or what its tokens stand for. */
+/* Writes the prompt's text as in the body, or decoded from its tokens. */
 static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c)
 {
     int i = c->index / r->ask->n_each;
@@ -174,7 +175,7 @@ static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const s
     }
 }
 
-/* n_prompt: of the text's bytes, those that are the prompt's, if its tokens are listed as well. */
+/* n_prompt: bytes of an echoed prompt at the start of text, if its tokens are to be listed too. */
 static void write_choice(struct eng_reply *r, const struct eng_choice *c, const char *text,
                          size_t n, int first, int last, size_t n_prompt)
 {

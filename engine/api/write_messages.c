@@ -1,7 +1,7 @@
-/* Anthropic's messages: blocks of content that begin, grow and stop, by name.
+/* Anthropic's messages: content blocks, each with a start event, delta events and a stop event.
  *
- * Prompt tokens that were found computed are told apart from the others, as there; what OpenAI's
- * objects have besides is left out, since clients of this dialect are strict. */
+ * As in Anthropic's API, input_tokens does not include cached tokens.  Members that only OpenAI's
+ * objects have are left out, since clients of this dialect are strict. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static void write_reason(struct eng_bytes *out, const struct eng_choice *c)
         eng_bytes_text(out, "null");
 }
 
-/* A call's input is an object; arguments that broke off are none, and told as an empty one. */
+/* Writes a call's input, which must be an object; incomplete arguments become an empty one. */
 static void write_input(struct eng_bytes *out, const struct eng_part *p)
 {
     json_t *input = eng_ask_depth(p->text.data, p->text.n) <= ENG_ASK_DEPTH
@@ -52,7 +52,7 @@ static void write_input(struct eng_bytes *out, const struct eng_part *p)
     json_decref(input);
 }
 
-/* As it is so far: at its start empty. */
+/* Writes the block with its text so far, which is empty at the start event. */
 static void write_block(struct eng_bytes *out, const struct eng_part *p)
 {
     if (p->kind == ENG_PART_CALL) {

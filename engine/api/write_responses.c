@@ -1,5 +1,6 @@
-/* Responses: an answer as a list of items - thoughts, messages, calls - each announced, filled and
- * closed by numbered events.  The last event has all of it once more, and nothing is stored. */
+/* Responses: an answer is a list of items (reasoning, messages, calls).  A stream adds, fills and
+ * closes each item by numbered events; the last event repeats the whole response.  Responses are not
+ * stored. */
 #include "engine/api/dialect.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ static void write_item_id(struct eng_bytes *out, const struct eng_reply *r,
     eng_bytes_format(out, "\"%s_%s_%d\"", prefix[p->kind], arrival_id(r), (int)(p - c->part));
 }
 
-/* The tokens of a part of text. */
+/* Writes the logprobs of a text part's tokens. */
 static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r,
                                const struct eng_choice *c, const struct eng_part *p)
 {
@@ -23,7 +24,7 @@ static void write_part_entries(struct eng_bytes *out, const struct eng_reply *r,
     eng_write_entries(out, r, c, p->first_entry, last);
 }
 
-/* What a message or thoughts hold. */
+/* Writes the content part of a message or of reasoning; !whole: empty, for its first event. */
 static void write_content(struct eng_bytes *out, const struct eng_reply *r,
                           const struct eng_choice *c, const struct eng_part *p, bool whole)
 {
@@ -67,7 +68,7 @@ static void write_item(struct eng_bytes *out, const struct eng_reply *r, const s
 
 /* ---- the response ---------------------------------------------------------------------------- */
 
-/* Members that say again what was asked: with the type they have to have, or as if not given. */
+/* Members that repeat the request's: if of this type, as in the body, else `otherwise`. */
 static const struct {
     const char *name;
     json_type type;
@@ -94,7 +95,7 @@ static void write_echoed(struct eng_bytes *out, const json_t *body)
         else
             eng_bytes_text(out, echoed[i].otherwise);
     }
-    const json_t *choice = json_object_get(body, "tool_choice"); /* a word or an object */
+    const json_t *choice = json_object_get(body, "tool_choice"); /* a string or an object */
     eng_bytes_text(out, ",\"tool_choice\":");
     if (json_is_string(choice) || json_is_object(choice))
         eng_bytes_json(out, choice);
@@ -207,7 +208,7 @@ static void item_event(struct eng_reply *r, const char *type, const struct eng_c
     end_event(r);
 }
 
-/* An event of what an item holds, but for its own member. */
+/* Begins an event about an item's content; the caller adds the member of its type. */
 static void begin_content_event(struct eng_reply *r, const char *type, const struct eng_choice *c,
                                 const struct eng_part *p)
 {

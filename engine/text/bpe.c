@@ -1,13 +1,12 @@
-/* engine/text/bpe.c - one piece of text to ids, by merging neighbours: the heart of both
- * vocabularies.
+/* engine/text/bpe.c - byte-pair merging of one piece of text, for both kinds of vocabulary.
  *
- * In: a piece of text.  Out: ids appended to a list.  The piece starts as a list of symbols,
- * bytes or characters; the best pair of neighbours becomes one symbol until no pair is a token.
- * Byte-level BPE calls the pair of lowest rank best, SentencePiece the one whose token has the
- * highest score; of equal ones the leftmost.  A heap holds every pair that could merge and
- * forgets by itself: a pair is stale when its symbols have grown since, which their joint length
- * shows, as symbols only grow.  Every merge removes one symbol and adds at most two pairs, so a
- * piece of n symbols needs n log n time and no more than 2 n heap entries, whatever it holds. */
+ * In: a piece of text.  Out: ids appended to a list.  The piece starts as a list of symbols (bytes
+ * or characters).  The best pair of neighbours is merged into one symbol until no pair makes a
+ * token.  Best is the lowest rank in byte-level BPE, the highest token score in SentencePiece;
+ * ties go to the leftmost pair.  A heap holds every pair that can merge.  Entries are not removed
+ * when they become stale: symbols only grow, so an entry is stale if the joint length of its symbols
+ * has changed.  Every merge removes one symbol and adds at most two entries, so a piece of n symbols
+ * needs O(n log n) time and at most 2 n heap entries. */
 #include <string.h>
 
 #include "engine/base/base.h"
@@ -46,7 +45,7 @@ void eng_merge_free(struct eng_merge *m)
     *m = (struct eng_merge){0};
 }
 
-/* Room for n symbols and their pairs; what was there is gone. */
+/* Empties m and makes it hold n symbols and their pairs. */
 static int reserve(struct eng_merge *m, size_t n)
 {
     size_t symbol_bytes, heap_bytes, cap;
@@ -76,7 +75,7 @@ static void add_symbol(struct eng_merge *m, size_t start, size_t len, int32_t id
         .start = (uint32_t)start, .len = (uint32_t)len, .prev = i - 1, .next = i + 1, .id = id};
 }
 
-/* The top of the heap is the smallest key. */
+/* A min-heap by key. */
 static void heap_push(struct eng_merge *m, struct eng_candidate c)
 {
     size_t i = m->n_heap++;
@@ -103,7 +102,7 @@ static struct eng_candidate heap_pop(struct eng_merge *m)
     return top;
 }
 
-/* A float's bits in an order where the highest score is the smallest number. */
+/* Maps a score to an integer that is smaller for a higher score. */
 static uint32_t score_rank(float score)
 {
     uint32_t bits;
@@ -113,7 +112,7 @@ static uint32_t score_rank(float score)
     return bits >> 31 ? bits : ~(bits | UINT32_C(1) << 31);
 }
 
-/* The token that symbols a and b make together, and its rank: smaller merges first. */
+/* The token that symbols a and b merge into, or ENG_NO_TOKEN; *rank: the smallest merges first. */
 static int32_t merged(const struct eng_vocab *v, const char *text, const struct eng_symbol *a,
                       const struct eng_symbol *b, uint32_t *rank)
 {
@@ -146,8 +145,7 @@ static void consider(struct eng_merge *m, const struct eng_vocab *v, const char 
               (struct eng_candidate){.key = (uint64_t)rank << 32 | left, .len = a->len + b->len});
 }
 
-/* Merges until nothing can; what is left is the list from symbol 0 along next, ending at
-   n_symbol. */
+/* Merges until no pair can.  The result is the list of symbols from 0 along next, up to n_symbol. */
 static void merge_all(struct eng_merge *m, const struct eng_vocab *v, const char *text)
 {
     const uint32_t end = (uint32_t)m->n_symbol;
@@ -196,7 +194,7 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
         const int32_t id = v->byte_id[(uint8_t)p[i]];
 
         if (id != ENG_NO_TOKEN)
-            add_symbol(m, i, 1, id); /* a byte without a token is lost */
+            add_symbol(m, i, 1, id); /* a byte without a token is dropped */
     }
     merge_all(m, v, p);
     for (uint32_t i = 0; i < m->n_symbol; i = m->symbol[i].next) {
@@ -207,7 +205,8 @@ int eng_merge_bytes(struct eng_merge *m, const struct eng_vocab *v, const char *
     return 0;
 }
 
-/* A character that is no piece: its bytes, or the unknown token, one for a whole run of them. */
+/* Appends a character that is not a piece: the tokens of its bytes or, if one is missing, the unknown
+ * token.  A run of unknown characters gives one token. */
 static int push_bytes(const struct eng_vocab *v, const char *p, size_t n, bool *unknown,
                       struct eng_ids *ids)
 {

@@ -1,9 +1,9 @@
-/* engine/text/byte_letters.c - how vocabularies spell bytes and spaces, and back.
+/* engine/text/byte_letters.c - decodes the spellings of bytes and spaces in vocabularies.
  *
- * In: token texts as a file has them.  Out: the bytes they stand for.  Byte-level BPE writes every
- * byte as a letter: printable Latin-1 as itself, the other 68 as what follows U+00FF in ascending
- * order (so a space is U+0120).  SentencePiece writes a space as U+2581 and a byte that has no
- * piece as <0x41>. */
+ * In: token texts as in the model file.  Out: the bytes they stand for.  Byte-level BPE writes every
+ * byte as a letter: printable Latin-1 as itself, the other 68 bytes in ascending order as U+0100 and
+ * the following code points (so a space is U+0120).  SentencePiece writes a space as U+2581 and a
+ * byte token as <0x41>. */
 #include <string.h>
 
 #include "engine/base/base.h"

@@ -1,10 +1,11 @@
-/* engine/text/chat_prompt.c - a model's template and its tokens: conversations in, prompts out.
+/* engine/text/chat_prompt.c - renders and tokenizes the prompts of conversations.
  *
- * To keep the texts of a request from becoming control tokens they are fenced before they are
- * rendered: where one holds the text of a control token, or ends with the beginning of one, a
- * character that stands nowhere else is put inside.  After rendering the fences are taken out
- * again, and no special token may span the place of one.  A text without such marks, which is
- * nearly every one, is not touched. */
+ * In: a request with messages.  Out: the prompt as text or tokens.  A string of the request must not
+ * become a control token.  So before rendering, each place where a string holds the text of a control
+ * token, or ends with the beginning of one, gets a fence: a code point that occurs nowhere else in
+ * the request, inserted after the first character.  After rendering the fences are removed, and the
+ * tokenizer lets no special token span their places.  Nearly all strings need no fence and are not
+ * copied. */
 #include "engine/text/chat_prompt.h"
 
 #include <string.h>
@@ -12,15 +13,15 @@
 
 struct eng_chat {
     struct eng_template *template;
-    struct moe_string text; /* of it: the file's */
+    struct moe_string text; /* source of the template, borrowed from the file */
     const struct eng_vocab *vocab;
-    bool is_ours; /* the template writes BOS only where the file asks for it */
-    struct moe_string *control; /* [n_control] the texts of control tokens, the vocabulary's */
+    bool is_ours; /* a built-in template: bos_token is set only if the file asks for BOS */
+    struct moe_string *control; /* [n_control] texts of the control tokens, borrowed from the vocabulary */
     size_t n_control;
-    bool begins[256];                           /* by first byte */
+    bool begins[256];                           /* [first byte] a control token begins with it */
 };
 
-/* What is used where a file has no template, by the special token that a vocabulary is known by. */
+/* Templates for files without one, chosen by a special token of the vocabulary (mark). */
 static const struct { const char *mark, *name, *text;
 } defaults[] = {
     { "<|im_start|>", "<|im_start|>",
@@ -32,7 +33,7 @@ static const struct { const char *mark, *name, *text;
       "{{ m.content }}<|eot_id|>{% endfor %}"
       "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif "
       "%}" },
-    /* before mistral's marks were tokens of their own they were plain text around <s> and </s> */
+    /* early Mistral models: [INST] and [/INST] are plain text between <s> and </s> */
     { "</s>", "[INST]",
       "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>{% "
       "else %}"
@@ -131,7 +132,7 @@ static int add_token(json_t *variables, const char *name, const struct eng_vocab
     return text ? json_object_set_new_nocheck(variables, name, text) : -1;
 }
 
-/* Takes `variables` over. */
+/* Consumes the reference to `variables`; NULL means no memory. */
 static int render(const struct eng_chat *c, json_t *variables, char **text, size_t *n,
                   struct eng_template_error *error)
 {
@@ -158,10 +159,10 @@ int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text
 
 /* ---- fences ---------------------------------------------------------------------------------- */
 
-#define FENCE_BYTES 3 /* U+FDD0 to U+FDEF: code points that are no characters */
+#define FENCE_BYTES 3 /* U+FDD0 to U+FDEF: noncharacters of Unicode */
 #define N_FENCE     32
 
-/* Calls fn on every text of a value, names of members included. */
+/* Calls fn on every string of a value, including names of members. */
 typedef void on_text(void *arg, const char *text, size_t n);
 
 static void each_text(const json_t *v, on_text *fn, void *arg)
@@ -185,7 +186,7 @@ static void note_fences(void *arg, const char *text, size_t n)
             *used |= UINT32_C(1) << ((uint8_t)text[i + 2] - 0x90);
 }
 
-/* Does a control token stand at p, whole or as far as the text goes? */
+/* True if a control token stands at p[n], or the text ends within one. */
 static bool control_at(const struct eng_chat *c, const char *p, size_t n)
 {
     for (size_t i = 0; c->begins[(uint8_t)*p] && i < c->n_control; i++)
@@ -202,8 +203,8 @@ static size_t char_bytes(char first)
 
 struct fencing { const struct eng_chat *chat; char fence[FENCE_BYTES]; };
 
-/* The text with its fences, to be freed, or NULL where it needs none (or, *failed, there is no
- * memory). */
+/* A copy of the text with fences, which the caller frees.  NULL if it needs none, or without memory
+ * (*failed is set then). */
 static char *fenced_text(const struct fencing *f, const char *text, size_t n, size_t *n_out,
                          bool *failed)
 {
@@ -258,7 +259,7 @@ static json_t *fenced_array(const struct fencing *f, json_t *v)
     return failed ? NULL : out;
 }
 
-/* A copy with fences in its texts, sharing what has none; NULL: no memory. */
+/* A copy of v with fences in its strings; strings without fences are shared.  NULL: no memory. */
 static json_t *fenced(const struct fencing *f, json_t *v)
 {
     if (json_is_object(v))
@@ -275,7 +276,7 @@ static json_t *fenced(const struct fencing *f, json_t *v)
     return out;
 }
 
-/* Takes the fences out of the text and writes down where they were; returns what is left. */
+/* Removes the fences from the text and appends their offsets to at; returns the new length. */
 static size_t take_out(const struct fencing *f, char *text, size_t n, size_t *at, size_t *n_at)
 {
     size_t used = 0;

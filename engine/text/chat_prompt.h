@@ -1,31 +1,32 @@
-/* engine/text/chat_prompt.h - conversations as a model's prompts.  Internal to engine.
+/* engine/text/chat_prompt.h - chat template of a model: a conversation to a prompt.  Internal to
+ * engine.
  *
- * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}; every other member is
- * a variable of the template too.  bos_token and eos_token are the model's unless the request has
- * them. */
+ * A request is {"messages": ..., "tools": ..., "add_generation_prompt": ...}.  Every member of it is a
+ * template variable, other members too.  bos_token and eos_token default to the texts of the model's
+ * BOS and EOS tokens. */
 #ifndef ENGINE_CHAT_H
 #define ENGINE_CHAT_H
 
 #include "engine/text/jinja/jinja.h"
 #include "engine/text/text.h"
 
-struct eng_chat;                                /* immutable: any number of threads may use it */
+struct eng_chat;                                /* immutable after open: shared by threads */
 
-/* The template of the model's file, or one of ours by the marks of its vocabulary, and says which.
- * v has to outlive it; path is for messages. */
+/* Compiles tokenizer.chat_template of the file.  Without one, uses a built-in template chosen by the
+ * special tokens of the vocabulary, and logs the choice.  v must outlive *out; path is for messages. */
 int eng_chat_open(struct eng_chat **out, const struct moe_file *f, const struct eng_vocab *v,
                   const char *path);
 void eng_chat_close(struct eng_chat *c);
 
-/* The template itself, while f is open. */
+/* The source of the template.  Valid while the file passed to eng_chat_open is open. */
 struct moe_string eng_chat_text(const struct eng_chat *c);
 
-/* The prompt as text, exactly; *text is to be freed with kn_free. */
+/* Renders the prompt as text; the caller frees *text with kn_free. */
 int eng_chat_render(const struct eng_chat *c, const json_t *request, char **text, size_t *n,
                     struct eng_template_error *error);
 
-/* The prompt as tokens, appended.  What the template itself writes may be special tokens; the texts
- * of the request never become control tokens, whatever they hold. */
+/* Appends the tokens of the prompt to ids.  Text written by the template may become special tokens.
+ * Strings of the request never become control tokens. */
 int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_ids *ids,
                     struct eng_template_error *error);
 

@@ -1,11 +1,10 @@
-/* engine/text/detokenize.c - ids to text as they come, never half a character.
+/* engine/text/detokenize.c - streaming detokenizer: ids to text, in whole characters.
  *
  * In: ids, one at a time.  Out: bytes into the caller's buffer.  A token may end inside a
- * character, so up to three bytes wait in the decoder until the next token completes them or
- * shows that nothing can. Then they become U+FFFD, one for every maximal beginning of a
- * character, as the Unicode standard recommends and browsers do.  SentencePiece's own space,
- * which the tokenizer puts before the text and after special tokens, is taken away where it was
- * put. */
+ * character, so up to three bytes stay pending in the decoder until a later token completes or
+ * invalidates them.  Invalid bytes become U+FFFD, one for each maximal beginning of a character, as
+ * the Unicode standard recommends and browsers do.  With SentencePiece the tokenizer adds a space
+ * before the text and after special tokens; the decoder removes it at the same places. */
 #include <string.h>
 
 #include "engine/base/base.h"
@@ -21,10 +20,10 @@ void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned
 
 size_t eng_decoder_room(const struct eng_vocab *v)
 {
-    return 3 * (v->max_bytes + 3); /* each byte, pending ones too, may be U+FFFD */
+    return 3 * (v->max_bytes + 3); /* each byte, also the 3 pending ones, may become U+FFFD */
 }
 
-/* Takes one byte; gives what is certain then. */
+/* Adds one byte and writes the characters that it completes; returns the bytes written. */
 static size_t take(struct eng_decoder *d, char byte, char *out)
 {
     size_t n = 0;

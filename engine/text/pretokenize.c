@@ -1,16 +1,15 @@
-/* engine/text/pretokenize.c - text to the pieces that byte-level BPE merges within.
+/* engine/text/pretokenize.c - splits text into the pieces within which byte-level BPE merges.
  *
- * In: the pre-tokeniser's name as the file spells it, later text.  Out: pieces, in order, through
- * a function.  A pre-tokeniser is one to six patterns.  The first cuts the text into its matches
- * and what lies between; the next cuts each of those, which it sees as a text of its own; and so
- * on down.
+ * In: the pre-tokeniser's name in the model file; then text.  Out: pieces in order, through a
+ * callback.  A pre-tokeniser is one to six patterns.  The first splits the text into its matches and
+ * the gaps between them.  The next splits each of these, seeing it as a separate text, and so on.
  *
- * The patterns are those of the published tokenizer.json files, with two differences that change
- * no result.  White space is written out (WS): PCRE2's \s also takes U+180E, which is no white
- * space since Unicode 6.3.  And "blanks at the end" starts only where a run of blanks starts, as
- * trying it at every blank of a long run would take quadratic time.  PCRE2 10.42 knows Unicode
- * 14: letters added later count as symbols.  Matching has explicit limits; a text that reaches
- * one is refused. */
+ * The patterns are those of the published tokenizer.json files, with two differences that do not
+ * change results.  White space is spelt out (WS), because PCRE2's \s also matches U+180E, which is not
+ * white space since Unicode 6.3.  And the alternative for trailing blanks starts only at the start of
+ * a run of blanks, because trying it at every blank of a long run would take quadratic time.
+ * PCRE2 10.42 implements Unicode 14: letters added later count as symbols.  Matching has explicit
+ * limits; a text that exceeds one is refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
@@ -29,20 +28,21 @@
 #define GPT2       "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SIGNS "|" BLANKS
 #define LLAMA3     SUFFIX WORD "\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
 #define QWEN2      SUFFIX WORD "\\p{N}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
-/* Words begin a new piece where small letters are followed by a large one, and keep their suffix. */
+/* A new piece begins where a lower-case letter is followed by an upper-case one; contractions stay with their word. */
 #define LARGE      "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
 #define SMALL      "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
 #define BEFORE     "[^\\r\\n\\p{L}\\p{N}]?"
 #define AFTER      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 #define GPT4O      BEFORE "[" LARGE "]*[" SMALL "]+" AFTER BEFORE "[" LARGE "]+[" SMALL "]*" AFTER \
                    "\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
-/* The same without contractions, digits one by one. */
+/* As gpt-4o, without contractions; each digit is a piece. */
 #define TEKKEN     BEFORE "[" LARGE "]*[" SMALL "]+|" BEFORE "[" LARGE "]+[" SMALL "]*|\\p{N}|" \
                    SIGNS "[\\r\\n/]*|" LINE_ENDS BLANKS
-/* Words as gpt-4o's, but that Chinese characters are words of their own.  A class cannot leave a script
- * out, and a group that is repeated takes memory for every character that it may have to give back: so
- * nothing is ever given back.  "Large ones, then at least one small" ends either with what is small
- * alone, or with the last of those that are both. */
+/* Words as in gpt-4o, except that runs of Chinese characters are pieces of their own.  A character class
+ * cannot exclude a script, hence the lookahead in NO_HAN.  A repeated group uses memory for every
+ * character it can backtrack over, so all repetitions are possessive.  Instead of backtracking,
+ * "LARGE*, then SMALL+" is written as two cases: it ends with characters that are in SMALL only, or
+ * with the last of those that are in both classes. */
 #define HAN        "\\p{sc:Han}"
 #define NO_HAN(x)  "(?:(?!" HAN ")[" x "])"
 #define KIMI_K2    HAN "+|" \
@@ -50,7 +50,7 @@
                    "(?:[\\p{Lu}\\p{Lt}]*+" NO_HAN("\\p{Lm}\\p{Lo}\\p{M}") "++)++)" AFTER \
                    BEFORE NO_HAN(LARGE) "++" NO_HAN(SMALL) "*+" AFTER \
                    "\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" LINE_ENDS BLANKS
-/* Marks belong to words. */
+/* Combining marks belong to words. */
 #define QWEN35     SUFFIX BEFORE "[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" \
                    LINE_ENDS BLANKS
 #define SEED       SUFFIX WORD "\\p{N}|" SIGNS "|" LINE_ENDS BLANKS
@@ -86,8 +86,8 @@
 enum { MAX_STAGE = 6 };
 
 struct rule {
-    const char *pattern[MAX_STAGE];                     /* NULL after the last */
-    int bytes_from;                                     /* patterns from here see bytes; 0: none */
+    const char *pattern[MAX_STAGE];                     /* one per stage; NULL after the last */
+    int bytes_from;                                     /* stages from here on match bytes; 0: none */
     bool whole_words, adds_bos;
 };
 
@@ -97,7 +97,7 @@ static const struct rule rule_glm4 = { .pattern = { LLAMA3 } };
 static const struct rule rule_gpt4o = { .pattern = { GPT4O } };
 static const struct rule rule_qwen2 = { .pattern = { QWEN2 } };
 static const struct rule rule_starcoder = { .pattern = { "\\p{N}", GPT2 } };
-/* Falcon looks for digits after turning bytes into letters: these letters are digits to Unicode. */
+/* Falcon splits digits after bytes became letters; \xB2 and the others are digits to Unicode. */
 static const struct rule rule_falcon = {
     .pattern = { "[\\p{P}$+<=>^~|`]+", GPT2, "[0-9\\xB2\\xB3\\xB9\\xBC-\\xBE]+", "[0-9]{3}" },
     .bytes_from = 2,
@@ -119,7 +119,7 @@ static const struct rule rule_qwen35 = { .pattern = { QWEN35 } };
 static const struct rule rule_seed = { .pattern = { SEED } };
 static const struct rule rule_bailing = { .pattern = { BAILING } };
 
-/* Spellings found in published files.  One that is not here is refused. */
+/* Names found in published files.  Other names are refused. */
 static const struct { const char *name; const struct rule *rule; } names[] = {
     { "gpt-2", &rule_gpt2 },                    { "gpt2", &rule_gpt2 },
     { "phi-2", &rule_gpt2 },                    { "mpt", &rule_gpt2 },
@@ -193,7 +193,7 @@ static int compile(struct eng_pre *pre, const char *pattern, bool bytes)
     kn_assert(code || err == PCRE2_ERROR_HEAP_FAILED);
     if (!code)
         return kn_fail(KN_ENOMEM, "no memory for a pre-tokeniser");
-    /* Where the system forbids it: slower, the same pieces. */
+    /* The error is ignored: without JIT the pieces are the same, only slower. */
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
     pre->code[pre->n_stage++] = code;
     return 0;
@@ -277,7 +277,7 @@ static int match_failed(int rc)
     return kn_fail(KN_ELIMIT, "text is too hard to cut into words");
 }
 
-/* Cuts p[0..n) with the patterns from `stage` on.  Recurses at most MAX_STAGE deep. */
+/* Splits p[0..n) with the patterns from `stage` on.  Recursion depth: at most MAX_STAGE. */
 static int cut(struct eng_split *s, int stage, const char *p, size_t n)
 {
     const size_t *found = pcre2_get_ovector_pointer(s->match);
@@ -305,7 +305,7 @@ static int cut(struct eng_split *s, int stage, const char *p, size_t n)
     return 0;
 }
 
-/* The limits are far above what a text of n bytes needs: a match backtracks over a run of blanks
+/* The limits are far above the need of a text of n bytes: a match backtracks over a run of blanks
    once. */
 int eng_split_run(struct eng_split *s, const char *text, size_t n, eng_piece *piece, void *arg)
 {

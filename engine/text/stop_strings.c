@@ -1,7 +1,7 @@
-/* Stop strings: text goes by in pieces, and ends before the first stop string that appears in it.
+/* Stop strings (struct eng_stop): passes on text that comes in pieces, up to the first stop string in it.
  *
- * Held back is the longest tail that is the beginning of a stop string.  The string that is complete first
- * ends the text (of two that end together, the longer), so that the pieces do not matter. */
+ * The longest tail that is the beginning of a stop string is held back.  The stop string that is complete first
+ * ends the text; of two that end at the same byte, the longer.  So the result does not depend on the pieces. */
 #include "engine/text/text.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ int eng_stop_init(struct eng_stop *s, const char *const *text, int n)
     return 0;
 }
 
-/* Does stop string i stand at p, whole (1), or as far as the text goes (0), or not (-1)? */
+/* Compares stop string i with the text p[n]: 1 if the text begins with it, 0 if the text ends within it, else -1. */
 static int stands(const struct eng_stop *s, int i, const char *p, size_t n)
 {
     size_t bytes = strlen(s->text[i]);

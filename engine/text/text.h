@@ -1,17 +1,18 @@
-/* engine/text/text.h - text to tokens and back.  Internal to engine.
+/* engine/text/text.h - tokenizer and detokenizer.  Internal to engine.
  *
- *     eng_vocab    a model file's vocabulary: everything under tokenizer.ggml.*, checked once.
- *                  Immutable after open, so any number of threads may tokenize with it at once.
- *     eng_ids      a growing list of token ids, the caller's.
- *     eng_decoder  a plain struct in the caller's memory that turns ids into text as they come; it
- *                  takes no memory, so it may run inside a step.
+ *     eng_vocab    the vocabulary of a model file: everything under tokenizer.ggml.*, checked at open.
+ *                  Immutable after open: any number of threads may tokenize with one at once.
+ *     eng_ids      a growing list of token ids, owned by the caller.
+ *     eng_decoder  a plain struct in the caller's memory that turns a stream of ids into text.  It
+ *                  allocates nothing, so it may run inside an engine step.
  *
- * Two kinds of vocabulary: byte-level BPE ("gpt2": a pre-tokeniser by name, merges by rank) and
- * SentencePiece BPE ("llama": merges by score, bytes for what has no piece).  Anything else, and
- * any pre-tokeniser not in the table of pretokenize.c, is refused by name: a guess gives wrong
- * text that looks nearly right.
+ * Two kinds of vocabulary are supported: byte-level BPE ("gpt2": a named pre-tokeniser, merges by
+ * rank) and SentencePiece BPE ("llama": merges by score, byte tokens for characters without a
+ * piece).  Every other kind, and every pre-tokeniser that is not in the table of pretokenize.c, is
+ * refused by name: with a guessed pattern the tokens are wrong although the text looks nearly right.
  *
- * Text is bytes.  What is not UTF-8 passes through as single bytes if the vocabulary has them. */
+ * Text is bytes.  Bytes that are not UTF-8 become byte tokens if the vocabulary has them.
+ * Functions that can fail return 0 or a negative KN_E* code, and log the reason. */
 #ifndef ENGINE_TEXT_H
 #define ENGINE_TEXT_H
 
@@ -20,7 +21,7 @@
 /* ---- vocabulary
    -------------------------------------------------------------------------------- */
 
-/* Numbered as in the file. */
+/* The values of tokenizer.ggml.token_type. */
 enum eng_token_type {
     ENG_TOKEN_NORMAL = 1, ENG_TOKEN_UNKNOWN, ENG_TOKEN_CONTROL, ENG_TOKEN_USER, ENG_TOKEN_UNUSED,
     ENG_TOKEN_BYTE
@@ -30,33 +31,34 @@ enum { ENG_NO_TOKEN = -1 };
 
 struct eng_vocab;
 
-/* Says `<file>: <field>: <reason>` when it fails.  The file may be closed afterwards. */
+/* Logs `<file>: <field>: <reason>` on failure.  The vocabulary copies all it needs: the file may be
+ * closed afterwards. */
 int  eng_vocab_open(struct eng_vocab **out, const struct moe_file *f);
 void eng_vocab_close(struct eng_vocab *v);
 
 int  eng_vocab_size(const struct eng_vocab *v);
 bool eng_vocab_adds_bos(const struct eng_vocab *v);
-int32_t eng_vocab_bos(const struct eng_vocab *v);       /* these three may be ENG_NO_TOKEN */
+int32_t eng_vocab_bos(const struct eng_vocab *v);       /* ENG_NO_TOKEN if absent; also eos, pad */
 int32_t eng_vocab_eos(const struct eng_vocab *v);
 int32_t eng_vocab_pad(const struct eng_vocab *v);
 
-/* The text a token stands for, as bytes; id is within the vocabulary. */
+/* The bytes of a token's text, owned by the vocabulary.  Asserts that id is in [0, n_vocab). */
 struct moe_string eng_vocab_text(const struct eng_vocab *v, int32_t id);
 enum eng_token_type eng_vocab_type(const struct eng_vocab *v, int32_t id);
 
-/* The control or user-defined token whose text this is, or ENG_NO_TOKEN. */
+/* The control, user-defined or unknown token with exactly this text, or ENG_NO_TOKEN. */
 int32_t eng_vocab_find_special(const struct eng_vocab *v, const char *text, size_t n_bytes);
 
-/* Does generation end here?  eos, eot and eom as the file names them, and the end-of-turn tokens
- * that files forget to name, by their text (the list is in vocab.c). */
+/* True for tokens that end generation: eos, eot, eom and stop_token_ids of the file, and common
+ * end-of-turn tokens found by their text (the list is in vocab.c). */
 bool eng_vocab_is_stop(const struct eng_vocab *v, int32_t id);
 
 /* ---- text to ids
    ------------------------------------------------------------------------------- */
 
 enum {
-    ENG_TEXT_ADD_BOS = 1,           /* BOS before, EOS after: each only if the file asks for it */
-    ENG_TEXT_PARSE_SPECIAL = 2,     /* the text of a control token is that token, not plain text */
+    ENG_TEXT_ADD_BOS = 1,           /* add BOS at the start and EOS at the end, where the file says so */
+    ENG_TEXT_PARSE_SPECIAL = 2,     /* the text of a control token becomes that token */
 };
 
 struct eng_ids {                    /* all zero: empty */
@@ -67,12 +69,12 @@ struct eng_ids {                    /* all zero: empty */
 int  eng_ids_push(struct eng_ids *ids, int32_t id);
 void eng_ids_free(struct eng_ids *ids);
 
-/* Appends; ids->n is unchanged on failure.  User-defined tokens are found with and without
- * PARSE_SPECIAL.  Time grows as n log n at worst, whatever the text. */
+/* Appends the tokens of the text to ids; ids->n is unchanged on failure.  User-defined tokens are
+ * recognised with and without PARSE_SPECIAL.  Worst-case time is O(n log n) in n_bytes. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n_bytes, unsigned flags,
                  struct eng_ids *ids);
 
-/* The same, but that no special token spans any of these places of the text. */
+/* The same, except that no special token may span any of the given byte offsets. */
 struct eng_fences { const size_t *at; size_t n; };      /* [n] byte offsets, ascending */
 int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsigned flags,
                         const struct eng_fences *fences, struct eng_ids *ids);
@@ -82,29 +84,29 @@ int eng_tokenize_fenced(const struct eng_vocab *v, struct moe_string text, unsig
 
 enum {
     ENG_DECODE_SKIP_SPECIAL = 1,    /* control tokens give no text */
-    ENG_DECODE_RAW = 2,             /* bytes as they are: the exact inverse of eng_tokenize */
-    ENG_DECODE_CONTINUE = 4,        /* the ids go on from others: the first space is text */
+    ENG_DECODE_RAW = 2,             /* no check for UTF-8: the exact inverse of eng_tokenize */
+    ENG_DECODE_CONTINUE = 4,        /* the ids continue earlier ones: keep the first space */
 };
 
 struct eng_decoder {
     const struct eng_vocab *vocab;
     unsigned flags;
     int n_pending;
-    char pending[4];                /* [n_pending] the beginning of a character */
-    bool at_start;                  /* the next space is the one that the tokenizer put there */
+    char pending[4];                /* [n_pending] first bytes of an incomplete character */
+    bool at_start;                  /* drop a space that comes next: the tokenizer added it */
 };
 
 void eng_decoder_init(struct eng_decoder *d, const struct eng_vocab *v, unsigned flags);
 
-/* The most bytes that one call gives. */
+/* The capacity in bytes that `out` of the next two functions needs. */
 size_t eng_decoder_room(const struct eng_vocab *v);
 
-/* Writes what became certain with this id, always whole characters unless RAW, and returns the
- * number of bytes.  What cannot become UTF-8 is U+FFFD, once for every maximal beginning of a
- * character. */
+/* Writes the text that this id completes and returns its number of bytes.  Without RAW the text is
+ * whole UTF-8 characters, and invalid bytes become U+FFFD, one for each maximal beginning of a
+ * character (the Unicode standard's recommended practice). */
 size_t eng_decoder_feed(struct eng_decoder *d, int32_t id, char *out);
 
-/* After the last id: the pending bytes, as one U+FFFD. */
+/* To be called after the last id.  Writes one U+FFFD if bytes are pending; returns the number of bytes. */
 size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */

@@ -1,11 +1,10 @@
-/* engine/text/tokenize.c - text to ids: what is special, what is text, and what stands around them.
+/* engine/text/tokenize.c - text to ids: special tokens, plain text, BOS and EOS.
  *
- * In: text and a vocabulary.  Out: ids appended to the caller's list.  The text is first cut at
- * special tokens: at each place the longest one that begins there, from the left.  What lies
- * between is plain text, and goes through the pre-tokeniser and its merges (byte-level BPE) or
- * whole to SentencePiece's. SentencePiece text begins with a space of its own, at the start and
- * after every special token, where the file asks for it.  Bytes that are not UTF-8 never reach
- * the patterns: they are pieces themselves. */
+ * In: text and a vocabulary.  Out: ids appended to the caller's list.  The text is first split at
+ * special tokens, from left to right, the longest one at each place.  The plain text between them
+ * goes through the pre-tokeniser and its pieces to byte-level BPE, or whole to SentencePiece BPE.
+ * For SentencePiece a space is added at the start and after every special token, if the file asks
+ * for it.  Runs of bytes that are not UTF-8 skip the pre-tokeniser and are pieces of their own. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -18,11 +17,12 @@ struct work {
     struct eng_ids *ids;
     struct eng_split *split;
     struct eng_merge merge;
-    char *spaced; /* [spaced_bytes] SentencePiece's text */
+    char *spaced; /* [spaced_bytes] scratch: text with the added space, for SentencePiece */
     size_t spaced_bytes;
 };
 
-/* The longest special token at p, searched by narrowing the sorted table byte by byte. */
+/* The longest special token at p[n], or ENG_NO_TOKEN.  Narrows the range of the sorted table byte by
+ * byte.  parse: false considers user-defined tokens only. */
 static int32_t special_at(const struct eng_vocab *v, const char *p, size_t n, bool parse)
 {
     int low = 0, high = v->n_special;
@@ -32,7 +32,7 @@ static int32_t special_at(const struct eng_vocab *v, const char *p, size_t n, bo
         const struct eng_special *s = &v->special[low];
         int left = low, right = high;
 
-        /* The entry that ends here sorts before those that go on. */
+        /* The entry that ends here sorts before the longer ones. */
         for (; low < high && s->text.n == depth; s++, low++)
             if (parse || v->type[s->id] == ENG_TOKEN_USER)
                 found = s->id;
@@ -74,7 +74,7 @@ static int piece_of_bytes(void *arg, const char *p, size_t n)
     return eng_merge_bytes(&w->merge, w->v, p, n, w->ids);
 }
 
-/* Letters and their marks become one character where there is one, if the vocabulary wants that. */
+/* Valid UTF-8: composed to NFC if the vocabulary asks for it, then split into pieces. */
 static int plain_utf8(struct work *w, const char *p, size_t n)
 {
     utf8proc_uint8_t *composed = NULL;
@@ -88,7 +88,7 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
     len = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed,
                        UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (len == UTF8PROC_ERROR_INVALIDUTF8)      /* what is no text has nothing to compose */
+    if (len == UTF8PROC_ERROR_INVALIDUTF8)      /* nothing to compose */
         return eng_split_run(w->split, p, n, piece_of_bytes, w);
     if (len < 0)
         return kn_fail(KN_ENOMEM, "no memory for %zu bytes of text", n);
@@ -97,7 +97,7 @@ static int plain_utf8(struct work *w, const char *p, size_t n)
     return err;
 }
 
-/* Runs of UTF-8 go through the pre-tokeniser, runs of anything else go straight on. */
+/* Runs of valid UTF-8 go through the pre-tokeniser; a run of other bytes is one piece. */
 static int plain_bytes(struct work *w, const char *p, size_t n)
 {
     size_t at = 0;
@@ -121,7 +121,7 @@ static int plain_bytes(struct work *w, const char *p, size_t n)
     return err;
 }
 
-/* U+2581 in the text is a space too: SentencePiece does not tell them apart. */
+/* U+2581 in the text becomes a space too: SentencePiece does not distinguish them. */
 static int plain_pieces(struct work *w, const char *p, size_t n)
 {
     size_t room, used = 0;
@@ -149,7 +149,7 @@ static int plain(struct work *w, const char *p, size_t n)
     return w->v->kind == ENG_VOCAB_BYTES ? plain_bytes(w, p, n) : plain_pieces(w, p, n);
 }
 
-/* Lies one of the fences between begin and end?  *next is the first that does not lie before begin. */
+/* True if a fence lies strictly between begin and end.  *next: the first fence after begin. */
 static bool is_fenced(const struct eng_fences *fences, size_t *next, size_t begin, size_t end)
 {
     while (*next < fences->n && fences->at[*next] <= begin)
@@ -162,7 +162,7 @@ static int tokenize(struct work *w, const char *text, size_t n, unsigned flags,
 {
     const struct eng_vocab *v = w->v;
     const bool parse = flags & ENG_TEXT_PARSE_SPECIAL;
-    size_t from = 0, at = 0, fence = 0; /* plain text since, looking at */
+    size_t from = 0, at = 0, fence = 0; /* start of the pending plain text; current offset; next fence */
     int err = 0;
 
     if (flags & ENG_TEXT_ADD_BOS && v->add_bos)

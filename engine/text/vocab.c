@@ -1,13 +1,12 @@
-/* engine/text/vocab.c - a vocabulary from a model file's metadata.
+/* engine/text/vocab.c - loads a vocabulary from a model file's metadata.
  *
- * In: the values under tokenizer.ggml.*.  Out: a struct eng_vocab that nothing changes any more.
- * All of the file's claims are checked here, once: counts against each other, ids against the
- * vocabulary, texts against UTF-8 and a length, merges against the tokens they name.  So the code
- * that tokenizes checks nothing and cannot be led out of its tables.  What is wrong is said as
- * file, field and reason.
+ * In: the values under tokenizer.ggml.*.  Out: an immutable struct eng_vocab.  All values are
+ * checked here, once: counts against each other, ids against the vocabulary, texts for UTF-8 and
+ * length, merges against the tokens they name.  So the tokenizer needs no checks and cannot leave its
+ * tables.  Errors name file, field and reason.
  *
- * Steps: kind; tokens with their types; the names that end a turn; texts; merges or scores; the
- * tokens with a role; the table of special tokens. */
+ * Order: kind; tokens with their types; end-of-turn tokens by name; texts; merges or scores; the
+ * tokens with a role (BOS, EOS ...); the table of special tokens. */
 #include "engine/base/base.h"
 #include "engine/text/internal.h"
 
@@ -28,7 +27,7 @@ struct loader {
     const char *path;
     struct eng_vocab *v;
     const struct moe_string *token; /* [n_vocab] as the file spells them */
-    struct eng_words names;         /* over those */
+    struct eng_words names;         /* hash table over token[] */
     struct eng_letters letters;
 };
 
@@ -37,7 +36,7 @@ static int no_memory(const struct loader *l)
     return kn_fail(KN_ENOMEM, "%s: no memory for the vocabulary", l->path);
 }
 
-/* An array that has to be there, with at least n items. */
+/* Finds a required array with at least n items. */
 static int find_array(const struct loader *l, const char *key, size_t n,
                       const struct moe_value **out)
 {
@@ -94,7 +93,7 @@ static bool is_utf8(struct moe_string s)
     return true;
 }
 
-/* One token's text and type; the type of a nameless token may only be "unused". */
+/* Checks one token's text; only a token of type "unused" may have an empty text. */
 static int check_token(struct loader *l, int32_t id)
 {
     const struct moe_string s = l->token[id];
@@ -145,15 +144,15 @@ static int load_tokens(struct loader *l)
         if (type < 0 || type > ENG_TOKEN_BYTE)
             return kn_fail(KN_ECORRUPT, "%s: " KEY "token_type: token %d has type %lld", l->path,
                            id, (long long)type);
-        v->type[id] = (uint8_t)(type ? type : ENG_TOKEN_NORMAL); /* 0 is "not said" */
+        v->type[id] = (uint8_t)(type ? type : ENG_TOKEN_NORMAL); /* 0: unspecified */
         err = check_token(l, id);
     }
     return err;
 }
 
-/* End-of-turn tokens that files often do not name in eot or eom.  Those that no plain text can
- * hold by chance count whatever their type, and become control tokens if the file calls them
- * normal; the others (`</s>` is also HTML) only as control or user-defined tokens. */
+/* End-of-turn tokens that files often do not list as eot or eom.  sure: plain text does not contain
+ * it by chance, so the token is a stop token whatever its type, and a control token if its type is
+ * normal.  Others (`</s>` is also HTML) are stop tokens only if their type is not normal. */
 static const struct {
     const char *name;
     bool sure;
@@ -187,7 +186,7 @@ static int32_t find_name(const struct loader *l, const char *name)
 static void load_stops(struct loader *l)
 {
     struct eng_vocab *v = l->v;
-    /* Where <|return|> ends a turn, <|end|> only ends a message within it. */
+    /* If the vocabulary has <|return|>, that ends a turn, and <|end|> ends a message within it. */
     const int32_t not_a_stop =
         find_name(l, "<|return|>") < 0 ? ENG_NO_TOKEN : find_name(l, "<|end|>");
 
@@ -271,7 +270,7 @@ static int load_texts(struct loader *l)
     return 0;
 }
 
-/* "left right": both, and both together, have to be tokens. */
+/* A merge is "left right": left, right and their concatenation must be tokens. */
 static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
 {
     char joint[MAX_TOKEN_BYTES];
@@ -296,7 +295,7 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
     return 0;
 }
 
-/* The pre-tokeniser's name says it too, where the file does not. */
+/* Loads whole_words (ignore_merges; default: the pre-tokeniser's) and compose (normalizer). */
 static int load_habits(struct loader *l)
 {
     struct moe_string normalizer = {.data = "", .n = 0};
@@ -365,7 +364,7 @@ static int load_scores(struct loader *l)
     return 0;
 }
 
-/* Absent leaves *id as it was; all bits set is how some files say "none". */
+/* If the key is absent, *id is unchanged.  Some files store "none" as -1 or UINT32_MAX. */
 static int load_id(const struct loader *l, const char *key, int32_t *id)
 {
     int64_t value = 0;
@@ -384,7 +383,7 @@ static int load_id(const struct loader *l, const char *key, int32_t *id)
     return 0;
 }
 
-/* The ids that SentencePiece gives these roles, where a file leaves them out. */
+/* Defaults for absent roles: SentencePiece's own ids (0 unknown, 1 BOS, 2 EOS). */
 static void default_roles(struct eng_vocab *v)
 {
     v->bos = v->eos = v->eot = v->eom = v->unk = v->pad = ENG_NO_TOKEN;
@@ -401,7 +400,7 @@ static void default_roles(struct eng_vocab *v)
         v->eos = 2;
 }
 
-/* Tokens that end a turn beside those with a role. */
+/* Adds the file's stop_token_ids. */
 static int load_more_stops(struct loader *l)
 {
     const struct moe_value *ids = moe_file_find(l->file, KEY "stop_token_ids");
@@ -475,7 +474,7 @@ static int compare_special(const void *a, const void *b)
     return order ? order : (s.n > t.n) - (s.n < t.n);
 }
 
-/* Everything that is cut out of text before it is tokenized, sorted for eng_special_find. */
+/* Makes the table of special tokens, sorted by text for special_at in tokenize.c. */
 static int load_specials(struct loader *l)
 {
     struct eng_vocab *v = l->v;

@@ -1,16 +1,16 @@
 /* engine/text/vocab_hash.c - the two hash tables of a vocabulary: text to id, and pair of ids to merged
  * id.
  *
- * In: token texts and merges while a vocabulary is opened.  Out: lookups while text is tokenized,
- * from any number of threads, as nothing changes any more.  Open addressing with linear probing,
- * at most half full; a text's slot keeps the hash so that a miss rarely touches the text itself.
- * A lookup is one or two cache misses (8 or 16 bytes a slot, 1-8 MiB a table), and there are
- * about three for each byte of text: 0.1-0.2 us a byte. */
+ * In: token texts and merges, while a vocabulary is opened.  Out: lookups while text is tokenized,
+ * by any number of threads, as the tables are read-only then.  Open addressing with linear probing,
+ * at most half full.  A slot of the text table stores the hash, so a failed lookup rarely reads the
+ * text itself.  A lookup costs one or two CPU cache misses (8 or 16 bytes a slot, 1-8 MiB a table);
+ * tokenizing makes about three lookups per byte of text: 0.1-0.2 us a byte. */
 #include <string.h>
 
 #include "engine/text/internal.h"
 
-/* The power of two that keeps n entries at most half full. */
+/* The smallest power of two (at least 16) that n entries fill at most half. */
 static int table_size(size_t n, size_t *out)
 {
     size_t size = 16, least;
@@ -58,7 +58,7 @@ void eng_words_close(struct eng_words *w)
     *w = (struct eng_words){0};
 }
 
-/* The slot that holds this text, or the free one where it belongs. */
+/* The slot that holds this text, or the free slot for it. */
 static struct eng_word *word_slot(const struct eng_words *w, uint32_t hash, const char *p, size_t n)
 {
     for (size_t i = hash & w->mask;; i = (i + 1) & w->mask) {

@@ -1,11 +1,12 @@
-/* engine/tools/call.c - calls, way by way.
+/* engine/tools/call.c - parser of tool calls, for all formats.
  *
- * In: bytes and marks, from the mark that opens a call on.  Out: its events, or its text as
- * content.
+ * In: bytes and markers, from the marker that opens a call on.  Out: the call's events, or its text
+ * as content.
  *
- * Every way has a name and arguments; they differ in what stands around those.  Until the name is
- * told all bytes are held, so that what is no call after all comes out whole; a byte that does not
- * fit gives the call up and is read again as text, so that each byte is read twice at most. */
+ * A call in every format has a name and arguments; the formats differ in the text around them.  All
+ * bytes are held until the name is complete, so a text that turns out not to be a call becomes
+ * content unchanged.  A byte that does not fit gives the call up and is processed again as text, so
+ * each byte is processed at most twice. */
 #include "engine/tools/internal.h"
 
 #include <string.h>
@@ -23,14 +24,12 @@ void eng_call_give_up(struct eng_speech *s)
     eng_speech_to_text(s, false);
 }
 
-/* Not with this byte, which is read again. */
 void eng_call_give_up_before(struct eng_speech *s)
 {
     eng_call_give_up(s);
     s->again = true;
 }
 
-/* False when it is too much: the call is then given up, the byte with it. */
 bool eng_call_hold(struct eng_speech *s, uint8_t c)
 {
     eng_speech_hold(s, (char *)&c, 1);
@@ -78,7 +77,7 @@ void eng_call_open(struct eng_speech *s, enum mark m)
     }
 }
 
-/* Without a mark; the byte that opens it is held already. */
+/* Opens a call without a marker; its first byte was added to held. */
 void eng_call_open_bare(struct eng_speech *s)
 {
     s->any_call = false;
@@ -89,7 +88,7 @@ void eng_call_open_bare(struct eng_speech *s)
         eng_object_open(s);
 }
 
-/* ---- names and what is after them ------------------------------------------------------------ */
+/* ---- names, and the text after them ---------------------------------------------------------- */
 
 bool eng_call_is_name(uint8_t c)
 {
@@ -97,14 +96,15 @@ bool eng_call_is_name(uint8_t c)
            c >= 0x80 || (c && strchr("_-.:/", c));
 }
 
-/* Puts a byte of the arguments where they go; control characters within strings are mended. */
+/* Emits a byte of the arguments, or stores it in s->value if the name comes later.  A control
+ * character inside a string is escaped. */
 void eng_call_argument(struct eng_speech *s, uint8_t c)
 {
     char p[ENG_JSON_ESCAPE] = {(char)c};
     size_t n = c < ' ' && eng_json_in_string(&s->json) ? eng_json_escape(c, p) : 1;
     if (s->in_call)
         eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, n);
-    else if (!eng_text_add(&s->value, p, n)) /* the name comes later */
+    else if (!eng_text_add(&s->value, p, n))
         s->error = KN_ENOMEM;
 }
 
@@ -137,7 +137,7 @@ static void arguments_byte(struct eng_speech *s, uint8_t c)
         s->state = way(s) == ENG_SPEECH_HARMONY ? BETWEEN_MESSAGES : IN_SECTION;
 }
 
-/* Between [CALL_ID] and [ARGS]; what was here is of no use to anyone. */
+/* Between [CALL_ID] and [ARGS]: the id is dropped. */
 static void id_byte(struct eng_speech *s, uint8_t c)
 {
     if (c == '{') {
@@ -150,7 +150,7 @@ static void id_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* From a line end to the {: ```json */
+/* DeepSeek V3: ```json, from the line end after the name to the { of the arguments. */
 static void fence_byte(struct eng_speech *s, uint8_t c)
 {
     if (c == '{') {
@@ -170,7 +170,7 @@ static void open_parameters(struct eng_speech *s)
     s->first_key = true;
 }
 
-/* What ends a name, marks aside; false when c does not. */
+/* If c ends the name, changes the state; false if it does not.  Markers end names in name_mark(). */
 static bool name_ends(struct eng_speech *s, uint8_t c)
 {
     if (!s->name.n)
@@ -210,7 +210,7 @@ static void name_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* Kimi's names are functions.NAME:0, which is the call's id. */
+/* Kimi writes the call's id, functions.NAME:0; reduces it to NAME. */
 static void clean_name(struct eng_speech *s)
 {
     static const char functions[] = "functions.";
@@ -229,7 +229,7 @@ static void clean_name(struct eng_speech *s)
     }
 }
 
-/* After the separator DeepSeek has the arguments, or, if what came before is a type, the name. */
+/* After DeepSeek's separator: the arguments or, if the word before it was a type, the name. */
 static void after_name_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c)) {
@@ -291,7 +291,7 @@ static void space_byte(struct eng_speech *s, uint8_t c)
         eng_call_give_up_before(s);
 }
 
-/* Between a parameter's name and its value: "> or " string="true">. */
+/* INVOKE, between a parameter's name and its value: "> or " string="true">. */
 static void attribute_byte(struct eng_speech *s, uint8_t c)
 {
     static const char is_string[] = "string=\"true\"", is_json[] = "string=\"false\"";
@@ -418,7 +418,7 @@ uint32_t eng_call_watch(const struct eng_speech *s)
     }
 }
 
-/* True when the mark ends the name that was read. */
+/* Handles a marker after a name; false if it is not valid there. */
 static bool name_mark(struct eng_speech *s, enum mark m)
 {
     if (!s->name.n)
@@ -443,7 +443,7 @@ static bool section_mark(struct eng_speech *s, enum mark m)
     if (m == MARK_CALLS_END || (m == MARK_CALL_END && !s->any_call))
         return false;
     if (s->any_call)
-        s->held.n = 0; /* what closed the last one */
+        s->held.n = 0; /* the closing marker of the last call */
     if (m == MARK_CALL || m == MARK_FUNCTION) {
         hold_mark(s, m);
         eng_call_open_name(s);
@@ -473,7 +473,7 @@ static bool take_mark(struct eng_speech *s, enum mark m)
         hold_mark(s, m);
         s->state = IN_ARGUMENTS;
         return true;
-    case IN_ARGUMENTS: /* a message without text: no arguments */
+    case IN_ARGUMENTS: /* gpt-oss: a message without text is a call without arguments */
         eng_call_begin(s);
         eng_speech_tell(s, "{}");
         eng_call_end(s, true);
@@ -502,8 +502,8 @@ static bool take_mark(struct eng_speech *s, enum mark m)
     }
 }
 
-/* A mark that has no place here breaks the call off; it may open the next.  In plain text it is
- * nothing. */
+/* A marker that is not valid here breaks the call off; it may open the next one.  Inside a string
+ * value without quotes it is ignored. */
 void eng_call_mark(struct eng_speech *s, enum mark m)
 {
     if (eng_call_watch(s) >> m & 1 ? take_mark(s, m) : s->state == IN_VALUE && s->free_string)
@@ -519,7 +519,7 @@ void eng_call_finish(struct eng_speech *s)
 {
     const bool done = s->any_call && (s->state == IN_SECTION || s->state == BEFORE_ITEM);
     if (s->in_call) {
-        if (way(s) != ENG_SPEECH_PYTHONIC) /* half a word of Python's is no JSON */
+        if (way(s) != ENG_SPEECH_PYTHONIC) /* an incomplete Python word is not JSON */
             eng_value_cut(s);
         eng_call_end(s, false);
     } else if (!done) {

@@ -1,12 +1,12 @@
 /* engine/tools/call_json.c - calls that are one JSON object with a name and arguments.
  *
- * In: the object's bytes.  Out: its events; the name may come after the arguments, which wait for it.
- * An object that turns out to be no call goes back to speech_call.c, which gives it up. */
+ * In: the object's bytes.  Out: the call's events.  If the name comes after the arguments, the
+ * arguments are stored until then.  An object that is not a call is given up (call.c) and becomes
+ * content. */
 #include "engine/tools/internal.h"
 
 #include <string.h>
 
-/* Its { is held already. */
 void eng_object_open(struct eng_speech *s)
 {
     s->state = IN_OBJECT;
@@ -21,7 +21,7 @@ static bool key_is(const struct eng_speech *s, const char *name)
     return s->key.n == strlen(name) && !memcmp(s->key.p, name, s->key.n);
 }
 
-/* A value begins with c; false when it cannot be a call's. */
+/* c is the first byte of a member's value; false: the object is not a call. */
 static bool open_member(struct eng_speech *s, uint8_t c)
 {
     if (key_is(s, "name")) {
@@ -42,13 +42,13 @@ static bool open_member(struct eng_speech *s, uint8_t c)
     return s->style->way != ENG_SPEECH_LLAMA || key_is(s, "type") || key_is(s, "id");
 }
 
-/* From "name" with its escapes to the name. */
+/* Decodes the JSON string in s->name; false: not a valid name. */
 static bool decode_name(struct eng_speech *s)
 {
     json_t *v = json_loadb(s->name.p, s->name.n, JSON_DECODE_ANY, NULL);
     size_t n = json_string_length(v);
     bool good = n && n <= ENG_SPEECH_NAME;
-    if (s->style->way == ENG_SPEECH_LLAMA) /* an object alone may mean anything */
+    if (s->style->way == ENG_SPEECH_LLAMA) /* without a marker, only names of tools are calls */
         good = good && eng_speech_find_tool(s->tools, json_string_value(v), n);
     s->name.n = 0;
     if (good && !eng_text_add(&s->name, json_string_value(v), n))
@@ -57,7 +57,7 @@ static bool decode_name(struct eng_speech *s)
     return good;
 }
 
-/* A member's value is complete; false: this is no call. */
+/* A member's value is complete; false: the object is not a call. */
 static bool close_member(struct eng_speech *s)
 {
     s->has_arguments |= s->role == ROLE_ARGUMENTS;
@@ -97,7 +97,6 @@ static void close_object(struct eng_speech *s)
         eng_speech_to_text(s, true);
 }
 
-/* The object breaks off; what was told stays told. */
 void eng_object_break(struct eng_speech *s)
 {
     if (is_told(s))

@@ -1,13 +1,13 @@
-/* engine/tools/call_python.c - calls written as a list of Python's: [f(city="Paris", n=3), g()].
+/* engine/tools/call_python.c - calls in Python syntax: [f(city="Paris", n=3), g()].
  *
- * In: bytes, from the mark or the [ that opens the list on.  Out: the calls' events, their keywords
- * and values as one JSON object each.
+ * In: bytes, from the marker or the [ that opens the list on.  Out: the calls' events; the keyword
+ * arguments of a call become one JSON object.
  *
- * Only names of the request's tools are calls: a list alone may mean anything.  Values are Python's
- * literals: strings in either quote with their escapes, numbers as JSON has them, True, False,
- * None, lists and dictionaries.  They become JSON byte by byte, and the scan that watches all other
- * JSON says what may stand where, so that this file knows only what is spelt differently.  A number
- * or word is held until it ends, all else is told at once. */
+ * Only names of the request's tools are calls, because a list without a marker may be content.
+ * Values are Python literals: strings in either quote with their escapes, numbers in JSON's syntax,
+ * True, False, None, lists and dictionaries.  They are converted to JSON byte by byte.  The JSON
+ * validator (value.c) checks the structure, so this file handles only the differences in spelling.
+ * A number or word is held until it ends; all other text is emitted at once. */
 #include "engine/tools/internal.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void tell_byte(struct eng_speech *s, uint8_t c)
     eng_speech_emit(s, ENG_SPEECH_ARGUMENTS, p, eng_json_escape(c, p));
 }
 
-/* What follows a backslash; false: an octal number or a letter's name, which nobody writes. */
+/* The byte after a backslash; false: an octal escape or \N{name}, which are not supported. */
 static bool escape_byte(struct eng_speech *s, uint8_t c)
 {
     static const char letter[] = "abfnrtv'\"\\", meaning[] = "\a\b\f\n\r\t\v'\"\\";
@@ -45,7 +45,7 @@ static bool escape_byte(struct eng_speech *s, uint8_t c)
         s->python.code = 0;
     } else if (at) {
         tell_byte(s, (uint8_t)meaning[at - letter]);
-    } else if (c != '\n') { /* a line that goes on; any other backslash stands for itself */
+    } else if (c != '\n') { /* \ and a line end give nothing; any other \ stands for itself */
         tell_byte(s, '\\');
         tell_byte(s, c);
     }
@@ -87,7 +87,7 @@ static bool string_byte(struct eng_speech *s, uint8_t c)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* What the scan does not take is not told. */
+/* Validates the JSON text and emits it; false, without emitting, if it is not valid here. */
 static bool tell_json(struct eng_speech *s, const char *json)
 {
     for (const char *p = json; *p; p++)
@@ -97,7 +97,8 @@ static bool tell_json(struct eng_speech *s, const char *json)
     return true;
 }
 
-/* In Python one may stand before a bracket that closes, so it waits for what follows. */
+/* Emits a pending comma.  Python allows a comma before a closing bracket, so a comma is emitted only
+ * when an item follows. */
 static bool tell_comma(struct eng_speech *s)
 {
     const bool was = s->python.comma;
@@ -140,7 +141,7 @@ static bool end_word(struct eng_speech *s)
     return true;
 }
 
-/* Outside of strings and words. */
+/* A byte outside of strings, numbers and words. */
 static bool sign_byte(struct eng_speech *s, uint8_t c)
 {
     switch (c) {
@@ -172,7 +173,7 @@ static void value_byte(struct eng_speech *s, uint8_t c)
     const bool ends = s->value.n && !is_word(c);
     bool fits = !ends || end_word(s);
     if (fits && ends && s->json.depth == 0)
-        s->again = true; /* the call's */
+        s->again = true; /* the byte belongs to the call, not to the value */
     else if (fits)
         fits = p->quote ? string_byte(s, c) : is_word(c) ? word_byte(s, c) : sign_byte(s, c);
     if (!fits)
@@ -203,7 +204,7 @@ static void name_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* Before the list, where it is not certain that there is one; and in it, between calls. */
+/* Before the list (which is optional), and inside it between calls. */
 static void item_byte(struct eng_speech *s, uint8_t c)
 {
     if (eng_speech_space(c) || (c == ',' && s->listed)) {
@@ -246,7 +247,7 @@ static void key_byte(struct eng_speech *s, uint8_t c)
     }
 }
 
-/* Where a keyword may come, or, after a value, a comma before one. */
+/* Before a keyword; or after a value, before a comma. */
 static void parameter_byte(struct eng_speech *s, uint8_t c)
 {
     if (c == ')') {

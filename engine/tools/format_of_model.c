@@ -1,15 +1,16 @@
-/* engine/tools/format_of_model.c - which marks a model uses, by its chat template.
+/* engine/tools/format_of_model.c - finds the format of a model's reasoning and calls.
  *
- * In: the template's text and the vocabulary.  Out: a style.  A template shows the model its own
- * earlier calls, so it holds the marks that the model was trained to write; the table goes from the
- * telling ones to those that others use too.  A mark that is a control token of the vocabulary is
- * only that token; see speech.h. */
+ * In: the chat template's text and the vocabulary.  Out: a struct eng_speech_style.  A template
+ * renders the model's earlier calls, so it contains the markers that the model was trained to write.
+ * The table is searched in order, from markers that only one format uses to those that several
+ * use.  A marker that is a control token of the vocabulary is recognised as that token only (tools.h).
+ */
 #include <string.h>
 
 #include "engine/tools/internal.h"
 
 #define BAR "\xEF\xBD\x9C" /* U+FF5C, a wide | */
-#define LOW "\xE2\x96\x81" /* U+2581, a low block in place of a space */
+#define LOW "\xE2\x96\x81" /* U+2581, a low block that stands for a space */
 #define DEEPSEEK(name) "<" BAR name BAR ">"
 #define DSML BAR "DSML" BAR
 #define INVOKE(open, close, calls)                                                                 \
@@ -22,13 +23,13 @@
 
 struct known {
     enum eng_speech_way way;
-    const char *sign[2]; /* all of which the template has */
-    const char *variant; /* and what makes it the way's variant */
+    const char *sign[2]; /* the template must contain both; NULL: always met */
+    const char *variant; /* the template contains it: the variant of the format */
     const char *mark[MARK_COUNT];
 };
 
 static const struct known known[] = {
-    /* after <|start|>assistant come channel and recipient; the thoughts are a channel */
+    /* after <|start|>assistant come channel and recipient; the reasoning is a channel */
     {ENG_SPEECH_HARMONY,
      {"<|channel|>", "<|message|>"},
      NULL,
@@ -39,7 +40,7 @@ static const struct known known[] = {
       [MARK_END] = "<|end|>",
       [MARK_CALL_STOP] = "<|call|>",
       [MARK_RETURN] = "<|return|>"}},
-    /* the variant, V3: function<sep>name, a line end, and the arguments in a fence */
+    /* variant (V3): function<sep>name, a line end, and the arguments inside ```json fences */
     {ENG_SPEECH_DEEPSEEK,
      {DEEPSEEK("tool" LOW "call" LOW "begin")},
      "```json",
@@ -56,7 +57,7 @@ static const struct known known[] = {
       [MARK_CALL] = "<|tool_call_begin|>",
       [MARK_CALL_END] = "<|tool_call_end|>",
       [MARK_SEPARATOR] = "<|tool_call_argument_begin|>"}},
-    /* the variant, DSML: each parameter says whether it is a string */
+    /* variant (DSML): an attribute of each parameter gives whether it is a string */
     {ENG_SPEECH_INVOKE, {DSML, "function_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "function_calls>")},
     {ENG_SPEECH_INVOKE, {DSML, "tool_calls>"}, DSML, INVOKE("<" DSML, "</" DSML, DSML "tool_calls>")},
     {ENG_SPEECH_INVOKE, {"<minimax:tool_call>", "<invoke name="}, DSML, INVOKE("<", "</", "minimax:tool_call>")},
@@ -87,7 +88,7 @@ static const struct known known[] = {
       [MARK_FUNCTION_END] = "</function>",
       [MARK_KEY] = "<parameter=",
       [MARK_VALUE_END] = "</parameter>"}},
-    /* the variant is the newer way: a name, maybe [CALL_ID], and [ARGS] */
+    /* variant (newer): a name, optionally [CALL_ID], and [ARGS] */
     {ENG_SPEECH_MISTRAL,
      {"[TOOL_CALLS]"},
      "[ARGS]",
@@ -96,13 +97,13 @@ static const struct known known[] = {
      {"<tool_call>", "arguments"},
      NULL,
      {[MARK_CALL] = "<tool_call>", [MARK_CALL_END] = "</tool_call>"}},
-    /* the variant: a list alone is calls too, and the mark before it may be left out */
+    /* variant: the marker before the list is optional */
     {ENG_SPEECH_PYTHONIC,
      {"[func_name1(", "<|header_start|>"},
      "[func_name1(",
      {[MARK_CALLS] = "<|python_start|>", [MARK_CALLS_END] = "<|python_end|>"}},
     {ENG_SPEECH_PYTHONIC, {"[func_name1("}, "[func_name1(", {[MARK_CALLS] = "<|python_tag|>"}},
-    /* its template leaves all marks of calls to the model */
+    /* LFM2: its template contains no markers of calls */
     {ENG_SPEECH_PYTHONIC,
      {"List of tools: ", "<|im_start|>"},
      NULL,
@@ -127,8 +128,9 @@ static bool is_special(const struct eng_vocab *v, const char *text)
     return v && eng_vocab_find_special(v, text, strlen(text)) != ENG_NO_TOKEN;
 }
 
-/* By the template, some of which never write the mark that opens or strip thoughts by the one that
- * closes; or else by the vocabulary. */
+/* Finds the markers of reasoning.  First in the template: one of the two is enough, because some
+ * templates never write the opening marker, and others only use the closing one to strip reasoning.
+ * Then in the vocabulary, where both must be special tokens. */
 static void find_thoughts(struct eng_speech_style *s, const char *text, size_t n,
                           const struct eng_vocab *v)
 {

@@ -1,15 +1,15 @@
-/* engine/tools/grammar.c - the ways of writing calls as grammars.
+/* engine/tools/grammar.c - grammars of answers with tool calls, for all formats.
  *
- * In: a style, a request's tools and what it asks of them.  Out: a grammar of whole answers, the
- * thoughts before them included, every text of which the reader beside this takes for exactly the
- * calls that it holds.
+ * In: a format, a request's tools and its tool choice.  Out: a grammar of whole answers, with the
+ * reasoning before them.  The parser of this folder reads every text of the grammar as exactly the
+ * calls in it.
  *
- * That is why the marks which lead to a call here are those that the reader looks for in the same
- * place, and why each way is written as its models have learnt to write it, white space and all: a
- * grammar that is wider would let a model stray, and one that is narrower elsewhere would push it.
- * Where arguments stand as plain text (Qwen's XML, GLM, <invoke>), a string that may be any is text up to the
- * mark, strings of an enumeration stand as they are, and every other value is JSON, a string with
- * its quotes. */
+ * So the markers that open a call here are those that the parser looks for in the same state.  Each
+ * format, including its white space, is written as its models were trained to write it: a wider
+ * grammar lets a model deviate, and a narrower one forces it off its usual output.
+ * In formats with arguments as plain text (QWEN_XML, GLM, INVOKE), a string without restrictions is
+ * text up to the marker, strings of an enum are written without quotes, and every other value is JSON
+ * (strings with quotes). */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static int32_t maybe(struct writer *w, const char *text, int32_t next)
     return either(w, put(w, text, next), next);
 }
 
-/* Up to two line ends, as templates have them after thoughts and around calls. */
+/* Up to two line ends, as templates write them after reasoning and around calls. */
 static int32_t line_ends(struct writer *w, int32_t next)
 {
     return maybe(w, "\n", maybe(w, "\n", next));
@@ -63,7 +63,7 @@ static int32_t until(struct writer *w, enum mark m, bool may_end, int32_t next)
     return gr_free_until(w->b, &t, 1, may_end);
 }
 
-/* What `form` makes of each tool that may be called. */
+/* Makes the node of one call of tool t, followed by next. */
 typedef int32_t call_form(struct writer *w, const struct tool *t, int32_t next);
 
 static int32_t any_tool(struct writer *w, call_form *form, int32_t next)
@@ -79,7 +79,8 @@ static int32_t put_arguments(struct writer *w, const struct tool *t, int32_t nex
     return gr_schema(w->b, t->parameters, next);
 }
 
-/* Once or more: form, then what joins it to the next.  The end leads to next. */
+/* One call, or with parallel calls any number, with `join` and the marker `open` before each further
+ * one (MARK_COUNT: no marker); then next. */
 static int32_t repeat(struct writer *w, const char *join, enum mark open, call_form *form,
                       int32_t next)
 {
@@ -92,7 +93,7 @@ static int32_t repeat(struct writer *w, const char *join, enum mark open, call_f
     return start;
 }
 
-/* ---- calls as objects and as name and arguments ---------------------------------------------- */
+/* ---- calls as JSON objects, and as name and JSON arguments ----------------------------------- */
 
 static int32_t put_object(struct writer *w, const struct tool *t, const char *arguments,
                           int32_t next)
@@ -154,7 +155,8 @@ static int32_t kimi_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, "functions.", put(w, t->name, put(w, ":", number)));
 }
 
-/* After the channel, or before it and after the role; the type of what follows is free. */
+/* The recipient is written after the channel, or before it and after the role.  Then comes the type,
+ * json, with or without <|constrain|>. */
 static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = put_mark(w, MARK_MESSAGE, put_arguments(w, t, next));
@@ -169,14 +171,14 @@ static int32_t harmony_call(struct writer *w, const struct tool *t, int32_t next
 
 /* ---- arguments one by one -------------------------------------------------------------------- */
 
-/* May a string stand without quotes and be read as itself? */
+/* True if the parser reads the string without quotes as itself. */
 static bool stands_plain(const char *text, size_t n)
 {
     return n && strlen(text) == n && !strpbrk(text, "<\n\r\t") && !strchr("\"[{ ", *text) &&
            text[n - 1] != ' ';
 }
 
-/* A parameter's schema, with what it may refer to. */
+/* A parameter's schema, with the definitions of the whole schema that it may refer to. */
 static json_t *with_definitions(struct writer *w, const json_t *schema, const json_t *all)
 {
     static const char *const places[] = {"$defs", "definitions"};
@@ -192,7 +194,7 @@ static json_t *with_definitions(struct writer *w, const json_t *schema, const js
     return own;
 }
 
-/* node, or one of an enumeration's strings as it stands, behind `lead`. */
+/* node; or `lead` and one of the schema's enum strings without quotes, then end. */
 static int32_t plain_values(struct writer *w, const json_t *schema, const char *lead, int32_t end,
                             int32_t node)
 {
@@ -220,7 +222,7 @@ static int32_t put_value(struct writer *w, const json_t *schema, const json_t *a
     return xml ? maybe(w, "\n", json) : json;
 }
 
-/* After its name.  DSML says of each value whether it is a string as it stands, or JSON. */
+/* INVOKE, after the parameter's name.  DSML has an attribute: a plain string or JSON. */
 static int32_t put_invoke_value(struct writer *w, const json_t *schema, const json_t *all,
                                 int32_t next)
 {
@@ -263,7 +265,7 @@ struct parameter {
     bool required;
 };
 
-/* In the order of "properties"; returns how many. */
+/* Lists the parameters in the order of "properties"; returns their number. */
 static size_t list_parameters(struct parameter out[MOST_PARAMETERS], const struct tool *t)
 {
     size_t n = 0;
@@ -291,7 +293,7 @@ static int32_t xml_function(struct writer *w, const struct tool *t, int32_t next
     return put(w, t->name, put(w, ">", next));
 }
 
-/* After <tool_call>, and where that is left out. */
+/* After <tool_call>, with its closing marker. */
 static int32_t xml_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = maybe(w, "\n", put_mark(w, MARK_CALL_END, next));
@@ -311,7 +313,7 @@ static int32_t invoke_call(struct writer *w, const struct tool *t, int32_t next)
     return put(w, t->name, next);
 }
 
-/* name(a=1, b="x"), each argument in two places: first, and behind a comma. */
+/* name(a=1, b="x").  Each argument has two nodes: as the first one, and after a comma. */
 static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 {
     struct parameter p[MOST_PARAMETERS];
@@ -328,7 +330,7 @@ static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* What follows the mark that opens calls, to their end. */
+/* The text after the marker that opens calls, up to the end of the calls. */
 static int32_t calls_after(struct writer *w, enum mark m)
 {
     switch (w->style->way) {
@@ -369,7 +371,7 @@ static int32_t calls_after(struct writer *w, enum mark m)
 
 static const enum mark openers[] = {MARK_CALLS, MARK_CALL, MARK_FUNCTION};
 
-/* A call at once. */
+/* An answer that is a call, without text before it. */
 static int32_t required_answer(struct writer *w)
 {
     if (eng_speech_bare(w->style))
@@ -380,7 +382,7 @@ static int32_t required_answer(struct writer *w)
     return GR_END;
 }
 
-/* Text that does not begin as calls without a mark do: blanks, one other byte, and anything. */
+/* Text that does not begin like a call without a marker: blanks, one other byte, then any text. */
 static int32_t not_bare(struct writer *w, int32_t text)
 {
     int32_t start = gr_forward(w->b), node[256], n = 0;
@@ -407,7 +409,7 @@ static int32_t free_answer(struct writer *w)
     return gr_alternatives(w->b, node, 3);
 }
 
-/* JSON of the schema, or calls where they may be. */
+/* JSON that conforms to the schema, or calls if tools are allowed. */
 static int32_t schema_answer(struct writer *w, const struct eng_speech_tools *t)
 {
     int32_t json = gr_schema(w->b, t->schema, GR_END);
@@ -426,8 +428,8 @@ static int32_t with_thoughts(struct writer *w, const struct eng_speech_tools *t,
     return either(w, line_ends(w, put_mark(w, MARK_THINK, inside)), after);
 }
 
-/* Messages: any number of thoughts (and, if calls are free, words before them), then a call or the
- * answer. */
+/* gpt-oss messages: any number of analysis messages (and, if the answer is free, commentary messages),
+ * then a call or the final message. */
 static int32_t harmony_answer(struct writer *w, const struct eng_speech_tools *t, bool is_free)
 {
     int32_t next = gr_forward(w->b), node[4], n = 0;

@@ -1,17 +1,16 @@
-/* engine/tools/internal.h - what reading an answer is made of.  For the files behind speech.h
- * only.
+/* engine/tools/internal.h - parts of the answer parser.  Only the files of engine/tools include it.
  *
- *     speech_style.c      which marks a model uses
- *     speech.c            bytes to marks and text, text to events
- *     speech_call.c       calls, way by way
- *     speech_object.c     those that are one JSON object
- *     speech_python.c     the one that writes them as Python does
- *     speech_value.c      JSON as it goes by; values that stand written out
- *     speech_tools.c      a request's tools, checked
- *     speech_grammar.c    the same ways as grammars
+ *     format_of_model.c   finds a model's format and markers
+ *     parser.c            bytes to markers and text, text to events
+ *     call.c              tool calls, one state machine for all formats
+ *     call_json.c         calls that are one JSON object
+ *     call_python.c       calls in Python syntax
+ *     value.c             incremental JSON validator; argument values written as plain text
+ *     schemas.c           checks the tools of a request
+ *     grammar.c           grammars of the same formats
  *
- * Bytes go through a reader of marks (speech.c), which looks only for those that mean something in
- * the present state, and arrive as eng_speech_byte or eng_speech_mark. */
+ * parser.c searches the bytes for the markers that are valid in the current state.  The bytes and
+ * markers then arrive at eng_speech_byte and eng_speech_mark. */
 #ifndef ENGINE_SPEECH_PARTS_H
 #define ENGINE_SPEECH_PARTS_H
 
@@ -21,9 +20,9 @@ enum mark {
     MARK_THINK,
     MARK_THINK_END,
     MARK_CALLS,
-    MARK_CALLS_END, /* around all calls */
+    MARK_CALLS_END, /* around the list of calls */
     MARK_CALL,
-    MARK_CALL_END, /* around one */
+    MARK_CALL_END, /* around one call */
     MARK_SEPARATOR,
     MARK_ID, /* between a name and its arguments */
     MARK_FUNCTION,
@@ -40,56 +39,56 @@ enum mark {
     MARK_CALL_STOP,
     MARK_RETURN,
     MARK_COUNT,
-    MARK_BYTES = 48 /* none is longer */
+    MARK_BYTES = 48 /* every marker is shorter than this */
 };
 _Static_assert((int)MARK_COUNT == (int)ENG_SPEECH_MARKS, "the header's number of marks");
 #define BIT(mark) (UINT32_C(1) << (mark))
 
-/* ---- speech_value.c -------------------------------------------------------------------------- */
+/* ---- value.c --------------------------------------------------------------------------------- */
 
-enum { JSON_DEPTH = 512 };
+enum { JSON_DEPTH = 512 };  /* nesting levels, at most */
 
 enum json_step { JSON_MORE, JSON_DONE, JSON_BAD };
 
-/* One JSON value, byte by byte.  All zero: before it. */
+/* Validator of one JSON value, byte by byte.  All zero: at the start of the value. */
 struct json_scan {
-    uint8_t state, hex, depth_bits[JSON_DEPTH / 8]; /* bit: an object */
-    bool key;                                       /* the string is a member's name */
-    bool bad, lax;                                  /* lax: control characters within strings */
-    const char *word;                               /* what is left of true, false, null */
+    uint8_t state, hex, depth_bits[JSON_DEPTH / 8]; /* bit per level: 1 object, 0 array */
+    bool key;                                       /* the current string is a member's name */
+    bool bad, lax;                                  /* lax: accept control characters in strings */
+    const char *word;                               /* remaining bytes of true, false or null */
     int depth;
 };
 
-/* DONE with the byte that closes an object, array or string; a number or word only shows its end by
- * what follows, which is JSON_DONE with white space and JSON_BAD with anything else. */
+/* Returns JSON_DONE for the last byte of an object, array, string or word (true, false, null).  The end
+ * of a number shows only at the byte after it: white space gives JSON_DONE, other bytes JSON_BAD. */
 enum json_step eng_json_step(struct json_scan *j, uint8_t c);
-bool eng_json_whole(const struct json_scan *j); /* could the value end here? */
+bool eng_json_whole(const struct json_scan *j); /* the value is complete if the text ends here */
 bool eng_json_in_string(const struct json_scan *j);
 bool eng_json_wants_value(const struct json_scan *j);
 bool eng_json_after_value(const struct json_scan *j);
 
-struct text {
+struct text { /* a growing buffer; all zero: empty */
     char *p;
     size_t n, cap;
 };
-bool eng_text_add(struct text *t, const char *p, size_t n); /* false: no memory */
+bool eng_text_add(struct text *t, const char *p, size_t n); /* appends; false: no memory */
 
 enum { ENG_JSON_ESCAPE = 8 };
-size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]); /* a byte within a string */
+size_t eng_json_escape(uint8_t c, char out[ENG_JSON_ESCAPE]); /* c as part of a JSON string; bytes */
 bool eng_speech_space(uint8_t c);
 
-/* A tool is {"function": {..}} or what is in it. */
+/* The {"name": .., "parameters": ..} of a tool, which may be wrapped as {"function": {..}}. */
 const json_t *eng_speech_tool(const json_t *tool);
 const json_t *eng_speech_find_tool(const json_t *tools, const char *name, size_t n);
-bool eng_speech_is_string(const json_t *schema);      /* nothing but strings */
-bool eng_speech_is_free_string(const json_t *schema); /* and all of them */
+bool eng_speech_is_string(const json_t *schema);      /* the type is string alone */
+bool eng_speech_is_free_string(const json_t *schema); /* and no keyword restricts the string */
 
-/* ---- speech_style.c -------------------------------------------------------------------------- */
+/* ---- format_of_model.c ----------------------------------------------------------------------- */
 
-/* The byte that opens calls where no mark has to; 0: none does. */
+/* The byte that opens calls in formats with an optional marker; 0: the marker is required. */
 uint8_t eng_speech_bare(const struct eng_speech_style *s);
 
-/* ---- speech.c -------------------------------------------------------------------------------- */
+/* ---- parser.c -------------------------------------------------------------------------------- */
 
 enum state {
     IN_TEXT,
@@ -97,13 +96,13 @@ enum state {
     BEFORE_OBJECT,
     IN_OBJECT, /* {"name": .., "arguments": ..} */
     BEFORE_CALLS,
-    BEFORE_ITEM, /* after [TOOL_CALLS]; in its array */
+    BEFORE_ITEM, /* BEFORE_CALLS: after [TOOL_CALLS]; BEFORE_ITEM: in its array */
     IN_NAME,
     AFTER_NAME,
     IN_ID,
     IN_FENCE,
     IN_ARGUMENTS,
-    IN_SECTION, /* between calls with marks of their own */
+    IN_SECTION, /* between calls that each have a marker */
     BEFORE_FUNCTION,
     IN_PARAMETERS,
     IN_KEY,
@@ -114,127 +113,130 @@ enum state {
     BETWEEN_MESSAGES
 };
 
-struct queued {
+struct queued { /* an event; its text is out.p[at .. at + n) */
     enum eng_speech_kind kind;
     int call;
     bool whole;
     size_t at, n;
 };
 
-/* Where a literal of Python's stands. */
+/* The parser's state inside a Python literal. */
 struct python {
-    uint8_t quote;     /* that ends the string; 0: outside */
-    bool escaped;      /* a backslash came */
-    uint8_t n_hex;     /* digits that its escape still wants */
-    uint32_t code;     /* and what they say so far */
-    bool comma;        /* one that is told when something follows */
+    uint8_t quote;     /* closing quote of the current string; 0: outside a string */
+    bool escaped;      /* the last byte was a backslash */
+    uint8_t n_hex;     /* hex digits still missing in the current escape */
+    uint32_t code;     /* the value of its digits so far */
+    bool comma;        /* a comma was read; emitted only when an item follows */
 };
 
 struct eng_speech {
     const struct eng_speech_style *style;
-    json_t *tools; /* NULL: no calls */
-    int error;
+    json_t *tools; /* a reference; NULL: calls are not recognised */
+    int error;     /* 0 or KN_ENOMEM */
 
-    struct text out; /* of the events */
+    struct text out; /* the text of all queued events */
     struct queued *event;
     size_t n_event, cap_event, next_event;
 
-    char pending[MARK_BYTES]; /* [n_pending] what may become a mark */
+    char pending[MARK_BYTES]; /* [n_pending] possibly the beginning of a marker */
     size_t n_pending;
-    bool again;       /* the byte is to be read once more */
-    bool begins[256]; /* the first bytes of marks */
+    bool again;       /* set by a handler: process the same byte again in the new state */
+    bool begins[256]; /* [first byte] a marker begins with it */
 
     enum state state;
     struct text
-        held; /* becomes content if this is no call: from the mark on, until its name is told */
-    bool at_start;   /* nothing was said yet: thoughts, or a bare object, may come */
-    bool after_call; /* nothing was said since a call */
-    bool drop_space; /* white space is no part of the text here */
+        held; /* bytes of a call from its marker until the CALL event; content if there is no call */
+    bool at_start;   /* no content yet: reasoning, or a call without a marker, may begin */
+    bool after_call; /* no content since the last call */
+    bool drop_space; /* drop white space here */
 
-    int call;     /* the present one's number, or how many there were */
-    bool in_call; /* it has been told */
+    int call;     /* number of the current call; outside calls, the number of calls so far */
+    bool in_call; /* the CALL event was emitted, CALL_END was not */
     struct text name, key, value;
     struct json_scan json;
 
-    enum { ROLE_NONE, ROLE_NAME, ROLE_ARGUMENTS, ROLE_OTHER } role; /* of a member of the object */
-    bool has_name, has_arguments;                                   /* in the object */
-    bool name_done;                                                 /* white space came after it */
-    bool listed;                                                    /* the object is an item */
-    bool any_call;             /* since the mark that opens calls */
-    bool first_key;            /* no argument was told yet */
-    enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* of the value, where it is said beside it */
-    bool free_string;          /* the value is text as it stands */
-    bool first_line, line_end; /* of it: nothing was there yet; a line end is held back */
-    struct python python;      /* of a value as Python writes it */
+    enum { ROLE_NONE, ROLE_NAME, ROLE_ARGUMENTS, ROLE_OTHER } role; /* current member of the object */
+    bool has_name, has_arguments;                                   /* members read in the object */
+    bool name_done;                                                 /* the name is complete */
+    bool listed;                                                    /* the call is in a list */
+    bool any_call;             /* a call was read since the marker that opens calls */
+    bool first_key;            /* no argument was emitted yet */
+    enum { KIND_UNSAID, KIND_STRING, KIND_JSON } kind; /* the value's kind, if an attribute gives it */
+    bool free_string;          /* the value is a string, written without quotes */
+    bool first_line, line_end; /* of a free string: at its first byte; a line end is held back */
+    struct python python;      /* state inside a Python literal */
 };
 
 void eng_speech_emit(struct eng_speech *s, enum eng_speech_kind kind, const char *p, size_t n);
-void eng_speech_tell(struct eng_speech *s, const char *json); /* more of the arguments */
-void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c);
-void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);
+void eng_speech_tell(struct eng_speech *s, const char *json); /* emits ARGUMENTS */
+void eng_speech_keep(struct eng_speech *s, struct text *t, uint8_t c);      /* appends c to t */
+void eng_speech_hold(struct eng_speech *s, const char *p, size_t n);        /* appends to held */
 void eng_speech_byte(struct eng_speech *s, uint8_t c);
 void eng_speech_mark(struct eng_speech *s, enum mark m);
-/* Text after thoughts or a call. */
+/* Continues with plain text, after a call or after giving one up; clears held. */
 void eng_speech_to_text(struct eng_speech *s, bool after_call);
 
-/* ---- speech_call.c --------------------------------------------------------------------------- */
+/* ---- call.c ---------------------------------------------------------------------------------- */
 
 uint32_t
-eng_call_watch(const struct eng_speech *s); /* the marks that mean something in its state */
+eng_call_watch(const struct eng_speech *s); /* bit set of the markers that are valid in its state */
 void eng_call_open(struct eng_speech *s, enum mark m);
 void eng_call_open_bare(struct eng_speech *s);
 void eng_call_byte(struct eng_speech *s, uint8_t c);
 void eng_call_mark(struct eng_speech *s, enum mark m);
 void eng_call_finish(struct eng_speech *s);
-/* Takes s->name; the arguments follow. */
+/* Emits the CALL event with s->name. */
 void eng_call_begin(struct eng_speech *s);
 void eng_call_end(struct eng_speech *s, bool whole);
 
-/* Gives the call up: what is held is content; _before: and the present byte is read again. */
+/* The call is not valid: emits the held bytes as content.  _before: and processes the current byte
+ * again as text. */
 void eng_call_give_up(struct eng_speech *s);
 void eng_call_give_up_before(struct eng_speech *s);
-/* False when it is too much: the call is then given up, the byte with it. */
+/* Appends c to held.  Returns false at more than ENG_SPEECH_HELD bytes: the call is given up then, and
+ * c is content too. */
 bool eng_call_hold(struct eng_speech *s, uint8_t c);
 void eng_call_open_name(struct eng_speech *s);
 bool eng_call_is_name(uint8_t c);
-void eng_call_argument(struct eng_speech *s, uint8_t c); /* a byte of them, as s->json stands after it */
+void eng_call_argument(struct eng_speech *s, uint8_t c); /* one byte of the arguments, after s->json read it */
 
-/* ---- speech_object.c ------------------------------------------------------------------------- */
+/* ---- call_json.c ----------------------------------------------------------------------------- */
 
 void eng_object_before(struct eng_speech *s, uint8_t c);
-void eng_object_open(struct eng_speech *s); /* its { is held already */
+void eng_object_open(struct eng_speech *s); /* after the { was added to held */
 void eng_object_byte(struct eng_speech *s, uint8_t c);
-void eng_object_break(struct eng_speech *s); /* what was told stays told */
+void eng_object_break(struct eng_speech *s); /* invalid JSON; emitted events stay valid */
 
-/* ---- speech_python.c ------------------------------------------------------------------------- */
+/* ---- call_python.c --------------------------------------------------------------------------- */
 
 void eng_python_byte(struct eng_speech *s, uint8_t c);
 
-/* ---- speech_value.c -------------------------------------------------------------------------- */
+/* ---- value.c --------------------------------------------------------------------------------- */
 
-/* Values as they stand: GLM's, Qwen's XML and <invoke>. */
+/* Argument values between markers: formats GLM, QWEN_XML and INVOKE. */
 void eng_value_open(struct eng_speech *s);
 void eng_value_byte(struct eng_speech *s, uint8_t c);
 void eng_value_close(struct eng_speech *s);
 void eng_value_cut(struct eng_speech *s);
-bool eng_value_hides_marks(const struct eng_speech *s); /* they are within a JSON string */
+bool eng_value_hides_marks(const struct eng_speech *s); /* inside a JSON string: markers are text */
 
-/* ---- speech_tools.c -------------------------------------------------------------------------- */
+/* ---- schemas.c ------------------------------------------------------------------------------- */
 
 enum { MOST_TOOLS = 1024, MOST_PARAMETERS = 256 };
 
 struct tool {
     const char *name;
-    json_t *parameters; /* an object's schema */
+    json_t *parameters; /* the JSON schema of its arguments, an object */
 };
 
 struct tool_list {
-    struct tool tool[MOST_TOOLS]; /* [n] that may be called */
+    struct tool tool[MOST_TOOLS]; /* [n] tools that may be called */
     size_t n;
-    json_t *made; /* an array: schemas that live until all is compiled */
+    json_t *made; /* an array that owns schemas until the grammar is compiled */
 };
 
-/* Adds those that may be called to out, which is empty but for `made`; or says why not. */
+/* Checks the tools that may be called and adds them to out; the caller has set out->made.  Returns 0,
+ * or an error code with one line for the client in why[n_why]. */
 int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *s,
                           const struct eng_speech_tools *t, char *why, size_t n_why);
 

@@ -1,11 +1,11 @@
-/* engine/tools/parser.c - reads an answer: bytes to marks and text, text to events.
+/* engine/tools/parser.c - parser of an answer: bytes to markers and text, text to events.
  *
  * In: pieces of text and control tokens.  Out: a queue of events over one buffer of text.
  *
- * The reader of marks keeps the bytes that may become one of the marks that count in the present
- * state, which are few and short; all others go on at once.  The state is asked anew before each
- * look, so that the state a byte leads to decides what the next byte may begin.  Calls are in
- * speech_call.c. */
+ * Only a few markers are valid in each state (watched()).  Bytes that may be the beginning of one of
+ * them stay pending; all other bytes are processed at once.  The valid markers are looked up again
+ * after every byte, since each byte may change the state.  This file handles text, reasoning and
+ * gpt-oss messages; calls are in call.c. */
 #include "engine/tools/internal.h"
 
 #include <string.h>
@@ -81,7 +81,7 @@ bool eng_speech_next(struct eng_speech *s, struct eng_speech_event *e)
     return true;
 }
 
-/* What has been taken is forgotten; what has not stays. */
+/* Empties the queue if the caller has read all its events. */
 static void forget_events(struct eng_speech *s)
 {
     if (s->next_event == s->n_event)
@@ -122,7 +122,7 @@ void eng_speech_to_text(struct eng_speech *s, bool after_call)
     s->after_call = after_call;
 }
 
-/* White space waits where a mark may follow that it belongs to. */
+/* True if white space must be held back because it is dropped when a marker follows. */
 static bool space_waits(const struct eng_speech *s)
 {
     if (s->style->way == ENG_SPEECH_HARMONY || s->held.n >= MARK_BYTES)
@@ -158,9 +158,9 @@ static void text_mark(struct eng_speech *s, enum mark m)
         s->state = m == MARK_THINK ? IN_THOUGHTS : IN_TEXT;
         s->held.n = 0;
         s->drop_space = true;
-        s->at_start = m == MARK_THINK_END; /* a call without a mark may come here too */
+        s->at_start = m == MARK_THINK_END; /* a call without a marker may begin here too */
     } else if (m == MARK_CALL_END || m == MARK_CALLS_END) {
-        s->held.n = 0; /* what is left of a call */
+        s->held.n = 0; /* the closing marker of a call that has ended */
     } else {
         const char *text = s->style->mark[m].text;
         eng_speech_hold(s, text, strlen(text));
@@ -184,7 +184,7 @@ static size_t skip_blanks(const struct text *t, size_t at)
     return at;
 }
 
-/* Before its channel a header is a role and a recipient: may this become one? */
+/* True if the text may be the beginning of a header: before its channel, a role and a recipient. */
 static bool may_be_header(const struct text *t)
 {
     size_t at = skip_blanks(t, 0), n_role = strlen("assistant");
@@ -203,7 +203,7 @@ static bool has_channel(const struct eng_speech *s)
     return s->held.n && memmem(s->held.p, s->held.n, mark, strlen(mark));
 }
 
-/* The word after `lead`, up to a blank or a mark. */
+/* The word after `lead`, up to a blank or a marker; empty if `lead` does not occur. */
 static struct moe_string word_after(const struct text *t, const char *lead)
 {
     const char *p = t->n ? memmem(t->p, t->n, lead, strlen(lead)) : NULL;
@@ -216,7 +216,7 @@ static struct moe_string word_after(const struct text *t, const char *lead)
     return (struct moe_string){.data = p, .n = n};
 }
 
-/* A header is complete: what is the message? */
+/* At the end of a header: begins reasoning, content or a call, by channel and recipient. */
 static void open_message(struct eng_speech *s)
 {
     static const char functions[] = "functions.", analysis[] = "analysis";
@@ -276,7 +276,7 @@ static void between_mark(struct eng_speech *s, enum mark m)
 static const uint32_t call_marks = BIT(MARK_CALLS) | BIT(MARK_CALL) | BIT(MARK_FUNCTION);
 static const uint32_t message_ends = BIT(MARK_END) | BIT(MARK_CALL_STOP) | BIT(MARK_RETURN);
 
-/* The marks that mean something now. */
+/* Bit set of the markers that are valid in the current state. */
 static uint32_t watched(const struct eng_speech *s)
 {
     const bool harmony = s->style->way == ENG_SPEECH_HARMONY;
@@ -328,7 +328,7 @@ void eng_speech_mark(struct eng_speech *s, enum mark m)
 
 enum { NO_MARK = -1, MAYBE_MARK = -2 };
 
-/* What the pending bytes begin with. */
+/* The marker that the pending bytes begin with, NO_MARK, or MAYBE_MARK: a beginning of one. */
 static int find_mark(const struct eng_speech *s, size_t *n_mark)
 {
     int found = NO_MARK;
@@ -348,7 +348,7 @@ static int find_mark(const struct eng_speech *s, size_t *n_mark)
     return found;
 }
 
-/* Gives what is pending, up to what may still become a mark, or (`all`) to the end. */
+/* Processes the pending bytes, except a possible beginning of a marker; with `all`, processes that too. */
 static void drain(struct eng_speech *s, bool all)
 {
     while (s->n_pending) {
@@ -364,7 +364,7 @@ static void drain(struct eng_speech *s, bool all)
         } else {
             eng_speech_mark(s, (enum mark)m);
         }
-        if (s->again) /* by the state that it has led to */
+        if (s->again) /* process the same bytes in the new state */
             continue;
         s->n_pending -= n;
         memmove(s->pending, s->pending + n, s->n_pending);

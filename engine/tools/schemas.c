@@ -1,7 +1,7 @@
-/* engine/tools/schemas.c - a request's tools, as far as a grammar can be made of them.
+/* engine/tools/schemas.c - checks the tools of a request before a grammar is made of them.
  *
- * In: the tools of a request, which of them may be called, and the way in which the model writes calls.
- * Out: a table of names and schemas, each an object's; or what is wrong, and with which tool. */
+ * In: the tools of a request, the tool choice, and the model's format of calls.  Out: a table of names
+ * and schemas (each of type object); or an error that names the tool. */
 #include "engine/tools/internal.h"
 
 #include <stdio.h>
@@ -29,7 +29,8 @@ static bool is_plain_name(const char *name)
     return *name && strlen(name) <= 64;
 }
 
-/* What stands one by one has to be told apart, and to be named. */
+/* For formats that write arguments one by one: the schema must list them in "properties", and their
+ * names must be writable in the format. */
 static int check_parameters(struct reader *r, const struct tool *t)
 {
     static const char *const refused[] = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"};

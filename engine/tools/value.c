@@ -1,18 +1,18 @@
-/* engine/tools/value.c - JSON as it goes by, and argument values that stand as plain text.
+/* engine/tools/value.c - incremental JSON validator, and argument values written as plain text.
  *
- * The scan is a validator of RFC 8259 that keeps one bit per level, so that a call's end is known
- * at the byte that ends it and no text makes it deep or slow.
+ * The validator (struct json_scan) implements RFC 8259 with one bit of state per level.  It finds the
+ * end of a value at its last byte, in constant time per byte and without recursion.
  *
- * Where a model writes arguments one by one (Qwen's XML, GLM), a string stands as it is and all
- * else as JSON; which of the two a text is only the tool's schema can tell.  A parameter that may
- * be any string is told while it comes; any other waits for its end, is told as it stands if it is
- * JSON, and else as a string. */
+ * In formats that write arguments one by one (QWEN_XML, GLM, INVOKE), strings are written without
+ * quotes and all other values as JSON; the tool's schema decides.  The value of a parameter that may
+ * be any string is emitted as it comes.  Any other value is stored until its end; it is emitted
+ * unchanged if it is JSON, otherwise as a string. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/tools/internal.h"
 
-/* ---- the scan -------------------------------------------------------------------------------- */
+/* ---- JSON validator -------------------------------------------------------------------------- */
 
 enum {
     WANT_VALUE,
@@ -138,7 +138,7 @@ static enum json_step string_step(struct json_scan *j, uint8_t c)
     return go(j, ++j->hex == 4 ? STRING : HEX);
 }
 
-/* What ends a number belongs to what is around it. */
+/* The byte that ends a number belongs to the enclosing value. */
 static enum json_step number_step(struct json_scan *j, uint8_t c)
 {
     const int s = j->state;
@@ -291,7 +291,7 @@ bool eng_speech_is_free_string(const json_t *schema)
     return is;
 }
 
-/* ---- values that stand as plain text --------------------------------------------------------- */
+/* ---- values written as plain text ------------------------------------------------------------ */
 
 void eng_value_open(struct eng_speech *s)
 {
@@ -310,7 +310,7 @@ void eng_value_open(struct eng_speech *s)
         eng_speech_tell(s, "\"");
 }
 
-/* The line end after the opening mark and the one before the closing mark are not the value's. */
+/* QWEN_XML: a line end after the opening marker or before the closing one is not part of the value. */
 static void string_byte(struct eng_speech *s, uint8_t c)
 {
     if (s->line_end)
@@ -332,14 +332,15 @@ void eng_value_byte(struct eng_speech *s, uint8_t c)
     eng_json_step(&s->json, c);
     if (s->value.n <= ENG_SPEECH_HELD)
         return;
-    s->free_string = true; /* too long to wait for */
+    s->free_string = true; /* too long to store: emit it as a string */
     eng_speech_tell(s, "\"");
     for (size_t i = 0; i < s->value.n; i++)
         string_byte(s, (uint8_t)s->value.p[i]);
     s->value.n = 0;
 }
 
-/* Templates print what is true, false and null as Python spells it. */
+/* Maps True, False, None to JSON, if the schema allows that type: templates print values that way.
+ * Otherwise NULL. */
 static const char *python_word(const json_t *schema, const char *p, size_t n)
 {
     static const char *const words[][3] = {

@@ -1,8 +1,8 @@
-/* engine/text/grammar/builder.c - holds a grammar's nodes while it is written, and makes the plain ones.
+/* engine/text/grammar/builder.c - stores the nodes of a grammar while it is built, and makes the basic ones.
  *
- * In: calls from the last node to the first.  Out: an array of nodes for determine.c.  The first
- * failure is kept with its line; everything after it does nothing, so that nobody has to look after
- * each call. */
+ * In: calls that make nodes, from the last to the first.  Out: an array of nodes for determine.c.
+ * The first failure is kept with its message; later calls do nothing, so callers need not check each
+ * call. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ int32_t gr_fail(struct gr_builder *b, int code, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(b->why, sizeof b->why, fmt, args);
     va_end(args);
-    for (char *p = b->why; *p; p++) /* the bytes are a request's */
+    for (char *p = b->why; *p; p++) /* the message may hold bytes of a request */
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
             *p = '?';
     b->error = code;
@@ -156,14 +156,13 @@ void gr_set(struct gr_builder *b, int32_t forward, int32_t node)
 
 /* ---- free text ------------------------------------------------------------------------------- */
 
-/* The machine of Aho and Corasick: a tree of the triggers' bytes, in which a byte that leads
- * nowhere goes on from the longest tail that is the beginning of a trigger.  A control token is
- * four bytes that are no text: what does not go on as a trigger's goes on through the states 1 to 3
- * and back to 0. */
+/* Aho-Corasick automaton: a trie of the triggers' bytes.  A byte without a trie edge continues from the
+ * longest tail that is the beginning of a trigger.  A control token is four bytes that are not text:
+ * one that is not a trigger passes through states 1 to 3 and back to 0. */
 struct finder {
     int32_t (*to)[256];          /* [n] -1 until finder_complete */
-    int32_t *fall, *node, *next; /* [n] next: where a complete trigger leads, or -1 */
-    uint8_t *inside;             /* [n] how many bytes of a control token; 0: text */
+    int32_t *fall, *node, *next; /* [n] state of the longest tail; builder node; trigger's next, or -1 */
+    uint8_t *inside;             /* [n] bytes of a control token read so far; 0: text */
     size_t n, cap;
 };
 
@@ -201,7 +200,7 @@ static int32_t finder_past(const struct finder *f, int32_t at, int c)
     return at ? f->to[f->fall[at]][c] : 0;
 }
 
-/* Breadth first, so that shorter tails are complete before they are looked at. */
+/* Breadth first, so that the states of shorter tails are complete when they are needed. */
 static void finder_complete(struct finder *f, int32_t *queue)
 {
     size_t head = 0, tail = 0;
@@ -224,7 +223,7 @@ static void finder_complete(struct finder *f, int32_t *queue)
     }
 }
 
-/* A state of the finder as a node: one range per run of bytes that lead to the same place. */
+/* Makes the node of a finder state: one byte range per run of bytes with the same target. */
 static void finder_emit(struct gr_builder *b, const struct finder *f, int32_t at, bool may_end)
 {
     int32_t out[257], n = 0;
@@ -248,7 +247,7 @@ static int32_t free_text(struct gr_builder *b, struct finder *f, const struct gr
     f->to[0][GR_CONTROL_BYTE] = 1;
     for (size_t i = 0; i < n; i++)
         finder_put(f, &t[i]);
-    finder_complete(f, f->node); /* the queue, before it holds nodes */
+    finder_complete(f, f->node); /* node[] is used as the queue before it holds nodes */
     for (size_t i = 0; i < f->n; i++)
         f->node[i] = gr_forward(b);
     for (size_t i = 0; i < f->n; i++)

@@ -1,15 +1,14 @@
-/* engine/text/grammar/determine.c - turns a grammar's nodes into deterministic states, and finds each state's
- * way out.
+/* engine/text/grammar/determine.c - compiles nodes to deterministic states (subset construction), and finds
+ * each state's shortest path to the end of its rule.
  *
- * A state is a set of nodes within one rule: those that the bytes since the rule was entered may
- * have led to.  Sets are made as they are met, and the same set is the same state.  Calls, counts
- * and the end of the rule stay as operations of a state, as they depend on the frame.
+ * A state is a set of nodes of one rule: the nodes that the bytes since the rule's start can lead to.
+ * Sets are made when first reached; equal sets are one state.  Calls, counts and the end of the rule
+ * remain operations of a state, because they depend on the frame.
  *
- * A state's way is the first step towards the end of its rule.  States get theirs in order of how
- * deeply the way nests (Knuth's generalisation of Dijkstra's algorithm: a call costs its callee and
- * what comes after it), so the frames that a way needs are the fewest possible; ties go to fewer
- * bytes found first. A state without a way accepts nothing that could be finished, and is never
- * entered. */
+ * A state's `way` is the first step of its path to the rule's end.  States get their ways in order of
+ * nesting depth, then of path length in bytes (Knuth's generalisation of Dijkstra's algorithm: the
+ * cost of a call includes the callee and the rest after it).  So a way needs the fewest frames
+ * possible.  A state without a way cannot finish and is never entered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +27,10 @@ struct maker {
     struct set *set;                   /* [n_state] */
     int32_t *member;                   /* [n_member] nodes of all sets, ascending in each */
     int32_t *table;                    /* [mask + 1] sets by hash; -1: free */
-    uint32_t *seen, stamp;             /* [n_node] */
+    uint32_t *seen, stamp;             /* [n_node] == stamp: visited by the current close_over */
     int32_t *stack, *picked, *targets; /* [n_node] scratch */
-    struct gr_op *op;                  /* [n_node] scratch: of nodes */
-    struct gr_node *active;            /* [n_node] scratch */
+    struct gr_op *op;                  /* [n_node] scratch: operations of a state */
+    struct gr_node *active;            /* [n_node] scratch: byte ranges of a state */
     size_t n_member, cap_member, cap_state, cap_set, cap_edge, cap_op, mask, work;
 };
 
@@ -55,7 +54,7 @@ static int by_number(const void *a, const void *b)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-/* What node[n] may be without a byte, into picked, ascending. */
+/* The nodes reachable from node[n] through splits only, into picked, ascending; returns their number. */
 static size_t close_over(struct maker *m, const int32_t *node, size_t n)
 {
     size_t n_stack = 0, n_picked = 0;
@@ -137,7 +136,7 @@ static int add_set(struct maker *m, size_t n, uint32_t hash, size_t slot)
     return 0;
 }
 
-/* The state for what node[n] may be. */
+/* The state of the set that node[n] stands for, made if new. */
 static int intern(struct maker *m, const int32_t *node, size_t n, int32_t *out)
 {
     if (!grow_table(m))
@@ -182,8 +181,8 @@ static int by_first_byte(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* active[n]: the ranges of a state.  Between two bytes at which one begins or ends, all lead alike.
- */
+/* active[n]: the byte ranges of a state.  Bytes between two neighbouring range ends have the same
+ * targets. */
 static int make_edges(struct maker *m, int32_t state, size_t n)
 {
     bool cut[257] = {false};
@@ -197,7 +196,7 @@ static int make_edges(struct maker *m, int32_t state, size_t n)
         while (end < n && m->active[end].lo <= lo)
             end++;
         size_t n_target = 0, kept = end;
-        for (size_t i = end; i-- > first;) /* those that go on are moved to the back */
+        for (size_t i = end; i-- > first;) /* ranges that continue move to the back */
             if (m->active[i].hi >= lo) {
                 m->targets[n_target++] = m->active[i].a;
                 m->active[--kept] = m->active[i];
@@ -228,8 +227,8 @@ static int by_what(const void *a, const void *b)
     return (x->most > y->most) - (x->most < y->most);
 }
 
-/* op[n]: the operations of a state's nodes.  Equal ones become one, which leads to all that they
- * led to. */
+/* op[n]: the operations of a state's nodes.  Equal operations become one with the union of their
+ * targets. */
 static int make_ops(struct maker *m, int32_t state, size_t n)
 {
     struct gr_grammar *g = m->g;
@@ -281,7 +280,7 @@ static int expand(struct maker *m, int32_t state)
     return e || !n_op ? e : make_ops(m, state, n_op);
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+/* ---- ways: shortest paths to the end of a rule ----------------------------------------------- */
 
 struct offer {
     uint32_t distance;
@@ -293,8 +292,8 @@ struct ways {
     struct gr_grammar *g;
     struct user {
         int32_t state, way;
-    } * user;           /* [n_user] who leads to a state, by state */
-    size_t *first;      /* [n_state + 1] in user */
+    } * user;           /* [n_user] steps that lead to a state, sorted by that state */
+    size_t *first;      /* [n_state + 1] index in user */
     struct offer *heap; /* [n_user + n_state] */
     size_t n_heap;
 };
@@ -331,7 +330,7 @@ static struct offer offer_pop(struct ways *w)
     return top;
 }
 
-/* Calls visit(state, way, target) for everything that a state's steps lead to. */
+/* Calls visit(state, way, target) for each target of each step of each state. */
 typedef void visit(struct ways *w, int32_t state, int32_t way, int32_t to);
 
 static void visit_all(struct ways *w, visit *fn)
@@ -367,7 +366,7 @@ static uint32_t add_distance(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* What a step of u costs, once all that it needs has its way. */
+/* Pushes the cost of step u, if the ways of all its targets are known. */
 static void offer_step(struct ways *w, const struct user *u)
 {
     const struct gr_grammar *g = w->g;
@@ -410,7 +409,7 @@ static int find_ways(struct maker *m)
         visit_all(&w, count_user);
         for (size_t i = 1; i < g->n_state; i++)
             w.first[i] += w.first[i - 1];
-        visit_all(&w, put_user); /* afterwards first[s] is the end of s */
+        visit_all(&w, put_user); /* afterwards first[s] is the end of the steps of s */
         for (int32_t s = 0; s < (int32_t)g->n_state; s++)
             if (g->state[s].returns)
                 offer_push(&w, (struct offer){.state = s, .way = GR_WAY_RETURN});
@@ -433,7 +432,7 @@ static int find_ways(struct maker *m)
     return e;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 static int by_count(const void *a, const void *b)
 {

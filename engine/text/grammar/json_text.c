@@ -1,10 +1,10 @@
-/* engine/text/grammar/json_text.c - JSON's own text as nodes: blanks, strings, numbers, objects, arrays;
- * and Python's, where that is spelt differently: words, and strings in either quote.
+/* engine/text/grammar/json_text.c - nodes of JSON text: white space, strings, numbers, objects, arrays;
+ * and of Python literals, where their spelling differs (words, and strings in either quote).
  *
- * What is accepted is a part of JSON that every parser reads: UTF-8 and paired surrogates only, no
- * U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks stand where writers
- * put them, and never two in a row except to indent, so that a model cannot go on with blanks for
- * ever. */
+ * The grammar accepts a subset of JSON that every JSON parser reads: UTF-8 and paired surrogates only,
+ * no U+0000, numbers of at most 17 digits before and 20 after the point.  Blanks are accepted where
+ * JSON writers put them, and never two in a row except as indentation, so that a model cannot generate
+ * blanks without end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static int32_t indent_rule(struct gr_builder *b)
     return SPLIT(b, blank, tab);
 }
 
-/* Nothing, a blank, or a line end and indent. */
+/* Nothing, one blank, or a line end and indentation. */
 static int32_t space(struct gr_builder *b, int32_t next)
 {
     int32_t line = gr_text(b, "\n", gr_call(b, b->base[GR_INDENT], next));
@@ -65,7 +65,7 @@ static int32_t either_case(struct gr_builder *b, int lo, int hi, int32_t next)
     return SPLIT(b, gr_bytes_node(b, lo, hi, next), gr_bytes_node(b, lo - 32, hi - 32, next));
 }
 
-/* What follows \u: not U+0000, and a high surrogate only before a low one. */
+/* The digits after \u: not U+0000; a high surrogate only with a low one after it, not a low one alone. */
 static int32_t unicode_escape(struct gr_builder *b, int32_t next)
 {
     int32_t three = hex(b, 3, next), two = hex(b, 2, next), one = hex(b, 1, next);
@@ -82,7 +82,7 @@ static int32_t unicode_escape(struct gr_builder *b, int32_t next)
 
 static bool is_python(const struct gr_builder *b) { return b->base == b->spelling[1]; }
 
-/* To Python an escaped / is two characters, and to JSON an escaped ' is a mistake. */
+/* One character of a string.  \/ is two characters in Python, and \' is invalid in JSON. */
 static int32_t character(struct gr_builder *b, char quote, int32_t next)
 {
     int32_t simple[8], n = 0;
@@ -119,8 +119,8 @@ static int utf8(uint32_t c, uint8_t *out)
     return 4;
 }
 
-/* lo..hi have UTF-8 of the same length.  A range is cut where its tails are not all of the tails,
- * so that each piece is one range for every byte. */
+/* lo..hi must have UTF-8 of the same length.  The range is split into pieces in which each byte of the
+ * UTF-8 has an independent range. */
 static int32_t utf8_range(struct gr_builder *b, uint32_t lo, uint32_t hi, int32_t next)
 {
     uint8_t first[4], last[4];
@@ -273,7 +273,7 @@ static const struct words *words_of(const struct gr_builder *b)
     return is_python(b) ? &python : &json;
 }
 
-/* ---- values that are given ------------------------------------------------------------------- */
+/* ---- fixed values ---------------------------------------------------------------------------- */
 
 static int32_t real_value(struct gr_builder *b, double x, int32_t next)
 {
@@ -357,8 +357,8 @@ static int32_t member(struct gr_builder *b, const struct gr_member *m, int32_t n
     return quoted_text(b, m->name, colon(b, value));
 }
 
-/* From the last member to the first, each in two places: `first`, where nothing stands before it,
- * and `later`, behind a comma. */
+/* Built from the last member to the first.  Each member has two nodes: `first`, as the first member of
+ * the object, and `later`, after a comma. */
 int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
 {
     int32_t close = space(b, gr_text(b, "}", GR_END)), first = gr_text(b, "}", GR_END),
@@ -379,7 +379,7 @@ int32_t gr_object_rule(struct gr_builder *b, const struct gr_members *m)
     return gr_text(b, "{", first);
 }
 
-/* The items after the first n_first: counted only where something depends on it. */
+/* The items after the first n_first; counted only if there is a bound. */
 static int32_t more_items(struct gr_builder *b, const struct gr_items *items, int32_t close,
                           int32_t *first)
 {
@@ -390,7 +390,7 @@ static int32_t more_items(struct gr_builder *b, const struct gr_items *items, in
                                                : 0;
     if (items->rest == GR_END || most == 0) {
         *first = GR_END;
-        return least > 0 ? gr_forward(b) : close; /* a forward nobody sets: no way on */
+        return least > 0 ? gr_forward(b) : close; /* a forward that is never set accepts nothing */
     }
     bool counts = least > 0 || most != GR_NO_LIMIT;
     int32_t loop = gr_forward(b);
@@ -426,9 +426,9 @@ int32_t gr_array_rule(struct gr_builder *b, const struct gr_items *items)
     return gr_text(b, "[", first);
 }
 
-/* ---- the base -------------------------------------------------------------------------------- */
+/* ---- base rules ------------------------------------------------------------------------------ */
 
-/* Those that are spelt differently, and what holds them. */
+/* The base rules that differ between JSON and Python, and those that contain them. */
 static void value_rules(struct gr_builder *b)
 {
     const struct words *w = words_of(b);
@@ -449,7 +449,7 @@ static void value_rules(struct gr_builder *b)
 void gr_base_rules(struct gr_builder *b)
 {
     int32_t indent = indent_rule(b), number = number_rule(b), integer = integer_rule(b);
-    for (int i = 1; i >= 0; i--) { /* JSON last: it is the usual one */
+    for (int i = 1; i >= 0; i--) { /* JSON last, so that b->base ends as JSON */
         b->base = b->spelling[i];
         b->base[GR_INDENT] = indent;
         b->base[GR_NUMBER] = number;

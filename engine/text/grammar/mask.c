@@ -1,16 +1,17 @@
-/* engine/text/grammar/mask.c - which tokens of a vocabulary a grammar's state takes.
+/* engine/text/grammar/mask.c - masks of the tokens that a grammar state accepts.
  *
- * It owns a trie of the tokens' bytes in preorder, and a cache of masks.  A walk steps the state
- * along the trie and leaves out the subtree of every byte that is refused, so the mask of a state
- * that takes few tokens costs what it takes: 20 ns a byte tried.
+ * Owns a trie of the tokens' bytes in preorder, and a cache of masks.  A walk steps the state along
+ * the trie and skips the subtree of every refused byte.  So a state that accepts few tokens is cheap:
+ * 20 ns per byte tried.
  *
- * Within a string nearly all of 150,000 tokens may come, and a walk costs about 10 ms.  Those masks
- * are kept, one per configuration without its frames (that is what makes them few): the tokens that
- * stay within the rule, and the nodes of the trie at which the rule may end.  From those, and only
- * there, the walk goes on with the caller that the state really has.  What comes out is the same as
- * by one walk; a state near a limit of grammar.h, where it might not be, is walked.
+ * Inside a string nearly all of 150,000 tokens are accepted, and a walk takes about 10 ms.  Such
+ * masks are cached, one per configuration without its frames, which keeps their number small.  A
+ * cached entry has the mask of the tokens that stay within the rule, and the exits: the trie nodes at
+ * which the rule may end.  From the exits the walk continues with the actual caller of the state.  The
+ * result equals that of one full walk.  Near a limit of grammar.h it might differ; such a state gets a
+ * full walk.
  *
- * A control token is the byte 0xFF, which no text has, and three bytes of its id. */
+ * A control token is the byte 0xFF, which does not occur in text, and three bytes of its id. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,16 +20,16 @@
 #include "speculative/speculative.h"
 
 enum {
-    NARROW = 4096, /* nodes stepped at before a mask is worth keeping */
+    NARROW = 4096, /* a walk of more trie nodes than this is cached */
     MOST_EXITS = 8192,
-    N_WAY = 8, /* a key may be in any of so many slots */
+    N_WAY = 8, /* cache associativity: slots that a key may be in */
 };
 
-struct slot {
-    uint64_t serial, tick; /* tick 0: free */
+struct slot {              /* cache entry; key: serial, state, count */
+    uint64_t serial, tick; /* grammar; time of last use, 0: free */
     int32_t state;
     uint32_t count;
-    uint16_t height, width, frames; /* the most that the walk met, see usable() */
+    uint16_t height, width, frames; /* maxima of depth, configurations, frames in the walk: usable() */
     int32_t n_exit;
 };
 
@@ -37,11 +38,11 @@ struct gr_tokens {
     int n_vocab, longest, n_stop;
     size_t n_node, n_word;
     uint8_t *byte, *depth; /* [n_node] in preorder; depth of the root 0 */
-    int32_t *skip;         /* [n_node] the first node after this one's subtree */
-    int32_t *first;        /* [n_node + 1] in id: the tokens that end here */
-    int32_t *id;           /* [n tokens] by text */
+    int32_t *skip;         /* [n_node] the first node after this node's subtree */
+    int32_t *first;        /* [n_node + 1] tokens that end at node i: id[first[i] .. first[i + 1]) */
+    int32_t *id;           /* token ids sorted by text */
     int32_t *stop;         /* [n_stop] */
-    pthread_mutex_t lock;  /* of what follows */
+    pthread_mutex_t lock;  /* of the members below */
     size_t n_slot;
     uint64_t tick;
     struct slot *slot; /* [n_slot] */
@@ -58,7 +59,7 @@ struct gr_scratch {
 
 /* ---- the trie -------------------------------------------------------------------------------- */
 
-/* The bytes that stand for a token; buf is for control tokens. */
+/* The bytes of a token in the trie, empty: none.  buf holds those of a control token. */
 static struct moe_string token_bytes(const struct eng_vocab *v, int32_t id, char buf[4])
 {
     struct moe_string none = {.data = NULL, .n = 0};
@@ -99,7 +100,8 @@ static size_t common(struct moe_string x, struct moe_string y)
     return n;
 }
 
-/* With t->byte NULL it only counts.  A node's subtree ends where the next node is no deeper. */
+/* Fills the trie and returns its number of nodes; with t->byte NULL it only counts.  A node's subtree
+ * ends at the next node that is not deeper. */
 static size_t grow_trie(struct gr_tokens *t, const int32_t *id, int n)
 {
     size_t at = 1;
@@ -156,7 +158,7 @@ static int build_trie(struct gr_tokens *t)
     return 0;
 }
 
-/* Every byte that JSON text may need as a token of its own, so that any state leads on. */
+/* Checks that every byte of JSON text is a token of its own, so that no state is a dead end. */
 static int check_bytes(const struct gr_tokens *t)
 {
     bool has[256] = {false};
@@ -247,7 +249,7 @@ void gr_scratch_close(struct gr_scratch *x)
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-/* What a walk is asked to note; NULL: not asked. */
+/* Data that a walk records for a cache entry. */
 struct notes {
     struct slot *slot;
     int32_t *exit;
@@ -271,8 +273,8 @@ static void note(const struct gr_tokens *t, const struct gr_grammar *g, const st
         n->exit[slot->n_exit - 1] = (int32_t)node;
 }
 
-/* Steps the state at x->at[depth of top] through the subtree of node top, and sets the bits of all
- * tokens that it reaches.  Returns the steps made; ends early when they are more than `most`. */
+/* Steps the state at x->at[depth of top] through the subtree of node top and sets the bits of all
+ * tokens reached.  Returns the number of steps; stops early above `most`.  notes may be NULL. */
 static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct gr_scratch *x,
                    size_t top, size_t most, struct notes *notes, uint32_t *mask)
 {
@@ -294,7 +296,7 @@ static size_t walk(const struct gr_tokens *t, const struct gr_grammar *g, struct
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* The count that stands for this one: no token is long enough to tell them apart. */
+/* A representative of the count for the cache key: no token is long enough to distinguish them. */
 static uint32_t plain_count(const struct gr_tokens *t, const struct gr_grammar *g, uint32_t count)
 {
     size_t lo = 0, hi = g->n_mark;
@@ -318,7 +320,7 @@ static struct slot key_of(const struct gr_tokens *t, const struct gr_grammar *g,
                          .count = plain_count(t, g, c->count)};
 }
 
-/* The slot with this key, or NULL and the one to use for it.  Under the lock. */
+/* The slot with this key; or NULL, and *use is the slot to fill.  The caller holds the lock. */
 static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struct slot **use)
 {
     uint64_t h = kn_mix(kn_mix(key->serial + KN_GOLDEN) ^
@@ -337,7 +339,7 @@ static struct slot *find_slot(struct gr_tokens *t, const struct slot *key, struc
     return NULL;
 }
 
-/* Would one walk from the whole state meet no limit that the kept walk did not? */
+/* True if a walk from the whole state cannot reach a limit that the cached walk did not reach. */
 static bool usable(const struct slot *slot, const struct gr_state *s, const struct gr_config *c)
 {
     int depth = c->frame < 0 ? 0 : s->frame[c->frame].depth;
@@ -347,7 +349,7 @@ static bool usable(const struct slot *slot, const struct gr_state *s, const stru
 
 enum found { FOUND, NOT_FOUND, NOT_USABLE };
 
-/* Adds what is kept of configuration i to the mask; its exits go to x->exit. */
+/* Adds the cached mask of configuration i to the mask and copies its exits to x->exit. */
 static enum found take_slot(struct gr_tokens *t, const struct gr_grammar *g,
                             const struct gr_state *s, int i, struct gr_scratch *x, uint32_t *mask,
                             int32_t *n_exit)
@@ -397,7 +399,7 @@ static void make_slot(struct gr_tokens *t, const struct gr_grammar *g, const str
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Goes on from where the rule of configuration i may end, with its caller. */
+/* Continues from the exits of configuration i with its caller. */
 static void walk_exits(const struct gr_tokens *t, const struct gr_grammar *g,
                        const struct gr_state *s, int i, struct gr_scratch *x, int32_t n_exit,
                        uint32_t *mask)

@@ -1,9 +1,9 @@
-/* engine/text/grammar/number.c - numbers within bounds, as text.
+/* engine/text/grammar/number.c - rules of numbers within bounds.
  *
- * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal,
- * in at most 17 digits before and some 20 after the point and without an exponent; rounding keeps
- * order, so what reads as text >= bound also is one as a double.  A bound that is itself excluded
- * becomes the next decimal of 15 digits, which no double shares with it. */
+ * Integers are exact.  Other numbers are compared digit by digit with the bound's shortest decimal.
+ * They have at most 17 digits before and about 20 after the point, and no exponent.  Rounding to
+ * double is monotonic, so a decimal >= the bound is also >= the bound as a double.  An excluded bound
+ * is replaced by the next decimal of 15 digits, which is a different double. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static int32_t digit_between(struct gr_builder *b, int lo, int hi, int32_t next)
     return lo <= hi ? gr_bytes_node(b, lo, hi, next) : gr_forward(b);
 }
 
-/* n digits that are not below those of p, or not above. */
+/* n digits that are at least those of p, or with `below` at most. */
 static int32_t digits_beyond(struct gr_builder *b, const char *p, size_t n, bool below,
                              int32_t next)
 {
@@ -54,7 +54,7 @@ static int32_t digits_between(struct gr_builder *b, const char *lo, const char *
     return gr_either(b, edges, digit_between(b, *lo + 1, *hi - 1, any_digits(b, n - 1, next)));
 }
 
-/* A whole number of lo..hi, without leading zeros: one alternative for each length. */
+/* A whole number in lo..hi without leading zeros: one alternative per number of digits. */
 static int32_t whole_between(struct gr_builder *b, uint64_t lo, uint64_t hi, int32_t next)
 {
     int32_t node = gr_forward(b);
@@ -73,7 +73,7 @@ static int32_t whole_between(struct gr_builder *b, uint64_t lo, uint64_t hi, int
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-/* The least integer that is not below the bound, or the largest not above. */
+/* The smallest integer that satisfies a lower bound (up), or the largest that satisfies an upper one. */
 static int64_t integer_bound(const json_t *bound, bool excluded, bool up)
 {
     int64_t x;
@@ -119,12 +119,12 @@ int32_t gr_integer_rule(struct gr_builder *b, const struct gr_range *r)
 /* whole + 0.fraction; no zeros at the fraction's end. */
 struct decimal {
     uint64_t whole;
-    bool too_large; /* more than MOST_WHOLE; nothing else counts */
+    bool too_large; /* more than MOST_WHOLE; the other members are unused */
     size_t n;
     char fraction[MOST_BOUND_FRACTION]; /* [n] digits */
 };
 
-/* digit[n] with the point behind the first, times ten to the power. */
+/* The decimal digit[0].digit[1] .. digit[n - 1] times 10^power. */
 static struct decimal decimal_of(const char *digit, int n, int power)
 {
     struct decimal x = {0};
@@ -168,7 +168,7 @@ static struct decimal decimal_shortest(double x)
     return decimal_printed(text);
 }
 
-/* Adds one to a run of digits, or takes one off; false when it ran over. */
+/* Adds one to a run of digits, or subtracts one; false on overflow. */
 static bool digits_step(char *digit, int n, bool up)
 {
     for (int i = n - 1; i >= 0; i--) {
@@ -208,7 +208,7 @@ static struct decimal decimal_bound(const json_t *bound, bool excluded, bool up)
     double x = json_number_value(bound);
     x = x < 0 ? -x : x;
     if (up && x > 0 && x < LEAST_BOUND)
-        x = LEAST_BOUND; /* its digits would be cut off, which is not up */
+        x = LEAST_BOUND; /* its digits would be truncated, which rounds down */
     if (excluded)
         return decimal_next(x, up);
     if (!json_is_integer(bound))
@@ -235,7 +235,7 @@ static int32_t any_fraction(struct gr_builder *b)
     return gr_either(b, GR_END, gr_text(b, ".", gr_digits(b, 1, MOST_FRACTION, GR_END)));
 }
 
-/* Digits from place i on, at least those of lo from there. */
+/* Fraction digits from place i on that are at least those of lo. */
 static int32_t not_below(struct gr_builder *b, const struct decimal *lo, size_t i)
 {
     if (i >= lo->n)
@@ -244,7 +244,7 @@ static int32_t not_below(struct gr_builder *b, const struct decimal *lo, size_t 
                      digit_between(b, lo->fraction[i] + 1, '9', tail(b)));
 }
 
-/* Digits from place i on, or none, at most those of hi from there. */
+/* Fraction digits from place i on, or none, that are at most those of hi. */
 static int32_t not_above(struct gr_builder *b, const struct decimal *hi, size_t i)
 {
     if (i >= hi->n)
@@ -270,16 +270,15 @@ static int32_t not_outside(struct gr_builder *b, const struct decimal *lo, const
     return gr_either(b, edges, digit_between(b, l + 1, h - 1, tail(b)));
 }
 
-/* A point and digits, where place 0 of `digits` may also be the end of the number; or nothing, if
- * `none`. */
+/* A point and `digits`; with `none` the fraction may be absent. */
 static int32_t fraction(struct gr_builder *b, int32_t digits, bool none)
 {
     int32_t point = gr_text(b, ".", digits);
     return none ? gr_either(b, GR_END, point) : point;
 }
 
-/* Digits that begin with at least one: what not_above and zeros leave open, a bare point may not.
- */
+/* As not_above from place 0, but with at least one digit, because a point must not be the last
+ * character. */
 static int32_t first_digit_not_above(struct gr_builder *b, const struct decimal *hi)
 {
     if (hi->n == 0)
@@ -303,7 +302,7 @@ static int32_t at_least(struct gr_builder *b, const struct decimal *lo)
                    lo->n == 0 ? any_fraction(b) : fraction(b, not_below(b, lo, 0), false));
 }
 
-/* Numbers of lo..hi, without a sign. */
+/* Numbers in lo..hi, without a sign. */
 static int32_t decimals_between(struct gr_builder *b, const struct decimal *lo,
                                 const struct decimal *hi)
 {

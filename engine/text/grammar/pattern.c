@@ -1,9 +1,9 @@
-/* engine/text/grammar/pattern.c - strings that are held to patterns and lengths, and names that are none of
- * some.
+/* engine/text/grammar/pattern.c - rules of strings with patterns and lengths, and of names other than given
+ * ones.
  *
- * All patterns of a string, each a network over code points (regex.c), are followed at once by sets, with the
- * number of its characters, so that no pattern takes more than its states allow.  Each set becomes a node;
- * determine.c then drops those from which no end can be reached. */
+ * All patterns of a string, each an NFA over code points (regex.c), are run together with the count of characters
+ * (subset construction).  Each set of NFA states becomes a node; determine.c later drops the nodes from which
+ * no end can be reached. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,32 +17,32 @@ enum {
 
 /* ---- sets: all patterns and the length at once ----------------------------------------------- */
 
-struct set {   /* what may come next, and whether the string may end */
-    size_t at; /* in member */
+struct set {   /* a set of NFA states of all patterns, after a number of characters */
+    size_t at; /* states: member[at .. at + n) */
     int32_t n;
-    uint32_t length; /* at most the largest bound that matters */
-    bool accepts;
-    int32_t node; /* of the builder */
+    uint32_t length; /* characters so far, capped at cap_length */
+    bool accepts;    /* the string may end */
+    int32_t node;    /* its node in the builder */
 };
 
 struct sets {
     struct gr_regex_parser *p;
     const struct gr_string *s;
-    int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i's parts are first[i] on */
+    int32_t start[MOST_PATTERNS], first[MOST_PATTERNS + 1]; /* pattern i: states first[i] .. first[i + 1] */
     struct set *set;                                        /* [n] */
-    int32_t *member;         /* [n_member] classes and matches, ascending, of each pattern */
+    int32_t *member;         /* [n_member] CLASS and MATCH states, ascending per pattern */
     uint32_t *cut;           /* [n_cut] code points at which a class begins or ends */
-    uint32_t *seen, stamp;   /* [n_part] */
+    uint32_t *seen, stamp;   /* [n_part] == stamp: visited by the current close_over */
     int32_t *stack, *picked; /* [2 n_part], [n_part] */
     int32_t *target, *last_target,
-        *made;                    /* [n_part] what a code point leads to, and the set made of it */
-    int32_t table[2 * MOST_SETS]; /* sets by hash; -1: free */
+        *made;                    /* [n_part] scratch: states after a code point; the set made of them */
+    int32_t table[2 * MOST_SETS]; /* hash table of sets; -1: free */
     size_t n, cap, n_member, cap_member, n_cut, work;
     uint32_t cap_length;
 };
 
-/* What the n_stack parts on the stack may be without a character, at either end or not: classes and
- * the match, into picked. */
+/* The CLASS and MATCH states reachable without a character from the n_stack states on the stack, into
+ * picked; returns their number.  at_start, at_end: ^ and $ match here. */
 static size_t close_over(struct sets *x, size_t n_stack, bool at_start, bool at_end, bool *matches)
 {
     size_t n = 0;
@@ -82,7 +82,7 @@ static size_t push_targets(struct sets *x, size_t i, const int32_t *target, size
     return n_stack;
 }
 
-/* Makes a set of target[n] in x->made, pattern by pattern.  A pattern that has matched stays so. */
+/* Makes the set of target[n] in x->made, pattern by pattern.  A pattern that has matched stays matched. */
 static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_start,
                        bool *accepts)
 {
@@ -94,7 +94,7 @@ static size_t make_set(struct sets *x, const int32_t *target, size_t n, bool at_
         size_t n_picked = close_over(x, push_targets(x, i, target, n), at_start, false, &matched);
         *accepts = *accepts && at_end;
         if (matched) {
-            x->made[n_made++] = x->first[i]; /* its match */
+            x->made[n_made++] = x->first[i]; /* its MATCH state */
             continue;
         }
         qsort(x->picked, n_picked, sizeof *x->picked, by_number);
@@ -144,7 +144,7 @@ static bool holds(const struct sets *x, const struct gr_part *q, uint32_t code)
     return false;
 }
 
-/* Where code leads from a set, into x->target. */
+/* The states that code leads to from a set, into x->target; returns their number. */
 static size_t targets(struct sets *x, const struct set *s, uint32_t code)
 {
     size_t n = 0;
@@ -160,7 +160,7 @@ static size_t targets(struct sets *x, const struct set *s, uint32_t code)
     return n;
 }
 
-/* A set's node: a quote where the string may end, and one range for each run of code points that
+/* Makes a set's node: a quote if the string may end, and one range for each run of code points that
  * lead to the same set. */
 static void expand(struct sets *x, size_t at)
 {
@@ -292,14 +292,15 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Where a string may go on that is so far the beginning of name[from..to).  Names are in order, so
- * those with the same next byte stand together.  Behind the names' own characters each is spelt in
- * one way; where a name goes on with a character above U+007F, no other such character is taken:
- * that loses names that nobody misses, and saves telling UTF-8 apart. */
+/* Strings other than the given names.  name_node() makes the node for a text that so far equals the
+ * beginning of name[from..to).  Names are sorted, so names with the same next byte are adjacent.  While
+ * the text equals the beginning of a name, each character is accepted in one spelling only.  Where a
+ * name continues with a character above U+007F, no other such character is accepted there: this
+ * loses a few valid names and avoids comparing UTF-8 sequences. */
 struct naming {
     struct gr_builder *b;
     const struct gr_member **name;
-    int32_t free, control, high; /* free itself; behind a control; behind U+0080 and above */
+    int32_t free, control, high; /* any text; after a control character; after U+0080 and above */
 };
 
 static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t depth, int nesting)

@@ -1,9 +1,9 @@
-/* engine/text/grammar/regex.c - a pattern's text to a network over code points (Thompson's).
+/* engine/text/grammar/regex.c - regular expressions to NFAs over code points (Thompson's construction).
  *
- * A pattern is a regular expression as JSON Schema writes them, without what looks around or back.  It is parsed
- * to a tree, and each part of the tree becomes a part of the network, the last first.
+ * A pattern is a regular expression of JSON Schema without lookaround and back-references.  It is parsed to a
+ * syntax tree, and each node of the tree becomes NFA states, from the last to the first.
  *
- * \d \w \s are those of ASCII; . is anything but the four line ends.  A pattern may match anywhere
+ * \d \w \s are ASCII only; . is any character but the four line ends.  A pattern may match anywhere
  * unless it is anchored. */
 #include "engine/text/grammar/regex.h"
 #include "engine/base/base.h"
@@ -15,7 +15,7 @@ enum { MOST_REPEAT = 1000, MOST_NESTING = 64 };
 
 enum tree_kind { TREE_CLASS, TREE_BEGIN, TREE_END, TREE_SEQUENCE, TREE_ALTERNATIVES, TREE_REPEAT };
 
-struct gr_tree { /* children from the last to the first; 0: none */
+struct gr_tree { /* a list of children from the last to the first; 0: none */
     uint8_t kind;
     int32_t child, sibling;
     int32_t range, n_range; /* of a class */
@@ -91,7 +91,7 @@ static void negate(struct gr_regex_parser *p, int32_t first)
     uint32_t next = 0;
     qsort(r, (size_t)n, sizeof *r, by_lo);
     int32_t out = 0;
-    for (int32_t i = 0; i < n; i++) { /* a gap is found no sooner than its right end is read */
+    for (int32_t i = 0; i < n; i++) { /* in place: at most one gap is written per range read */
         struct gr_code_range x = r[i];
         if (x.lo > next)
             r[out++] = (struct gr_code_range){next, x.lo - 1};
@@ -159,7 +159,8 @@ static uint32_t hex_code(struct gr_regex_parser *p, int n)
     return c;
 }
 
-/* After a backslash: one code point, or false for a class, which is added to the ranges. */
+/* Parses an escape after its backslash.  True: one code point in *code; false: a class, added to the
+ * ranges. */
 static bool escape(struct gr_regex_parser *p, uint32_t *code)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";
@@ -184,7 +185,7 @@ static bool escape(struct gr_regex_parser *p, uint32_t *code)
     return true;
 }
 
-/* The ranges from `first` on. */
+/* A class of the ranges from `first` on. */
 static int32_t class_tree(struct gr_regex_parser *p, int32_t first)
 {
     int32_t at = tree(p, TREE_CLASS);
@@ -195,7 +196,7 @@ static int32_t class_tree(struct gr_regex_parser *p, int32_t first)
     return at;
 }
 
-/* After '['. */
+/* Parses a class after its '[' and adds its ranges. */
 static void parse_class(struct gr_regex_parser *p)
 {
     int32_t first = p->n_range;
@@ -334,7 +335,7 @@ static void parse_repetition(struct gr_regex_parser *p, int *least, int *most)
     } else {
         return;
     }
-    p->at += !p->failed && *p->at == '?'; /* lazy: the same language */
+    p->at += !p->failed && *p->at == '?'; /* lazy: accepts the same strings */
 }
 
 static int32_t parse_sequence(struct gr_regex_parser *p)
@@ -367,7 +368,7 @@ static int32_t parse_alternatives(struct gr_regex_parser *p)
     return all;
 }
 
-/* ---- the network: each function returns where its part begins -------------------------------- */
+/* ---- the NFA: each function returns the first state of its part ------------------------------ */
 
 static int32_t part(struct gr_regex_parser *p, enum part_kind kind, int32_t a, int32_t b)
 {

@@ -1,15 +1,15 @@
-/* engine/text/grammar/schema.c - a JSON schema as rules of a grammar.
+/* engine/text/grammar/schema.c - JSON schemas to grammar rules.
  *
- * A schema is first made simple (simplify.c), a list of alternatives with plain keywords only; each of those is
- * then one rule part per type.  Schemas are told apart by address, so one that refers to itself is one rule that
- * calls itself.
+ * A schema is first normalised to a list of simple alternatives (simplify.c); each alternative becomes one
+ * part per type.  Schemas are identified by address, so a schema that refers to itself is one rule that calls
+ * itself.
  *
- * Accepted is never more than the schema allows, except that oneOf is read as anyOf, and often less:
- *   - members stand in the order of "properties", those that are required by no property after them, and others
- *     last; others only if "additionalProperties" says so or there are no "properties" at all;
- *   - items beyond "prefixItems" only if "items" says so;
- *   - a format is one way to write it, and a format that is not in the table is an annotation;
- *   - numbers within bounds have no exponent; see json_text.c and number.c for what a number may be. */
+ * The grammar accepts no more than the schema (except that oneOf is treated as anyOf) and often less:
+ *   - members must appear in the order of "properties", then required members without a property, then
+ *     others; others only if "additionalProperties" allows them or there are no "properties" at all;
+ *   - items beyond "prefixItems" are accepted only if there is an "items";
+ *   - a format accepts one spelling of its values; a format that is not in the table is ignored;
+ *   - numbers with bounds have no exponent; see json_text.c and number.c for the numbers accepted. */
 #include "engine/text/grammar/schema.h"
 
 #include <string.h>
@@ -24,9 +24,9 @@ struct rule {
 struct reader {
     struct gr_builder *b;
     struct gr_simplifier simplifier;
-    struct rule *rule; /* [n_rule] in the order met; those before `done` are written */
+    struct rule *rule; /* [n_rule] in the order met; rule[0 .. done) are complete */
     size_t n_rule, cap_rule, done;
-    int32_t *table; /* [2 * GR_MOST_RULES] rules by address; -1: free */
+    int32_t *table; /* [2 * GR_MOST_RULES] hash table of rules by schema address; -1: free */
 };
 
 static int32_t fail_memory(struct reader *r)
@@ -36,7 +36,7 @@ static int32_t fail_memory(struct reader *r)
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-/* The rule for a schema, which is written later if it is new. */
+/* The node of a schema's rule; a new rule is added to the list and completed later. */
 static int32_t rule_of(struct reader *r, const json_t *schema)
 {
     size_t i = kn_mix((uintptr_t)schema) % (2 * GR_MOST_RULES);
@@ -127,8 +127,8 @@ static int32_t array_part(struct reader *r, const json_t *s)
     return part;
 }
 
-/* The values of a schema that is an enum or a const and little else: they go where they are needed,
- * so that objects told apart by such a member are told apart by their text. */
+/* The values of a schema that has only an enum or a const, a title and a description; else NULL.  They
+ * are written in place of a rule, so that alternatives which differ in such a member differ in text. */
 static const json_t *literals(struct reader *r, const json_t *schema)
 {
     const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"),
@@ -186,7 +186,7 @@ static int32_t object_part(struct reader *r, const json_t *s)
                                              : other;
         const char *kept = name;
         for (size_t i = 0; i < json_array_size(required);
-             i++) /* seen goes, the request's text stays */
+             i++) /* borrow the request's string, because `seen` is freed */
             if (!strcmp(json_string_value(json_array_get(required, i)), name))
                 kept = json_string_value(json_array_get(required, i));
         m[n++] = (struct gr_member){.name = kept, .rule = rule, .required = true};
@@ -243,7 +243,7 @@ static int32_t enum_part(struct reader *r, const json_t *s, int bits)
     return fit ? gr_json_values(r->b, fit, GR_END) : GR_END;
 }
 
-/* One node for a simple schema: an alternative for each type. */
+/* The node of a simple schema: one alternative per type. */
 static int32_t simple_rule(struct reader *r, const json_t *s)
 {
     const json_t *type = json_object_get(s, "type");
@@ -268,7 +268,8 @@ static int32_t simple_rule(struct reader *r, const json_t *s)
     return gr_alternatives(r->b, out, n);
 }
 
-/* $ref or anyOf with nothing beside it that asks for more: other rules, as they are. */
+/* If the schema is only a $ref, anyOf or oneOf without other constraints: the list of its targets, which
+ * become calls of their rules.  Otherwise NULL. */
 static const json_t *plain_choice(struct reader *r, const json_t *schema, const json_t *own)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");

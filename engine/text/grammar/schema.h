@@ -1,11 +1,14 @@
-/* engine/text/grammar/schema.h - a JSON schema made simple, for the rules that are made of it.  For the files behind
- * grammar.h only. */
+/* engine/text/grammar/schema.h - normalises JSON schemas before they become grammar rules.  Only the files
+ * of engine/text/grammar include it.
+ *
+ * A simple schema has plain keywords only: no $ref, allOf, anyOf, oneOf; "type" is a bit set, "pattern" a
+ * list. */
 #ifndef ENGINE_SCHEMA_H
 #define ENGINE_SCHEMA_H
 
 #include "engine/text/grammar/automaton.h"
 
-/* "type" of a simple schema is a number of these. */
+/* Bits of a simple schema's "type". */
 enum {
     TYPE_NULL = 1,
     TYPE_BOOLEAN = 2,
@@ -19,20 +22,21 @@ enum {
 };
 
 struct gr_simplifier {
-    struct gr_builder *b; /* which is told what is wrong */
-    const json_t *root;   /* what $ref starts from */
-    json_t *made;         /* an array of what was made here, to be given back */
+    struct gr_builder *b; /* receives error reports */
+    const json_t *root;   /* the schema that $ref paths start from */
+    json_t *made;         /* an array that owns all values made here; the caller frees it */
     int n_merge;
 };
 
-/* Appends the simple schemas of which a value must satisfy one; depth 0: nobody refers to it. */
+/* Appends to out simple schemas; a value conforms if it satisfies one of them.  depth: nesting of
+ * references so far, 0 at the top.  False: refused. */
 bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int depth, json_t *out);
 
-/* What a schema asks for by itself, made simple: without $ref, allOf, anyOf and oneOf. */
+/* The schema's own keywords as a simple schema; its $ref, allOf, anyOf and oneOf are ignored. */
 json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema);
 const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref);
 
-/* Keeps something made until the simplifier is done with. */
+/* Makes r->made the owner of a value; returns the value, or NULL without memory. */
 json_t *gr_simple_keep(struct gr_simplifier *r, json_t *made);
 
 #endif

@@ -1,8 +1,9 @@
-/* engine/text/grammar/simplify.c - a JSON schema as a list of simple ones, of which a value must satisfy one.
+/* engine/text/grammar/simplify.c - normalises a JSON schema to a list of simple schemas, of which a value must
+ * satisfy one.
  *
- * In: any schema.  Out: schemas with plain keywords only: $ref, allOf, anyOf and oneOf are worked out, formats
- * are patterns, and types are bits.  What would change the accepted values and is not supported is refused by
- * name. */
+ * In: any schema.  Out: schemas with plain keywords only: $ref, allOf, anyOf and oneOf are expanded, formats
+ * become patterns, and types become bits.  A keyword that would change the accepted values and is not supported
+ * is refused by name. */
 #include "engine/text/grammar/schema.h"
 
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static const struct {
             "(\\?(" PATH "|[/?])*)?(#(" PATH "|[/?])*)?$"},
 };
 
-/* Each of these changes what is accepted; `idle` is the value with which it does not. */
+/* Keywords that are not supported; `idle` is a value with which the keyword has no effect (NULL: none). */
 static const struct {
     const char *name, *idle;
 } refused[] = {
@@ -105,7 +106,7 @@ static int hex_value(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* One step of a JSON pointer, with ~0, ~1 and %XX undone; returns what follows, or NULL. */
+/* Decodes one step of a JSON pointer (~0, ~1, %XX) into out; returns the rest of p, or NULL on error. */
 static const char *pointer_step(const char *p, char *out, size_t most)
 {
     size_t n = 0;
@@ -160,7 +161,7 @@ static int type_bit(const json_t *name)
     return 0;
 }
 
-/* The types as a set of bits, under "type"; 0 for a mistake. */
+/* The bits of a "type" (a string or a list); 0: invalid. */
 static int type_bits(const json_t *type)
 {
     int bits = 0;
@@ -237,7 +238,7 @@ static const struct {
     {"enum", A_LIST},
 };
 
-/* Draft 4's exclusiveMinimum: true says that minimum is excluded. */
+/* Copies the plain keywords.  In draft 4 exclusiveMinimum is a boolean: true excludes minimum itself. */
 static bool put_plain(struct gr_simplifier *r, const json_t *schema, json_t *out)
 {
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
@@ -253,7 +254,7 @@ static bool put_plain(struct gr_simplifier *r, const json_t *schema, json_t *out
             }
             continue;
         }
-        if (!strcmp(name, "items") && json_is_array(v)) /* before 2020: prefixItems */
+        if (!strcmp(name, "items") && json_is_array(v)) /* drafts older than 2020-12 */
             name = "prefixItems";
         else if (!has_shape(v, plain[i].shape))
             return fail(r, KN_EINVAL, "the schema's \"%s\" has the wrong type", name);
@@ -279,7 +280,7 @@ static bool put_type(struct gr_simplifier *r, const json_t *schema, json_t *out)
     return json_object_set_new(out, "type", json_integer(bits)) == 0 || fail_memory(r);
 }
 
-/* Patterns and formats are one list. */
+/* Collects "pattern" and the pattern of "format" in one list. */
 static bool put_patterns(struct gr_simplifier *r, const json_t *schema, json_t *out)
 {
     const json_t *pattern = json_object_get(schema, "pattern"),
@@ -316,7 +317,7 @@ json_t *gr_simple_own(struct gr_simplifier *r, const json_t *schema)
     return out;
 }
 
-/* ---- merging: two simple schemas into one that asks for both --------------------------------- */
+/* ---- merging: two simple schemas into their conjunction -------------------------------------- */
 
 static json_t *both(struct gr_simplifier *r, const json_t *a, const json_t *b)
 {
@@ -325,7 +326,7 @@ static json_t *both(struct gr_simplifier *r, const json_t *a, const json_t *b)
     return gr_simple_keep(r, json_pack("{s:[O,O]}", "allOf", a, b));
 }
 
-/* A member that the other schema does not name is one of its others. */
+/* A member that the other schema does not name must satisfy that schema's additionalProperties too. */
 static const json_t *with_others(struct gr_simplifier *r, const json_t *member, const json_t *others)
 {
     return !others || json_is_true(others) ? member
@@ -366,7 +367,7 @@ static bool merge_members(struct gr_simplifier *r, const json_t *a, const json_t
     return true;
 }
 
-/* What both lists hold. */
+/* The values in both lists. */
 static json_t *common_values(const json_t *a, const json_t *b)
 {
     json_t *out = json_array();
@@ -396,7 +397,7 @@ static int common_types(int a, int b)
     return (a & b) | (whole ? TYPE_INTEGER : 0);
 }
 
-/* One keyword that both have. */
+/* Merges a keyword that both schemas have. */
 static json_t *merge_keyword(struct gr_simplifier *r, const char *name, const json_t *x, const json_t *y)
 {
     if (!strcmp(name, "type"))
@@ -455,7 +456,7 @@ static json_t *merge(struct gr_simplifier *r, const json_t *a, const json_t *b)
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
-/* list becomes what each of it asks together with each of `more`. */
+/* Replaces *list by the conjunctions of each of its schemas with each of `more`. */
 static bool cross(struct gr_simplifier *r, json_t **list, const json_t *more)
 {
     json_t *all = gr_simple_keep(r, json_array());
@@ -497,7 +498,6 @@ static bool cross_all(struct gr_simplifier *r, json_t **list, const json_t *all,
     return true;
 }
 
-/* Appends the simple schemas of which a value must satisfy one. */
 bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int depth, json_t *out)
 {
     if (json_is_false(schema))

@@ -1,9 +1,10 @@
-/* engine/text/grammar/walk.c - steps a text's state through a grammar, byte by byte, and finishes texts.
+/* engine/text/grammar/walk.c - advances a gr_state by bytes, and completes texts.
  *
- * In: a state and a byte.  Out: the next state, made from scratch: each configuration takes its
- * edge, then every operation of where that led (calls, counts, returns) adds more, and the frames
- * that are still used are copied.  A configuration is entered only when its way to the end, within
- * its frame and all below, fits GR_DEPTH; so whatever is dropped, what is left can finish. */
+ * In: a state and a byte.  Out: the next state, built from scratch: each configuration follows its
+ * edge; the operations of the new automaton state (calls, counts, returns) add configurations; and
+ * the frames still in use are copied.  A configuration is added only if its shortest path to the end,
+ * including the frames below it, fits GR_DEPTH.  So every configuration that is kept can finish, even
+ * when others are dropped. */
 #include <string.h>
 
 #include "engine/text/grammar/automaton.h"
@@ -22,7 +23,7 @@ static int depth_of(const struct gr_state *s, int frame)
     return frame < 0 ? 0 : s->frame[frame].depth;
 }
 
-/* The frame that holds exactly this, made if need be; -2 when there is no room. */
+/* The index of the frame with these values, added if missing; -2 if the frames are full. */
 static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int parent)
 {
     for (int i = s->n_frame - 1; i >= 0; i--)
@@ -36,7 +37,7 @@ static int push_frame(struct gr_state *s, int32_t state, uint32_t count, int par
     return s->n_frame++;
 }
 
-/* Frame f of another state, with all below it. */
+/* Copies frame f of another state and the frames below it; returns its index in `to`, or -2. */
 static int carry(const struct gr_state *from, int f, struct gr_state *to)
 {
     int chain[GR_DEPTH], n = 0, at = -1;
@@ -51,7 +52,7 @@ static int carry(const struct gr_state *from, int f, struct gr_state *to)
 
 /* ---- entering -------------------------------------------------------------------------------- */
 
-/* Configurations whose operations are still to be looked at. */
+/* Work list of configurations with operations still to apply. */
 struct entering {
     struct gr_config config[2 * GR_CONFIGS];
     int n;
@@ -97,7 +98,7 @@ static void operate(const struct gr_grammar *g, struct gr_state *s, struct enter
     }
 }
 
-/* Adds a configuration and all that it may be without a byte. */
+/* Adds a configuration and all configurations reachable from it without a byte. */
 static void enter(const struct gr_grammar *g, struct gr_state *s, int32_t state, uint32_t count,
                   int frame)
 {
@@ -145,7 +146,7 @@ static int32_t follow(const struct gr_grammar *g, int32_t state, uint8_t byte)
     return -1;
 }
 
-/* Most steps stay within one rule: one configuration, no operation where it leads. */
+/* The common case: one configuration, which stays in its rule and reaches no operation. */
 static bool stays(const struct gr_grammar *g, const struct gr_state *from, int32_t next)
 {
     const struct gr_dstate *x = &g->state[next];
@@ -215,7 +216,7 @@ bool gr_must_end(const struct gr_grammar *g, const struct gr_state *s)
 
 /* ---- finishing ------------------------------------------------------------------------------- */
 
-/* One configuration on its own, with its frames as a stack. */
+/* One configuration, with its frames as a stack. */
 struct finisher {
     const struct gr_grammar *g;
     int32_t state;
@@ -229,7 +230,7 @@ struct finisher {
     size_t n_out, most;
 };
 
-/* Where the way needs a count that is not reached, the operation that counts stands beside it. */
+/* The path needs a count that is not reached: the counting operation of the same state. */
 static const struct gr_op *counting(const struct finisher *f, const struct gr_op *wanted)
 {
     const struct gr_dstate *s = &f->g->state[f->state];
@@ -257,7 +258,7 @@ static void finish_op(struct finisher *f, const struct gr_op *op)
     f->state = op->a;
 }
 
-/* False at the end of the text. */
+/* One step along the shortest path; false at the end of the text. */
 static bool finish_step(struct finisher *f)
 {
     const struct gr_dstate *s = &f->g->state[f->state];

@@ -1,9 +1,8 @@
-/* engine/text/jinja/access.c - x.y, x[y], x[a:b]: what has a name, and nothing else.
+/* engine/text/jinja/access.c - attributes, items and slices: x.y, x[y], x[a:b].
  *
- * As the sandbox of jinja2 has it: x.y is the type's own y first, then the item; x["y"] the other
- * way round. The types' own names are the fixed lists here.  Names that begin with an underscore,
- * and the methods that would change a list or dict, are there but undefined, and using them fails.
- */
+ * As in jinja2's sandbox: x.y looks for an attribute of the type first, then for an item; x["y"] does
+ * it in the other order.  Attributes are the fixed lists in this file.  Names that begin with an
+ * underscore, and methods that would change a list or dict, give an undefined value; using it fails. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
@@ -48,7 +47,7 @@ static struct jin_value dict_items(struct jin *j, struct jin_value self,
 static struct jin_value copy(struct jin *j, struct jin_value self, const struct jin_args *args)
 {
     jin_bind(j, "copy", args, "", 0, NULL);
-    return self;                                /* nothing could change either */
+    return self;                                /* values are immutable: no copy needed */
 }
 
 static struct jin_value list_count(struct jin *j, struct jin_value self,
@@ -130,7 +129,7 @@ static struct jin_value cycler_reset(struct jin *j, struct jin_value self,
     return jin_none();
 }
 
-/* call NULL: it is there in Python, and would change the object. */
+/* call NULL: a method of Python that would change the object; not available. */
 static const struct jin_function dict_methods[] = {
     { "get", dict_get }, { "items", dict_items }, { "keys", dict_keys }, { "values", dict_values },
     { "copy", copy },    { "fromkeys", refused }, { "pop", NULL },       { "popitem", NULL },
@@ -258,7 +257,7 @@ static struct jin_value macro_attribute(struct jin *j, const struct jin_macro *m
     return jin_items_done(j, &names, JIN_TUPLE);
 }
 
-/* The type's own: JIN_MISSING where it has none of that name. */
+/* The attribute of the type; JIN_MISSING if it has none of that name. */
 static struct jin_value own(struct jin *j, struct jin_value of, const struct jin_string *name)
 {
     if (of.type == JIN_NAMESPACE) {
@@ -289,7 +288,7 @@ static struct jin_value own(struct jin *j, struct jin_value of, const struct jin
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* of[which], or JIN_MISSING where Python raises an error that getitem() takes as "not there". */
+/* of[which]; JIN_MISSING where Python raises an error that jinja2's getitem() handles as absent. */
 static struct jin_value plain_item(struct jin *j, struct jin_value of, struct jin_value which)
 {
     if (of.type == JIN_DICT) {

@@ -1,8 +1,8 @@
-/* engine/text/jinja/case.c - upper, lower, title and folded case of any text, as Python's str has them.
+/* engine/text/jinja/case.c - upper, lower, title and folded case of text, as in Python's str.
  *
- * One letter to one letter is utf8proc's; the letters that become several stand in a table here
- * (Unicode's SpecialCasing, the lines without a condition).  The one condition is that a capital
- * sigma at the end of a word becomes a final one. */
+ * utf8proc maps one letter to one letter.  Letters that map to several are in a table here (Unicode's
+ * SpecialCasing, unconditional lines).  The only conditional mapping is the capital sigma, which
+ * becomes a final sigma at the end of a word. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static bool is_cased(int32_t code)
            (code >= 0x2C0 && code <= 0x2C1) || (code >= 0x2E0 && code <= 0x2E4);
 }
 
-/* Stands between the letters of a word without being one. */
+/* True for characters that may be inside a word without being letters. */
 static bool is_ignored(int32_t code)
 {
     utf8proc_category_t is = utf8proc_category(code);
@@ -113,7 +113,7 @@ static bool is_ignored(int32_t code)
            code == 0x2024 || code == 0x2027;
 }
 
-/* The next letter from byte `at` on, or the last before it: is it one that has case? */
+/* True if the first letter from byte `at` on (`before`: the last letter before it) has case. */
 static bool word_goes_on(const struct jin_string *s, size_t at, bool before)
 {
     int32_t code = 0;
@@ -161,7 +161,7 @@ static bool is_upper(int32_t code)
 struct jin_value jin_recase(struct jin *j, const struct jin_string *s, enum jin_case how)
 {
     struct jin_builder b = { .j = j };
-    bool within = false;                        /* a word, for title */
+    bool within = false;                        /* inside a word, for title case */
     int32_t code;
     for (size_t at = 0, n; at < s->n; at += n) {
         n = (size_t)jin_decode(s->data + at, s->n - at, &code);
@@ -180,8 +180,8 @@ struct jin_value jin_recase(struct jin *j, const struct jin_string *s, enum jin_
     return jin_built(&b);
 }
 
-/* 'u': all cased letters are upper, and there is one; 'l' lower; 't' a word begins with each upper
- * one only. */
+/* True if the string has cased letters and they are: 'u' all upper; 'l' all lower; 't' upper at the start
+ * of each word and lower inside it. */
 bool jin_is_case(const struct jin_string *s, int which)
 {
     bool any = false, within = false;

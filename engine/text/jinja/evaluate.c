@@ -1,4 +1,4 @@
-/* engine/text/jinja/evaluate.c - expressions to values. */
+/* engine/text/jinja/evaluate.c - evaluates expressions. */
 #include "engine/text/jinja/internal.h"
 
 static struct jin_value name_value(struct jin *j, struct jin_env *env, const struct jin_node *n)
@@ -38,7 +38,7 @@ static struct jin_value item_value(struct jin *j, struct jin_env *env, const str
     return jin_slice(j, of, part[0], part[1], part[2]);
 }
 
-/* Strings join without copying the left side where its memory goes on. */
+/* Joins strings; the left side is not copied if its tail buffer can be extended (jin_concat). */
 static struct jin_value concat_value(struct jin *j, struct jin_env *env, const struct jin_node *n)
 {
     struct jin_items parts = { 0 };
@@ -66,7 +66,7 @@ static bool compare(struct jin *j, int op, struct jin_value a, struct jin_value 
     }
 }
 
-/* a < b < c is a < b and b < c. */
+/* As in Python, a < b < c means a < b and b < c. */
 static struct jin_value compare_value(struct jin *j, struct jin_env *env, const struct jin_node *n)
 {
     struct jin_value left = jin_evaluate(j, env, n->a);
@@ -99,7 +99,8 @@ static struct jin_value call_value(struct jin *j, struct jin_env *env, const str
     return jin_call_value(j, f, &args);
 }
 
-/* A filter over its input; the innermost of a chain without one takes what was captured. */
+/* Evaluates a chain of filters.  In a filter block the innermost filter has no input node; its input is
+ * `captured`. */
 struct jin_value jin_filter_chain(struct jin *j, struct jin_env *env, const struct jin_node *n,
                                   struct jin_value captured)
 {

@@ -1,4 +1,4 @@
-/* engine/text/jinja/execute.c - statements: what is printed, assigned and repeated. */
+/* engine/text/jinja/execute.c - executes statements: output, assignments, loops and blocks. */
 #include "engine/text/jinja/internal.h"
 
 /* ---- environments ---------------------------------------------------------------------------- */
@@ -20,7 +20,7 @@ static struct jin_value resolve(struct jin *j, const struct jin_string *name)
     return v ? *v : jin_global(name, &global) ? global : jin_missing();
 }
 
-/* Gives every slot but the parameters its first value. */
+/* Sets the first value of every slot except parameters. */
 void jin_env_enter(struct jin *j, struct jin_env *env)
 {
     for (int i = 0; i < env->scope->n; i++) {
@@ -111,7 +111,7 @@ int64_t jin_loop_length(struct jin *j, struct jin_loop *l)
 {
     if (l->length < 0)
         l->length = l->over.type == JIN_MISSING ? -1 : jin_length(j, l->over);
-    if (l->length < 0) {                        /* a generator: all that is left is made now */
+    if (l->length < 0) {                        /* a generator: make all remaining items now */
         struct jin_list *rest = jin_collect(j, jin_iterator_value(l->items));
         l->length = (int64_t)rest->n + l->index0 + 1 + (l->after.type != JIN_MISSING);
         l->items = jin_iterate(j, jin_list_new(j, JIN_LIST, rest->item, rest->n));
@@ -131,7 +131,7 @@ static bool loop_next(struct jin *j, struct jin_loop *l, struct jin_value *out)
     return true;
 }
 
-/* {% for x in y if test %}: the items that pass, tested when they are asked for. */
+/* {% for x in y if test %}: a generator of the items that pass the test. */
 struct filtered { const struct jin_node *node; struct jin_env *env; };
 
 static struct jin_value next_passing(struct jin *j, struct jin_iterator *it)
@@ -168,7 +168,7 @@ static enum jin_flow run_for(struct jin *j, struct jin_env *up, const struct jin
         l->items = filter_items(j, up, n, l->items);
     struct jin_env *env = jin_env_new(j, n->scope[0], up);
     enum jin_flow flow = JIN_ON;
-    bool finished = false;                      /* a pass got to its end */
+    bool finished = false;                      /* a pass reached the end of the body: no else */
     for (struct jin_value v; flow != JIN_BREAK && loop_next(j, l, &v);) {
         env->slot[0] =
             n->extended ? (struct jin_value){ .type = JIN_LOOP, .loop = l } : jin_missing();
@@ -203,7 +203,7 @@ static void print_value(struct jin *j, struct jin_value v)
     jin_print(j, s->data, s->n);
 }
 
-/* What a call or filter block gives is joined as it is: a number is no text. */
+/* Prints the result of a call or filter block, which must be text: a number fails, as in jinja2. */
 static void print_block(struct jin *j, struct jin_value v)
 {
     if (v.type != JIN_STRING)

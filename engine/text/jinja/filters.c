@@ -1,14 +1,13 @@
-/* engine/text/jinja/filters.c - what can stand after "|": filters of single values, and the table of
- * all.
+/* engine/text/jinja/filters.c - filters (after "|") of single values, and lookup of all filters.
  *
- * Refused by name, though Jinja has them: those that write HTML (urlize, xmlattr, striptags),
+ * Filters of Jinja that are refused by name: those that write HTML (urlize, xmlattr, striptags),
  * random, pprint, wordwrap, filesizeformat. */
 #include "engine/text/jinja/internal.h"
 
 #define FILTER(name) \
     static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
-/* soft_str: strings stay what they are, markup too. */
+/* soft_str of markupsafe: strings, including markup, are unchanged; other values become text. */
 static struct jin_value soft(struct jin *j, struct jin_value v)
 {
     return v.type == JIN_STRING ? v : jin_of(jin_str(j, v));
@@ -31,7 +30,7 @@ FILTER(f_upper) { return recase(j, v, args, JIN_UPPER); }
 FILTER(f_lower) { return recase(j, v, args, JIN_LOWER); }
 FILTER(f_capitalize) { return recase(j, v, args, JIN_CAPITALIZE); }
 
-/* A word begins after any of " -({[<"; its first letter is upper, the rest lower. */
+/* A word begins after any of " -({[<"; its first letter becomes upper case, the rest lower case. */
 FILTER(f_title)
 {
     struct jin_builder b = { .j = j };
@@ -339,14 +338,14 @@ FILTER(f_attr)
         JIN_FAIL(j, "attribute name must be string");
     if (v.type != JIN_DICT)
         return jin_attribute(j, v, name.s);
-    /* a dict's items are no attributes: look in an empty one */
+    /* attr() does not find items of a dict: look up the name in an empty dict */
     struct jin_value found = jin_attribute(j, jin_dict_value(jin_dict_new(j, 0)), name.s);
     if (found.type != JIN_METHOD)
         return jin_undefined_of(j, v, name);
     return jin_bind_method(j, found.method->function, v);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- lookup ---------------------------------------------------------------------------------- */
 
 static const struct jin_filter filters[] = { { "tojson", jin_to_json },
                                              { "trim", f_trim },

@@ -1,12 +1,12 @@
-/* engine/text/jinja/format.c - "%s" % x and "{}".format(x), as Python has them.
+/* engine/text/jinja/format.c - "%s" % x and "{}".format(x), as in Python.
  *
- * Both come down to one field: a value shown by a letter with a width, a precision and flags. */
+ * Both use struct field: a conversion letter with width, precision and flags. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST 100000                             /* of a width or precision */
+#define MOST 100000                             /* largest width or precision */
 
 struct field {
     int32_t fill;
@@ -45,7 +45,7 @@ static struct jin_value string_field(struct jin *j, const struct field *f,
     return padded(j, f, &none, s, '<');
 }
 
-/* Commas between groups of three of the digits before the point. */
+/* Inserts commas between groups of three digits before the point. */
 static const struct jin_string *grouped(struct jin *j, const char *digits)
 {
     struct jin_builder b = { .j = j };
@@ -146,7 +146,7 @@ struct percent {
     const struct jin_string *s;
     size_t at;
     struct jin_value with;
-    size_t used, n;                             /* of a tuple, or of the one value */
+    size_t used, n;                             /* arguments used, and all: of a tuple, or one value */
     bool safe;
 };
 
@@ -192,7 +192,7 @@ static struct jin_value named_value(struct percent *p)
     if (!found)
         JIN_FAIL(p->j, "'%.*s' is not in the mapping", (int)(name->n < 60 ? name->n : 60),
                  name->data);
-    p->n = p->used;                             /* the mapping itself is no argument any more */
+    p->n = p->used;                             /* the mapping itself is not an unused argument */
     return *found;
 }
 
@@ -357,10 +357,10 @@ static struct jin_value brace_field(struct jin *j, struct jin_value v,
 struct braces {
     struct jin *j;
     const struct jin_args *args;
-    int64_t next;                               /* of {}; -1: fields are numbered */
+    int64_t next;                               /* index for the next {}; -1: fields are numbered */
 };
 
-/* "name", "0" or "", then ".attribute" and "[item]". */
+/* The value of a field: "name", "0" or "", then any of ".attribute" and "[item]". */
 static struct jin_value brace_value(struct braces *f, const struct jin_string *s)
 {
     struct jin *j = f->j;
@@ -410,7 +410,7 @@ static struct jin_value brace_value(struct braces *f, const struct jin_string *s
     return v;
 }
 
-/* The end of the field that begins at `at`; a field in its specifier counts. */
+/* The end of the field that begins at `at`; its specifier may hold nested fields. */
 static size_t field_end(struct jin *j, const struct jin_string *s, size_t at)
 {
     int depth = 1;

@@ -1,10 +1,10 @@
-/* engine/text/jinja/globals.c - the functions that a template can call by name. */
+/* engine/text/jinja/globals.c - built-in global functions of templates, such as range and dict. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
 #include <time.h>
 
-#define MAX_RANGE 100000                        /* as the sandbox of jinja2 */
+#define MAX_RANGE 100000                        /* items of range(), as in jinja2's sandbox */
 
 #define FUNCTION(name) \
     static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
@@ -101,7 +101,7 @@ FUNCTION(g_joiner)
     return (struct jin_value){ .type = JIN_JOINER, .joiner = s };
 }
 
-/* The template's own words, whole. */
+/* Fails with the template's message, which may have several lines. */
 FUNCTION(g_raise_exception)
 {
     struct jin_value message;

@@ -1,7 +1,7 @@
-/* engine/text/jinja/heap.c - memory of a template or a rendering, its limit, and the one way to fail.
+/* engine/text/jinja/heap.c - memory of a template or a rendering, its limit, and failure by longjmp.
  *
- * Memory comes in chunks, each handed out from the front; all of it is freed together.  jin_fail
- * writes what was wrong and jumps to where the caller of this room came in. */
+ * Memory is allocated in chunks, each filled from the front; all of it is freed together.  jin_fail
+ * writes the message and jumps to the setjmp in template.c. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdarg.h>
@@ -61,7 +61,7 @@ void *jin_take(struct jin_heap *h, size_t bytes)
     bytes = kn_align_up(bytes < SIZE_MAX / 2 ? bytes : SIZE_MAX / 2, 16);
     if (!c || bytes > c->bytes - c->used) {
         struct jin_chunk *fresh = chunk(h, bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES);
-        if (c && bytes > CHUNK_BYTES / 4) { /* a large piece stands behind the chunk being filled */
+        if (c && bytes > CHUNK_BYTES / 4) { /* own chunk for a large piece; c is still being filled */
             fresh->older = c->older;
             c->older = fresh;
         } else {

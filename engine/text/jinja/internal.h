@@ -1,23 +1,24 @@
-/* engine/text/jinja/internal.h - the insides of the template interpreter; names begin with jin_.
+/* engine/text/jinja/internal.h - data structures and functions of the template interpreter; names begin
+ * with jin_.  Only the files of engine/text/jinja include it.
  *
- *     lexer.c           text to tokens, white space control included
- *     tokens.c          this token, and the next
+ *     lexer.c           text to tokens, with white space control
+ *     tokens.c          current token and one token of lookahead
  *     parse.c           tokens to a tree of struct jin_node: statements
  *     parse_expression.c                                     expressions
- *     scope.c           every name to a place: so many environments up, this slot
+ *     scope.c           resolves each name to (environments up, slot)
  *     execute.c         statements        evaluate.c   expressions      macro.c   calls
- *     access.c          x.y, x[y], x[a:b]                string_methods.c   what strings can do
- *     filters.c, sequence_filters.c, tests.c, globals.c  what has a name in Jinja
+ *     access.c          x.y, x[y], x[a:b]                string_methods.c   methods of strings
+ *     filters.c, sequence_filters.c, tests.c, globals.c  built-in filters, tests and functions
  *     value.c           equality, order, lists, dicts    string.c, case.c   text
- *     number.c          arithmetic                       iterate.c          what can be walked
- *     show.c            values as Python prints them, and as JSON
+ *     number.c          arithmetic                       iterate.c          iteration
+ *     show.c            str(), repr() and JSON of values
  *     format.c          '%' and str.format
- *     heap.c            memory, its limit, and failing
- *     template.c        the way in, and the other limits
+ *     heap.c            memory, its limit, and failure
+ *     template.c        opening and rendering, and the other limits
  *
- * Memory of a template and of a rendering is a heap each: taken piece by piece, freed as a whole.
- * A failure anywhere is a jump to the entry (jin_fail): nothing but the heap is held, so nothing
- * else needs undoing. */
+ * A template has one heap and a rendering has one; a heap is freed as a whole.  A failure anywhere is a
+ * longjmp to the entry in template.c (jin_fail).  A rendering holds only its heap and the output
+ * buffer, so template.c can release everything. */
 #ifndef ENGINE_JINJA_INTERNAL_H
 #define ENGINE_JINJA_INTERNAL_H
 
@@ -29,26 +30,26 @@
 /* ---- heap.c ---------------------------------------------------------------------------------- */
 
 struct jin_heap {
-    struct jin_chunk *chunk;                    /* the one being filled, then older ones */
-    size_t used, limit;
-    int line;                                   /* where in the template we are */
-    int code;                                   /* why we jumped */
+    struct jin_chunk *chunk;                    /* list: the chunk being filled, then older ones */
+    size_t used, limit;                         /* bytes */
+    int line;                                   /* current line of the template, for messages */
+    int code;                                   /* error code of the jump; 0: none */
     struct eng_template_error *error;
     jmp_buf escape;
 };
 
 void  jin_heap_init(struct jin_heap *h, size_t limit, struct eng_template_error *error);
 void  jin_heap_free(struct jin_heap *h);
-void *jin_take(struct jin_heap *h, size_t bytes);       /* 16-byte aligned, not zeroed */
-void *jin_take_n(struct jin_heap *h, size_t n, size_t bytes);
+void *jin_take(struct jin_heap *h, size_t bytes);       /* allocates: 16-byte aligned, not zeroed */
+void *jin_take_n(struct jin_heap *h, size_t n, size_t bytes);   /* n elements of `bytes` each */
 __attribute__((noreturn, format(printf, 2, 3))) void jin_fail(struct jin_heap *h, const char *fmt,
                                                               ...);
-__attribute__((noreturn)) void jin_escape(struct jin_heap *h, int code); /* error is filled */
+__attribute__((noreturn)) void jin_escape(struct jin_heap *h, int code); /* after filling h->error */
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 enum jin_type {
-    JIN_MISSING, /* no value at all: a parameter not given, the end of a walk */
+    JIN_MISSING, /* no value: an argument not given, the end of an iteration */
     JIN_UNDEFINED,
     JIN_NONE,
     JIN_BOOL,
@@ -72,14 +73,14 @@ enum jin_type {
 
 struct jin_value {
     uint8_t type;
-    bool safe; /* a string marked as markup: it escapes what is added to it */
+    bool safe; /* a string marked as markup: text joined to it is HTML-escaped */
     union {
         bool b;
         int64_t i;
         double f;
         const struct jin_string *s;
-        const struct jin_list *list;            /* and tuples */
-        struct jin_dict *dict;                  /* and namespaces */
+        const struct jin_list *list;            /* also tuples */
+        struct jin_dict *dict;                  /* also namespaces */
         const struct jin_view *view;
         const struct jin_range *range;
         struct jin_iterator *iterator;
@@ -93,14 +94,15 @@ struct jin_value {
     };
 };
 
-/* Bytes never change.  A string at the end of a tail may be continued there by a longer one:
- * building a text piece by piece costs its length, not its square. */
+/* The bytes of a string never change.  If a string ends at the used end of its tail buffer, a
+ * concatenation extends the buffer in place.  So building a text piece by piece takes linear, not
+ * quadratic, time. */
 struct jin_tail { size_t used, room; char data[]; };
 struct jin_string {
     const char *data;                           /* [n] UTF-8 */
     size_t n;
-    ptrdiff_t n_char;                           /* -1: not counted yet */
-    struct jin_tail *tail;                      /* or NULL */
+    ptrdiff_t n_char;                           /* characters; -1: not counted yet */
+    struct jin_tail *tail;                      /* the buffer that holds data, or NULL */
 };
 
 struct jin_list { size_t n; const struct jin_value *item; };
@@ -109,7 +111,7 @@ struct jin_pair { struct jin_value key, value; uint64_t hash; };
 struct jin_dict {                               /* in order of first insertion */
     size_t n, room;
     struct jin_pair *pair;                      /* [room] */
-    uint32_t *index; /* [2 * room] 1 + place in pair, by hash; NULL: few */
+    uint32_t *index; /* [2 * room] hash table of 1 + index in pair; NULL: too few pairs for one */
 };
 
 struct jin_view { enum { JIN_KEYS, JIN_VALUES, JIN_ITEMS } of; struct jin_dict *dict; };
@@ -117,8 +119,8 @@ struct jin_range { int64_t start, stop, step; size_t n; };
 
 struct jin_undefined {
     const char *hint;                           /* the whole message, or NULL */
-    const char *owner;                          /* type of what it was looked up in, or NULL */
-    struct jin_value name;
+    const char *owner;                          /* type of the value it was looked up in, or NULL */
+    struct jin_value name;                      /* the undefined name or key */
 };
 
 struct jin_cycler { const struct jin_list *items; size_t at; };
@@ -134,39 +136,40 @@ struct jin_method { const struct jin_function *function; struct jin_value self; 
 
 /* ---- tree ------------------------------------------------------------------------------------ */
 
-/* What a node's parts are: a, b, c (d, e); then what else it uses.  Plurals are lists. */
+/* Beside each kind: its child nodes a, b, c (d, e) in order; then its other fields.  Plurals are
+ * lists. */
 enum jin_kind {
     JIN_N_CONST,                                /* value */
     JIN_N_NAME,                                 /* name, up, slot, target */
     JIN_N_NSREF,                                /* name, up, slot; value: the attribute's name */
     JIN_N_LIST,                                 /* items */
     JIN_N_TUPLE,                                /* items */
-    JIN_N_DICT,                                 /* keys and values by turns */
-    JIN_N_ATTRIBUTE,                            /* of; name */
-    JIN_N_ITEM,                                 /* of, which */
-    JIN_N_SLICE,                                /* start, stop, step, or NULL; as b of ITEM only */
-    JIN_N_CALL,                                 /* whom; params */
-    JIN_N_FILTER,                               /* input, NULL: the captured; name, params, found */
+    JIN_N_DICT,                                 /* keys and values, alternating */
+    JIN_N_ATTRIBUTE,                            /* object; name */
+    JIN_N_ITEM,                                 /* object, index */
+    JIN_N_SLICE,                                /* start, stop, step, each or NULL; b of ITEM only */
+    JIN_N_CALL,                                 /* callee; params */
+    JIN_N_FILTER,                               /* input, NULL: captured text; name, params, found */
     JIN_N_TEST,                                 /* input; name, params, found */
-    JIN_N_NOT,                                  /* of */
-    JIN_N_NEGATIVE,                             /* of */
-    JIN_N_POSITIVE,                             /* of */
+    JIN_N_NOT,                                  /* operand */
+    JIN_N_NEGATIVE,                             /* operand */
+    JIN_N_POSITIVE,                             /* operand */
     JIN_N_AND,                                  /* left, right */
     JIN_N_OR,                                   /* left, right */
     JIN_N_BINARY,                               /* left, right; op: + - * / % D for // P for ** */
     JIN_N_CONCAT,                               /* items */
     JIN_N_COMPARE,                              /* first, COMPARISONs */
-    JIN_N_COMPARISON,                           /* with; op: = ! < l > g, i for in, n for not in */
+    JIN_N_COMPARISON,                           /* right; op: = ! < l(<=) > g(>=) i(in) n(not in) */
     JIN_N_CONDITION,                            /* test, then, else or NULL */
     JIN_N_KEYWORD,                              /* argument; name */
     JIN_N_TEXT,                                 /* value */
     JIN_N_PRINT,                                /* expression */
     JIN_N_IF,                                   /* test, body, else body; elif */
-    JIN_N_FOR,                                  /* target, over, body, else, test; scope[3] */
+    JIN_N_FOR,                                  /* target, iterable, body, else, test; scope[3] */
     JIN_N_SET,                                  /* target, expression */
     JIN_N_SET_BLOCK,                            /* target, filter, body; own */
     JIN_N_MACRO,                                /* parameters, defaults, body; name, macro, own */
-    JIN_N_CALL_BLOCK,                           /* the same; d: the call, NULL: generation */
+    JIN_N_CALL_BLOCK,                           /* as MACRO; d: the call, NULL: {% generation %} */
     JIN_N_FILTER_BLOCK,                         /* -, filter, body; own */
     JIN_N_WITH,                                 /* targets, expressions, body; own */
     JIN_N_BREAK,
@@ -175,37 +178,38 @@ enum jin_kind {
 
 struct jin_node {
     uint8_t kind, op;
-    bool recursive, extended; /* of FOR: loop calls itself; the body speaks of loop */
-    bool target;                                /* of NAME: it is assigned here */
-    bool elif;                                  /* of IF: c is the next of its chain */
-    int16_t height;                             /* nodes below, at most */
+    bool recursive, extended; /* of FOR: declared recursive; the body uses `loop` */
+    bool target;                                /* of NAME: the name is assigned here */
+    bool elif;                                  /* of IF: c is an elif */
+    int16_t height;                             /* levels of nodes below this one */
     int line;
-    int up, slot;
-    struct jin_node *next;                      /* in a list */
+    int up, slot;                               /* where a name's value is, set by scope.c */
+    struct jin_node *next;                      /* next in the same list */
     struct jin_node *a, *b, *c, *d, *e;
-    const struct jin_string *name;              /* interned: equal names are one string */
+    const struct jin_string *name;              /* interned: equal names have one address */
     struct jin_value value;
     union {
         struct jin_params *params;
         struct jin_macro_info *macro;
         struct jin_scope *scope[3];             /* of FOR: body, else, test */
     };
-    struct jin_scope *own;                      /* the one scope of the others */
-    const void *found;                          /* struct jin_filter or jin_test */
+    struct jin_scope *own;                      /* scope of the other kinds of block */
+    const void *found;                          /* of FILTER, TEST: struct jin_filter, jin_test */
 };
 
 struct jin_params { struct jin_node *position, *keyword, *star, *star_star; };
 
-/* What happens when a scope is entered: each slot's first value. */
+/* The first value of a slot when its scope is entered: an argument; a template variable; the value of
+ * slot `from`, `up` environments up; undefined. */
 enum jin_load { JIN_LOAD_PARAMETER, JIN_LOAD_RESOLVE, JIN_LOAD_ALIAS, JIN_LOAD_UNDEFINED };
 struct jin_slot { enum jin_load load; int up, from; const struct jin_string *name; };
 struct jin_scope { int n; struct jin_slot *slot; };
 
 struct jin_macro_info {
     int n_parameter, n_default;
-    int caller, kwargs, varargs;                /* slots, -1: not spoken of */
-    bool explicit_caller;                       /* a parameter of that name */
-    bool speaks_of_caller;
+    int caller, kwargs, varargs;                /* slots of these names; -1: not used */
+    bool explicit_caller;                       /* a parameter is named caller */
+    bool speaks_of_caller;                      /* the body uses caller */
 };
 
 struct eng_template {
@@ -223,22 +227,22 @@ enum jin_token_kind {
 
 struct jin_token {
     enum jin_token_kind kind;
-    int op; /* of operators: the character; E == N != G >= L <= D // P ** */
+    int op; /* of operators: the character, or E == N != G >= L <= D // P ** */
     int line;
     struct jin_value value;                     /* data, strings, numbers, names (interned) */
 };
 
 struct jin_lexer {
     struct jin_heap *heap;
-    const char *text;                           /* newlines are \n alone */
+    const char *text;                           /* [n] with newlines normalised to \n */
     size_t n, at;
     int line;
-    size_t line_at;                             /* where `line` was counted to */
+    size_t line_at;                             /* `line` is the line of this offset */
     enum { JIN_IN_DATA, JIN_IN_PRINT, JIN_IN_BLOCK, JIN_IN_RAW } state;
-    bool line_starting;
-    char bracket[256];                          /* that wait to be closed */
+    bool line_starting;                         /* the last tag ended with a newline */
+    char bracket[256];                          /* [n_bracket] closing brackets still expected */
     int n_bracket;
-    struct { const struct jin_string **slot; size_t n, room; } names;
+    struct { const struct jin_string **slot; size_t n, room; } names;   /* hash table of interned names */
 };
 
 void jin_lexer_init(struct jin_lexer *l, struct jin_heap *h, const char *text, size_t n);
@@ -248,11 +252,11 @@ const struct jin_string *jin_intern(struct jin_lexer *l, const char *data, size_
 struct jin_parser {
     struct jin_heap *heap;
     struct jin_lexer lexer;
-    struct jin_token token, ahead;              /* this one; the next, if looked at */
+    struct jin_token token, ahead;              /* current token; lookahead, valid if `looked` */
     bool looked;
-    int depth, n_for, n_loop; /* n_for: FORs around; n_loop: those that break may leave */
-    bool soft; /* within an {% if %}: unknown filters count when reached */
-    const struct jin_node *unknown; /* the first filter or test that does not exist, or NULL */
+    int depth, n_for, n_loop; /* nesting; enclosing FORs; those that a break here may leave */
+    bool soft; /* inside an {% if %}: an unknown filter fails only when evaluated */
+    const struct jin_node *unknown; /* the first unknown filter or test, or NULL */
 };
 
 struct jin_node *jin_parse(struct jin_parser *p);
@@ -286,20 +290,20 @@ struct jin_env {
 struct jin {
     struct jin_heap heap;
     struct jin_dict *variables;
-    char *out;                                  /* what was printed; captures are cut off its end */
+    char *out;                                  /* [n_out] output; captured text is its end */
     size_t n_out, out_room, out_limit;
-    uint64_t steps;                             /* left */
-    int depth;                                  /* left */
+    uint64_t steps;                             /* steps still allowed */
+    int depth;                                  /* levels of nesting still allowed */
     uint64_t hash_seed;
     int64_t now_s;
 };
 
 #define JIN_FAIL(j, ...) jin_fail(&(j)->heap, __VA_ARGS__)
 
-void jin_charge(struct jin *j, size_t steps);
+void jin_charge(struct jin *j, size_t steps);   /* fails if fewer steps are left */
 void jin_print(struct jin *j, const char *data, size_t n);
 struct jin_value jin_capture_end(struct jin *j,
-                                 size_t begin); /* what was printed since, as a string */
+                                 size_t begin); /* removes out[begin ..] and returns it as a string */
 
 /* ---- execute.c, evaluate.c, macro.c ---------------------------------------------------------- */
 
@@ -326,7 +330,7 @@ struct jin_args {
 struct jin_macro {
     const struct jin_node *node;
     struct jin_env *env;
-    const struct jin_string *name;              /* NULL: a call block's */
+    const struct jin_string *name;              /* NULL: the macro of a call block */
 };
 
 struct jin_args jin_args_of(struct jin *j, struct jin_env *env, const struct jin_params *p,
@@ -336,16 +340,16 @@ struct jin_value jin_macro_new(struct jin *j, struct jin_env *env, const struct 
 struct jin_value jin_macro_call(struct jin *j, const struct jin_macro *m,
                                 const struct jin_args *args);
 
-/* Spreads arguments over parameters, "name other"; JIN_MISSING where one is not given.  The first
- * `must` have to be. */
+/* Assigns arguments to the parameters of a built-in function: names "a b c", values out[3].  Fails if
+ * one of the first `must` is not given; any other missing one is JIN_MISSING. */
 void jin_bind(struct jin *j, const char *what, const struct jin_args *args, const char *names,
               int must, struct jin_value *out);
-bool jin_given(struct jin_value v);             /* and not none */
+bool jin_given(struct jin_value v);             /* neither missing nor None */
 
-struct jin_loop {
+struct jin_loop {                               /* the value of `loop` */
     const struct jin_node *node;
     struct jin_env *up;
-    struct jin_value over;                      /* for its length */
+    struct jin_value over;                      /* the iterable, for loop.length */
     struct jin_iterator *items;
     int64_t index0, length, depth0;             /* length -1: not known yet */
     struct jin_value after, current, before, changed;
@@ -391,14 +395,14 @@ bool jin_truth(struct jin_value v);
 bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b);
 bool jin_less(struct jin *j, struct jin_value a, struct jin_value b,
               const char *op); /* a op b, op of < <= > >= */
-bool jin_same(struct jin_value a, struct jin_value b);  /* Python's `is`, where that can be known */
+bool jin_same(struct jin_value a, struct jin_value b);  /* Python's `is`; false for int, float */
 bool jin_contains(struct jin *j, struct jin_value in, struct jin_value what);
-int64_t jin_length(struct jin *j, struct jin_value v);  /* -1: it has none */
+int64_t jin_length(struct jin *j, struct jin_value v);  /* len(v); -1: it has none */
 
 struct jin_value jin_undefined_name(struct jin_heap *h, const struct jin_string *name);
 struct jin_value jin_undefined_of(struct jin *j, struct jin_value owner, struct jin_value name);
 struct jin_value jin_undefined_hint(struct jin *j, const char *hint);
-void jin_need(struct jin *j, struct jin_value v);       /* fails if undefined */
+void jin_need(struct jin *j, struct jin_value v);       /* fails if v is undefined */
 
 struct jin_value jin_list_new(struct jin *j, enum jin_type type, const struct jin_value *item,
                               size_t n);
@@ -412,7 +416,7 @@ const struct jin_value *jin_dict_find_text(struct jin *j, const struct jin_dict 
 bool jin_hashable(struct jin *j, struct jin_value v);
 struct jin_value jin_dict_value(struct jin_dict *d);
 
-/* A list that grows. */
+/* A growing list; all zero: empty. */
 struct jin_items { struct jin_value *item; size_t n, room; };
 void jin_items_add(struct jin *j, struct jin_items *l, struct jin_value v);
 struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_type type);
@@ -420,21 +424,21 @@ struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_typ
 /* ---- string.c -------------------------------------------------------------------------------- */
 
 struct jin_string *jin_string_view(struct jin_heap *h, const char *data,
-                                   size_t n); /* data stays where it is */
+                                   size_t n); /* borrows data */
 struct jin_value jin_string(struct jin *j, const char *data, size_t n);                 /* copied */
-struct jin_value jin_text(struct jin *j, const char *text); /* a literal of ours */
+struct jin_value jin_text(struct jin *j, const char *text); /* borrows a C string literal */
 struct jin_value jin_concat(struct jin *j, const struct jin_string *a, const struct jin_string *b);
 bool jin_string_is(const struct jin_string *s, const char *text);
 bool jin_string_equal(const struct jin_string *a, const struct jin_string *b);
 size_t jin_n_char(const struct jin_string *s);
 size_t jin_char_at(const struct jin_string *s, size_t i); /* byte offset of character i, or n */
-int jin_decode(const char *p, size_t n, int32_t *code); /* bytes of the character at p; n > 0 */
+int jin_decode(const char *p, size_t n, int32_t *code); /* length of the character at p; n > 0 */
 int jin_encode(int32_t code, char out[4]);
 bool jin_is_space(int32_t code);
 ptrdiff_t jin_find(struct jin *j, const struct jin_string *s, size_t from,
-                   const struct jin_string *what); /* bytes, -1 */
+                   const struct jin_string *what); /* byte offset, -1: not found */
 struct jin_value jin_sub(struct jin *j, const struct jin_string *s, size_t begin,
-                         size_t end); /* bytes */
+                         size_t end); /* bytes begin .. end of s */
 struct jin_value jin_strip(struct jin *j, const struct jin_string *s,
                            const struct jin_string *chars, int sides);
 struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_string *by,
@@ -446,10 +450,10 @@ struct jin_value jin_replace(struct jin *j, const struct jin_string *s,
 enum jin_case { JIN_UPPER, JIN_LOWER, JIN_CAPITALIZE, JIN_TITLE, JIN_SWAP, JIN_FOLD };
 struct jin_value jin_recase(struct jin *j, const struct jin_string *s, enum jin_case how);
 bool jin_is_case(const struct jin_string *s,
-                 int which); /* 'u' 'l' 't': isupper, islower, istitle */
+                 int which); /* 'u' isupper, 'l' islower, 't' istitle */
 struct jin_value jin_escape_html(struct jin *j, struct jin_value v);
 
-/* A text that grows. */
+/* A growing text; to begin, set j and leave the rest zero. */
 struct jin_builder { struct jin *j; char *data; size_t n, room; };
 void jin_add(struct jin_builder *b, const char *data, size_t n);
 void jin_add_text(struct jin_builder *b, const char *text);
@@ -464,25 +468,25 @@ struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus);
 bool jin_parse_int(const struct jin_string *s, int base, struct jin *j,
                    int64_t *out); /* as int(s, base) */
 bool jin_parse_float(const struct jin_string *s, struct jin *j, double *out); /* as float(s) */
-bool jin_float_to_int(double f, int64_t *out); /* false: too large */
-int jin_compare_numbers(struct jin_value a, struct jin_value b); /* -1 0 1; 2: NaN */
+bool jin_float_to_int(double f, int64_t *out); /* truncates; false: beyond 64 bits */
+int jin_compare_numbers(struct jin_value a, struct jin_value b); /* -1, 0, 1; 2: one is NaN */
 struct jin_value jin_round(struct jin *j, struct jin_value v, int64_t digits,
-                           int how); /* 'r' 'c' 'f' */
-int64_t jin_index(struct jin *j, struct jin_value v, const char *what); /* an integer, or fails */
+                           int how); /* 'r' nearest, 'c' up, 'f' down */
+int64_t jin_index(struct jin *j, struct jin_value v, const char *what); /* v as integer; or fails */
 
 /* ---- iterate.c ------------------------------------------------------------------------------- */
 
 struct jin_iterator {
     struct jin_value (*next)(struct jin *j, struct jin_iterator *it);   /* JIN_MISSING: the end */
-    struct jin_value over;
+    struct jin_value over;                      /* the value iterated over */
     size_t at, n;
     struct jin_iterator *inner;
     void *state;                                /* of a generator */
-    const char *type;                           /* Python's name of it */
+    const char *type;                           /* Python's name of its type */
 };
 
 struct jin_iterator *jin_iterate(struct jin *j,
-                                 struct jin_value v); /* fails on what cannot be walked */
+                                 struct jin_value v); /* iter(v); fails if v is not iterable */
 bool jin_iterable(struct jin_value v);
 struct jin_value jin_next(struct jin *j, struct jin_iterator *it);
 struct jin_iterator *jin_generator(struct jin *j, struct jin_value over, void *state,
@@ -501,7 +505,7 @@ const struct jin_function *jin_string_method(const struct jin_string *name);
 struct jin_value jin_bind_method(struct jin *j, const struct jin_function *f,
                                  struct jin_value self);
 
-/* name NULL: no such filter in Jinja; call NULL: Jinja has it, we do not. */
+/* call NULL: a filter of Jinja that is not supported here. */
 struct jin_filter { const char *name; jin_call *call; };
 const struct jin_filter *jin_filter_find(const struct jin_string *name);
 struct jin_value jin_filter_call(struct jin *j, const struct jin_filter *f,

@@ -1,8 +1,6 @@
-/* engine/text/jinja/iterate.c - everything that can be walked: lists, dicts, strings, ranges,
- * generators.
+/* engine/text/jinja/iterate.c - iteration over lists, dicts, strings, ranges and generators.
  *
- * As in Python a generator makes its items when they are asked for, and is empty once it has been
- * walked. */
+ * As in Python, a generator makes each item when it is requested, and is empty after one iteration. */
 #include "engine/text/jinja/internal.h"
 
 struct jin_value jin_next(struct jin *j, struct jin_iterator *it)
@@ -105,7 +103,7 @@ struct jin_list *jin_collect(struct jin *j, struct jin_value v)
     struct jin_list *l = jin_take(&j->heap, sizeof *l);
     if (v.type == JIN_LIST || v.type == JIN_TUPLE) {
         jin_charge(j, v.list->n / 4);
-        *l = *v.list;                           /* items never change */
+        *l = *v.list;                           /* shares the items, which never change */
         return l;
     }
     struct jin_iterator *it = jin_iterate(j, v);
@@ -115,7 +113,8 @@ struct jin_list *jin_collect(struct jin *j, struct jin_value v)
     return l;
 }
 
-/* reversed(v); as a filter a generator gives a list, and only what cannot be walked fails. */
+/* reversed(v).  filter: called for the reverse filter, which also accepts a generator; the result is
+ * then a list, otherwise an iterator. */
 struct jin_value jin_reversed(struct jin *j, struct jin_value v, bool filter)
 {
     static const char *const names[] = {

@@ -1,10 +1,10 @@
 /* engine/text/jinja/lexer.c - a template's text to tokens.
  *
- * Text between tags is one token, with what whitespace control takes away already gone: "-" takes
- * all white space on its side; a block or comment that stands first on its line takes what is
- * before it (lstrip_blocks) and the newline after it (trim_blocks), unless there is a "+".  Within
- * tags the tokens are Python's names, numbers and strings, and operators; a tag cannot end while a
- * bracket is open. */
+ * The text between two tags is one token, after white space control.  "-" in a tag removes all white
+ * space on its side.  A block or comment removes the newline after it (trim_blocks) and, if it is the
+ * first thing on its line, the blanks before it (lstrip_blocks); "+" keeps them.  Inside tags the
+ * tokens are Python's names, numbers and strings, and operators; a tag cannot end while a bracket is
+ * open. */
 #include "engine/base/base.h"
 #include "engine/text/jinja/internal.h"
 #include "engine/text/text.h"
@@ -14,7 +14,8 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* A template's strings are shared by renderings: their characters are counted now. */
+/* A string of the template.  Renderings in several threads share it, so its characters are counted
+ * here. */
 static struct jin_string *lasting(struct jin_lexer *l, const char *data, size_t n)
 {
     struct jin_string *s = jin_string_view(l->heap, data, n);
@@ -73,7 +74,7 @@ static size_t skip_space(const struct jin_lexer *l, size_t at)
     return at;
 }
 
-/* The end of text[begin:end] without the white space at its end. */
+/* The end of text[begin:end] without trailing white space. */
 static size_t strip_right(const struct jin_lexer *l, size_t begin, size_t end)
 {
     while (end > begin) {
@@ -93,7 +94,7 @@ static bool starts(const struct jin_lexer *l, size_t at, const char *with)
     return l->n - at >= n && !memcmp(l->text + at, with, n);
 }
 
-/* Moves to `at`, keeping count of lines. */
+/* Moves to offset `at` and updates the line number. */
 static void move(struct jin_lexer *l, size_t at)
 {
     for (; l->line_at < at; l->line_at++)
@@ -132,7 +133,7 @@ static void data_token(struct jin_lexer *l, struct jin_token *out, size_t begin,
                                .value = jin_of(lasting(l, l->text + begin, end - begin)) };
 }
 
-/* Where the data before a tag ends.  sign: the one of the tag. */
+/* The end of the data before a tag.  sign: the tag's '-' or '+', or 0. */
 static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char sign,
                        bool is_print)
 {
@@ -147,7 +148,7 @@ static size_t data_end(const struct jin_lexer *l, size_t begin, size_t end, char
     return first && strip_right(l, line, end) == line ? line : end;
 }
 
-/* "%}", "-%}" or "+%}" at `at`: the length with the white space it takes, or 0. */
+/* If a tag ends ("%}", "-%}" or "+%}") at `at`: its length with the white space it removes; else 0. */
 static size_t tag_end(const struct jin_lexer *l, size_t at, char mark, bool trim)
 {
     char end[3] = { mark, '}', 0 };
@@ -171,7 +172,7 @@ static void skip_comment(struct jin_lexer *l, size_t at)
     jin_fail(l->heap, "Missing end of comment tag");
 }
 
-/* Is "{%" at `at` that of raw (or endraw)?  Where it ends, or 0. */
+/* If a tag {% word %} (raw or endraw) begins at `at`: the offset of its end; else 0. */
 static size_t raw_tag(const struct jin_lexer *l, size_t at, const char *word, bool trim)
 {
     if (!starts(l, at, "{%"))
@@ -206,7 +207,7 @@ static bool next_raw(struct jin_lexer *l, struct jin_token *out)
     jin_fail(l->heap, "Missing end of raw directive");
 }
 
-/* Text up to the next tag, then the tag's beginning; true when out holds a token. */
+/* Reads text up to the next tag, or the beginning of a tag; true if out holds a token. */
 static bool next_data(struct jin_lexer *l, struct jin_token *out)
 {
     size_t at = l->at, raw = 0;
@@ -220,7 +221,7 @@ static bool next_data(struct jin_lexer *l, struct jin_token *out)
     }
     char mark = l->text[at + 1], sign = sign_at(l, at + 2);
     size_t begin = l->at, end = data_end(l, begin, at, sign, mark == '{');
-    if (end > begin) {                          /* the tag itself comes with the next call */
+    if (end > begin) {                          /* the next call reads the tag */
         data_token(l, out, begin, end);
         move(l, at);
         l->line_starting = false;
@@ -260,7 +261,7 @@ static bool digit_of(char c, int base)
                       : c >= '0' && c < '0' + base;
 }
 
-/* Digits with single underscores between them: how many bytes. */
+/* The number of bytes of digits at `at`, with single underscores between them. */
 static size_t digits(const struct jin_lexer *l, size_t at, int base)
 {
     size_t from = at;
@@ -276,7 +277,7 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
     size_t at = l->at, whole = digits(l, at, 10), end = at + whole, n;
     char text[400];
     bool is_float = false;
-    if (!(at && l->text[at - 1] == '.')) {      /* in x.0.1 each number stands alone */
+    if (!(at && l->text[at - 1] == '.')) {      /* in x.0.1 both numbers are integers */
         if (end < l->n && l->text[end] == '.' && (n = digits(l, end + 1, 10))) {
             end += 1 + n;
             is_float = true;
@@ -296,7 +297,7 @@ static void number_token(struct jin_lexer *l, struct jin_token *out)
         size_t first = at + 2 + (at + 2 < l->n && l->text[at + 2] == '_');
         if (base != 10 && (n = digits(l, first, base))) {
             end = first + n;
-        } else {                                /* zeros alone: 007 is 00 and 7 */
+        } else {                                /* only the zeros: 007 is 00 and 7 */
             base = 10;
             for (end = at + 1;
                  end < l->n && (l->text[end] == '0' || (l->text[end] == '_' && end + 1 < l->n &&
@@ -340,8 +341,7 @@ static int32_t hex_escape(struct jin_lexer *l, size_t at, size_t end, int n)
     return code;
 }
 
-/* One escape at `at`, after the backslash; appends what it stands for and returns how long it was.
- */
+/* Decodes the escape at `at`, after the backslash, and appends the result; returns its length. */
 static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size_t *n)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -371,11 +371,11 @@ static size_t escape(struct jin_lexer *l, size_t at, size_t end, char *out, size
     if (c == 'N' || (uint8_t)c >= 0x80)
         jin_fail(l->heap, "a backslash before %s is not supported",
                  c == 'N' ? "N" : "a letter beyond ASCII");
-    out[(*n)++] = '\\';                         /* no escape: both stay */
+    out[(*n)++] = '\\';                         /* not an escape: the backslash is kept */
     return 0;
 }
 
-/* Letters, marks, digits and connecting punctuation. */
+/* Names: letters, combining marks, digits and connector punctuation. */
 static void name_token(struct jin_lexer *l, struct jin_token *out)
 {
     size_t end = l->at;
@@ -402,7 +402,7 @@ static void string_token(struct jin_lexer *l, struct jin_token *out)
         jin_fail(l->heap, "a string that begins here does not end");
     size_t n = 0;
     char *data =
-        jin_take(l->heap, end - begin + 4); /* no escape is shorter than what it stands for */
+        jin_take(l->heap, end - begin + 4); /* decoding never lengthens the text */
     for (size_t at = begin; at < end;) {
         if (l->text[at] == '\\')
             at += 1 + escape(l, at + 1, end, data, &n);

@@ -1,5 +1,4 @@
-/* engine/text/jinja/macro.c - calls: arguments to parameters, macros, and all else that can be called.
- */
+/* engine/text/jinja/macro.c - calls of macros, functions and methods: binds arguments to parameters. */
 #include "engine/text/jinja/internal.h"
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -60,7 +59,7 @@ struct jin_args jin_args_of(struct jin *j, struct jin_env *env, const struct jin
     return a;
 }
 
-/* The place of a name among "one two three", or -1. */
+/* The index of a name in the list "one two three", or -1. */
 static int place(const char *names, const struct jin_string *name)
 {
     for (int i = 0; *names; i++) {
@@ -117,7 +116,7 @@ __attribute__((noreturn)) static void bad_call(struct jin *j, const struct jin_m
              n < 0 ? 0 : n);
 }
 
-/* Takes a keyword out of the list, as dict.pop does; JIN_MISSING: it is not there. */
+/* Removes a keyword from the list and returns its value; JIN_MISSING if absent. */
 static struct jin_value pop(struct jin_keyword *list, int *n, const struct jin_string *name,
                             const char *text)
 {
@@ -165,7 +164,7 @@ static void bind_macro(struct jin *j, const struct jin_macro *m, const struct ji
         bad_call(j, m, "takes not more arguments than", info->n_parameter, NULL);
 }
 
-/* Defaults are evaluated where they are needed, in order, and see the parameters before them. */
+/* Evaluates the defaults of missing arguments, in order; each sees the parameters before it. */
 static void fill_defaults(struct jin *j, const struct jin_macro *m, struct jin_env *env)
 {
     const struct jin_macro_info *info = m->node->macro;

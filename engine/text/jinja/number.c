@@ -1,8 +1,7 @@
-/* engine/text/jinja/number.c - Python's arithmetic on integers of 64 bits and on doubles.
+/* engine/text/jinja/number.c - Python's arithmetic on 64-bit integers and on doubles.
  *
- * Integers do not wrap: what leaves 64 bits is refused.  Division and remainder round towards minus
- * infinity. Powers are of integers; a power of a float is refused, as the library's would be off in
- * the last digit. */
+ * Integer overflow is refused.  Division and remainder round towards minus infinity.  Powers are
+ * supported for integers only: the C library's pow may differ from Python's in the last digit. */
 #include "engine/text/jinja/internal.h"
 
 #include <math.h>
@@ -243,7 +242,7 @@ struct jin_value jin_negate(struct jin *j, struct jin_value v, bool minus)
 
 /* ---- text to numbers ------------------------------------------------------------------------- */
 
-/* Takes white space off both sides and underscores from between digits; false if they stand
+/* Strips white space on both sides and removes underscores between digits; false if an underscore is
  * elsewhere. */
 static bool plain_digits(const struct jin_string *s, struct jin *j, char *out, size_t room,
                          size_t *n)
@@ -295,10 +294,10 @@ bool jin_parse_int(const struct jin_string *s, int base, struct jin *j, int64_t 
     } else if (base == 0) {
         base = 10;
         if (text[i] == '0' && strspn(text + i, "0") != n - i)
-            return false;                       /* 012 is no number */
+            return false;                       /* 012 is not a valid number */
     }
     bool large = false;
-    int64_t value = 0;                          /* kept negative: there is one more of those */
+    int64_t value = 0;                          /* accumulated negative, to cover INT64_MIN */
     size_t first = i;
     for (; i < n; i++) {
         char c = text[i] | 32;
@@ -374,7 +373,7 @@ static struct jin_value round_integer(struct jin *j, int64_t i, int64_t digits)
     return integers(j, '*', q, unit);
 }
 
-/* how: 'r' half to even, 'c' up, 'f' down */
+/* how: 'r' to nearest (half to even), 'c' up, 'f' down */
 struct jin_value jin_round(struct jin *j, struct jin_value v, int64_t digits, int how)
 {
     char text[400];

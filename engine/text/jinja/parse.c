@@ -1,7 +1,6 @@
 /* engine/text/jinja/parse.c - tokens to the tree of a template: text, prints and statements. */
 #include "engine/text/jinja/internal.h"
 
-/* The words that close, or divide, what is being parsed. */
 static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
                                     const char *const *end);
 
@@ -17,7 +16,7 @@ static struct jin_node *body_of(struct jin_parser *p, const char *opened, const 
 
 #define UNTIL(...) (const char *const[]){ __VA_ARGS__, NULL }
 
-/* A body that ends with one word, which is skipped. */
+/* Parses a body that ends with one tag, and skips the tag's name. */
 static struct jin_node *body_to(struct jin_parser *p, const char *opened, const char *end)
 {
     struct jin_node *body = body_of(p, opened, UNTIL(end));
@@ -36,7 +35,7 @@ static struct jin_node *parse_if(struct jin_parser *p)
     struct jin_node *n = jin_node(p, JIN_N_IF, line, test, then, NULL);
     struct jin_node *last = n;
     while (jin_at_name(p, "elif")) {
-        jin_deeper(p);                          /* each stands within the one before */
+        jin_deeper(p);                          /* each elif is nested in the one before */
         line = p->token.line;
         jin_advance(p);
         test = jin_parse_tuple(p, false, NULL);
@@ -98,7 +97,7 @@ static struct jin_node *parse_set(struct jin_parser *p)
     return n;
 }
 
-/* "(a, b=1)" into the parameters and defaults of a macro or call block. */
+/* Parses "(a, b=1)", the parameters and defaults of a macro or call block. */
 static void parse_signature(struct jin_parser *p, struct jin_node *n)
 {
     struct jin_node **parameter = &n->a, **value = &n->b;
@@ -287,7 +286,8 @@ static bool at_any_name(const struct jin_parser *p, const char *const *names)
     return false;
 }
 
-/* Nodes up to {% one of `end`, or to the end of the template when there is none. */
+/* Parses nodes up to a tag named in `end`, or to the end of the template if `end` is NULL.  opened and
+ * opened_at: the enclosing block and its line, for messages. */
 static struct jin_node *parse_until(struct jin_parser *p, const char *opened, int opened_at,
                                     const char *const *end)
 {

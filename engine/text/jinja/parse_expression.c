@@ -1,9 +1,8 @@
-/* engine/text/jinja/parse_expression.c - tokens to the tree of an expression; each function is one level
- * of
- * precedence, from "x if y else z" down to what stands for itself. */
+/* engine/text/jinja/parse_expression.c - tokens to the tree of an expression.  Each function is one level of
+ * precedence, from "x if y else z" down to literals and names. */
 #include "engine/text/jinja/internal.h"
 
-#define MAX_HEIGHT 1000 /* of the tree: a + b + c + ... is as high as it is long */
+#define MAX_HEIGHT 1000 /* of the tree: a + b + c + ... is as high as its number of terms */
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -155,7 +154,7 @@ static struct jin_node *parse_test(struct jin_parser *p, struct jin_node *input)
     return negated ? jin_node(p, JIN_N_NOT, line, n, NULL, NULL) : n;
 }
 
-/* ---- what stands for itself, and what follows it --------------------------------------------- */
+/* ---- literals and names, and their suffixes -------------------------------------------------- */
 
 static struct jin_node *parse_list(struct jin_parser *p, enum jin_kind kind, int close)
 {
@@ -188,7 +187,7 @@ static struct jin_node *parse_strings(struct jin_parser *p)
         memcpy(both, s->data, s->n);
         memcpy(both + s->n, more->data, more->n);
         s = jin_string_view(p->heap, both, s->n + more->n);
-        jin_n_char(s);                          /* counted before renderings share it */
+        jin_n_char(s);                          /* count now, before renderings share the string */
         jin_advance(p);
     }
     return constant(p, line, jin_of(s));
@@ -346,7 +345,6 @@ static bool at_any(const struct jin_parser *p, const char *ops)
     return p->token.kind == JIN_T_OPERATOR && strchr(ops, p->token.op);
 }
 
-/* Left to right: operands of the next level, joined by any of ops. */
 static struct jin_node *parse_power(struct jin_parser *p)
 {
     int line = p->token.line;
@@ -397,7 +395,7 @@ static struct jin_node *parse_sum(struct jin_parser *p)
     return n;
 }
 
-/* The operator of a comparison, skipped: = ! < l > g, i for in, n for not in; 0: there is none. */
+/* Skips the operator of a comparison and returns its code (see JIN_N_COMPARISON); 0 if there is none. */
 static int comparison(struct jin_parser *p)
 {
     static const char from[] = "EN<L>G", to[] = "=!<l>g";
@@ -468,7 +466,7 @@ struct jin_node *jin_parse_expression(struct jin_parser *p)
         struct jin_node *test = parse_or(p);
         struct jin_node *other = jin_skip_name(p, "else") ? jin_parse_expression(p) : NULL;
         n = jin_node(p, JIN_N_CONDITION, line, test, n, other);
-        p->unknown = unknown;                   /* within a condition they count when reached */
+        p->unknown = unknown;                   /* unknown filters in it fail only when evaluated */
     }
     p->depth--;
     return n;
@@ -482,8 +480,7 @@ static bool tuple_ends(const struct jin_parser *p, const char *end)
            jin_at_op(p, ')') || (end && jin_at_name(p, end));
 }
 
-/* how: 'e' expressions, 'o' those without "if", 't' targets, 'n' targets that may be of a namespace
- */
+/* how: 'e' expressions, 'o' expressions without "if", 't' targets, 'n' also targets like ns.x */
 static struct jin_node *parse_commas(struct jin_parser *p, int how, const char *end)
 {
     struct list items = { 0 };

@@ -1,13 +1,13 @@
-/* engine/text/jinja/scope.c - where every name lives, found once, so that a rendering never searches.
+/* engine/text/jinja/scope.c - resolves every name to a slot once, so that a rendering does not search.
  *
- * A template's scopes are those that Jinja compiles to: the whole, a loop's body, else and test,
- * macros, call, filter, set and with blocks; an if has none.  A name that a scope assigns is the
- * scope's own from its beginning on, with the value of the outer scope's (alias), of the template's
- * variables (resolve), or none (undefined) to start with.  A name that is only read is the nearest
- * outer scope's, or the first reader's own, resolved when that scope is entered. */
+ * The scopes are those that jinja2 compiles to: the template; a loop's body, else and test; macros;
+ * call, filter, set and with blocks.  An if has no scope.  A name that a scope assigns is a slot of
+ * that scope from its beginning on.  The slot starts with the value of the outer scope's slot (alias),
+ * with the template variable (resolve), or undefined.  A name that a scope only reads is the slot of
+ * the nearest outer scope; if there is none, it is a slot of this scope (resolve). */
 #include "engine/text/jinja/internal.h"
 
-#define MAX_NAMES 2000                          /* of one scope: they are searched one by one */
+#define MAX_NAMES 2000                          /* per scope: they are searched linearly */
 
 struct name { const struct jin_string *name; struct jin_slot slot; };
 
@@ -16,7 +16,7 @@ struct frame {
     struct jin_heap *heap;
     struct name *own;                           /* [n] */
     int n, room;
-    int branch;                                 /* ifs around what is being surveyed */
+    int branch;                                 /* enclosing ifs of the node being surveyed */
     const struct jin_string *word_loop, *word_caller, *word_kwargs, *word_varargs;
 };
 
@@ -108,7 +108,7 @@ static int parts_of(const struct jin_node *n, struct jin_node *part[MAX_PARTS])
     return k;
 }
 
-/* Is a name read before anything below assigns it?  1 read, -1 assigned, 0 neither. */
+/* The first use of a name in the list and below: 1 it is read, -1 assigned, 0 not used. */
 static int spoken(const struct jin_node *list, const struct jin_string *name)
 {
     struct jin_node *part[MAX_PARTS];
@@ -125,7 +125,7 @@ static int spoken(const struct jin_node *list, const struct jin_string *name)
     return 0;
 }
 
-/* Names that the scope itself reads and assigns, in order. */
+/* Defines the slots of names that the scope itself reads and assigns, in order. */
 static void survey(struct frame *f, const struct jin_node *list)
 {
     struct jin_node *part[MAX_PARTS];
@@ -200,8 +200,8 @@ static struct frame inner(struct frame *f)
                            .word_varargs = f->word_varargs };
 }
 
-/* Slot 0 is loop's in the body, and nobody's in the test, so that the targets' slots are the same
- * in both. */
+/* Slot 0 is `loop` in the body and unused in the test, so that the targets have the same slots in
+ * both. */
 static void settle_for(struct frame *f, struct jin_node *n)
 {
     struct frame body = inner(f), other = inner(f), test = inner(f);
@@ -278,7 +278,7 @@ static void settle_block(struct frame *f, struct jin_node *n)
     n->own = scope_of(&own);
 }
 
-/* Gives every name its place, once all of the scope has been surveyed. */
+/* Sets up and slot of every name, after the whole scope has been surveyed. */
 static void settle(struct frame *f, struct jin_node *list)
 {
     struct jin_node *part[MAX_PARTS];

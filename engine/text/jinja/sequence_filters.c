@@ -1,19 +1,19 @@
-/* engine/text/jinja/sequence_filters.c - filters of what can be walked. */
+/* engine/text/jinja/sequence_filters.c - filters of iterable values. */
 #include "engine/text/jinja/internal.h"
 
 #define FILTER(name) \
     static struct jin_value name(struct jin *j, struct jin_value v, const struct jin_args *args)
 
-/* ---- what a filter looks at in an item ------------------------------------------------------- */
+/* ---- the key of an item ---------------------------------------------------------------------- */
 
 /* "a.b,c.0": paths of names and numbers; n 0: the item itself. */
 struct path { struct jin_value *part; size_t n; };
 struct getter {
     struct path *path;
     size_t n;                                   /* 0: the item itself */
-    bool many;                                  /* a list of what the paths lead to */
-    bool fold;                                  /* lower case of strings */
-    struct jin_value missing;                   /* in place of what is undefined, or JIN_MISSING */
+    bool many;                                  /* the key is a list of the values of all paths */
+    bool fold;                                  /* strings are compared in lower case */
+    struct jin_value missing;                   /* default for an undefined value, or JIN_MISSING */
 };
 
 static struct path path_of(struct jin *j, struct jin_value attribute)
@@ -92,7 +92,7 @@ static bool flag(struct jin_value v)
 
 struct keyed { struct jin_value key, item; };
 
-/* Stable, also in reverse: merges runs that double. */
+/* Merge sort, stable also in reverse order. */
 static void sort(struct jin *j, struct keyed *from, size_t n, bool reverse)
 {
     struct keyed *to = jin_take_n(&j->heap, n, sizeof *to), *first = from;
@@ -215,8 +215,8 @@ FILTER(f_groupby)
 
 /* ---- generators ------------------------------------------------------------------------------ */
 
-/* All of them walk `over` when first asked: an empty or undefined one has nothing, and is not even
- * looked at. */
+/* The next item of the generator's input `over`, which is first accessed here.  An empty or undefined
+ * input gives no items and does not fail. */
 static struct jin_value source_next(struct jin *j, struct jin_iterator *it)
 {
     if (!it->inner) {

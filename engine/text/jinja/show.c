@@ -1,4 +1,4 @@
-/* engine/text/jinja/show.c - values as text: str(), repr() and json.dumps() of Python. */
+/* engine/text/jinja/show.c - text of values, as by Python's str(), repr() and json.dumps(). */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
@@ -7,8 +7,8 @@
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The shortest digits that read back as f; Python moves to an exponent below 1e-4 and from 1e16 on.
- */
+/* repr(f): the shortest digits that read back as f.  Python writes an exponent below 1e-4 and from
+ * 1e16 on. */
 size_t jin_show_float(double f, char out[32])
 {
     char digits[32], *e;
@@ -23,7 +23,7 @@ size_t jin_show_float(double f, char out[32])
     if (exponent < -4 || exponent >= 16)
         return (size_t)snprintf(out, 32, "%.*se%c%02d", (int)(e - digits), digits,
                                 exponent < 0 ? '-' : '+', abs(exponent));
-    int after = n - 1 - exponent;               /* digits behind the point */
+    int after = n - 1 - exponent;               /* digits after the point */
     return (size_t)snprintf(out, 32, after > 0 ? "%.*f" : "%.*f.0", after > 0 ? after : 0, f);
 }
 
@@ -308,7 +308,7 @@ static int by_key(struct jin *j, const struct jin_pair *a, const struct jin_pair
     return jin_less(j, b->key, a->key, "<");
 }
 
-/* Stable: merges runs that double. */
+/* The pairs sorted by key with a stable merge sort. */
 static const struct jin_pair *sorted(struct jin *j, const struct jin_dict *d)
 {
     struct jin_pair *from = jin_take_n(&j->heap, d->n, sizeof *from),

@@ -1,5 +1,5 @@
-/* engine/text/jinja/string.c - text: UTF-8 that is counted, cut and searched by character, as Python
- * does. */
+/* engine/text/jinja/string.c - strings: UTF-8 that is counted, cut and searched by character, as in
+ * Python. */
 #include "engine/text/jinja/internal.h"
 
 #include <utf8proc.h>
@@ -123,7 +123,7 @@ size_t jin_n_char(const struct jin_string *s)
         for (size_t i = 0; i < s->n; i++)
             n += ((uint8_t)s->data[i] & 0xC0) != 0x80;
         ((struct jin_string *)s)->n_char =
-            (ptrdiff_t)n; /* remembered: the string is this rendering's */
+            (ptrdiff_t)n; /* cached; safe because only this rendering uses an uncounted string */
     }
     return (size_t)s->n_char;
 }
@@ -174,7 +174,7 @@ ptrdiff_t jin_find(struct jin *j, const struct jin_string *s, size_t from,
     return at ? at - s->data : -1;
 }
 
-/* One character of s at byte `at`, forwards; or the one that ends there, backwards. */
+/* Decodes the character of s that ends at byte offset `at` (> 0); returns the offset of its start. */
 static size_t char_before(const struct jin_string *s, size_t at, int32_t *code)
 {
     size_t from = at - 1;
@@ -299,7 +299,7 @@ struct jin_value jin_split(struct jin *j, struct jin_value s, const struct jin_s
     struct jin_items out = { 0 };
     if (by && !by->n)
         JIN_FAIL(j, "empty separator");
-    right &= most >= 0;                         /* with no limit both give the same */
+    right &= most >= 0;                         /* without a limit both directions are equal */
     if (!by && !right) {
         split_space(j, s, most, &out);
     } else if (!by) {
@@ -348,7 +348,7 @@ struct jin_value jin_split_lines(struct jin *j, struct jin_value s, bool keep)
     return jin_items_done(j, &out, JIN_LIST);
 }
 
-/* An empty `old` stands before every character and at the end. */
+/* An empty `old` matches before every character and at the end. */
 static struct jin_value insert_between(struct jin *j, const struct jin_string *s,
                                        const struct jin_string *with, int64_t most)
 {

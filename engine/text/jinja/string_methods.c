@@ -1,6 +1,6 @@
-/* engine/text/jinja/string_methods.c - what strings can do, as Python's str does it.
+/* engine/text/jinja/string_methods.c - methods of strings, as in Python's str.
  *
- * A string marked as markup gives markup back, and escapes what is put into it. */
+ * Methods of a string marked as markup return markup, and HTML-escape their string arguments. */
 #include "engine/text/jinja/internal.h"
 
 #include <utf8proc.h>
@@ -8,7 +8,7 @@
 #define METHOD(name) \
     static struct jin_value name(struct jin *j, struct jin_value self, const struct jin_args *args)
 
-/* A string argument, or NULL where none (or None) was given. */
+/* The string of an argument, or NULL if it is missing or None. */
 static const struct jin_string *text_of(struct jin *j, struct jin_value v, const char *what)
 {
     if (!jin_given(v))
@@ -88,7 +88,7 @@ METHOD(m_replace)
     return same_kind(jin_replace(j, self.s, old, with, most), self);
 }
 
-/* Bounds of characters to bytes, as slices have them; false where start lies beyond the end. */
+/* Converts bounds in characters, as in slices, to bytes; false if start is beyond the end. */
 static bool bounds(struct jin *j, const struct jin_string *s, const struct jin_value *given,
                    size_t *begin, size_t *end)
 {
@@ -134,7 +134,7 @@ static struct jin_value affix(struct jin *j, struct jin_value self, const struct
 METHOD(m_startswith) { return affix(j, self, args, false); }
 METHOD(m_endswith) { return affix(j, self, args, true); }
 
-/* Byte of the first or last occurrence between bounds, or -1. */
+/* The byte offset of the first or last occurrence between the bounds, or -1. */
 static ptrdiff_t locate(struct jin *j, const struct jin_string *s, size_t begin, size_t end,
                         const struct jin_string *what, bool last)
 {
@@ -212,8 +212,8 @@ METHOD(m_join)
     return same_kind(jin_built(&b), self);
 }
 
-/* how: '<' left, '>' right, '^' centre; Python puts the odd one on the left of the centre where
- * width is odd */
+/* how: '<' left, '>' right, '^' centre; with '^' an odd fill character goes left if width is odd, as
+ * in Python. */
 static struct jin_value justify(struct jin *j, struct jin_value self, const struct jin_args *args,
                                 int how)
 {
@@ -306,7 +306,7 @@ METHOD(m_expandtabs)
     return same_kind(jin_built(&b), self);
 }
 
-/* ---- what a string is made of ---------------------------------------------------------------- */
+/* ---- character classes ----------------------------------------------------------------------- */
 
 static bool is_letter(int32_t c)
 {
@@ -318,7 +318,7 @@ static bool is_decimal(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATE
 
 static bool is_word(int32_t c) { return c == '_' || is_letter(c); }
 
-/* Numbers that are no decimal digits are told apart by tables that are not here. */
+/* Other numeric characters would need Unicode tables that are not included, so they fail. */
 static bool is_number(struct jin *j, int32_t c)
 {
     utf8proc_category_t is = utf8proc_category(c);
@@ -328,8 +328,8 @@ static bool is_number(struct jin *j, int32_t c)
     return is == UTF8PROC_CATEGORY_ND;
 }
 
-/* Holds for every character, and there is one: a letters, d digits, n either, p printable, s space
- */
+/* True if all characters of the string are: a letters, d digits, D decimal digits, n letters or digits,
+ * p printable, s space, c ASCII.  The empty string gives true for p and c only. */
 static struct jin_value all(struct jin *j, struct jin_value self, const struct jin_args *args,
                             int what)
 {

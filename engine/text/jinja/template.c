@@ -1,5 +1,7 @@
-/* engine/text/jinja/template.c - opening a template, rendering it with a conversation, and what it may
- * take. */
+/* engine/text/jinja/template.c - entry points: opens a template and renders it, within limits.
+ *
+ * In: a template's text; later variables as JSON.  Out: a tree with resolved names; later the rendered
+ * text.  Both entry points set the setjmp that jin_fail and jin_escape jump to. */
 #include "engine/text/jinja/internal.h"
 
 #include <stdio.h>
@@ -11,7 +13,7 @@
 #define STEPS        50000000
 #define DEPTH        2000
 
-/* ---- what a rendering takes ------------------------------------------------------------------ */
+/* ---- limits of a rendering ------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void limit(struct jin *j, const char *what)
 {
@@ -82,7 +84,7 @@ static struct jin_dict *from_object(struct jin *j, const json_t *o)
     return d;
 }
 
-/* Texts stay jansson's, which outlives the rendering. */
+/* Strings are borrowed from v, which outlives the rendering. */
 static struct jin_value from_json(struct jin *j, const json_t *v)
 {
     struct jin_value out;

@@ -1,4 +1,4 @@
-/* engine/text/jinja/tests.c - what can stand after "is". */
+/* engine/text/jinja/tests.c - tests (after "is") and their lookup. */
 #include "engine/text/jinja/internal.h"
 
 #define CHECK(name) static bool name(struct jin *j, struct jin_value v, struct jin_value with)

@@ -1,8 +1,8 @@
-/* engine/text/jinja/tokens.c - the parser's view of the lexer: this token, the next, and what
- * to say when it is not the one that was wanted. */
+/* engine/text/jinja/tokens.c - the parser's token stream: the current token, one token of lookahead, and
+ * messages about unexpected tokens. */
 #include "engine/text/jinja/internal.h"
 
-#define MAX_DEPTH 600                           /* of brackets and blocks, while parsing */
+#define MAX_DEPTH 600                           /* nesting of brackets and blocks */
 
 void jin_advance(struct jin_parser *p)
 {

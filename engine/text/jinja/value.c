@@ -1,5 +1,4 @@
-/* engine/text/jinja/value.c - plain values as Python has them: truth, equality, order, lists, dicts,
- * undefined. */
+/* engine/text/jinja/value.c - values as in Python: truth, equality, order, lists, dicts, undefined. */
 #include "engine/text/jinja/internal.h"
 
 const char *jin_type_name(struct jin_value v)
@@ -152,7 +151,7 @@ bool jin_same(struct jin_value a, struct jin_value b)
     case JIN_FLOAT:
         return false;
     default:
-        return a.list == b.list;                /* any pointer */
+        return a.list == b.list;                /* compares whichever pointer the union holds */
     }
 }
 
@@ -186,7 +185,7 @@ bool jin_equal(struct jin *j, struct jin_value a, struct jin_value b)
     }
 }
 
-/* -1, 0 or 1; bytes of UTF-8 sort as their characters do. */
+/* -1, 0 or 1; bytes of UTF-8 sort in the order of their code points. */
 static int compare_strings(const struct jin_string *a, const struct jin_string *b)
 {
     size_t n = a->n < b->n ? a->n : b->n;
@@ -300,7 +299,7 @@ struct jin_value jin_items_done(struct jin *j, struct jin_items *l, enum jin_typ
 
 /* ---- dicts ----------------------------------------------------------------------------------- */
 
-#define FEW 8                                   /* pairs that are searched one by one */
+#define FEW 8                                   /* dicts up to this size are searched linearly */
 
 bool jin_hashable(struct jin *j, struct jin_value v)
 {
@@ -331,7 +330,7 @@ static uint64_t hash(struct jin *j, struct jin_value v)
     }
     if (jin_is_integer(v))
         return kn_mix(j->hash_seed + (uint64_t)jin_integer(v));
-    if (v.type == JIN_FLOAT) {                  /* 1.0 and 1 are one key */
+    if (v.type == JIN_FLOAT) {                  /* 1.0 and 1 are the same key */
         if (jin_float_to_int(v.f, &whole) && (double)whole == v.f)
             return kn_mix(j->hash_seed + (uint64_t)whole);
         memcpy(&word, &v.f, 8);
@@ -417,7 +416,7 @@ void jin_dict_put(struct jin *j, struct jin_dict *d, struct jin_value key, struc
         put_index(d, d->n - 1);
     } else if (d->n > FEW) {
         if (d->room & (d->room - 1))
-            grow(j, d);                         /* a power of two, for the mask */
+            grow(j, d);                         /* room must be a power of two for the mask */
         d->index = jin_take_n(&j->heap, 2 * d->room, sizeof *d->index);
         memset(d->index, 0, 2 * d->room * sizeof *d->index);
         for (size_t i = 0; i < d->n; i++)
