@@ -1,15 +1,13 @@
 /* moe/files/gguf.c - reads the header of one GGUF file.
  *
- * In comes an open file; out come its metadata and its tensors' descriptions, added to the tables
- * of a struct moe_file.  The tensors' bytes are not touched: off_load() and the expert store read
- * those.
+ * Input: an open file.  Output: its metadata and tensor descriptions, added to the tables of a struct moe_file.
+ * Tensor data is not read here: off_load() and the expert store read it.
  *
- * A header is somebody else's bytes.  So: it is read with pread through a window of a megabyte,
- * never mapped; a length is compared with the bytes left in the file before it is believed; tables
- * grow with what has been read and not with what was announced; sums and products of sizes are
- * checked.  What is wrong is said in one line that names file, field and reason, and three cases
- * are told apart: the file is short (the header is plausible, bytes are missing), corrupt (it
- * contradicts itself), unsupported. */
+ * A header is untrusted input.  It is read with pread through a window of 1 MiB, never mapped.  Every length is
+ * compared with the bytes left in the file before it is used.  Tables grow by the entries read, not by the count in
+ * the header.  Sums and products of sizes are checked for overflow.  An error message is one line with file, field
+ * and reason; the error code distinguishes a short file (plausible header, missing bytes), a corrupt file (the
+ * header contradicts itself) and an unsupported file. */
 #include "moe/internal.h"
 
 #include <errno.h>
@@ -18,21 +16,21 @@
 #include <string.h>
 
 #define WINDOW_BYTES   ((size_t)1 << 20)
-#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published are near 20 */
+#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published header is near 20 MiB */
 #define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
 #define KEY_MOST       65535                /* the specification's limit */
-#define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* no file has this; the length itself is damaged */
-#define SHOWN          128                  /* bytes of a name that fit into a message */
+#define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* larger than any file: the length itself is damaged */
+#define SHOWN          128                  /* bytes of a name shown in a message */
 
 struct source {                             /* one file while its header is read */
     struct moe_file *f;
     int file;
     const char *path;
-    uint64_t size, at;                      /* bytes in the file; the next one to read */
+    uint64_t size, at;                      /* file size; offset of the next byte to read */
     uint8_t *window;
     uint64_t window_at;
     size_t window_n;
-    char field[SHOWN + 64];                 /* what is being read, in a message's words */
+    char field[SHOWN + 64];                 /* name of the field being read, for error messages */
 };
 
 static int refuse(const struct source *s, int code, const char *fmt, ...)
@@ -50,7 +48,7 @@ static int refuse(const struct source *s, int code, const char *fmt, ...)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Is a piece of n * size bytes there to be read? */
+/* Checks that n * size more bytes are in the file and within the header's limit. */
 static int claim(const struct source *s, uint64_t n, size_t size)
 {
     uint64_t bytes, left = s->size - s->at;
@@ -141,7 +139,7 @@ static int take_scalars(struct source *s, struct moe_value *v)
 
 static int take_strings(struct source *s, struct moe_value *v)
 {
-    int err = claim(s, v->n, sizeof(uint64_t));     /* each has at least its length */
+    int err = claim(s, v->n, sizeof(uint64_t));     /* every string has at least its length field */
     if (err)
         return err;
     struct moe_string *data = moe_keep(s->f, v->n * sizeof *data);
@@ -213,7 +211,7 @@ static int read_values(struct source *s, uint64_t n, struct moe_values *values)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Rows are whole blocks; unknown types have no size. */
+/* Computes t->bytes, checking that rows are whole blocks.  A tensor of unknown type keeps 0 bytes. */
 static int tensor_size(const struct source *s, struct moe_tensor *t)
 {
     const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
@@ -302,7 +300,7 @@ static int check_overlap(struct source *s, const struct moe_tensor *t, size_t n)
     return refuse(s, KN_ECORRUPT, "overlaps tensor '%s'", other);
 }
 
-/* Offsets count from the end of the header in the file; here they become offsets from its start. */
+/* Converts offsets from relative to the end of the header to relative to the start of the file, and checks them. */
 static int place_tensors(struct source *s, size_t first, uint32_t alignment)
 {
     struct moe_tensors *all = &s->f->tensors;

@@ -1,16 +1,16 @@
 /* moe/files/safetensors.c - reads the header of one .safetensors file.
  *
- * The file is a 64-bit length, so many bytes of JSON, and the tensors' bytes: for each tensor the JSON
- * has its name, the type of its values, its shape and where its bytes begin and end, counted from the
- * JSON's end.  Out come tensors as the file has them, added to the folder's list.
+ * A file is a 64-bit length, a JSON header of that many bytes, and the tensor data.  For each tensor the JSON holds
+ * name, value type, shape, and begin and end of its data, counted from the end of the JSON.  Output: descriptions of
+ * the stored tensors, added to the folder's list.
  *
- * As with GGUF, a header is somebody else's bytes: every number is checked against the file before it is
- * believed, and what is wrong is said in one line that names file, tensor and reason. */
+ * As in gguf.c the header is untrusted input: every number is checked against the file before it is used, and an
+ * error message is one line with file, tensor and reason. */
 #include "moe/files/hf_folder.h"
 
 #include <string.h>
 
-#define HEADER_MOST ((uint64_t)100 << 20)       /* what the format's own library takes */
+#define HEADER_MOST ((uint64_t)100 << 20)       /* the limit of the safetensors library */
 #define NAME_MOST   1024
 #define SHOWN       128
 
