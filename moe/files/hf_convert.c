@@ -1,15 +1,16 @@
-/* moe/files/hf_convert.c - a tensor of a folder, or a part of it, as a tensor of a GGUF file.
+/* moe/files/hf_convert.c - describes a tensor of a folder, or a part of it, as a tensor of a GGUF file.
  *
- * In comes what lies in a .safetensors file and what is to be taken of it; out comes a tensor of the struct moe_file.
- * Experts that lie one by one become one stack with a place for each; a stack that holds gates and ups together
- * becomes two; codes whose scales are a tensor of their own become blocks.  Nothing moves: a tensor here is where its
- * bytes are.  But for a few vectors that GGUF has another function of: those are read and kept. */
+ * Input: a tensor stored in a .safetensors file and the conversion that the name table asks for.  Output: a tensor of
+ * the struct moe_file.  Experts stored one by one become one stack with a position for each; a stack of gates and ups
+ * becomes two stacks; codes with scales in another tensor become blocks.  No data is copied: the layout of the result
+ * refers to the stored bytes.  The exception is a few vectors of which GGUF stores a function of the values: they are
+ * read, converted and kept in memory. */
 #include "moe/files/hf_tensor_names.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define FLOAT_MOST (1 << 24)                    /* values of a vector that is read */
+#define FLOAT_MOST (1 << 24)                    /* largest vector, in values, that is read and converted */
 
 static int refuse(const struct moe_hf_mapper *m, int code, const char *what)
 {
@@ -45,7 +46,7 @@ static int add(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name)
     return moe_hf_put(m, t, name);
 }
 
-/* One matrix or vector, alone. */
+/* Adds the whole tensor, with its scales if they are stored apart. */
 static int add_one(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -60,14 +61,14 @@ static int add_one(struct moe_hf_mapper *m, const char *name)
     return add(m, &t, name);
 }
 
-/* For those that move what one tensor holds. */
+/* For conversions that reorder or split a tensor: they do not support scales stored apart. */
 static int refuse_scales(const struct moe_hf_mapper *m)
 {
     return m->scales.bytes
                ? refuse(m, KN_EUNSUPPORTED, "is packed where parts of it have to be put in another order") : 0;
 }
 
-/* ---- units in another order ----------------------------------------------------------------------- */
+/* ---- reordered rows and elements ------------------------------------------------------------------ */
 
 static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, struct off_turn turn)
 {
@@ -78,7 +79,7 @@ static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char 
     return add(m, t, name);
 }
 
-/* Rows of each head: how many, from the layer's whole matrix. */
+/* Adds a Q or K matrix.  Heads stored in halves (family->turned) get the order of pairs that GGUF has. */
 static int add_rotated(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -93,7 +94,7 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
     return add_turned(m, &t, name, (struct off_turn){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
-/* Value heads, which lie by their key heads, and are meant with those of all key heads side by side. */
+/* Order of value heads: stored grouped by key head; in GGUF value head i has key head i mod n_key_head. */
 static struct off_turn head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
 {
     return (struct off_turn){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
@@ -105,7 +106,7 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
     struct moe_tensor t = m->whole;
     uint64_t n_value = (uint64_t)d->n_value_head, d_value = (uint64_t)d->d_state_value, n_in = t.dim[0];
     uint64_t n_key = how == MIX_ROWS ? 2 * (uint64_t)d->n_key_head * (uint64_t)d->d_state_key : 0;
-    if (t.n_dim == 3 && t.dim[1] == 1) {        /* a convolution's taps: one channel in, one out */
+    if (t.n_dim == 3 && t.dim[1] == 1) {        /* taps of a depthwise convolution */
         t.dim[1] = t.dim[2];
         t.dim[2] = 1;
         t.n_dim = 2;
@@ -124,9 +125,9 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
     return add_turned(m, &t, name, head_turn(d, n_key * row, each * row));
 }
 
-/* ---- vectors that are read -------------------------------------------------------------------------- */
+/* ---- vectors read and converted at open ------------------------------------------------------------- */
 
-/* f of each value, as F32, in the file's order. */
+/* Adds a vector of f(value) as F32, in stored order. */
 static int add_read(struct moe_hf_mapper *m, const char *name, float (*f)(float x))
 {
     struct moe_tensor t = m->whole;
@@ -159,7 +160,7 @@ static int add_read(struct moe_hf_mapper *m, const char *name, float (*f)(float 
 static float one_more(float x) { return 1 + x; }
 static float decay_of(float x) { return (float)-kn_exp(x); }
 
-/* Those of value heads in their order. */
+/* Adds the decay of each value head, in the GGUF order of heads. */
 static int add_decays(struct moe_hf_mapper *m, const char *name)
 {
     const struct moe_folder *d = m->d;
@@ -182,7 +183,8 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
 
 /* ---- stacks ----------------------------------------------------------------------------------------- */
 
-/* A stack's places.  There cannot be more of them than tensors that say where one is, or shapes that do. */
+/* Allocates the positions of a stack of n matrices.  Callers have checked n against the file: it has a stored tensor
+ * for each of them, or a stacked one with n matrices. */
 static struct moe_place *new_slabs(struct moe_hf_mapper *m, struct moe_tensor *t, size_t n, int *err)
 {
     struct moe_layout *l = new_layout(m, t);
@@ -228,7 +230,8 @@ static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
     return add(m, &t, name);
 }
 
-/* Blocks of 16 bytes [expert][row][block][16], their scales [expert][row][block] beside them. */
+/* Adds MXFP4 of gpt-oss: codes [expert][row][block][16 bytes], scales in the tensor beside [expert][row][block].  Takes
+ * every step-th row from row `first` on. */
 static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, uint64_t first)
 {
     const struct moe_stored *t = m->t, *s = moe_stored_beside(m->d, m->t, sizeof "blocks" - 1, "scales");
@@ -257,7 +260,7 @@ static struct moe_tensor *find(const struct moe_hf_mapper *m, const char *name)
     return t ? &m->d->f->tensors.item[t - m->d->f->tensors.item] : NULL;
 }
 
-/* The first of a stack makes room for all. */
+/* The first expert of a stack allocates the positions of all. */
 static int new_stack(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -325,8 +328,8 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
 
 /* ---- all of them -------------------------------------------------------------------------------- */
 
-/* Where config.json says that all are as they have to be, one of a stack is looked at for all of it: of a large model
- * it would be 100,000 reads to look at each. */
+/* Checks of GPTQ zero points and input order read the tensors.  If config.json states both, one expert of a stack is
+ * checked for all: checking each would be 100,000 reads for a large model. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
@@ -353,7 +356,7 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     }
 }
 
-/* Norms' weights, but for a delta net's own, lie one below themselves in its families. */
+/* In families with delta nets norm weights are stored minus 1, except the norm inside a delta net. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };

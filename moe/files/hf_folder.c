@@ -1,10 +1,8 @@
-/* moe/files/hf_folder.c - a model's folder: config.json, the .safetensors files, tokenizer.json.
+/* moe/files/hf_folder.c - reads a model folder: config.json, the .safetensors files, tokenizer.json.
  *
- * In comes a struct moe_file with the folder's name; out comes the same with its tables filled, as gguf.c
- * would have filled them.  The order: what the model is, then the files with its tensors (the one, or
- * those that model.safetensors.index.json names), then their names and shapes, then the vocabulary.
- *
- * Weights stay where they are: nothing of a tensor is read here. */
+ * Input: a struct moe_file with the folder's path.  Output: its tables, filled as gguf.c fills them for a GGUF file.
+ * The order is: config.json; the headers of model.safetensors or of the files that model.safetensors.index.json
+ * lists; the conversion of tensor names and shapes; the vocabulary.  No tensor data is read here. */
 #include "moe/files/hf_folder.h"
 
 #include <errno.h>
@@ -62,7 +60,6 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     return 0;
 }
 
-/* *text NULL: there is no such file. */
 int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n)
 {
     char path[PATH_BYTES];
@@ -141,7 +138,7 @@ static void put(struct moe_folder *d, const char *key, enum moe_type type, const
                                           .data = keep(d, scalar, item_bytes(type)) });
 }
 
-/* Items that are strings are kept already. */
+/* The bytes of string items must already be in memory of the moe_file: only the array is copied. */
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n)
 {
     put_value(d, key, (struct moe_value){ .type = MOE_ARRAY, .item = item, .n = n,
@@ -187,7 +184,7 @@ static bool has_name(const struct moe_folder *d, int file, const char *name)
     return slash && !strcmp(slash + 1, name);
 }
 
-/* The number of the file that has this name within the folder, or -1.  Most often it is the last one's. */
+/* The number of the open file with this name in the folder, or -1.  `last`, the previous result, is tried first. */
 static int file_named(const struct moe_folder *d, const char *name, int last)
 {
     if (last >= 0 && has_name(d, last, name))
@@ -198,7 +195,7 @@ static int file_named(const struct moe_folder *d, const char *name, int last)
     return -1;
 }
 
-/* What the index says of each tensor has to be so. */
+/* Opens every file of the index in a first pass; a second pass checks that each tensor is in the file listed. */
 static int open_indexed(struct moe_folder *d, const json_t *map)
 {
     const char *tensor, *index = "model.safetensors.index.json";

@@ -1,29 +1,29 @@
-/* moe/files/hf_tiktoken.c - tiktoken.model as the tokenizer.json that its model was published without.
+/* moe/files/hf_tiktoken.c - converts tiktoken.model to the content of a tokenizer.json.
  *
- * In come lines of a token's bytes in base64 and its rank, which is its id, and what tokenizer_config.json says of
- * special tokens.  Out comes what tokenizer.json would have: byte-level BPE whose merges are all pairs of tokens
- * that make a third, in the order of the third's rank.  tiktoken ranks them by the third alone, of equals the
- * leftmost first; in no text was that another order (evals/tokenizer/compare_tiktoken.py looks for one).
+ * Input: lines with a token's bytes in base64 and its rank, which is its id, and the special tokens of
+ * tokenizer_config.json.  Output: the JSON of a byte-level BPE.  Its merges are all pairs of tokens that join to a
+ * third token, in the order of that token's rank.  tiktoken picks the pair with the lowest rank of the result, the
+ * leftmost of equals; no text was found on which this differs (evals/tokenizer/compare_tiktoken.py searches).
  *
- * How text is cut stands in a program beside the file; one is known, Kimi's. */
+ * The pre-tokeniser is code published beside the file; one is supported, Kimi's. */
 #include "moe/files/hf_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_MOST   ((size_t)64 << 20)          /* published: near 3 MiB */
+#define FILE_MOST   ((size_t)64 << 20)          /* published files have about 3 MiB */
 #define TOKEN_MOST  1024                        /* bytes; published: 128 */
-#define MERGES_MOST 64                          /* a token, on average; published: 2 */
+#define MERGES_MOST 64                          /* merges per token, on average; published: 2 */
 #define RESERVED    256                         /* ids behind the ranks, for special tokens */
 
 static const char known_class[] = "tokenization_kimi.TikTokenTokenizer";
 
 struct reader {
     const struct moe_folder *d;
-    json_t *vocab, *merges;                     /* letters to rank; "left right" */
-    char letter[256][3];                        /* of a byte, as byte-level BPE spells it */
-    size_t n, n_merge;                          /* ranks, which have no gaps */
+    json_t *vocab, *merges;                     /* token spelling to rank; "left right" */
+    char letter[256][3];                        /* spelling of each byte in byte-level BPE */
+    size_t n, n_merge;                          /* tokens, with ranks 0 .. n - 1; merges */
 };
 
 static int fail(const struct reader *r, int code, size_t line, const char *what)
@@ -38,7 +38,7 @@ static int digit_of(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Four digits are three bytes, padded at the end; the number of bytes, or 0: it is none, or too long. */
+/* Decodes padded base64.  Returns the number of bytes; 0: invalid, or longer than TOKEN_MOST. */
 static size_t from_base64(const char *s, size_t n, uint8_t out[TOKEN_MOST])
 {
     size_t n_out = 0;
@@ -79,7 +79,7 @@ static int read_line(struct reader *r, const char *line, size_t n, size_t number
                ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN) : 0;
 }
 
-/* Lines end with a newline; the last may do without. */
+/* Lines end with a newline, which the last one may lack. */
 static int read_lines(struct reader *r, const char *text, size_t n)
 {
     size_t number = 1;
@@ -97,7 +97,7 @@ static int read_lines(struct reader *r, const char *text, size_t n)
     return 0;
 }
 
-/* A token's pairs, from the longest right part on. */
+/* Adds all pairs of tokens that join to this token, the shortest left part first. */
 static int add_merges(struct reader *r, const char *token, size_t n)
 {
     char pair[2 * TOKEN_MOST + 2];
@@ -117,7 +117,7 @@ static int add_merges(struct reader *r, const char *token, size_t n)
     return 0;
 }
 
-/* An object keeps the order in which its keys came: that of ranks. */
+/* A JSON object keeps the order of insertion, which is the order of ranks. */
 static int read_merges(struct reader *r)
 {
     const char *token;
@@ -131,7 +131,7 @@ static int read_merges(struct reader *r)
     return 0;
 }
 
-/* Special tokens by their ids; those behind the ranks that have no name get the one that the original gives them. */
+/* Special tokens by id.  Ids without a name get the reserved name that the original tokeniser gives them. */
 static json_t *added_tokens(const struct reader *r, const json_t *config)
 {
     const json_t *said = json_object_get(config, "added_tokens_decoder");
