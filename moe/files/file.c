@@ -107,13 +107,13 @@ static int open_split(struct moe_file *f, int no, int n)
     int64_t its_no = -1, its_n = -1;
     int err = open_one(f, no, path, &values);
     if (err > 0)
-        err = kn_fail(KN_EIO, "%s: it is a folder", path);
+        err = kn_fail(KN_EIO, "%s: expected a split of the model, found a folder", path);
     if (!err)
         err = split_int(f, no, &values, "split.no", INT32_MAX, &its_no);
     if (!err)
         err = split_int(f, no, &values, "split.count", INT32_MAX, &its_n);
     if (!err && (its_no != no || its_n != n))
-        err = kn_fail(KN_ECORRUPT, "%s: %s: it should be split %d of %d, and says %lld of %lld",
+        err = kn_fail(KN_ECORRUPT, "%s: %s: expected split %d of %d, but its header says %lld of %lld",
                       path, kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1,
                       (long long)its_n);
     values_free(&values);
@@ -134,13 +134,13 @@ static int open_splits(struct moe_file *f)
         return err;
 
     if (no)
-        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; give the first", path, (int)no + 1,
+        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; pass the first split", path, (int)no + 1,
                        (int)n);
     char suffix[SUFFIX_MOST];
     snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)n);
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
-        return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the "
-                       "others to be found", path, (int)n, suffix);
+        return kn_fail(KN_EINVAL, "%s: this is split 1 of %d; its name must end in %s, or the "
+                       "other splits cannot be found", path, (int)n, suffix);
     err = make_room(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
@@ -209,7 +209,7 @@ int moe_file_refuse_target(const struct moe_file *f, const char *path)
     struct stat in, out;
     for (int i = 0; i < f->files.n_file; i++)
         if (!fstat(f->fd[i], &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            return kn_fail(KN_EINVAL, "%s: it is what is read; name another file to write", path);
+            return kn_fail(KN_EINVAL, "%s: this would overwrite the input; choose another output file", path);
     return kn_file_refuse_target(path);
 }
 

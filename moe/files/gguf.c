@@ -53,12 +53,12 @@ static int claim(const struct source *s, uint64_t n, size_t size)
 {
     uint64_t bytes, left = s->size - s->at;
     if (__builtin_mul_overflow(n, size, &bytes) || bytes >= LENGTH_ABSURD)
-        return refuse(s, KN_ECORRUPT, "its length %llu makes no sense", (unsigned long long)n);
+        return refuse(s, KN_ECORRUPT, "invalid length %llu", (unsigned long long)n);
     if (bytes > left)
         return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left: an incomplete copy?",
                       (unsigned long long)bytes, (unsigned long long)left);
     if (bytes > HEADER_MOST - s->at)
-        return refuse(s, KN_ELIMIT, "needs %llu bytes; a header may have %llu",
+        return refuse(s, KN_ELIMIT, "needs %llu more bytes; the limit of a header is %llu",
                       (unsigned long long)bytes, (unsigned long long)HEADER_MOST);
     return 0;
 }
@@ -102,7 +102,7 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     if (err)
         return err;
     if (n > most)
-        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the most is %llu",
+        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the limit is %llu",
                       (unsigned long long)n, (unsigned long long)most);
     char *data = moe_keep(s->f, (size_t)n);
     if (!data)
@@ -255,13 +255,13 @@ static int take_tensor(struct source *s, struct moe_tensor *t)
     if (err)
         return err;
     if (n_dim < 1 || n_dim > 4)
-        return refuse(s, KN_ECORRUPT, "%u dimensions; there may be 1 to 4", n_dim);
+        return refuse(s, KN_ECORRUPT, "%u dimensions; 1 to 4 are allowed", n_dim);
     t->n_dim = (int)n_dim;
     err = take(s, t->dim, n_dim * sizeof t->dim[0]);
     if (!err)
         err = take_u32(s, &t->gguf_type);
     if (!err && t->gguf_type >= KN_TYPE_OWN && moe_tensor_type(t->gguf_type))
-        return refuse(s, KN_EUNSUPPORTED, "its type %u is none of GGUF's", t->gguf_type);
+        return refuse(s, KN_EUNSUPPORTED, "its type %u is not a GGUF type", t->gguf_type);
     if (!err)
         err = take_u64(s, &t->offset);
     return err ? err : tensor_size(s, t);
@@ -314,7 +314,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
                           (unsigned long long)t->offset, alignment);
         if (__builtin_add_overflow(t->offset, data, &t->offset) ||
             __builtin_add_overflow(t->offset, t->bytes, &end) || end >= LENGTH_ABSURD)
-            return refuse(s, KN_ECORRUPT, "its place makes no sense: offset %llu, %llu bytes",
+            return refuse(s, KN_ECORRUPT, "invalid position: offset %llu, %llu bytes",
                           (unsigned long long)t->offset, (unsigned long long)t->bytes);
         if (end > s->size)
             return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu: an incomplete copy?",
@@ -339,7 +339,7 @@ static int read_header(struct source *s, struct header *h)
     if (memcmp(h->magic, "GGUF", 4)) {
         char shown[SHOWN];
         moe_string_show((struct moe_string){ h->magic, 4 }, shown, sizeof shown);
-        return refuse(s, KN_EUNSUPPORTED, "it begins with '%s', a GGUF file with 'GGUF'", shown);
+        return refuse(s, KN_EUNSUPPORTED, "the file begins with '%s' instead of 'GGUF'", shown);
     }
     if (h->version && !(h->version & 0xffff))
         return refuse(s, KN_EUNSUPPORTED, "big-endian GGUF; convert it to little-endian");

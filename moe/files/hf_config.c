@@ -185,12 +185,12 @@ static void read_experts(struct moe_folder *d)
         put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
     const char *scoring = get_string(d, c, "scoring_func");
     if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
-        unsupported(d, "scoring_func", "is not what this family has");
+        unsupported(d, "scoring_func", "is not the function of this family");
     get_int(d, c, "decoder_sparse_step", INT32_MAX, &step);
     if (step != 1)
         unsupported(d, "decoder_sparse_step", "is not 1");
     if (json_array_size(dense))
-        unsupported(d, "mlp_only_layers", "names layers");
+        unsupported(d, "mlp_only_layers", "lists layers");
     step = 1;
     get_int(d, c, "moe_layer_freq", INT32_MAX, &step);
     if (step != 1)
@@ -220,7 +220,7 @@ static void check_layer_types(struct moe_folder *d)
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (!type || strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
-            unsupported(d, "layer_types", "does not alternate from sliding_attention on");
+            unsupported(d, "layer_types", "does not alternate from sliding_attention to full_attention");
     }
 }
 
@@ -236,7 +236,7 @@ static void read_context(struct moe_folder *d)
     } else if (window && (get(d->config, "layer_types") ? has_window_layer(d)
                                                         : get_bool(d, d->config, "use_sliding_window", mistral))) {
         if (!d->err && (!has || window < n_ctx))
-            kn_say(KN_LOG_INFO, "%s: its layers see %lld positions, so it may have as many", d->f->name,
+            kn_say(KN_LOG_INFO, "%s: its context is limited to the sliding window of %lld positions", d->f->name,
                    (long long)window);
         n_ctx = has && n_ctx < window ? n_ctx : window;
         has = true;
@@ -272,7 +272,7 @@ static void read_heads(struct moe_folder *d, const json_t *rope)
     if (!get_int(d, d->config, "head_dim", KN_MAX_D_HEAD, &d_head) && n_head)
         d_head = d_model / n_head;
     if (d_head > KN_MAX_D_HEAD)
-        wrong(d, "hidden_size", "makes heads that are too large");
+        wrong(d, "hidden_size", "gives heads that are too large");
     d->d_head = (int)d_head;
     put_u32(d, "attention.key_length", d_head);
     put_u32(d, "attention.value_length", d_head);
@@ -323,7 +323,7 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
     int n = d->d_head / 2;
     if (!get_number(d, rope, "low_freq_factor", &low) || !get_number(d, rope, "high_freq_factor", &high) ||
         !get_number(d, rope, "original_max_position_embeddings", &n_ctx) || !(low > 0 && high > low && n_ctx > 0))
-        wrong(d, "rope_type", "is llama3 without its factors");
+        wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     float *divisor = d->err || n < 1 ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
     struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
     if (!layout) {
@@ -363,7 +363,7 @@ static void read_rope(struct moe_folder *d)
     if (!type || !strcmp(type, "default") || d->err)
         return;
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
-        wrong(d, "factor", "of the rotation is missing or out of range");
+        wrong(d, "factor", "of the RoPE scaling is missing or out of range");
         return;
     }
     if (!strcmp(type, "llama3")) {
@@ -490,8 +490,8 @@ static int find_family(struct moe_folder *d)
     if (d->family || d->err)
         return d->err ? d->err : unnest(d);
     moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; these are: %s", d->f->name,
-                            config_json, shown, known);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
+                            d->f->name, config_json, shown, known);
 }
 
 /* general.name: the last component of the folder's path. */

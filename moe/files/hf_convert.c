@@ -65,7 +65,7 @@ static int add_one(struct moe_hf_mapper *m, const char *name)
 static int refuse_scales(const struct moe_hf_mapper *m)
 {
     return m->scales.bytes
-               ? refuse(m, KN_EUNSUPPORTED, "is packed where parts of it have to be put in another order") : 0;
+               ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
 }
 
 /* ---- reordered rows and elements ------------------------------------------------------------------ */
@@ -90,7 +90,7 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
     if (err)
         return err;
     if (turn < 2 || turn % 2 || t.dim[1] % (uint64_t)turn)
-        return refuse(m, KN_ECORRUPT, "has rows that are no whole heads");
+        return refuse(m, KN_ECORRUPT, "does not have a whole number of heads");
     return add_turned(m, &t, name, (struct off_turn){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
@@ -203,7 +203,7 @@ static int add_halves(struct moe_hf_mapper *m, const char *name, bool second)
     if (err)
         return err;
     if (m->t->n_dim != 3 || t.dim[1] % 2 || n != (uint64_t)m->d->n_expert)
-        return refuse(m, KN_ECORRUPT, "is no stack of gates and ups, one for each expert");
+        return refuse(m, KN_ECORRUPT, "is no stack of gate and up matrices of all experts");
     struct moe_place *slab = new_slabs(m, &t, (size_t)n, &err);
     if (!slab)
         return err;
@@ -222,7 +222,7 @@ static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
     if (!l)
         return KN_ENOMEM;
     if (t.dim[0] % 2 || m->t->gguf_type < 0)
-        return refuse(m, KN_ECORRUPT, "is no row of gates and ups in turns");
+        return refuse(m, KN_ECORRUPT, "does not have rows of interleaved gate and up values");
     t.offset += odd ? t.bytes / (t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]) : 0;
     t.dim[0] /= 2;
     t.bytes /= 2;
@@ -238,7 +238,7 @@ static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, 
     uint64_t n = t->dim[2];
     if (strcmp(t->dtype, "U8") || t->n_dim != 4 || t->dim[3] != 16 || t->dim[0] != (uint64_t)m->d->n_expert ||
         t->dim[1] % step || !s || strcmp(s->dtype, "U8") || s->n_dim != 3 || memcmp(s->dim, t->dim, 3 * sizeof n))
-        return refuse(m, KN_ECORRUPT, "is no stack of blocks of 4 bits, one for each expert, with scales beside it");
+        return refuse(m, KN_ECORRUPT, "is no stack of MXFP4 blocks of all experts with a matching scales tensor");
     struct moe_tensor out = { .gguf_type = (uint32_t)kn_format_info(KN_MXFP4)->gguf_type, .n_dim = 3,
                               .dim = { 32 * n, t->dim[1] / step, t->dim[0], 1 }, .file = t->file,
                               .offset = t->offset + first * n * 16, .bytes = t->bytes / 16 / step * 17 };
@@ -267,7 +267,7 @@ static int new_stack(struct moe_hf_mapper *m, const char *name)
     size_t n = (size_t)m->d->n_expert, at = m->d->f->tensors.n;
     int err;
     if (!kn_add(m->n_slab, n, &m->n_slab) || m->n_slab > m->d->n_stored)
-        return refuse(m, KN_ECORRUPT, "has not as many others beside it as there are experts");
+        return refuse(m, KN_ECORRUPT, "is of one expert, but the files have too few tensors for all experts");
     struct moe_place *slab = new_slabs(m, &t, n, &err);
     if (!slab)
         return err;
@@ -289,7 +289,7 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
 {
     struct moe_tensor one = m->whole, *t = find(m, name);
     if (e >= m->d->n_expert || m->t->n_dim != 2)
-        return refuse(m, KN_ECORRUPT, "is no matrix of one of the experts");
+        return refuse(m, KN_ECORRUPT, "is no matrix, or its expert's number is too large");
     if (!t) {
         int err = new_stack(m, name);
         if (err)
@@ -298,7 +298,7 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
     }
     struct moe_place *slab = (struct moe_place *)(t->layout ? t->layout->slab : NULL);
     if (!slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] || t->gguf_type != one.gguf_type)
-        return refuse(m, KN_ECORRUPT, "is unlike those of the layer's other experts");
+        return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");
     if (slab[e].file >= 0)
         return refuse(m, KN_ECORRUPT, "is there under another name too");
     slab[e] = (struct moe_place){ one.file, one.offset };
@@ -320,7 +320,7 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
         if (!m->n_left[i])
             continue;
         moe_string_show(all->item[i].name, shown, sizeof shown);
-        return kn_fail(KN_ECORRUPT, "%s: %s: of %s %zu of %d experts are missing", m->d->f->name,
+        return kn_fail(KN_ECORRUPT, "%s: %s: tensor %s lacks %zu of %d experts", m->d->f->name,
                        kn_error_text(KN_ECORRUPT), shown, m->n_left[i], m->d->n_expert);
     }
     return 0;
@@ -347,7 +347,7 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     case BLOCKS:     return add_blocks(m, name, 1, 0);
     case EVEN_BLOCKS: return add_blocks(m, name, 2, 0);
     case ODD_BLOCKS: return add_blocks(m, name, 2, 1);
-    case TRANSPOSED: return refuse(m, KN_EUNSUPPORTED, "lies with its inputs first; MXFP4, as published, is read");
+    case TRANSPOSED: return refuse(m, KN_EUNSUPPORTED, "is stored input-major; use the weights published as MXFP4");
     case MIX_ROWS: case VALUE_ROWS: case HEAD_ROWS: case VALUE_COLUMNS:
         return add_heads(m, name, how);
     case DECAYS:     return add_decays(m, name);

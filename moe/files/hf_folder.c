@@ -33,7 +33,7 @@ int moe_folder_path(const struct moe_folder *d, const char *name, char *out, siz
     size_t n = strlen(d->f->name);
     const char *between = n && d->f->name[n - 1] == '/' ? "" : "/";
     if ((size_t)snprintf(out, bytes, "%s%s%s", d->f->name, between, name) >= bytes)
-        return kn_fail(KN_ELIMIT, "%s: too long a name", d->f->name);
+        return kn_fail(KN_ELIMIT, "%s: the path is too long", d->f->name);
     return 0;
 }
 
@@ -43,7 +43,7 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     if (size < 0)
         return kn_fail_size(path);
     if ((uint64_t)size > most)
-        return kn_fail(KN_ELIMIT, "%s: it has %lld bytes; the most is %zu", path, (long long)size, most);
+        return kn_fail(KN_ELIMIT, "%s: it has %lld bytes; the limit is %zu", path, (long long)size, most);
     char *to = kn_alloc((size_t)size + 1);
     if (!to)
         return kn_fail(KN_ENOMEM, "%s: no memory for its %lld bytes", path, (long long)size);
@@ -110,7 +110,7 @@ static void put_value(struct moe_folder *d, const char *key, struct moe_value v)
     if (!d->err)
         d->err = moe_keep_string(d->f, key, strlen(key), &v.key);
     if (!d->err && (d->err = moe_add_value(d->f, &d->f->values, &v)) > 0)
-        d->err = kn_fail(KN_ECORRUPT, "%s: %s is said twice", d->f->name, key);
+        d->err = kn_fail(KN_ECORRUPT, "%s: metadata %s is set twice", d->f->name, key);
 }
 
 static const void *keep(struct moe_folder *d, const void *data, size_t bytes)
@@ -208,7 +208,7 @@ static int open_indexed(struct moe_folder *d, const json_t *map)
             const char *name = json_string_value(file);
             if (!name || !*name || strchr(name, '/') || strlen(name) != json_string_length(file) ||
                 strlen(name) > 255)
-                return moe_refuse(KN_ECORRUPT, d->f->name, index, "a file's name is no plain name");
+                return moe_refuse(KN_ECORRUPT, d->f->name, index, "weight_map has an invalid file name");
             last = file_named(d, name, last);
             if (!pass && last < 0) {
                 if (d->f->files.n_file == FILES_MOST)

@@ -25,12 +25,12 @@ static const json_t *get(const json_t *object, const char *key)
 
 /* Common methods that are not supported, and the reason. */
 static const struct { const char *method, *why; } packings[] = {
-    { "awq", ", whose codes lie with their inputs first, with zero points: a format of its own would be needed" },
-    { "auto-round", ", of which only what is published as gptq is read" },
-    { "bitsandbytes", ", whose codes index a table: a format of its own would be needed" },
-    { "modelopt", ", whose FP4 or FP8 has scales in two levels: a format of its own would be needed" },
-    { "fbgemm_fp8", ", FP8 with a scale for each row: a format of its own would be needed" },
-    { "mxfp4", ", which is known by the names of gpt-oss alone" },
+    { "awq", ", input-major codes with zero points, a format that is not implemented" },
+    { "auto-round", ", which is supported only if it is published as gptq" },
+    { "bitsandbytes", ", codes that index a table, a format that is not implemented" },
+    { "modelopt", ", FP4 or FP8 with two levels of scales, a format that is not implemented" },
+    { "fbgemm_fp8", ", FP8 with a scale for each row, a format that is not implemented" },
+    { "mxfp4", ", which is supported for gpt-oss only" },
 };
 
 static int refuse_packing(struct moe_folder *d, const char *what)
@@ -40,9 +40,9 @@ static int refuse_packing(struct moe_folder *d, const char *what)
     for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
         why = strcmp(what, packings[i].method) ? why : packings[i].why;
     moe_string_show((struct moe_string){ what, strlen(what) }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; F32, F16, BF16, FP8 "
-                            "with a scale for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors, "
-                            "gptq) are read: take one of those, or a .gguf", d->f->name, shown, why);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; use F32, F16, BF16, "
+                            "FP8 with a scale for each block, MXFP4 of gpt-oss, INT4 in groups (compressed-tensors, "
+                            "gptq), or a .gguf file", d->f->name, shown, why);
 }
 
 /* FP8 with a scale for each weight_block_size, usually 128 by 128 values; its width must be whole KN_FP8 blocks. */
@@ -54,7 +54,7 @@ static int read_fp8(struct moe_folder *d, const json_t *q)
     int block = kn_format_info(KN_FP8)->block_values;
     if (json_array_size(size) != 2 || !json_is_integer(rows) || !json_is_integer(values) || n_row < 1 || n < 1 ||
         n_row > 1 << 16 || n > 1 << 16 || n % block || (fmt && strcmp(fmt, "e4m3")))
-        return refuse_packing(d, "fp8 without a weight_block_size of rows and 128 values, or not e4m3");
+        return refuse_packing(d, "fp8 without a weight_block_size of rows by a multiple of 128 values, or not e4m3");
     d->scale_rows = (int)n_row;
     d->scale_values = (int)n;
     return d->err;
@@ -164,9 +164,9 @@ static int describe_packed(const struct moe_folder *d, const struct moe_stored *
     if (t->n_dim != 2 || n_in % block || !bytes || s->n_dim != 2 || s->dim[0] != (t->dim[0] + rows - 1) / rows ||
         s->dim[1] != (n_in + values - 1) / values || (f == KN_INT4 && n_in % values))
         return moe_refuse_stored(d, t, KN_EUNSUPPORTED,
-                                 f == KN_FP8 ? "is no matrix of FP8 with rows of whole 128 values and F32 or BF16 scales "
-                                               "beside it"
-                                             : "is no matrix of whole groups of 4 bits with BF16 scales beside it");
+                                 f == KN_FP8 ? "is no FP8 matrix with rows of a multiple of 128 values and F32 or BF16 "
+                                               "scales that match"
+                                             : "is no 4-bit matrix of whole groups with BF16 scales that match");
     *whole = (struct moe_tensor){ .gguf_type = (uint32_t)kn_format_info(f)->gguf_type, .n_dim = 2,
                                   .dim = { n_in, t->dim[0], 1, 1 }, .file = t->file, .offset = t->offset,
                                   .bytes = n_in / block * t->dim[0] * (uint64_t)kn_format_info(f)->block_bytes };
@@ -199,8 +199,8 @@ static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t,
     if (!whole_groups || (!narrow && !is_matrix(s, "F16", n_in / values, n_out)) ||
         !is_matrix(beside_gptq(d, t, "qzeros"), "I32", n_in / values, n_out / 8) ||
         (order ? strcmp(order->dtype, "I32") || order->n_dim != 1 || order->dim[0] != n_in : !d->gptq_plain))
-        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no matrix of whole groups of 4 bits with F16 or BF16 "
-                                 "scales, qzeros and g_idx of its shape beside it");
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no 4-bit matrix of whole groups with F16 or BF16 "
+                                 "scales, qzeros and g_idx that match its shape");
     const struct kn_format_info *f = kn_format_info(narrow ? KN_INT4 : KN_Q4_0);
     *whole = (struct moe_tensor){ .gguf_type = (uint32_t)f->gguf_type, .n_dim = 2, .dim = { n_in, n_out, 1, 1 },
                                   .file = t->file, .offset = t->offset,
@@ -236,11 +236,11 @@ int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t)
 {
     const struct moe_stored *order = beside_gptq(d, t, "g_idx");
     int err = check_words(d, beside_gptq(d, t, "qzeros"), d->gptq_zeros, UINT64_MAX,
-                          "has zero points other than 8: only symmetric ones are read");
+                          "has zero points other than 8: only symmetric weights are supported");
     if (err || !order)
         return err;
     return check_words(d, order, 0, (uint64_t)d->scale_values,
-                       "has inputs in another order than their groups' (desc_act)");
+                       "has reordered inputs (desc_act), which is not supported");
 }
 
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,

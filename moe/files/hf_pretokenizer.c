@@ -107,6 +107,6 @@ const char *moe_hf_pre(const json_t *pre, const char *path)
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
     free(whole);
-    kn_fail(KN_EUNSUPPORTED, "%s: this pre_tokenizer is not known: %s", path, shown);
+    kn_fail(KN_EUNSUPPORTED, "%s: this pre_tokenizer is not supported: %s", path, shown);
     return NULL;
 }

@@ -251,7 +251,7 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
     if (is_extra_bias(m, n))
         return n->expert > 0 && m->d->gptq_plain
-               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, which its model has no place for");
+               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
     int err = is_beside(m) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
@@ -312,7 +312,7 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors of what sees pictures are left in the files", d->f->name, m.n_aside);
+        kn_say(KN_LOG_INFO, "%s: %d tensors of its vision part are not used", d->f->name, m.n_aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

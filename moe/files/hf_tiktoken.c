@@ -67,13 +67,13 @@ static int read_line(struct reader *r, const char *line, size_t n, size_t number
     char *end = NULL;
     unsigned long rank = space ? strtoul(space + 1, &end, 10) : 0;
     if (!n_token || end == space + 1 || end != line + n)
-        return fail(r, KN_ECORRUPT, number, "it is no token in base64, of at most 1024 bytes, and its rank");
+        return fail(r, KN_ECORRUPT, number, "expected a token of at most 1024 bytes in base64, and its rank");
     if (rank != r->n)
-        return fail(r, KN_EUNSUPPORTED, number, "ranks do not count from 0 on");
+        return fail(r, KN_EUNSUPPORTED, number, "ranks must count from 0 without gaps");
     for (size_t i = 0; i < n_token; i++)
         at += (size_t)sprintf(spelled + at, "%s", r->letter[token[i]]);
     if (json_object_getn(r->vocab, spelled, at))
-        return fail(r, KN_ECORRUPT, number, "the token is there twice");
+        return fail(r, KN_ECORRUPT, number, "the token occurs twice");
     r->n++;
     return json_object_setn_new(r->vocab, spelled, at, json_integer((json_int_t)rank))
                ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN) : 0;
@@ -93,7 +93,7 @@ static int read_lines(struct reader *r, const char *text, size_t n)
     }
     for (int b = 0; b < 256; b++)
         if (!json_object_get(r->vocab, r->letter[b]))
-            return fail(r, KN_ECORRUPT, number, "there is no token for each byte");
+            return fail(r, KN_ECORRUPT, number, "a byte has no token");
     return 0;
 }
 
@@ -109,7 +109,7 @@ static int add_merges(struct reader *r, const char *token, size_t n)
         pair[at] = ' ';
         memcpy(pair + at + 1, token + at, n - at);
         if (++r->n_merge > MERGES_MOST * r->n)
-            return kn_fail(KN_ELIMIT, "%s: %s: its tokens have more pairs that make them than any published",
+            return kn_fail(KN_ELIMIT, "%s: %s: too many pairs of tokens join to another token",
                            r->d->f->name, MOE_HF_TIKTOKEN);
         if (json_array_append_new(r->merges, json_stringn(pair, n + 1)))
             return kn_fail(KN_ENOMEM, "%s: no memory for merges", MOE_HF_TIKTOKEN);
@@ -157,8 +157,8 @@ static int check_class(const struct reader *r, const json_t *config)
         return 0;
     if (json_is_string(name))
         moe_string_show((struct moe_string){ json_string_value(name), json_string_length(name) }, shown, sizeof shown);
-    return kn_fail(KN_EUNSUPPORTED, "%s: %s goes with a program that cuts text, which is %s here (auto_map in "
-                   "tokenizer_config.json is \"%s\") and %s is supported: put a tokenizer.json beside it",
+    return kn_fail(KN_EUNSUPPORTED, "%s: %s needs a Python tokenizer class, which is %s here (auto_map in "
+                   "tokenizer_config.json is \"%s\"); %s is supported: put a tokenizer.json beside it",
                    r->d->f->name, MOE_HF_TIKTOKEN, *shown ? "another one" : "not named", shown, known_class);
 }
 

@@ -48,7 +48,7 @@ static int unknown(const struct loader *l, const char *what, const json_t *seen)
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
     free(whole);
-    return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not known: %s", l->path, what, shown);
+    return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not supported: %s", l->path, what, shown);
 }
 
 static bool is(const json_t *v, const char *text)
@@ -73,17 +73,17 @@ static int count_tokens(struct loader *l)
     json_t *id;
     json_object_foreach((json_t *)l->vocab, text, id) {
         if (!is_id(id))
-            return corrupt(l, "a token's id in model.vocab is no number of one");
+            return corrupt(l, "a token's id in model.vocab is no valid number");
         most = (size_t)json_integer_value(id) > most ? (size_t)json_integer_value(id) : most;
     }
     for (size_t i = 0; i < json_array_size(l->added); i++) {
         id = json_object_get(json_array_get(l->added, i), "id");
         if (!is_id(id))
-            return corrupt(l, "a token's id in added_tokens is no number of one");
+            return corrupt(l, "a token's id in added_tokens is no valid number");
         most = (size_t)json_integer_value(id) > most ? (size_t)json_integer_value(id) : most;
     }
     if (!n || most > 2 * n + 4096)
-        return corrupt(l, "its ids go far beyond the number of its tokens");
+        return corrupt(l, "its token ids are far larger than its number of tokens");
     l->n = most + 1;
     l->token = kn_calloc(l->n, sizeof *l->token);
     l->type = kn_calloc(l->n, sizeof *l->type);
@@ -234,20 +234,20 @@ static int check_order(const struct loader *l, const json_t *merges, size_t *n)
         if (err)
             return err;
         if (left.n + right.n > sizeof made || !left.n || !right.n)
-            return corrupt(l, "a merge makes a token of over 1024 bytes, or of one part");
+            return corrupt(l, "a merge has an empty part, or makes a token of over 1024 bytes");
         memcpy(made, left.data, left.n);
         memcpy(made + left.n, right.data, right.n);
         const json_t *id = json_object_getn(l->vocab, made, left.n + right.n);
         if (!id)
-            return corrupt(l, "a merge makes what is no token");
+            return corrupt(l, "the result of a merge is no token");
         if (json_integer_value(id) < last)
             return kn_fail(KN_EUNSUPPORTED, "%s: its merges are not in the order of the tokens that they make, which "
-                           "is not supported of this kind", l->path);
+                           "is not supported for SentencePiece", l->path);
         if (json_integer_value(id) != last)
             memset(parted, 0, sizeof parted);
         last = json_integer_value(id);
         if (parted[left.n])
-            return corrupt(l, "a merge is there twice");
+            return corrupt(l, "a merge occurs twice");
         parted[left.n] = 1;
         *n += l->type[last] == NORMAL && plain_id(l, left.data, left.n) >= 0 && plain_id(l, right.data, right.n) >= 0;
     }
@@ -276,15 +276,15 @@ static int check_parts(const struct loader *l, size_t n_merge)
         if (l->type[id] != NORMAL)
             continue;
         if (t->n > TOKEN_MOST)
-            return kn_fail(KN_EUNSUPPORTED, "%s: a token of over %d bytes is not supported of this kind", l->path,
+            return kn_fail(KN_EUNSUPPORTED, "%s: a token of over %d bytes is not supported for SentencePiece", l->path,
                            TOKEN_MOST);
         for (size_t at = 1; at < t->n; at++)
             n += !is_inside(t->data[at]) && is_symbol(l, t->data, at) && is_symbol(l, t->data + at, t->n - at);
     }
     if (n == n_merge)
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens make a token and are no merges: such a text would be "
-                   "cut in another way, so this is not supported of this kind", l->path, n - n_merge);
+    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens join to a token but are no merges, which is not "
+                   "supported for SentencePiece: text would be tokenised differently", l->path, n - n_merge);
 }
 
 static int put_scores(struct loader *l)
@@ -321,7 +321,7 @@ static int read_pieces(struct loader *l)
     const json_t *normalizer = json_object_get(l->tokenizer, "normalizer");
     const json_t *pre = json_object_get(l->tokenizer, "pre_tokenizer");
     if (!json_is_true(json_object_get(l->model, "byte_fallback")))
-        return corrupt(l, "its model has no tokens for bytes");
+        return corrupt(l, "its model does not set byte_fallback");
     if (!is_prepend_replace(normalizer))
         return unknown(l, "normalizer", normalizer);
     if (pre && !json_is_null(pre))
@@ -486,7 +486,7 @@ static int check_model(const struct loader *l)
 {
     static const char *const empty[] = { "dropout", "continuing_subword_prefix", "end_of_word_suffix" };
     if (!has_type(l->model, "BPE"))
-        return kn_fail(KN_EUNSUPPORTED, "%s: its model is no BPE, which is what is supported", l->path);
+        return kn_fail(KN_EUNSUPPORTED, "%s: its model is not BPE; only BPE is supported", l->path);
     if (!json_is_object(l->vocab) || !json_is_array(json_object_get(l->model, "merges")))
         return corrupt(l, "its model has no vocab and merges");
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {

@@ -194,8 +194,9 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
         const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: take a "
-                         "file of these:%s", path, name, type ? type->name : "unknown", t->gguf_type, kn_format_list);
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: use a "
+                         "file in one of these formats:%s", path, name, type ? type->name : "unknown",
+                         t->gguf_type, kn_format_list);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {
@@ -379,7 +380,7 @@ static int bind_guess(struct binder *b)
         return 0;
     if (m->guess->gguf_type != MOE_TENSOR_I64) {
         const struct moe_tensor_type *type = moe_tensor_type(m->guess->gguf_type);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t is %s; I64 is what lists tokens", path,
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t has type %s; a list of tokens must be I64", path,
                        type ? type->name : "unknown");
     }
     b->used[m->guess - moe_file_tensor(b->f, 0)] = true;
@@ -505,12 +506,12 @@ static int refuse_unknown(const struct binder *b)
         if (b->used[i] || is_spare(d, t->name) || is_of_others(d, t->name))
             continue;
         moe_string_show(t->name, name, sizeof name);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
-                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is no part of a %s model: this kind of file "
+                       "is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
     if (b->m->shape.widened_bytes)
-        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows; its keys are used the other way, and take "
-               "%zu MiB as F32: files with attn_k_b take less", moe_file_path(b->f),
+        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows, but keys are used transposed and need "
+               "%zu MiB as F32: a file with attn_k_b needs less", moe_file_path(b->f),
                (b->m->shape.widened_bytes >> 20) + 1);
     return 0;
 }

@@ -176,9 +176,10 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
     int d_plain = d->d_head - d->n_rot;
     if (d->d_key > KN_MAX_D_HEAD || d->d_latent % KN_PANEL || d->d_value % KN_PANEL ||
         (d->kv_whole && d_plain % KN_PANEL))
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d; "
-                       "at most %d together and multiples of %d are supported", moe_file_path(k->f), k->arch,
-                       d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD, KN_PANEL);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d: "
+                       "a latent may have at most %d in all, and sizes must be multiples of %d",
+                       moe_file_path(k->f), k->arch, d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD,
+                       KN_PANEL);
     return 0;
 }
 
@@ -262,8 +263,8 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
             d->gating = (enum moe_gating)gating;
     }
     if (gating && gating != (int)d->gating)     /* 0: not given */
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
-                       k->arch, gating, (int)d->gating, k->arch);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; only %d is supported for %s",
+                       moe_file_path(k->f), k->arch, gating, (int)d->gating, k->arch);
     return 0;
 }
 
@@ -364,7 +365,7 @@ static int read_window(struct moe_desc *d, const struct keys *k)
     for (int i = 0; same && i < d->n_layer; i++)
         same = (moe_value_int(v, (size_t)i) != 0) == (i % d->window_period != d->window_period - 1);
     if (!same)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not a window in all layers but each of %d, as %s has",
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s must give all layers but every %d-th a window, as in %s",
                        moe_file_path(k->f), buf, d->window_period, k->arch);
     return 0;
 }
@@ -382,7 +383,7 @@ static int read_delta_period(struct moe_desc *d, const struct keys *k)
     for (int i = 0; same && i < d->n_layer; i++)
         same = (moe_value_int(v, (size_t)i) != 0) == moe_is_delta(d, i);
     if (!same)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not all layers but each of %d, as %s has", moe_file_path(k->f),
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s must list all layers but every %d-th, as in %s", moe_file_path(k->f),
                        buf, d->delta_period, k->arch);
     return 0;
 }
@@ -404,8 +405,9 @@ static int read_delta(struct moe_desc *d, const struct keys *k)
     d->d_state_value = d_inner / d->n_value_head;
     if (d->n_value_head % d->n_key_head || d_inner % d->n_value_head || d->d_state_value < 1 ||
         d->d_state_value > MOST_STATE)
-        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads do not go into each "
-                       "other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head, d->n_key_head);
+        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads are "
+                       "not multiples of each other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head,
+                       d->n_key_head);
     d->delta_mixed = moe_file_find_tensor(k->f, "blk.0.ssm_in.weight") != NULL;
     d->delta_ba = moe_file_find_tensor(k->f, "blk.0.ssm_ba.weight") != NULL;
     return 0;
@@ -436,14 +438,14 @@ static int read_head(struct moe_desc *d, const struct keys *k)
     for (int i = 0; i < MOE_INNER; i++) {
         int64_t layer = moe_value_int(v, (size_t)i);
         if (layer < 0 || layer > INT32_MAX || (i && layer <= d->reads.inner[i - 1]))
-            return kn_fail(KN_ECORRUPT, "%s: %s are not layers in their order", moe_file_path(k->f), buf);
+            return kn_fail(KN_ECORRUPT, "%s: %s must be layers in ascending order", moe_file_path(k->f), buf);
         d->reads.inner[d->reads.n_inner++] = (int)layer;
     }
     int error = moe_file_int(k->f, key(k, "target_hidden_size", buf), 1, INT32_MAX, &width);
     if (error < 0 || (error = moe_file_bool(k->f, key(k, "norm_before_residual", buf), &d->norm_first)) < 0)
         return error;
     if (width != d->d_model)
-        return kn_fail(KN_EUNSUPPORTED, "%s: a head of %d values for a model of %lld is not supported",
+        return kn_fail(KN_EUNSUPPORTED, "%s: a draft head of width %d for a model of width %lld is not supported",
                        moe_file_path(k->f), d->d_model, (long long)width);
     if (guess && (guess->n_dim != 1 || guess->dim[0] < 1 || guess->dim[0] > (uint64_t)d->n_vocab))
         return kn_fail(KN_ECORRUPT, "%s: d2t is no list of at most %d tokens", moe_file_path(k->f), d->n_vocab);
@@ -462,7 +464,7 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
     }
     moe_string_show(arch, shown, sizeof shown);
-    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; these are: %s (mistral and mixtral "
+    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
             "files say llama)", moe_file_path(f), shown, known);
     return NULL;
 }

@@ -209,7 +209,7 @@ static int set_rotation(struct moe_model *m)
     const float *extra = m->rope_extra;
     for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
         if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no divisor of an angle: "
+            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
                            "%g", moe_file_path(m->file), i, (double)extra[i]);
     return moe_rope_freq(&m->desc, extra, m->rope_freq);
 }
@@ -308,17 +308,17 @@ static int check_target(const struct moe_model *m)
     const struct moe_desc *d = &m->desc, *t = m->target ? &m->target->desc : NULL;
     const char *path = moe_file_path(m->file), *whose = t ? moe_file_path(m->target->file) : "";
     if (d->head && !t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, no model of its own: --draft eagle:%s beside the "
+        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, not a complete model: use --draft eagle:%s with the "
                        "model that it was trained on", path, path);
     if (!d->head && t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, no EAGLE head: --draft model:%s may take it", path,
+        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, not an EAGLE head: try --draft model:%s", path,
                        d->arch, path);
     if (t && d->d_model != t->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path,
                        whose, d->d_model, t->d_model);
     if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] >= t->n_layer)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d of %d", path, whose,
-                       d->reads.inner[d->reads.n_inner - 1], t->n_layer);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d, but the model has %d layers", path,
+                       whose, d->reads.inner[d->reads.n_inner - 1], t->n_layer);
     if (t && d->n_vocab != t->n_vocab)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose,
                        d->n_vocab, t->n_vocab);
@@ -333,11 +333,11 @@ static int check_ahead(const struct moe_model *m)
     snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", d->n_layer);
     if (d->n_ahead && moe_file_find_tensor(m->file, name))
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s has no layer that guesses ahead, which --draft mtp needs: "
-                   "%s.nextn_predict_layers is %d and tensor %s is %s; take a file that was written with it, or "
+    return kn_fail(KN_EUNSUPPORTED, "%s has no MTP layer, which --draft mtp needs: "
+                   "%s.nextn_predict_layers is %d and tensor %s is %s; use a file converted with the layer, or "
                    "another drafter",
                    moe_file_path(m->file), d->arch, d->n_ahead, name,
-                   moe_file_find_tensor(m->file, name) ? "there" : "missing");
+                   moe_file_find_tensor(m->file, name) ? "present" : "missing");
 }
 
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
@@ -361,7 +361,7 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
     struct moe_model *m = kn_calloc(1, sizeof *m);
     kn_assert(target->ahead);
     if (!m)
-        return kn_fail(KN_ENOMEM, "no memory to open a layer that guesses ahead");
+        return kn_fail(KN_ENOMEM, "no memory to open an MTP layer");
     *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops };
     moe_desc_ahead(&m->desc, &target->desc);
     int error = bind(m);

@@ -119,8 +119,8 @@ static int plan_tensor(struct job *j, size_t i)
     q->to = wanted(j, t, q->from, shown);
     q->bytes = bytes_of(q->to, q->n_value);
     if (is_quantised(q->from) && !j->opt->requantize)
-        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds "
-                       "to its error: take the F16, BF16 or F32 file, or give --requantize",
+        return kn_fail(KN_EINVAL, "%s: tensor '%s' is already quantised (%s), and doing it again adds "
+                       "error: use the F16, BF16 or F32 file, or pass --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
     return 0;
 }
@@ -166,7 +166,7 @@ static int describe_tensor(const struct job *j, size_t i)
     const struct moe_tensor *t = moe_file_tensor(j->file, i);
     char name[NAME_MOST];
     if (t->name.n >= sizeof name || memchr(t->name.data, 0, t->name.n))
-        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or with a zero in it",
+        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, which is too long or has a NUL byte",
                        moe_file_path(j->file), i, t->name.n);
     memcpy(name, t->name.data, t->name.n);
     name[t->name.n] = '\0';
@@ -249,7 +249,7 @@ static int check_sums(const struct piece *p)
     if (p->q->from == p->q->to || (isfinite(p->q->square) && isfinite(p->q->error)))
         return 0;
     const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
-                                              : "are no finite numbers";
+                                              : "are not finite";
     return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
                    shown, what);
 }

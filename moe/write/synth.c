@@ -446,12 +446,12 @@ static int check(const struct plan *p)
                        names);
     }
     if (opt->n_layer < 0 || opt->n_layer > 1000)
-        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
+        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 are allowed", opt->n_layer);
     if (opt->n_used < 0 || opt->n_used > p->shape->n_expert)
         return kn_fail(KN_EINVAL, "synth: %d experts used of the %d that %s has", opt->n_used, p->shape->n_expert,
                        opt->shape);
     if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
-        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made",
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d are allowed",
                        p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
     return 0;
 }

@@ -284,7 +284,7 @@ int moe_writer_finish(struct moe_writer *w)
     kn_assert(w->header_done && (w->err || w->current == w->n_tensor));
     const struct kn_io *io = kn_io();
     if (!w->err && io->sync(w->fd))
-        w->err = kn_fail(KN_EIO, "%s: it could not be brought to the disk: %m", w->part);
+        w->err = kn_fail(KN_EIO, "%s: it could not be synced to disk: %m", w->part);
     if (!w->err && io->rename(w->part, w->path))
         w->err = kn_fail(KN_EIO, "%s: it could not be renamed to %s: %m", w->part, w->path);
     if (!w->err) {
