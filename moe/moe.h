@@ -12,6 +12,9 @@
  *                  is a layer behind the last one in the target's file; its experts are in the target's store.
  *                  A head uses the target's embedding and output matrix unless it has its own.
  *
+ * Order of calls: moe_file_open, moe_model_open, moe_model_load, moe_context_open, moe_forward once for each batch, and
+ * the closes in reverse order.
+ *
  * A batch is a list of rows.  A row is one token with a position, a path through the KV slots and a flag that asks
  * for its logits.  The forward pass treats decode rows of several sequences, rows of a prefill chunk and rows of a
  * draft tree alike: a row attends exactly to the slots on its path.  The caller assigns the slot numbers.  Every row
@@ -218,7 +221,7 @@ struct moe_shape {                                      /* sizes and costs of a 
  * opens the expert store.  After a failed load the model can only be closed. */
 int  moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
 
-/* Opens the first MTP layer of target's file as a draft head.  target was opened with `ahead`, is loaded before the
+/* Opens the first MTP layer of target's file as a draft head.  target must be opened with `ahead`, loaded before the
  * head and closed after it. */
 int  moe_model_open_ahead(struct moe_model **out, const struct moe_model *target);
 int  moe_model_load(struct moe_model *m, const struct moe_load_options *opt);

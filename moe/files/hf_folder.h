@@ -43,7 +43,7 @@ struct moe_folder {
     int n_ahead;                                /* MTP layers behind the last layer, as in config.json */
     int d_head;
     int n_key_head, n_value_head, d_state_key, d_state_value;      /* of delta nets */
-    int scale_rows, scale_values;               /* rows by values per scale; values 0: no scales stored apart */
+    int scale_rows, scale_values;               /* packed weights: rows by values per scale; values 0: none */
     uint32_t gptq_zeros;                        /* GPTQ: the only supported word of eight zero points; 0: no GPTQ */
     bool gptq_plain;                            /* config.json states these zero points and inputs in order */
     bool tied;                                  /* the output matrix is the embedding */

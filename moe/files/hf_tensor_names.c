@@ -140,7 +140,7 @@ static bool begins(struct moe_string s, const char *with)
     return s.n >= strlen(with) && !memcmp(s.data, with, strlen(with));
 }
 
-/* Parses s, a name without root_of(); false: it is no layer's. */
+/* Parses s, a name without root_of(); false: not the name of a layer's tensor. */
 static bool take_apart(struct moe_string s, struct name *out)
 {
     static const char experts[] = ".experts.";
