@@ -1,11 +1,11 @@
-/* moe/files/file.c - a model file: one GGUF file, all of its splits as if they were one, or a folder.
+/* moe/files/file.c - a model file: one GGUF file, all of its splits as one file, or a folder.
  *
- * Owns the file descriptors and everything the headers say (gguf.c reads them, folder.c what is in a
- * folder).  In comes the path of the file, of its first split or of the folder; out come metadata values
- * and tensor descriptions, by number or by name, scalars checked for kind and range, and tensors' bytes.
+ * Owns the file descriptors, the metadata and the tensor descriptions.  gguf.c reads the header of a GGUF file,
+ * hf_folder.c a folder.  Input: the path of the file, of its first split or of the folder.  Output: metadata values
+ * and tensor descriptions by number or by name, scalars checked for type and range, and the bytes of tensors.
  *
- * A split says its number, how many there are and how many tensors they hold together; the first
- * has the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
+ * Each split holds its number, the number of splits and the number of tensors in all of them; the first split
+ * holds the metadata.  Split names differ only in their suffix -00001-of-0000N.gguf. */
 #include "moe/internal.h"
 
 #include <math.h>
@@ -15,12 +15,12 @@
 
 #define SPLIT_MOST 4096
 #define SUFFIX     (sizeof "-00001-of-00001.gguf" - 1)
-#define SUFFIX_MOST 64                      /* for numbers that are no split's */
+#define SUFFIX_MOST 64                      /* buffer size: fits any two ints */
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Integers of a split's header; a missing one leaves the value.  Kinds differ between the programs
- * that wrote it. */
+/* Reads an integer of a split's header; *out is untouched if the key is absent.  Programs that split files write
+ * different integer types. */
 static int split_int(const struct moe_file *f, int file, const struct moe_values *values,
                      const char *key, int64_t most, int64_t *out)
 {
@@ -46,7 +46,7 @@ static void values_free(struct moe_values *v)
     *v = (struct moe_values){ 0 };
 }
 
-/* Makes room for n files in the tables; those that are there keep their places. */
+/* Grows the tables to n files; open files keep their numbers. */
 static int make_room(struct moe_file *f, int n)
 {
     int *fd = kn_calloc((size_t)n, sizeof *fd);
@@ -85,14 +85,14 @@ int moe_file_add(struct moe_file *f, const char *path, int *file)
     return err;
 }
 
-/* 1: it is a folder. */
+/* Returns 1 if path is a folder. */
 static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
 {
     int err = open_file(f, file, path);
     return err ? err : moe_gguf_read(f, file, values);
 }
 
-/* Split `no` of n, whose name is made from the first's.  Its metadata is only about itself. */
+/* Opens split `no` (from 0) of n; its name is derived from the first split's.  Its metadata is checked and dropped. */
 static int open_split(struct moe_file *f, int no, int n)
 {
     const char *first = f->path[0];
@@ -107,13 +107,13 @@ static int open_split(struct moe_file *f, int no, int n)
     int64_t its_no = -1, its_n = -1;
     int err = open_one(f, no, path, &values);
     if (err > 0)
-        err = kn_fail(KN_EIO, "%s: it is a folder", path);
+        err = kn_fail(KN_EIO, "%s: expected a split of the model, found a folder", path);
     if (!err)
         err = split_int(f, no, &values, "split.no", INT32_MAX, &its_no);
     if (!err)
         err = split_int(f, no, &values, "split.count", INT32_MAX, &its_n);
     if (!err && (its_no != no || its_n != n))
-        err = kn_fail(KN_ECORRUPT, "%s: %s: it should be split %d of %d, and says %lld of %lld",
+        err = kn_fail(KN_ECORRUPT, "%s: %s: expected split %d of %d, but its header says %lld of %lld",
                       path, kn_error_text(KN_ECORRUPT), no + 1, n, (long long)its_no + 1,
                       (long long)its_n);
     values_free(&values);
@@ -134,13 +134,13 @@ static int open_splits(struct moe_file *f)
         return err;
 
     if (no)
-        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; give the first", path, (int)no + 1,
+        return kn_fail(KN_EINVAL, "%s: this is split %d of %d; pass the first split", path, (int)no + 1,
                        (int)n);
     char suffix[SUFFIX_MOST];
     snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", 1, (int)n);
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
-        return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the "
-                       "others to be found", path, (int)n, suffix);
+        return kn_fail(KN_EINVAL, "%s: this is split 1 of %d; its name must end in %s, or the "
+                       "other splits cannot be found", path, (int)n, suffix);
     err = make_room(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
@@ -203,13 +203,13 @@ void moe_file_close(struct moe_file *f)
     kn_free(f);
 }
 
-/* The rename at the end of writing would put the output in the input's place. */
+/* Files are compared by device and inode: another path to an input file is refused too. */
 int moe_file_refuse_target(const struct moe_file *f, const char *path)
 {
     struct stat in, out;
     for (int i = 0; i < f->files.n_file; i++)
         if (!fstat(f->fd[i], &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            return kn_fail(KN_EINVAL, "%s: it is what is read; name another file to write", path);
+            return kn_fail(KN_EINVAL, "%s: this would overwrite the input; choose another output file", path);
     return kn_file_refuse_target(path);
 }
 
@@ -245,7 +245,8 @@ const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const ch
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Where the byte lies that is meant to be `at`, of a matrix; *left: so many follow it in either order. */
+/* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: length of the run, from this byte on, that
+ * is contiguous in both orders. */
 static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *left)
 {
     if (at < t->first) {
@@ -257,7 +258,7 @@ static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *lef
     return t->first + (unit / n * n + (uint64_t)off_turned(t, (int)(unit % n))) * t->bytes + in;
 }
 
-/* A vector's values that lie apart. */
+/* Reads values of a vector stored with a stride. */
 static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
 {
     uint8_t some[4096];
@@ -277,9 +278,10 @@ static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint
     return 0;
 }
 
-enum { SOME = 128, ROWS = 64 };                 /* blocks of a row, or a block of rows, at a time */
+enum { SOME = 128, ROWS = 64 };                 /* most blocks of one row, and most rows of one block, per call */
 
-/* Of blocks whose scales lie apart n, in one row: block `col` of row `row` of matrix e. */
+/* Reads n consecutive blocks of one row, from block `col` of row `row` of matrix e, joining codes and scales that are
+ * stored apart. */
 static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
                      size_t n, uint8_t *out)
 {
@@ -309,7 +311,8 @@ static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint6
     return error;
 }
 
-/* The same where inputs come first: of n rows block `col`, n_row blocks apart; five reads, however many rows. */
+/* The same for matrices stored input-major (GPTQ): block `col` of n consecutive rows, written n_row blocks apart.  Five
+ * reads for any number of rows. */
 static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
                        size_t n, uint64_t n_row, uint8_t *out)
 {
@@ -366,7 +369,7 @@ static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uin
     kn_assert(from % block == 0 && bytes % block == 0);
     for (; left; left -= n, at += n, out += n * block) {
         uint64_t row = at / n_row, col = at % n_row;
-        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* one's begin with it */
+        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* ends at a scale's last block */
         n = n_row - col < left ? (size_t)(n_row - col) : left;
         n = n < most ? n : (size_t)most;
         n = n < SOME ? n : SOME;
@@ -430,7 +433,7 @@ int moe_file_id(const struct moe_file *f, uint64_t *out)
         uint64_t shape[4] = { t->offset, t->bytes, t->gguf_type, (uint64_t)t->file };
         h = fold(fold(h, shape, sizeof shape), t->name.data, t->name.n);
     }
-    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* of the weights: one fine-tune is not another */
+    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* weight samples tell fine-tunes apart */
         const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
         size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
         if (t->layout && t->layout->scales)     /* whole blocks */
@@ -456,7 +459,7 @@ static bool is_integer(enum moe_type t)
     return t <= MOE_I32 || t == MOE_U64 || t == MOE_I64;
 }
 
-/* Item i as its bits in a 64-bit word; every scalar is stored packed, little-endian. */
+/* The bits of item i in a 64-bit word; scalars are stored packed, little-endian. */
 static uint64_t load(const struct moe_value *v, size_t i, size_t bytes)
 {
     uint64_t word = 0;
@@ -473,7 +476,7 @@ int64_t moe_value_int(const struct moe_value *v, size_t i)
     case MOE_I16: return (int16_t)load(v, i, 2);
     case MOE_U32: return (int64_t)load(v, i, 4);
     case MOE_I32: return (int32_t)load(v, i, 4);
-    case MOE_U64: {                             /* what does not fit is as large as can be */
+    case MOE_U64: {                             /* clamped to INT64_MAX */
         uint64_t x = load(v, i, 8);
         return x > INT64_MAX ? INT64_MAX : (int64_t)x;
     }

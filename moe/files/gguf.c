@@ -1,15 +1,13 @@
 /* moe/files/gguf.c - reads the header of one GGUF file.
  *
- * In comes an open file; out come its metadata and its tensors' descriptions, added to the tables
- * of a struct moe_file.  The tensors' bytes are not touched: off_load() and the expert store read
- * those.
+ * Input: an open file.  Output: its metadata and tensor descriptions, added to the tables of a struct moe_file.
+ * Tensor data is not read here: off_load() and the expert store read it.
  *
- * A header is somebody else's bytes.  So: it is read with pread through a window of a megabyte,
- * never mapped; a length is compared with the bytes left in the file before it is believed; tables
- * grow with what has been read and not with what was announced; sums and products of sizes are
- * checked.  What is wrong is said in one line that names file, field and reason, and three cases
- * are told apart: the file is short (the header is plausible, bytes are missing), corrupt (it
- * contradicts itself), unsupported. */
+ * A header is untrusted input.  It is read with pread through a window of 1 MiB, never mapped.  Every length is
+ * compared with the bytes left in the file before it is used.  Tables grow by the entries read, not by the count in
+ * the header.  Sums and products of sizes are checked for overflow.  An error message is one line with file, field
+ * and reason; the error code distinguishes a short file (plausible header, missing bytes), a corrupt file (the
+ * header contradicts itself) and an unsupported file. */
 #include "moe/internal.h"
 
 #include <errno.h>
@@ -18,21 +16,21 @@
 #include <string.h>
 
 #define WINDOW_BYTES   ((size_t)1 << 20)
-#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published are near 20 */
+#define HEADER_MOST    ((uint64_t)1 << 28)  /* 256 MiB; the largest published header is near 20 MiB */
 #define STRING_MOST    ((uint64_t)1 << 24)  /* chat templates reach 100 KiB */
 #define KEY_MOST       65535                /* the specification's limit */
-#define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* no file has this; the length itself is damaged */
-#define SHOWN          128                  /* bytes of a name that fit into a message */
+#define LENGTH_ABSURD  ((uint64_t)1 << 48)  /* larger than any file: the length itself is damaged */
+#define SHOWN          128                  /* bytes of a name shown in a message */
 
 struct source {                             /* one file while its header is read */
     struct moe_file *f;
     int file;
     const char *path;
-    uint64_t size, at;                      /* bytes in the file; the next one to read */
+    uint64_t size, at;                      /* file size; offset of the next byte to read */
     uint8_t *window;
     uint64_t window_at;
     size_t window_n;
-    char field[SHOWN + 64];                 /* what is being read, in a message's words */
+    char field[SHOWN + 64];                 /* name of the field being read, for error messages */
 };
 
 static int refuse(const struct source *s, int code, const char *fmt, ...)
@@ -50,17 +48,17 @@ static int refuse(const struct source *s, int code, const char *fmt, ...)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Is a piece of n * size bytes there to be read? */
+/* Checks that n * size more bytes are in the file and within the header's limit. */
 static int claim(const struct source *s, uint64_t n, size_t size)
 {
     uint64_t bytes, left = s->size - s->at;
     if (__builtin_mul_overflow(n, size, &bytes) || bytes >= LENGTH_ABSURD)
-        return refuse(s, KN_ECORRUPT, "its length %llu makes no sense", (unsigned long long)n);
+        return refuse(s, KN_ECORRUPT, "invalid length %llu", (unsigned long long)n);
     if (bytes > left)
         return refuse(s, KN_ESHORT, "needs %llu bytes where the file has %llu left: an incomplete copy?",
                       (unsigned long long)bytes, (unsigned long long)left);
     if (bytes > HEADER_MOST - s->at)
-        return refuse(s, KN_ELIMIT, "needs %llu bytes; a header may have %llu",
+        return refuse(s, KN_ELIMIT, "needs %llu more bytes; the limit of a header is %llu",
                       (unsigned long long)bytes, (unsigned long long)HEADER_MOST);
     return 0;
 }
@@ -104,7 +102,7 @@ static int take_string(struct source *s, uint64_t most, struct moe_string *out)
     if (err)
         return err;
     if (n > most)
-        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the most is %llu",
+        return refuse(s, KN_ELIMIT, "a string of %llu bytes; the limit is %llu",
                       (unsigned long long)n, (unsigned long long)most);
     char *data = moe_keep(s->f, (size_t)n);
     if (!data)
@@ -141,7 +139,7 @@ static int take_scalars(struct source *s, struct moe_value *v)
 
 static int take_strings(struct source *s, struct moe_value *v)
 {
-    int err = claim(s, v->n, sizeof(uint64_t));     /* each has at least its length */
+    int err = claim(s, v->n, sizeof(uint64_t));     /* every string has at least its length field */
     if (err)
         return err;
     struct moe_string *data = moe_keep(s->f, v->n * sizeof *data);
@@ -213,7 +211,7 @@ static int read_values(struct source *s, uint64_t n, struct moe_values *values)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Rows are whole blocks; unknown types have no size. */
+/* Computes t->bytes, checking that rows are whole blocks.  A tensor of unknown type keeps 0 bytes. */
 static int tensor_size(const struct source *s, struct moe_tensor *t)
 {
     const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
@@ -257,13 +255,13 @@ static int take_tensor(struct source *s, struct moe_tensor *t)
     if (err)
         return err;
     if (n_dim < 1 || n_dim > 4)
-        return refuse(s, KN_ECORRUPT, "%u dimensions; there may be 1 to 4", n_dim);
+        return refuse(s, KN_ECORRUPT, "%u dimensions; 1 to 4 are allowed", n_dim);
     t->n_dim = (int)n_dim;
     err = take(s, t->dim, n_dim * sizeof t->dim[0]);
     if (!err)
         err = take_u32(s, &t->gguf_type);
     if (!err && t->gguf_type >= KN_TYPE_OWN && moe_tensor_type(t->gguf_type))
-        return refuse(s, KN_EUNSUPPORTED, "its type %u is none of GGUF's", t->gguf_type);
+        return refuse(s, KN_EUNSUPPORTED, "its type %u is not a GGUF type", t->gguf_type);
     if (!err)
         err = take_u64(s, &t->offset);
     return err ? err : tensor_size(s, t);
@@ -302,7 +300,7 @@ static int check_overlap(struct source *s, const struct moe_tensor *t, size_t n)
     return refuse(s, KN_ECORRUPT, "overlaps tensor '%s'", other);
 }
 
-/* Offsets count from the end of the header in the file; here they become offsets from its start. */
+/* Converts offsets from relative to the end of the header to relative to the start of the file, and checks them. */
 static int place_tensors(struct source *s, size_t first, uint32_t alignment)
 {
     struct moe_tensors *all = &s->f->tensors;
@@ -316,7 +314,7 @@ static int place_tensors(struct source *s, size_t first, uint32_t alignment)
                           (unsigned long long)t->offset, alignment);
         if (__builtin_add_overflow(t->offset, data, &t->offset) ||
             __builtin_add_overflow(t->offset, t->bytes, &end) || end >= LENGTH_ABSURD)
-            return refuse(s, KN_ECORRUPT, "its place makes no sense: offset %llu, %llu bytes",
+            return refuse(s, KN_ECORRUPT, "invalid position: offset %llu, %llu bytes",
                           (unsigned long long)t->offset, (unsigned long long)t->bytes);
         if (end > s->size)
             return refuse(s, KN_ESHORT, "ends at byte %llu, the file at %llu: an incomplete copy?",
@@ -341,7 +339,7 @@ static int read_header(struct source *s, struct header *h)
     if (memcmp(h->magic, "GGUF", 4)) {
         char shown[SHOWN];
         moe_string_show((struct moe_string){ h->magic, 4 }, shown, sizeof shown);
-        return refuse(s, KN_EUNSUPPORTED, "it begins with '%s', a GGUF file with 'GGUF'", shown);
+        return refuse(s, KN_EUNSUPPORTED, "the file begins with '%s' instead of 'GGUF'", shown);
     }
     if (h->version && !(h->version & 0xffff))
         return refuse(s, KN_EUNSUPPORTED, "big-endian GGUF; convert it to little-endian");

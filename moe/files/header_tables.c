@@ -1,9 +1,9 @@
-/* moe/files/header_tables.c - what the headers of model files say, kept.
+/* moe/files/header_tables.c - the metadata and tensor tables of a model file.
  *
- * Owns the memory of keys, names, strings and arrays, and the two tables of a struct moe_file: metadata
- * by key and tensors by name.  Those who read headers (gguf.c, safetensors.c and what translates for it)
- * add to them.  Tables grow with what has been read and not with what was announced, and their hashes are
- * seeded: no file can be made whose names all collide. */
+ * Owns the memory of keys, names, strings and arrays, and the two tables of a struct moe_file: metadata by key and
+ * tensors by name.  The header readers (gguf.c, safetensors.c and the hf_*.c files) add entries.  Tables grow by the
+ * entries read, not by the count in the header.  Hashes are seeded at random, so a file cannot be crafted to make
+ * all its names collide. */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ int moe_keep_string(struct moe_file *f, const char *s, size_t n, struct moe_stri
     return 0;
 }
 
-/* Makes room for one more item in a table that doubles. */
+/* Ensures capacity for item n (from 0); the capacity doubles. */
 int moe_grow(const struct moe_file *f, void **table, size_t *room, size_t n, size_t item_bytes)
 {
     if (n < *room)
@@ -77,8 +77,7 @@ static struct moe_string tensor_of(const void *table, size_t i)
     return ((const struct moe_tensor *)table)[i].name;
 }
 
-/* The slot that holds the name, or the empty one where it belongs.  At least half the slots are
- * empty. */
+/* The slot that holds the name, or the empty slot for it.  At least half of the slots are empty, so the probe ends. */
 static uint32_t *index_slot(const struct moe_index *x, uint64_t seed, moe_name_of *name,
                             const void *table, struct moe_string want)
 {
@@ -157,7 +156,7 @@ const struct moe_tensor *moe_find_tensor(const struct moe_file *f, const char *n
 
 /* ---- overlaps -------------------------------------------------------------------------------- */
 
-/* Sinks entry i of a heap of numbers of ranges, the furthest offset on top. */
+/* Sifts entry i down in a heap of range numbers; the largest offset is on top. */
 static void sink(const struct moe_range *r, uint32_t *order, size_t i, size_t n)
 {
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
@@ -171,7 +170,7 @@ static void sink(const struct moe_range *r, uint32_t *order, size_t i, size_t n)
     }
 }
 
-/* A heap sort: in place, and no order of the file makes it slow. */
+/* Sorts by offset with a heap sort, which no input order makes slow, then compares neighbours. */
 int moe_ranges_overlap(const struct moe_file *f, const struct moe_range *r, size_t n, size_t pair[2])
 {
     uint32_t *order = kn_calloc(n, sizeof *order);

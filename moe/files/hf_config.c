@@ -1,9 +1,9 @@
-/* moe/files/hf_config.c - config.json to the metadata that a GGUF file of the same model has.
+/* moe/files/hf_config.c - converts config.json to the metadata of a GGUF file of the same model.
  *
- * Most of it is a table: a key, and the key it becomes.  What changes the mathematics and has no key in
- * a family of ours (another activation, another scoring function) is looked for and refused with its
- * name; keys that are not known are left alone, as they are in a GGUF file.  A window over all layers is
- * a context of that length: until there the model is the same. */
+ * Most conversions are a table of key pairs.  Settings that change the mathematics but have no GGUF key in a
+ * supported family, like another activation or scoring function, are checked and refused by name.  Unknown keys are
+ * ignored, as in a GGUF file.  Outside gpt-oss a sliding window becomes a context limit: up to that length the model
+ * computes the same. */
 #include "moe/files/hf_folder.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static const struct moe_hf_family families[] = {
 
 static const char config_json[] = "config.json";
 
-/* ---- getting: after a failure nothing happens --------------------------------------------------- */
+/* ---- reading: the first failure is kept in d->err ----------------------------------------------- */
 
 static void wrong(struct moe_folder *d, const char *key, const char *what)
 {
@@ -49,7 +49,7 @@ static int unsupported(struct moe_folder *d, const char *key, const char *what)
     return d->err;
 }
 
-/* NULL: it is not there, or null, which says as much. */
+/* NULL: the key is absent or its value is null; both have the same meaning. */
 static const json_t *get(const json_t *object, const char *key)
 {
     const json_t *v = json_object_get(object, key);
@@ -123,7 +123,7 @@ static void put_string(struct moe_folder *d, const char *name, const char *s)
     moe_put_string(d, full(d, name, key), s, strlen(s));
 }
 
-/* ---- what a table can say ----------------------------------------------------------------------- */
+/* ---- keys converted by table -------------------------------------------------------------------- */
 
 static const struct { const char *from, *to; } ints[] = {
     { "hidden_size", "embedding_length" },
@@ -185,12 +185,12 @@ static void read_experts(struct moe_folder *d)
         put_u32(d, "expert_gating_func", d->family->sigmoid ? MOE_GATING_SIGMOID : MOE_GATING_SOFTMAX);
     const char *scoring = get_string(d, c, "scoring_func");
     if (scoring && strcmp(scoring, d->family->sigmoid ? "sigmoid" : "softmax"))
-        unsupported(d, "scoring_func", "is not what this family has");
+        unsupported(d, "scoring_func", "is not the function of this family");
     get_int(d, c, "decoder_sparse_step", INT32_MAX, &step);
     if (step != 1)
         unsupported(d, "decoder_sparse_step", "is not 1");
     if (json_array_size(dense))
-        unsupported(d, "mlp_only_layers", "names layers");
+        unsupported(d, "mlp_only_layers", "lists layers");
     step = 1;
     get_int(d, c, "moe_layer_freq", INT32_MAX, &step);
     if (step != 1)
@@ -200,7 +200,7 @@ static void read_experts(struct moe_folder *d)
         unsupported(d, "topk_method", "is greedy although there are groups");
 }
 
-/* ---- what takes thought ------------------------------------------------------------------------- */
+/* ---- context and heads -------------------------------------------------------------------------- */
 
 static bool has_window_layer(const struct moe_folder *d)
 {
@@ -213,14 +213,14 @@ static bool has_window_layer(const struct moe_folder *d)
     return false;
 }
 
-/* gpt-oss has windows in every other layer, from the first. */
+/* gpt-oss has sliding windows in layers 0, 2, 4 .. and full attention in the others. */
 static void check_layer_types(struct moe_folder *d)
 {
     const json_t *types = get(d->config, "layer_types");
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (!type || strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
-            unsupported(d, "layer_types", "does not alternate from sliding_attention on");
+            unsupported(d, "layer_types", "does not alternate from sliding_attention to full_attention");
     }
 }
 
@@ -236,7 +236,7 @@ static void read_context(struct moe_folder *d)
     } else if (window && (get(d->config, "layer_types") ? has_window_layer(d)
                                                         : get_bool(d, d->config, "use_sliding_window", mistral))) {
         if (!d->err && (!has || window < n_ctx))
-            kn_say(KN_LOG_INFO, "%s: its layers see %lld positions, so it may have as many", d->f->name,
+            kn_say(KN_LOG_INFO, "%s: its context is limited to the sliding window of %lld positions", d->f->name,
                    (long long)window);
         n_ctx = has && n_ctx < window ? n_ctx : window;
         has = true;
@@ -245,7 +245,7 @@ static void read_context(struct moe_folder *d)
         put_u32(d, "context_length", n_ctx);
 }
 
-/* Of latent attention heads are as wide as what is rotated and what is not. */
+/* MLA: the width of a head is the sum of its unrotated and rotated parts. */
 static void read_latent(struct moe_folder *d)
 {
     int64_t d_latent = 0, d_query = 0, n_plain = 0, n_rot = 0, d_value = 0;
@@ -272,7 +272,7 @@ static void read_heads(struct moe_folder *d, const json_t *rope)
     if (!get_int(d, d->config, "head_dim", KN_MAX_D_HEAD, &d_head) && n_head)
         d_head = d_model / n_head;
     if (d_head > KN_MAX_D_HEAD)
-        wrong(d, "hidden_size", "makes heads that are too large");
+        wrong(d, "hidden_size", "gives heads that are too large");
     d->d_head = (int)d_head;
     put_u32(d, "attention.key_length", d_head);
     put_u32(d, "attention.value_length", d_head);
@@ -303,7 +303,7 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         attention = (1 + 0.1 * one * kn_log(factor)) / (1 + 0.1 * all * kn_log(factor));
         said = true;
     }
-    if (d->family->latent && all > 0) {         /* scores are stretched by this, and nothing by the usual */
+    if (d->family->latent && all > 0) {         /* scales the scores; replaces the usual factor on cos and sin */
         put_f32(d, "rope.scaling.yarn_log_multiplier", 0.1 * all);
         usual = 1;
         said &= attention != 1;
@@ -314,8 +314,8 @@ static void read_yarn(struct moe_folder *d, const json_t *rope, double factor)
         unsupported(d, "truncate", exact ? "is true" : "is false");
 }
 
-/* Llama 3's: short waves as they are, long ones stretched, those between in between.  GGUF keeps the
- * divisors of the angles as a vector, in single precision, and so do we. */
+/* Llama 3 scaling: short wavelengths are unchanged, long ones stretched by factor, those between interpolated.  As in
+ * GGUF, the divisors of the frequencies become the vector rope_freqs.weight in single precision. */
 static void read_llama3(struct moe_folder *d, const json_t *rope, double base, double factor)
 {
     double low = 0, high = 0, n_ctx = 0;
@@ -323,7 +323,7 @@ static void read_llama3(struct moe_folder *d, const json_t *rope, double base, d
     int n = d->d_head / 2;
     if (!get_number(d, rope, "low_freq_factor", &low) || !get_number(d, rope, "high_freq_factor", &high) ||
         !get_number(d, rope, "original_max_position_embeddings", &n_ctx) || !(low > 0 && high > low && n_ctx > 0))
-        wrong(d, "rope_type", "is llama3 without its factors");
+        wrong(d, "rope_type", "is llama3, but its factors are missing or out of range");
     float *divisor = d->err || n < 1 ? NULL : moe_keep(d->f, (size_t)n * sizeof *divisor);
     struct moe_layout *layout = divisor ? moe_keep(d->f, sizeof *layout) : NULL;
     if (!layout) {
@@ -363,7 +363,7 @@ static void read_rope(struct moe_folder *d)
     if (!type || !strcmp(type, "default") || d->err)
         return;
     if (!get_number(d, rope, "factor", &factor) || !(factor >= 1 && base > 1)) {
-        wrong(d, "factor", "of the rotation is missing or out of range");
+        wrong(d, "factor", "of the RoPE scaling is missing or out of range");
         return;
     }
     if (!strcmp(type, "llama3")) {
@@ -383,7 +383,8 @@ static void read_rope(struct moe_folder *d)
 
 /* ---- delta nets --------------------------------------------------------------------------------- */
 
-/* Which layers are delta nets: all but each of so many, which is said, or where the first other one is. */
+/* Which layers are delta nets: all but every period-th.  full_attention_interval gives the period, else the position
+ * of the first full-attention layer. */
 static void read_layer_types(struct moe_folder *d)
 {
     const json_t *types = get(d->config, "layer_types");
@@ -445,7 +446,7 @@ static void read_delta(struct moe_folder *d)
     read_sections(d);
 }
 
-/* ---- what cannot be ----------------------------------------------------------------------------- */
+/* ---- family and unsupported settings ------------------------------------------------------------ */
 
 static void check_activation(struct moe_folder *d)
 {
@@ -457,7 +458,7 @@ static void check_activation(struct moe_folder *d)
         unsupported(d, "swiglu_limit", "is not 7");
 }
 
-/* What is said of all of a model counts where its language model says nothing. */
+/* Replaces the config by its text_config, to which keys that only the outer config has are added. */
 static int unnest(struct moe_folder *d)
 {
     json_t *text = d->family->nested ? json_object_get(d->config, "text_config") : NULL;
@@ -489,11 +490,11 @@ static int find_family(struct moe_folder *d)
     if (d->family || d->err)
         return d->err ? d->err : unnest(d);
     moe_string_show((struct moe_string){ type ? type : "", type ? strlen(type) : 0 }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; these are: %s", d->f->name,
-                            config_json, shown, known);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
+                            d->f->name, config_json, shown, known);
 }
 
-/* The last part of the folder's name. */
+/* general.name: the last component of the folder's path. */
 static void put_name(struct moe_folder *d)
 {
     const char *begin = d->f->name, *end = begin + strlen(begin);

@@ -1,15 +1,16 @@
-/* moe/files/hf_convert.c - a tensor of a folder, or a part of it, as a tensor of a GGUF file.
+/* moe/files/hf_convert.c - describes a tensor of a folder, or a part of it, as a tensor of a GGUF file.
  *
- * In comes what lies in a .safetensors file and what is to be taken of it; out comes a tensor of the struct moe_file.
- * Experts that lie one by one become one stack with a place for each; a stack that holds gates and ups together
- * becomes two; codes whose scales are a tensor of their own become blocks.  Nothing moves: a tensor here is where its
- * bytes are.  But for a few vectors that GGUF has another function of: those are read and kept. */
+ * Input: a tensor stored in a .safetensors file and the conversion that the name table asks for.  Output: a tensor of
+ * the struct moe_file.  Experts stored one by one become one stack with a position for each; a stack of gates and ups
+ * becomes two stacks; codes with scales in another tensor become blocks.  No data is copied: the layout of the result
+ * refers to the stored bytes.  The exception is a few vectors of which GGUF stores a function of the values: they are
+ * read, converted and kept in memory. */
 #include "moe/files/hf_tensor_names.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define FLOAT_MOST (1 << 24)                    /* values of a vector that is read */
+#define FLOAT_MOST (1 << 24)                    /* largest vector, in values, that is read and converted */
 
 static int refuse(const struct moe_hf_mapper *m, int code, const char *what)
 {
@@ -45,7 +46,7 @@ static int add(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name)
     return moe_hf_put(m, t, name);
 }
 
-/* One matrix or vector, alone. */
+/* Adds the whole tensor, with its scales if they are stored apart. */
 static int add_one(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -60,14 +61,14 @@ static int add_one(struct moe_hf_mapper *m, const char *name)
     return add(m, &t, name);
 }
 
-/* For those that move what one tensor holds. */
+/* For conversions that reorder or split a tensor: they do not support scales stored apart. */
 static int refuse_scales(const struct moe_hf_mapper *m)
 {
     return m->scales.bytes
-               ? refuse(m, KN_EUNSUPPORTED, "is packed where parts of it have to be put in another order") : 0;
+               ? refuse(m, KN_EUNSUPPORTED, "is packed, but its rows or columns must be reordered") : 0;
 }
 
-/* ---- units in another order ----------------------------------------------------------------------- */
+/* ---- reordered rows and elements ------------------------------------------------------------------ */
 
 static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, struct off_turn turn)
 {
@@ -78,7 +79,7 @@ static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char 
     return add(m, t, name);
 }
 
-/* Rows of each head: how many, from the layer's whole matrix. */
+/* Adds a Q or K matrix.  Heads stored in halves (family->turned) get the order of pairs that GGUF has. */
 static int add_rotated(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
@@ -89,11 +90,11 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
     if (err)
         return err;
     if (turn < 2 || turn % 2 || t.dim[1] % (uint64_t)turn)
-        return refuse(m, KN_ECORRUPT, "has rows that are no whole heads");
+        return refuse(m, KN_ECORRUPT, "does not have a whole number of heads");
     return add_turned(m, &t, name, (struct off_turn){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
-/* Value heads, which lie by their key heads, and are meant with those of all key heads side by side. */
+/* Order of value heads: stored grouped by key head; in GGUF value head i has key head i mod n_key_head. */
 static struct off_turn head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
 {
     return (struct off_turn){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
@@ -105,7 +106,7 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
     struct moe_tensor t = m->whole;
     uint64_t n_value = (uint64_t)d->n_value_head, d_value = (uint64_t)d->d_state_value, n_in = t.dim[0];
     uint64_t n_key = how == MIX_ROWS ? 2 * (uint64_t)d->n_key_head * (uint64_t)d->d_state_key : 0;
-    if (t.n_dim == 3 && t.dim[1] == 1) {        /* a convolution's taps: one channel in, one out */
+    if (t.n_dim == 3 && t.dim[1] == 1) {        /* taps of a depthwise convolution */
         t.dim[1] = t.dim[2];
         t.dim[2] = 1;
         t.n_dim = 2;
@@ -124,9 +125,9 @@ static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take
     return add_turned(m, &t, name, head_turn(d, n_key * row, each * row));
 }
 
-/* ---- vectors that are read -------------------------------------------------------------------------- */
+/* ---- vectors read and converted at open ------------------------------------------------------------- */
 
-/* f of each value, as F32, in the file's order. */
+/* Adds a vector of f(value) as F32, in stored order. */
 static int add_read(struct moe_hf_mapper *m, const char *name, float (*f)(float x))
 {
     struct moe_tensor t = m->whole;
@@ -159,7 +160,7 @@ static int add_read(struct moe_hf_mapper *m, const char *name, float (*f)(float 
 static float one_more(float x) { return 1 + x; }
 static float decay_of(float x) { return (float)-kn_exp(x); }
 
-/* Those of value heads in their order. */
+/* Adds the decay of each value head, in the GGUF order of heads. */
 static int add_decays(struct moe_hf_mapper *m, const char *name)
 {
     const struct moe_folder *d = m->d;
@@ -182,7 +183,8 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
 
 /* ---- stacks ----------------------------------------------------------------------------------------- */
 
-/* A stack's places.  There cannot be more of them than tensors that say where one is, or shapes that do. */
+/* Allocates the positions of a stack of n matrices.  Callers have checked n against the file: it has a stored tensor
+ * for each of them, or a stacked one with n matrices. */
 static struct moe_place *new_slabs(struct moe_hf_mapper *m, struct moe_tensor *t, size_t n, int *err)
 {
     struct moe_layout *l = new_layout(m, t);
@@ -201,7 +203,7 @@ static int add_halves(struct moe_hf_mapper *m, const char *name, bool second)
     if (err)
         return err;
     if (m->t->n_dim != 3 || t.dim[1] % 2 || n != (uint64_t)m->d->n_expert)
-        return refuse(m, KN_ECORRUPT, "is no stack of gates and ups, one for each expert");
+        return refuse(m, KN_ECORRUPT, "is no stack of gate and up matrices of all experts");
     struct moe_place *slab = new_slabs(m, &t, (size_t)n, &err);
     if (!slab)
         return err;
@@ -220,7 +222,7 @@ static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
     if (!l)
         return KN_ENOMEM;
     if (t.dim[0] % 2 || m->t->gguf_type < 0)
-        return refuse(m, KN_ECORRUPT, "is no row of gates and ups in turns");
+        return refuse(m, KN_ECORRUPT, "does not have rows of interleaved gate and up values");
     t.offset += odd ? t.bytes / (t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]) : 0;
     t.dim[0] /= 2;
     t.bytes /= 2;
@@ -228,14 +230,15 @@ static int add_every_other(struct moe_hf_mapper *m, const char *name, bool odd)
     return add(m, &t, name);
 }
 
-/* Blocks of 16 bytes [expert][row][block][16], their scales [expert][row][block] beside them. */
+/* Adds MXFP4 of gpt-oss: codes [expert][row][block][16 bytes], scales in the tensor beside [expert][row][block].  Takes
+ * every step-th row from row `first` on. */
 static int add_blocks(struct moe_hf_mapper *m, const char *name, uint64_t step, uint64_t first)
 {
     const struct moe_stored *t = m->t, *s = moe_stored_beside(m->d, m->t, sizeof "blocks" - 1, "scales");
     uint64_t n = t->dim[2];
     if (strcmp(t->dtype, "U8") || t->n_dim != 4 || t->dim[3] != 16 || t->dim[0] != (uint64_t)m->d->n_expert ||
         t->dim[1] % step || !s || strcmp(s->dtype, "U8") || s->n_dim != 3 || memcmp(s->dim, t->dim, 3 * sizeof n))
-        return refuse(m, KN_ECORRUPT, "is no stack of blocks of 4 bits, one for each expert, with scales beside it");
+        return refuse(m, KN_ECORRUPT, "is no stack of MXFP4 blocks of all experts with a matching scales tensor");
     struct moe_tensor out = { .gguf_type = (uint32_t)kn_format_info(KN_MXFP4)->gguf_type, .n_dim = 3,
                               .dim = { 32 * n, t->dim[1] / step, t->dim[0], 1 }, .file = t->file,
                               .offset = t->offset + first * n * 16, .bytes = t->bytes / 16 / step * 17 };
@@ -257,14 +260,14 @@ static struct moe_tensor *find(const struct moe_hf_mapper *m, const char *name)
     return t ? &m->d->f->tensors.item[t - m->d->f->tensors.item] : NULL;
 }
 
-/* The first of a stack makes room for all. */
+/* The first expert of a stack allocates the positions of all. */
 static int new_stack(struct moe_hf_mapper *m, const char *name)
 {
     struct moe_tensor t = m->whole;
     size_t n = (size_t)m->d->n_expert, at = m->d->f->tensors.n;
     int err;
     if (!kn_add(m->n_slab, n, &m->n_slab) || m->n_slab > m->d->n_stored)
-        return refuse(m, KN_ECORRUPT, "has not as many others beside it as there are experts");
+        return refuse(m, KN_ECORRUPT, "is of one expert, but the files have too few tensors for all experts");
     struct moe_place *slab = new_slabs(m, &t, n, &err);
     if (!slab)
         return err;
@@ -286,7 +289,7 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
 {
     struct moe_tensor one = m->whole, *t = find(m, name);
     if (e >= m->d->n_expert || m->t->n_dim != 2)
-        return refuse(m, KN_ECORRUPT, "is no matrix of one of the experts");
+        return refuse(m, KN_ECORRUPT, "is no matrix, or its expert's number is too large");
     if (!t) {
         int err = new_stack(m, name);
         if (err)
@@ -295,7 +298,7 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
     }
     struct moe_place *slab = (struct moe_place *)(t->layout ? t->layout->slab : NULL);
     if (!slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] || t->gguf_type != one.gguf_type)
-        return refuse(m, KN_ECORRUPT, "is unlike those of the layer's other experts");
+        return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");
     if (slab[e].file >= 0)
         return refuse(m, KN_ECORRUPT, "is there under another name too");
     slab[e] = (struct moe_place){ one.file, one.offset };
@@ -317,7 +320,7 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
         if (!m->n_left[i])
             continue;
         moe_string_show(all->item[i].name, shown, sizeof shown);
-        return kn_fail(KN_ECORRUPT, "%s: %s: of %s %zu of %d experts are missing", m->d->f->name,
+        return kn_fail(KN_ECORRUPT, "%s: %s: tensor %s lacks %zu of %d experts", m->d->f->name,
                        kn_error_text(KN_ECORRUPT), shown, m->n_left[i], m->d->n_expert);
     }
     return 0;
@@ -325,8 +328,8 @@ int moe_hf_check_stacks(const struct moe_hf_mapper *m)
 
 /* ---- all of them -------------------------------------------------------------------------------- */
 
-/* Where config.json says that all are as they have to be, one of a stack is looked at for all of it: of a large model
- * it would be 100,000 reads to look at each. */
+/* Checks of GPTQ zero points and input order read the tensors.  If config.json states both, one expert of a stack is
+ * checked for all: checking each would be 100,000 reads for a large model. */
 static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     int err = moe_hf_describe(m->d, m->t, &m->whole, &m->scales);
@@ -344,7 +347,7 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     case BLOCKS:     return add_blocks(m, name, 1, 0);
     case EVEN_BLOCKS: return add_blocks(m, name, 2, 0);
     case ODD_BLOCKS: return add_blocks(m, name, 2, 1);
-    case TRANSPOSED: return refuse(m, KN_EUNSUPPORTED, "lies with its inputs first; MXFP4, as published, is read");
+    case TRANSPOSED: return refuse(m, KN_EUNSUPPORTED, "is stored input-major; use the weights published as MXFP4");
     case MIX_ROWS: case VALUE_ROWS: case HEAD_ROWS: case VALUE_COLUMNS:
         return add_heads(m, name, how);
     case DECAYS:     return add_decays(m, name);
@@ -353,7 +356,7 @@ static int take(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name,
     }
 }
 
-/* Norms' weights, but for a delta net's own, lie one below themselves in its families. */
+/* In families with delta nets norm weights are stored minus 1, except the norm inside a delta net. */
 int moe_hf_take_as(struct moe_hf_mapper *m, enum moe_hf_take how, const char *name, int expert)
 {
     struct moe_string s = { name, strlen(name) };

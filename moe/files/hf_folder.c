@@ -1,10 +1,8 @@
-/* moe/files/hf_folder.c - a model's folder: config.json, the .safetensors files, tokenizer.json.
+/* moe/files/hf_folder.c - reads a model folder: config.json, the .safetensors files, tokenizer.json.
  *
- * In comes a struct moe_file with the folder's name; out comes the same with its tables filled, as gguf.c
- * would have filled them.  The order: what the model is, then the files with its tensors (the one, or
- * those that model.safetensors.index.json names), then their names and shapes, then the vocabulary.
- *
- * Weights stay where they are: nothing of a tensor is read here. */
+ * Input: a struct moe_file with the folder's path.  Output: its tables, filled as gguf.c fills them for a GGUF file.
+ * The order is: config.json; the headers of model.safetensors or of the files that model.safetensors.index.json
+ * lists; the conversion of tensor names and shapes; the vocabulary.  No tensor data is read here. */
 #include "moe/files/hf_folder.h"
 
 #include <errno.h>
@@ -35,7 +33,7 @@ int moe_folder_path(const struct moe_folder *d, const char *name, char *out, siz
     size_t n = strlen(d->f->name);
     const char *between = n && d->f->name[n - 1] == '/' ? "" : "/";
     if ((size_t)snprintf(out, bytes, "%s%s%s", d->f->name, between, name) >= bytes)
-        return kn_fail(KN_ELIMIT, "%s: too long a name", d->f->name);
+        return kn_fail(KN_ELIMIT, "%s: the path is too long", d->f->name);
     return 0;
 }
 
@@ -45,7 +43,7 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     if (size < 0)
         return kn_fail_size(path);
     if ((uint64_t)size > most)
-        return kn_fail(KN_ELIMIT, "%s: it has %lld bytes; the most is %zu", path, (long long)size, most);
+        return kn_fail(KN_ELIMIT, "%s: it has %lld bytes; the limit is %zu", path, (long long)size, most);
     char *to = kn_alloc((size_t)size + 1);
     if (!to)
         return kn_fail(KN_ENOMEM, "%s: no memory for its %lld bytes", path, (long long)size);
@@ -62,7 +60,6 @@ static int read_open(const struct moe_folder *d, int fd, const char *path, size_
     return 0;
 }
 
-/* *text NULL: there is no such file. */
 int moe_folder_text(const struct moe_folder *d, const char *name, size_t most, char **text, size_t *n)
 {
     char path[PATH_BYTES];
@@ -113,7 +110,7 @@ static void put_value(struct moe_folder *d, const char *key, struct moe_value v)
     if (!d->err)
         d->err = moe_keep_string(d->f, key, strlen(key), &v.key);
     if (!d->err && (d->err = moe_add_value(d->f, &d->f->values, &v)) > 0)
-        d->err = kn_fail(KN_ECORRUPT, "%s: %s is said twice", d->f->name, key);
+        d->err = kn_fail(KN_ECORRUPT, "%s: metadata %s is set twice", d->f->name, key);
 }
 
 static const void *keep(struct moe_folder *d, const void *data, size_t bytes)
@@ -141,7 +138,7 @@ static void put(struct moe_folder *d, const char *key, enum moe_type type, const
                                           .data = keep(d, scalar, item_bytes(type)) });
 }
 
-/* Items that are strings are kept already. */
+/* The bytes of string items must already be in memory of the moe_file: only the array is copied. */
 void moe_put_array(struct moe_folder *d, const char *key, enum moe_type item, const void *data, size_t n)
 {
     put_value(d, key, (struct moe_value){ .type = MOE_ARRAY, .item = item, .n = n,
@@ -187,7 +184,7 @@ static bool has_name(const struct moe_folder *d, int file, const char *name)
     return slash && !strcmp(slash + 1, name);
 }
 
-/* The number of the file that has this name within the folder, or -1.  Most often it is the last one's. */
+/* The number of the open file with this name in the folder, or -1.  `last`, the previous result, is tried first. */
 static int file_named(const struct moe_folder *d, const char *name, int last)
 {
     if (last >= 0 && has_name(d, last, name))
@@ -198,7 +195,7 @@ static int file_named(const struct moe_folder *d, const char *name, int last)
     return -1;
 }
 
-/* What the index says of each tensor has to be so. */
+/* Opens every file of the index in a first pass; a second pass checks that each tensor is in the file listed. */
 static int open_indexed(struct moe_folder *d, const json_t *map)
 {
     const char *tensor, *index = "model.safetensors.index.json";
@@ -211,7 +208,7 @@ static int open_indexed(struct moe_folder *d, const json_t *map)
             const char *name = json_string_value(file);
             if (!name || !*name || strchr(name, '/') || strlen(name) != json_string_length(file) ||
                 strlen(name) > 255)
-                return moe_refuse(KN_ECORRUPT, d->f->name, index, "a file's name is no plain name");
+                return moe_refuse(KN_ECORRUPT, d->f->name, index, "weight_map has an invalid file name");
             last = file_named(d, name, last);
             if (!pass && last < 0) {
                 if (d->f->files.n_file == FILES_MOST)

@@ -1,36 +1,36 @@
-/* moe/files/hf_packed.c - weights that are packed: codes in one tensor, their scales in another.
+/* moe/files/hf_packed.c - quantised weights with codes in one tensor and scales in another.
  *
- * In come config.json's quantization_config and the tensors of .safetensors files; out comes what a tensor is
- * meant to be: a matrix in a format of ours, and where its scales lie.  Four kinds are published:
+ * Input: config.json's quantization_config and the tensors of .safetensors files.  Output: for each tensor the matrix
+ * in a supported format and the position of its scales.  Four kinds are read:
  *
  *   FP8     F8_E4M3 codes, NAME_scale_inv with a float for each weight_block_size, 128 by 128 as a rule
  *           (DeepSeek-V3, Qwen3 -FP8): KN_FP8
  *   INT4    NAME_packed with eight nibbles to an I32, NAME_scale with a BF16 for each group of a row
  *           (compressed-tensors; Kimi-K2-Thinking): KN_INT4
- *   GPTQ    the same with inputs first: NAME.qweight and NAME.scales, F16 and so KN_Q4_0, or BF16.  NAME.qzeros
- *           has zero points, of which only 8 is read, and NAME.g_idx the group of each input
- *   MXFP4   of gpt-oss alone, whose names say it: hf_tensors.c
+ *   GPTQ    INT4 stored input-major: NAME.qweight with codes, NAME.scales in F16 (KN_Q4_0) or BF16 (KN_INT4),
+ *           NAME.qzeros with zero points, all of which must be 8, and NAME.g_idx with the group of each input
+ *   MXFP4   of gpt-oss only, recognised by tensor names: hf_tensor_names.c
  *
- * Anything else is refused with its name. */
+ * Any other method is refused by name. */
 #include "moe/files/hf_folder.h"
 
-/* ---- what config.json says -------------------------------------------------------------------------- */
+/* ---- quantization_config ---------------------------------------------------------------------------- */
 
-/* NULL: it is not there, or null, which says as much. */
+/* NULL: the key is absent or its value is null; both have the same meaning. */
 static const json_t *get(const json_t *object, const char *key)
 {
     const json_t *v = json_object_get(object, key);
     return json_is_null(v) ? NULL : v;
 }
 
-/* What would be needed to read those that people have. */
+/* Common methods that are not supported, and the reason. */
 static const struct { const char *method, *why; } packings[] = {
-    { "awq", ", whose codes lie with their inputs first, with zero points: a format of its own would be needed" },
-    { "auto-round", ", of which only what is published as gptq is read" },
-    { "bitsandbytes", ", whose codes index a table: a format of its own would be needed" },
-    { "modelopt", ", whose FP4 or FP8 has scales in two levels: a format of its own would be needed" },
-    { "fbgemm_fp8", ", FP8 with a scale for each row: a format of its own would be needed" },
-    { "mxfp4", ", which is known by the names of gpt-oss alone" },
+    { "awq", ", input-major codes with zero points, a format that is not implemented" },
+    { "auto-round", ", which is supported only if it is published as gptq" },
+    { "bitsandbytes", ", codes that index a table, a format that is not implemented" },
+    { "modelopt", ", FP4 or FP8 with two levels of scales, a format that is not implemented" },
+    { "fbgemm_fp8", ", FP8 with a scale for each row, a format that is not implemented" },
+    { "mxfp4", ", which is supported for gpt-oss only" },
 };
 
 static int refuse_packing(struct moe_folder *d, const char *what)
@@ -40,12 +40,12 @@ static int refuse_packing(struct moe_folder *d, const char *what)
     for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
         why = strcmp(what, packings[i].method) ? why : packings[i].why;
     moe_string_show((struct moe_string){ what, strlen(what) }, shown, sizeof shown);
-    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; F32, F16, BF16, FP8 "
-                            "with a scale for each block, MXFP4 of gpt-oss and INT4 in groups (compressed-tensors, "
-                            "gptq) are read: take one of those, or a .gguf", d->f->name, shown, why);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: config.json: its weights are packed as '%s'%s; use F32, F16, BF16, "
+                            "FP8 with a scale for each block, MXFP4 of gpt-oss, INT4 in groups (compressed-tensors, "
+                            "gptq), or a .gguf file", d->f->name, shown, why);
 }
 
-/* As FP8 is published: a scale for each 128 by 128 values, or other blocks of whole ones of ours. */
+/* FP8 with a scale for each weight_block_size, usually 128 by 128 values; its width must be whole KN_FP8 blocks. */
 static int read_fp8(struct moe_folder *d, const json_t *q)
 {
     const json_t *size = get(q, "weight_block_size"), *rows = json_array_get(size, 0), *values = json_array_get(size, 1);
@@ -54,7 +54,7 @@ static int read_fp8(struct moe_folder *d, const json_t *q)
     int block = kn_format_info(KN_FP8)->block_values;
     if (json_array_size(size) != 2 || !json_is_integer(rows) || !json_is_integer(values) || n_row < 1 || n < 1 ||
         n_row > 1 << 16 || n > 1 << 16 || n % block || (fmt && strcmp(fmt, "e4m3")))
-        return refuse_packing(d, "fp8 without a weight_block_size of rows and 128 values, or not e4m3");
+        return refuse_packing(d, "fp8 without a weight_block_size of rows by a multiple of 128 values, or not e4m3");
     d->scale_rows = (int)n_row;
     d->scale_values = (int)n;
     return d->err;
@@ -65,7 +65,7 @@ static bool says(const json_t *v, const char *text)
     return json_is_string(v) && !strcmp(json_string_value(v), text);
 }
 
-/* Symmetric integers of 4 bits with a scale for so many values of a row. */
+/* compressed-tensors: symmetric 4-bit integers with a scale for each group of values in a row. */
 static int read_groups(struct moe_folder *d, const json_t *q)
 {
     json_t *groups = json_object_get(q, "config_groups");
@@ -83,7 +83,7 @@ static int read_groups(struct moe_folder *d, const json_t *q)
     return d->err;
 }
 
-/* The same with inputs first.  Version 1 stores zero points one less than they are. */
+/* GPTQ: the same, stored input-major.  Version 1 of the format stores zero points minus 1. */
 static int read_gptq(struct moe_folder *d, const json_t *q)
 {
     const json_t *format = get(q, "checkpoint_format"), *sym = get(q, "sym");
@@ -128,7 +128,7 @@ int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, in
     return kn_fail(code, "%s: %s: tensor '%s' %s", d->f->path[t->file], kn_error_text(code), shown, what);
 }
 
-/* GGUF counts dimensions from the innermost; one row is a vector. */
+/* GGUF has the innermost dimension first; a matrix of one row becomes a vector. */
 struct moe_tensor moe_as_stored(const struct moe_stored *t)
 {
     struct moe_tensor out = { .gguf_type = (uint32_t)t->gguf_type, .n_dim = t->n_dim ? t->n_dim : 1,
@@ -143,7 +143,7 @@ struct moe_tensor moe_as_stored(const struct moe_stored *t)
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more)
 {
-    char name[1100];                            /* more than a name may have */
+    char name[1100];                            /* longer than the longest valid name */
     size_t head = t->name.n - less;
     if (less > t->name.n || head + strlen(more) > sizeof name)
         return NULL;
@@ -152,7 +152,7 @@ const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const str
     return moe_stored_find(d, name, head + strlen(more));
 }
 
-/* Codes [n_out, n_in] of a format with scales s of their own, which become blocks with theirs. */
+/* Describes codes [n_out, n_in] of format f with scales s as a matrix of blocks. */
 static int describe_packed(const struct moe_folder *d, const struct moe_stored *t, enum kn_format f, uint64_t n_in,
                            const struct moe_stored *s, struct moe_tensor *whole, struct off_scales *scales)
 {
@@ -164,9 +164,9 @@ static int describe_packed(const struct moe_folder *d, const struct moe_stored *
     if (t->n_dim != 2 || n_in % block || !bytes || s->n_dim != 2 || s->dim[0] != (t->dim[0] + rows - 1) / rows ||
         s->dim[1] != (n_in + values - 1) / values || (f == KN_INT4 && n_in % values))
         return moe_refuse_stored(d, t, KN_EUNSUPPORTED,
-                                 f == KN_FP8 ? "is no matrix of FP8 with rows of whole 128 values and F32 or BF16 scales "
-                                               "beside it"
-                                             : "is no matrix of whole groups of 4 bits with BF16 scales beside it");
+                                 f == KN_FP8 ? "is no FP8 matrix with rows of a multiple of 128 values and F32 or BF16 "
+                                               "scales that match"
+                                             : "is no 4-bit matrix of whole groups with BF16 scales that match");
     *whole = (struct moe_tensor){ .gguf_type = (uint32_t)kn_format_info(f)->gguf_type, .n_dim = 2,
                                   .dim = { n_in, t->dim[0], 1, 1 }, .file = t->file, .offset = t->offset,
                                   .bytes = n_in / block * t->dim[0] * (uint64_t)kn_format_info(f)->block_bytes };
@@ -174,7 +174,7 @@ static int describe_packed(const struct moe_folder *d, const struct moe_stored *
     return 0;
 }
 
-/* ---- inputs first -------------------------------------------------------------------------------------- */
+/* ---- GPTQ: input-major codes --------------------------------------------------------------------------- */
 
 static const struct moe_stored *beside_gptq(const struct moe_folder *d, const struct moe_stored *t, const char *what)
 {
@@ -186,7 +186,7 @@ static bool is_matrix(const struct moe_stored *t, const char *dtype, uint64_t n_
     return t && !strcmp(t->dtype, dtype) && t->n_dim == 2 && t->dim[0] == n_row && t->dim[1] == n;
 }
 
-/* Codes [n_in / 8][n_out] of which neighbours in a word follow each other in a column. */
+/* Describes codes [n_in / 8][n_out]; a word holds eight consecutive inputs of one output. */
 static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                          struct off_scales *scales)
 {
@@ -199,8 +199,8 @@ static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t,
     if (!whole_groups || (!narrow && !is_matrix(s, "F16", n_in / values, n_out)) ||
         !is_matrix(beside_gptq(d, t, "qzeros"), "I32", n_in / values, n_out / 8) ||
         (order ? strcmp(order->dtype, "I32") || order->n_dim != 1 || order->dim[0] != n_in : !d->gptq_plain))
-        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no matrix of whole groups of 4 bits with F16 or BF16 "
-                                 "scales, qzeros and g_idx of its shape beside it");
+        return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is no 4-bit matrix of whole groups with F16 or BF16 "
+                                 "scales, qzeros and g_idx that match its shape");
     const struct kn_format_info *f = kn_format_info(narrow ? KN_INT4 : KN_Q4_0);
     *whole = (struct moe_tensor){ .gguf_type = (uint32_t)f->gguf_type, .n_dim = 2, .dim = { n_in, n_out, 1, 1 },
                                   .file = t->file, .offset = t->offset,
@@ -209,7 +209,7 @@ static int describe_gptq(const struct moe_folder *d, const struct moe_stored *t,
     return 0;
 }
 
-/* Of 32-bit words the i-th is `first` and i / per more; a file's last one may be cut short. */
+/* Checks that word i of t, 32 bits, is first + i / per.  A last partial word counts as equal in its missing bytes. */
 static int check_words(const struct moe_folder *d, const struct moe_stored *t, uint32_t first, uint64_t per,
                        const char *otherwise)
 {
@@ -236,11 +236,11 @@ int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t)
 {
     const struct moe_stored *order = beside_gptq(d, t, "g_idx");
     int err = check_words(d, beside_gptq(d, t, "qzeros"), d->gptq_zeros, UINT64_MAX,
-                          "has zero points other than 8: only symmetric ones are read");
+                          "has zero points other than 8: only symmetric weights are supported");
     if (err || !order)
         return err;
     return check_words(d, order, 0, (uint64_t)d->scale_values,
-                       "has inputs in another order than their groups' (desc_act)");
+                       "has reordered inputs (desc_act), which is not supported");
 }
 
 int moe_hf_describe(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,

@@ -1,9 +1,8 @@
-/* moe/files/hf_pretokenizer.c - how tokenizer.json cuts text, as the name that GGUF files have for it.
+/* moe/files/hf_pretokenizer.c - the pre-tokeniser of tokenizer.json, as its name in GGUF files.
  *
- * A pre_tokenizer is written out as a line for each of its steps; a table has the lines of those that are
- * published, letter by letter, and the name under which engine/text/pretokenize.c has the same patterns.  One
- * that is not in the table is refused and shown: a pattern that is nearly the same gives text that is
- * nearly right. */
+ * A pre_tokenizer is written out as one line for each of its steps and compared with a table.  The table has the exact
+ * lines of published pre-tokenisers and the name under which engine/text/pretokenize.c has the same patterns.  A
+ * pre_tokenizer that is not in the table is refused and shown: a similar pattern would give subtly wrong tokens. */
 #include "moe/files/hf_folder.h"
 
 #include <stdlib.h>
@@ -59,7 +58,7 @@ static void add(struct steps *s, const char *text, size_t n)
 
 static void add_text(struct steps *s, const char *text) { add(s, text, strlen(text)); }
 
-/* Some files have the line ends of a pattern as they are, some as \r and \n. */
+/* Line ends in a pattern are raw bytes in some files and \r, \n escapes in others; both become escapes. */
 static void add_split(struct steps *s, const json_t *step)
 {
     const json_t *pattern = json_object_get(json_object_get(step, "pattern"), "Regex");
@@ -108,6 +107,6 @@ const char *moe_hf_pre(const json_t *pre, const char *path)
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
     free(whole);
-    kn_fail(KN_EUNSUPPORTED, "%s: this pre_tokenizer is not known: %s", path, shown);
+    kn_fail(KN_EUNSUPPORTED, "%s: this pre_tokenizer is not supported: %s", path, shown);
     return NULL;
 }

@@ -1,11 +1,10 @@
-/* moe/files/hf_tensor_names.c - tensors of .safetensors files by the names, and in the shapes, that GGUF has for them.
+/* moe/files/hf_tensor_names.c - maps tensors of .safetensors files to GGUF names.
  *
- * In comes what safetensors.c has listed; out come the tensors of a struct moe_file.  A table says what
- * becomes what; hf_take.c does it.
+ * Input: the stored tensors that safetensors.c lists.  Output: the tensors of a struct moe_file.  A table gives the
+ * GGUF name and the conversion, which hf_convert.c does.
  *
- * What the table does not know keeps its name, and the model refuses it with that name.  Layers that guess
- * tokens ahead come behind the last: so they are numbered where they are like the others, and so they are
- * here where they lie apart, under "mtp.". */
+ * A tensor that is not in the table keeps its name, and the model refuses it by that name.  MTP layers get numbers
+ * behind the last layer: some families store them so, others under "mtp.". */
 #include "moe/files/hf_tensor_names.h"
 
 #include <stdio.h>
@@ -84,7 +83,7 @@ static const struct { const char *from, *to; enum moe_hf_take take; } parts[] = 
     { "enorm.weight",                      "nextn.enorm.weight", AS_IT_IS },
     { "hnorm.weight",                      "nextn.hnorm.weight", AS_IT_IS },
     { "shared_head.norm.weight",           "nextn.shared_head_norm.weight", AS_IT_IS },
-    { "shared_head.head.weight",           NULL, NOTHING },     /* the model's once more, as the next */
+    { "shared_head.head.weight",           NULL, NOTHING },     /* copies of the model's, as the next */
     { "embed_tokens.weight",               NULL, NOTHING },
 };
 #define N_PART (sizeof parts / sizeof *parts)
@@ -94,7 +93,7 @@ static const struct { const char *from, *to; } ends[] = {
     { "norm.weight", "output_norm.weight" },
 };
 
-/* The same of the first layer that guesses ahead, where it lies apart. */
+/* The same for the first MTP layer, where MTP layers are stored under "mtp.". */
 static const char apart[] = "mtp.";
 static const struct { const char *from, *to; } apart_ends[] = {
     { "fc.weight", "nextn.eh_proj.weight" },
@@ -103,17 +102,18 @@ static const struct { const char *from, *to; } apart_ends[] = {
     { "norm.weight", "nextn.shared_head_norm.weight" },
 };
 
-/* Beside a tensor that is packed, and read with it. */
+/* Tensors that belong to a quantised tensor `of` and are read with it. */
 static const struct { const char *end, *of; } beside[] = {
     { ".weight_scale_inv", ".weight" }, { ".weight_scale", ".weight" }, { ".weight_scale", ".weight" MOE_HF_PACKED },
     { ".weight_shape", ".weight" }, { ".weight_shape", ".weight" MOE_HF_PACKED },
     { ".scales", "." MOE_HF_GPTQ }, { ".qzeros", "." MOE_HF_GPTQ }, { ".g_idx", "." MOE_HF_GPTQ },
 };
 
-/* A name taken apart: layers.N.rest, with the expert's number out of the rest, which begins at `at`. */
+/* A parsed name: layers.N.rest.  `rest` begins at byte `at`, with the expert's number replaced by '#'; expert -1: it
+ * has none. */
 struct name { int layer, expert; size_t at; char rest[MOE_HF_SHOWN]; };
 
-/* What is before the layers' and the ends' names. */
+/* Prefix of all names in parts[] and ends[]. */
 static const char *root_of(const struct moe_folder *d)
 {
     return d->family->nested ? "model.language_model." : "model.";
@@ -124,7 +124,7 @@ static const struct moe_stored *find_beside(const struct moe_hf_mapper *m, size_
     return moe_stored_beside(m->d, m->t, less, more);
 }
 
-/* Digits at s, at most nine of them: how many; 0 when what follows them is not a dot. */
+/* Parses at most nine digits at s.  Returns their number; 0 if no dot follows. */
 static size_t take_number(const char *s, size_t n, int *out)
 {
     size_t i = 0;
@@ -140,7 +140,7 @@ static bool begins(struct moe_string s, const char *with)
     return s.n >= strlen(with) && !memcmp(s.data, with, strlen(with));
 }
 
-/* s: without the root. */
+/* Parses s, a name without root_of(); false: not the name of a layer's tensor. */
 static bool take_apart(struct moe_string s, struct name *out)
 {
     static const char experts[] = ".experts.";
@@ -187,7 +187,7 @@ static int map_layer(struct moe_hf_mapper *m, const struct name *n)
     return known ? 0 : 1;
 }
 
-/* Under its own name; or, of a layer that guesses ahead, under `head` and what is behind `skip` bytes of it. */
+/* Adds the tensor under the name `head` followed by its own name without the first `skip` bytes. */
 static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
 {
     struct moe_tensor t = moe_as_stored(m->t);
@@ -195,11 +195,11 @@ static int map_unknown(struct moe_hf_mapper *m, const char *head, size_t skip)
     size_t n = (size_t)snprintf(name, sizeof name, "%s", head);
     moe_string_show((struct moe_string){ m->t->name.data + skip, m->t->name.n - skip }, name + n, sizeof name - n);
     if (m->t->gguf_type < 0)
-        t.gguf_type = UINT32_MAX;               /* nobody will read it */
+        t.gguf_type = UINT32_MAX;               /* unknown type: listed, never read */
     return moe_hf_put(m, &t, name);
 }
 
-/* Scales, and shapes, of a tensor that is there. */
+/* True for scales and shapes of a stored quantised tensor. */
 static bool is_beside(const struct moe_hf_mapper *m)
 {
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
@@ -208,7 +208,7 @@ static bool is_beside(const struct moe_hf_mapper *m)
     return false;
 }
 
-/* Some programs give each matrix that they pack a bias of zeros, where the model has none. */
+/* True for a bias that the model does not have: some quantisers add a bias of zeros to every matrix. */
 static bool is_extra_bias(const struct moe_hf_mapper *m, const struct name *n)
 {
     static const char bias[] = ".bias", output[] = "self_attn.o_proj.bias";
@@ -251,7 +251,7 @@ static int map_layer_or_unknown(struct moe_hf_mapper *m, struct name *n, size_t 
         strcpy(n->rest + end - (sizeof MOE_HF_GPTQ - 1), "weight");
     if (is_extra_bias(m, n))
         return n->expert > 0 && m->d->gptq_plain
-               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, which its model has no place for");
+               ? 0 : moe_hf_check_zeros(m->d, m->t, "is a bias other than zero, but its model has no such bias");
     int err = is_beside(m) ? 0 : map_layer(m, n);
     if (err <= 0)
         return err;
@@ -284,7 +284,8 @@ static int map(struct moe_hf_mapper *m)
     return map_layer_or_unknown(m, &n, strlen(root));
 }
 
-/* Layers that lie apart are counted: not every config.json says that there are any. */
+/* Adds the layer counts.  MTP layers under "mtp." are counted by their tensors, as not every config.json has the
+ * number. */
 static int say_layers(struct moe_hf_mapper *m)
 {
     struct moe_folder *d = m->d;
@@ -301,7 +302,7 @@ static int say_layers(struct moe_hf_mapper *m)
 int moe_hf_tensors(struct moe_folder *d)
 {
     struct moe_hf_mapper m = { .d = d };
-    m.room = d->f->tensors.n + 2 * d->n_stored + 1;     /* gates and ups: two of one */
+    m.room = d->f->tensors.n + 2 * d->n_stored + 1;     /* a tensor of gates and ups becomes two */
     m.n_left = kn_calloc(m.room, sizeof *m.n_left);
     int err = m.n_left ? 0 : kn_fail(KN_ENOMEM, "%s: no memory for %zu tensors", d->f->name, d->n_stored);
     for (size_t i = 0; i < d->n_stored && !err; i++) {
@@ -311,7 +312,7 @@ int moe_hf_tensors(struct moe_folder *d)
     if (!err)
         err = moe_hf_check_stacks(&m);
     if (!err && m.n_aside)
-        kn_say(KN_LOG_INFO, "%s: %d tensors of what sees pictures are left in the files", d->f->name, m.n_aside);
+        kn_say(KN_LOG_INFO, "%s: %d tensors of its vision part are not used", d->f->name, m.n_aside);
     if (!err && !d->tied && !moe_find_tensor(d->f, "output.weight"))
         err = kn_fail(KN_ECORRUPT, "%s: %s: tensor lm_head.weight is missing", d->f->name, kn_error_text(KN_ECORRUPT));
     kn_free(m.n_left);

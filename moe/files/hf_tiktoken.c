@@ -1,29 +1,29 @@
-/* moe/files/hf_tiktoken.c - tiktoken.model as the tokenizer.json that its model was published without.
+/* moe/files/hf_tiktoken.c - converts tiktoken.model to the content of a tokenizer.json.
  *
- * In come lines of a token's bytes in base64 and its rank, which is its id, and what tokenizer_config.json says of
- * special tokens.  Out comes what tokenizer.json would have: byte-level BPE whose merges are all pairs of tokens
- * that make a third, in the order of the third's rank.  tiktoken ranks them by the third alone, of equals the
- * leftmost first; in no text was that another order (evals/tokenizer/compare_tiktoken.py looks for one).
+ * Input: lines with a token's bytes in base64 and its rank, which is its id, and the special tokens of
+ * tokenizer_config.json.  Output: the JSON of a byte-level BPE.  Its merges are all pairs of tokens that join to a
+ * third token, in the order of that token's rank.  tiktoken picks the pair with the lowest rank of the result, the
+ * leftmost of equals; no text was found on which this differs (evals/tokenizer/compare_tiktoken.py searches).
  *
- * How text is cut stands in a program beside the file; one is known, Kimi's. */
+ * The pre-tokeniser is code published beside the file; one is supported, Kimi's. */
 #include "moe/files/hf_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_MOST   ((size_t)64 << 20)          /* published: near 3 MiB */
+#define FILE_MOST   ((size_t)64 << 20)          /* published files have about 3 MiB */
 #define TOKEN_MOST  1024                        /* bytes; published: 128 */
-#define MERGES_MOST 64                          /* a token, on average; published: 2 */
+#define MERGES_MOST 64                          /* merges per token, on average; published: 2 */
 #define RESERVED    256                         /* ids behind the ranks, for special tokens */
 
 static const char known_class[] = "tokenization_kimi.TikTokenTokenizer";
 
 struct reader {
     const struct moe_folder *d;
-    json_t *vocab, *merges;                     /* letters to rank; "left right" */
-    char letter[256][3];                        /* of a byte, as byte-level BPE spells it */
-    size_t n, n_merge;                          /* ranks, which have no gaps */
+    json_t *vocab, *merges;                     /* token spelling to rank; "left right" */
+    char letter[256][3];                        /* spelling of each byte in byte-level BPE */
+    size_t n, n_merge;                          /* tokens, with ranks 0 .. n - 1; merges */
 };
 
 static int fail(const struct reader *r, int code, size_t line, const char *what)
@@ -38,7 +38,7 @@ static int digit_of(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Four digits are three bytes, padded at the end; the number of bytes, or 0: it is none, or too long. */
+/* Decodes padded base64.  Returns the number of bytes; 0: invalid, or longer than TOKEN_MOST. */
 static size_t from_base64(const char *s, size_t n, uint8_t out[TOKEN_MOST])
 {
     size_t n_out = 0;
@@ -67,19 +67,19 @@ static int read_line(struct reader *r, const char *line, size_t n, size_t number
     char *end = NULL;
     unsigned long rank = space ? strtoul(space + 1, &end, 10) : 0;
     if (!n_token || end == space + 1 || end != line + n)
-        return fail(r, KN_ECORRUPT, number, "it is no token in base64, of at most 1024 bytes, and its rank");
+        return fail(r, KN_ECORRUPT, number, "expected a token of at most 1024 bytes in base64, and its rank");
     if (rank != r->n)
-        return fail(r, KN_EUNSUPPORTED, number, "ranks do not count from 0 on");
+        return fail(r, KN_EUNSUPPORTED, number, "ranks must count from 0 without gaps");
     for (size_t i = 0; i < n_token; i++)
         at += (size_t)sprintf(spelled + at, "%s", r->letter[token[i]]);
     if (json_object_getn(r->vocab, spelled, at))
-        return fail(r, KN_ECORRUPT, number, "the token is there twice");
+        return fail(r, KN_ECORRUPT, number, "the token occurs twice");
     r->n++;
     return json_object_setn_new(r->vocab, spelled, at, json_integer((json_int_t)rank))
                ? kn_fail(KN_ENOMEM, "%s: no memory for its tokens", MOE_HF_TIKTOKEN) : 0;
 }
 
-/* Lines end with a newline; the last may do without. */
+/* Lines end with a newline, which the last one may lack. */
 static int read_lines(struct reader *r, const char *text, size_t n)
 {
     size_t number = 1;
@@ -93,11 +93,11 @@ static int read_lines(struct reader *r, const char *text, size_t n)
     }
     for (int b = 0; b < 256; b++)
         if (!json_object_get(r->vocab, r->letter[b]))
-            return fail(r, KN_ECORRUPT, number, "there is no token for each byte");
+            return fail(r, KN_ECORRUPT, number, "a byte has no token");
     return 0;
 }
 
-/* A token's pairs, from the longest right part on. */
+/* Adds all pairs of tokens that join to this token, the shortest left part first. */
 static int add_merges(struct reader *r, const char *token, size_t n)
 {
     char pair[2 * TOKEN_MOST + 2];
@@ -109,7 +109,7 @@ static int add_merges(struct reader *r, const char *token, size_t n)
         pair[at] = ' ';
         memcpy(pair + at + 1, token + at, n - at);
         if (++r->n_merge > MERGES_MOST * r->n)
-            return kn_fail(KN_ELIMIT, "%s: %s: its tokens have more pairs that make them than any published",
+            return kn_fail(KN_ELIMIT, "%s: %s: too many pairs of tokens join to another token",
                            r->d->f->name, MOE_HF_TIKTOKEN);
         if (json_array_append_new(r->merges, json_stringn(pair, n + 1)))
             return kn_fail(KN_ENOMEM, "%s: no memory for merges", MOE_HF_TIKTOKEN);
@@ -117,7 +117,7 @@ static int add_merges(struct reader *r, const char *token, size_t n)
     return 0;
 }
 
-/* An object keeps the order in which its keys came: that of ranks. */
+/* A JSON object keeps the order of insertion, which is the order of ranks. */
 static int read_merges(struct reader *r)
 {
     const char *token;
@@ -131,7 +131,7 @@ static int read_merges(struct reader *r)
     return 0;
 }
 
-/* Special tokens by their ids; those behind the ranks that have no name get the one that the original gives them. */
+/* Special tokens by id.  Ids without a name get the reserved name that the original tokeniser gives them. */
 static json_t *added_tokens(const struct reader *r, const json_t *config)
 {
     const json_t *said = json_object_get(config, "added_tokens_decoder");
@@ -157,8 +157,8 @@ static int check_class(const struct reader *r, const json_t *config)
         return 0;
     if (json_is_string(name))
         moe_string_show((struct moe_string){ json_string_value(name), json_string_length(name) }, shown, sizeof shown);
-    return kn_fail(KN_EUNSUPPORTED, "%s: %s goes with a program that cuts text, which is %s here (auto_map in "
-                   "tokenizer_config.json is \"%s\") and %s is supported: put a tokenizer.json beside it",
+    return kn_fail(KN_EUNSUPPORTED, "%s: %s needs a Python tokenizer class, which is %s here (auto_map in "
+                   "tokenizer_config.json is \"%s\"); %s is supported: put a tokenizer.json beside it",
                    r->d->f->name, MOE_HF_TIKTOKEN, *shown ? "another one" : "not named", shown, known_class);
 }
 

@@ -1,14 +1,13 @@
-/* moe/files/hf_vocab.c - tokenizer.json, and what stands beside it, to the vocabulary that a GGUF file has.
+/* moe/files/hf_vocab.c - converts tokenizer.json and related files to the vocabulary metadata of a GGUF file.
  *
- * In come tokenizer.json (tokens, merges, how text is cut) or tiktoken.model, tokenizer_config.json (which token
- * has which role, the chat template), chat_template.jinja (which wins), generation_config.json (where a turn ends).
- * Out comes the metadata under tokenizer.*, which engine/text/vocab.c reads and checks as it does a GGUF file's.
+ * Input: tokenizer.json (tokens, merges, pre-tokeniser) or tiktoken.model; tokenizer_config.json (roles of tokens, chat
+ * template); chat_template.jinja (overrides that template); generation_config.json (end-of-turn tokens).  Output:
+ * metadata under tokenizer.*, which engine/text/vocab.c reads and checks like that of a GGUF file.
  *
- * Two kinds are known: byte-level BPE, and BPE over characters with bytes for what has no token, which
- * SentencePiece made.  Of those the merges are left out: they are in the order of their tokens' ids, and
- * there is one wherever two tokens make a third (both are checked), so a score that falls with the id says
- * the same.  A normalizer, post_processor or property of a token that is not one of those known here is
- * refused and shown. */
+ * Two kinds are supported: byte-level BPE, and SentencePiece BPE over characters with a byte fallback.  For the latter
+ * merges are replaced by scores, as in GGUF.  Two checks make that exact: merges are in the order of the ids of the
+ * tokens that they make, and every two tokens that join to a third have a merge; so a score that falls with the id
+ * gives the same result.  An unknown normalizer, post_processor or token property is refused and shown. */
 #include "moe/files/hf_folder.h"
 
 #include <stdio.h>
@@ -16,24 +15,24 @@
 #include <string.h>
 
 #define KEY           "tokenizer.ggml."
-#define FILE_MOST     ((size_t)256 << 20)       /* the largest published are near 30 MiB */
+#define FILE_MOST     ((size_t)256 << 20)       /* the largest published file is near 30 MiB */
 #define CONFIG_MOST   ((size_t)16 << 20)
 #define VOCAB_MOST    (1 << 24)
 #define TEMPLATE_MOST ((size_t)4 << 20)
 #define STOP_MOST     64
 
-enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };     /* enum eng_token_type, as files have them */
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };     /* numbers of enum eng_token_type */
 
 struct loader {
     struct moe_folder *d;
-    char path[4096];                            /* of tokenizer.json, or of what is read in its place */
-    json_t *tokenizer, *config, *generation;    /* the latter two NULL: there is none */
+    char path[4096];                            /* of tokenizer.json or tiktoken.model, for messages */
+    json_t *tokenizer, *config, *generation;    /* config and generation are NULL if their file is absent */
     const json_t *model, *vocab, *added;
     struct moe_string *token;                   /* [n] */
     int32_t *type;                              /* [n] */
     size_t n;
-    bool pieces;                                /* SentencePiece's */
-    const char *cut_as;                         /* of tiktoken.model; or NULL */
+    bool pieces;                                /* SentencePiece BPE, else byte-level BPE */
+    const char *cut_as;                         /* pre-tokeniser name, of tiktoken.model; or NULL */
     bool add_bos, add_eos;
 };
 
@@ -42,14 +41,14 @@ static int corrupt(const struct loader *l, const char *what)
     return kn_fail(KN_ECORRUPT, "%s: %s: %s", l->path, kn_error_text(KN_ECORRUPT), what);
 }
 
-/* Shows what was seen. */
+/* Refuses an unsupported setting and shows its JSON. */
 static int unknown(const struct loader *l, const char *what, const json_t *seen)
 {
     char *whole = json_dumps(seen, JSON_COMPACT | JSON_ENCODE_ANY), shown[300] = "";
     if (whole)
         moe_string_show((struct moe_string){ whole, strlen(whole) }, shown, sizeof shown);
     free(whole);
-    return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not known: %s", l->path, what, shown);
+    return kn_fail(KN_EUNSUPPORTED, "%s: this %s is not supported: %s", l->path, what, shown);
 }
 
 static bool is(const json_t *v, const char *text)
@@ -66,7 +65,7 @@ static bool is_id(const json_t *v)
     return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < VOCAB_MOST;
 }
 
-/* Ids may leave gaps, but not many. */
+/* Sets l->n to the highest id plus 1.  Ids may have gaps, but not many. */
 static int count_tokens(struct loader *l)
 {
     size_t most = 0, n = json_object_size(l->vocab) + json_array_size(l->added);
@@ -74,17 +73,17 @@ static int count_tokens(struct loader *l)
     json_t *id;
     json_object_foreach((json_t *)l->vocab, text, id) {
         if (!is_id(id))
-            return corrupt(l, "a token's id in model.vocab is no number of one");
+            return corrupt(l, "a token's id in model.vocab is no valid number");
         most = (size_t)json_integer_value(id) > most ? (size_t)json_integer_value(id) : most;
     }
     for (size_t i = 0; i < json_array_size(l->added); i++) {
         id = json_object_get(json_array_get(l->added, i), "id");
         if (!is_id(id))
-            return corrupt(l, "a token's id in added_tokens is no number of one");
+            return corrupt(l, "a token's id in added_tokens is no valid number");
         most = (size_t)json_integer_value(id) > most ? (size_t)json_integer_value(id) : most;
     }
     if (!n || most > 2 * n + 4096)
-        return corrupt(l, "its ids go far beyond the number of its tokens");
+        return corrupt(l, "its token ids are far larger than its number of tokens");
     l->n = most + 1;
     l->token = kn_calloc(l->n, sizeof *l->token);
     l->type = kn_calloc(l->n, sizeof *l->type);
@@ -120,7 +119,7 @@ static int read_vocab(struct loader *l)
     return 0;
 }
 
-/* What is taken out of text before it is cut, exactly as it is written. */
+/* Added tokens: matched verbatim in the text, before the pre-tokeniser. */
 static int read_added(struct loader *l)
 {
     static const char *const refused[] = { "single_word", "lstrip", "rstrip" };
@@ -160,7 +159,7 @@ static int fill_gaps(struct loader *l)
 
 /* ---- merges ------------------------------------------------------------------------------------- */
 
-/* "left right", or a pair of them. */
+/* A merge is "left right" or ["left", "right"]. */
 static int merge_parts(const struct loader *l, const json_t *m, struct moe_string *left, struct moe_string *right)
 {
     const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
@@ -209,9 +208,9 @@ static int put_merges(struct loader *l, const json_t *merges)
     return err ? err : l->d->err;
 }
 
-#define TOKEN_MOST 1024                         /* bytes of a token that merges make */
+#define TOKEN_MOST 1024                         /* bytes of a token made by a merge */
 
-/* The id of a token of plain text; -1: there is no token of this text, -2: it is another kind's. */
+/* The id of the normal token with this text; -1: no such token, -2: it is of another type. */
 static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
 {
     const json_t *id = json_object_getn(l->vocab, s, n);
@@ -220,9 +219,9 @@ static json_int_t plain_id(const struct loader *l, const char *s, size_t n)
     return l->type[json_integer_value(id)] == NORMAL ? json_integer_value(id) : -2;
 }
 
-/* Merges in the order of what they make: then the best one is that of the lowest id.  *n: those among plain
- * tokens, for no others are met in text.  No two are the same: they make the same token, and part it at the
- * same place. */
+/* Checks that merges are in the order of the ids of the tokens that they make, so that the best merge is the one with
+ * the lowest id, and that no merge occurs twice (same token, parted at the same byte).  *n: merges among normal tokens,
+ * the only ones that text can need. */
 static int check_order(const struct loader *l, const json_t *merges, size_t *n)
 {
     json_int_t last = -1;
@@ -235,29 +234,29 @@ static int check_order(const struct loader *l, const json_t *merges, size_t *n)
         if (err)
             return err;
         if (left.n + right.n > sizeof made || !left.n || !right.n)
-            return corrupt(l, "a merge makes a token of over 1024 bytes, or of one part");
+            return corrupt(l, "a merge has an empty part, or makes a token of over 1024 bytes");
         memcpy(made, left.data, left.n);
         memcpy(made + left.n, right.data, right.n);
         const json_t *id = json_object_getn(l->vocab, made, left.n + right.n);
         if (!id)
-            return corrupt(l, "a merge makes what is no token");
+            return corrupt(l, "the result of a merge is no token");
         if (json_integer_value(id) < last)
             return kn_fail(KN_EUNSUPPORTED, "%s: its merges are not in the order of the tokens that they make, which "
-                           "is not supported of this kind", l->path);
+                           "is not supported for SentencePiece", l->path);
         if (json_integer_value(id) != last)
             memset(parted, 0, sizeof parted);
         last = json_integer_value(id);
         if (parted[left.n])
-            return corrupt(l, "a merge is there twice");
+            return corrupt(l, "a merge occurs twice");
         parted[left.n] = 1;
         *n += l->type[last] == NORMAL && plain_id(l, left.data, left.n) >= 0 && plain_id(l, right.data, right.n) >= 0;
     }
     return 0;
 }
 
-static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; }     /* a character */
+static bool is_inside(char c) { return ((unsigned char)c & 0xc0) == 0x80; }     /* a UTF-8 character */
 
-/* What neighbours in a text may be: plain tokens, and single characters that are none. */
+/* True for a symbol that can be merged in a text: a normal token, or a single character without a token. */
 static bool is_symbol(const struct loader *l, const char *s, size_t n)
 {
     size_t one = 1;
@@ -267,8 +266,8 @@ static bool is_symbol(const struct loader *l, const char *s, size_t n)
     return id >= 0 || (id == -1 && one == n);
 }
 
-/* A score says that two neighbours which make a token are merged, whatever they are: so that has to be a
- * merge, for each way to part each token. */
+/* With scores any two neighbours that join to a token are merged.  So every way to part every token must be a merge;
+ * n_merge is the number of merges there are. */
 static int check_parts(const struct loader *l, size_t n_merge)
 {
     size_t n = 0;
@@ -277,15 +276,15 @@ static int check_parts(const struct loader *l, size_t n_merge)
         if (l->type[id] != NORMAL)
             continue;
         if (t->n > TOKEN_MOST)
-            return kn_fail(KN_EUNSUPPORTED, "%s: a token of over %d bytes is not supported of this kind", l->path,
+            return kn_fail(KN_EUNSUPPORTED, "%s: a token of over %d bytes is not supported for SentencePiece", l->path,
                            TOKEN_MOST);
         for (size_t at = 1; at < t->n; at++)
             n += !is_inside(t->data[at]) && is_symbol(l, t->data, at) && is_symbol(l, t->data + at, t->n - at);
     }
     if (n == n_merge)
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens make a token and are no merges: such a text would be "
-                   "cut in another way, so this is not supported of this kind", l->path, n - n_merge);
+    return kn_fail(KN_EUNSUPPORTED, "%s: %zu pairs of its tokens join to a token but are no merges, which is not "
+                   "supported for SentencePiece: text would be tokenised differently", l->path, n - n_merge);
 }
 
 static int put_scores(struct loader *l)
@@ -300,9 +299,9 @@ static int put_scores(struct loader *l)
     return l->d->err;
 }
 
-/* ---- what is done to text ----------------------------------------------------------------------- */
+/* ---- normalizers -------------------------------------------------------------------------------- */
 
-/* A space becomes U+2581, and one is put in front of every piece of text. */
+/* SentencePiece: a space becomes U+2581, and one is put before every piece of text. */
 static bool is_prepend_replace(const json_t *n)
 {
     const json_t *list = json_object_get(n, "normalizers"), *a = json_array_get(list, 0), *b = json_array_get(list, 1);
@@ -322,7 +321,7 @@ static int read_pieces(struct loader *l)
     const json_t *normalizer = json_object_get(l->tokenizer, "normalizer");
     const json_t *pre = json_object_get(l->tokenizer, "pre_tokenizer");
     if (!json_is_true(json_object_get(l->model, "byte_fallback")))
-        return corrupt(l, "its model has no tokens for bytes");
+        return corrupt(l, "its model does not set byte_fallback");
     if (!is_prepend_replace(normalizer))
         return unknown(l, "normalizer", normalizer);
     if (pre && !json_is_null(pre))
@@ -353,7 +352,7 @@ static int read_bytes(struct loader *l)
     return put_merges(l, json_object_get(l->model, "merges"));
 }
 
-/* What surrounds a text: a BOS before it and an EOS after it, or one of them, or nothing. */
+/* The template around a text: BOS before it, EOS after it, either or neither. */
 static int read_template(struct loader *l, const json_t *processor)
 {
     const json_t *single = json_object_get(processor, "single");
@@ -388,7 +387,7 @@ static int read_processor(struct loader *l, const json_t *p, int depth)
 
 /* ---- roles -------------------------------------------------------------------------------------- */
 
-/* A token's text, as it is or within an object. */
+/* The token's text, given as a string or as an object with "content". */
 static const json_t *role_text(const struct loader *l, const char *key)
 {
     const json_t *v = json_object_get(l->config, key);
@@ -425,7 +424,7 @@ static void put_role(struct loader *l, const char *text_key, const char *id_key,
     *out = id;
 }
 
-/* Where a turn ends: what generation_config.json says, or else config.json. */
+/* End-of-turn tokens: from generation_config.json, or else from config.json. */
 static void put_stops(struct loader *l)
 {
     const json_t *said = json_object_get(l->generation, "eos_token_id");
@@ -467,7 +466,7 @@ static int put_template(struct loader *l)
     int err = moe_folder_text(l->d, "chat_template.jinja", TEMPLATE_MOST, &text, &n);
     if (err)
         return err;
-    for (size_t i = 0; i < json_array_size(in_config); i++)     /* several, by name */
+    for (size_t i = 0; i < json_array_size(in_config); i++)     /* several templates, by name */
         if (is(json_object_get(json_array_get(in_config, i), "name"), "default")) {
             in_config = json_object_get(json_array_get(in_config, i), "template");
             break;
@@ -482,12 +481,12 @@ static int put_template(struct loader *l)
 
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
-/* Properties of the model that would change what merges give. */
+/* Refuses BPE settings that would change the result of merges. */
 static int check_model(const struct loader *l)
 {
     static const char *const empty[] = { "dropout", "continuing_subword_prefix", "end_of_word_suffix" };
     if (!has_type(l->model, "BPE"))
-        return kn_fail(KN_EUNSUPPORTED, "%s: its model is no BPE, which is what is supported", l->path);
+        return kn_fail(KN_EUNSUPPORTED, "%s: its model is not BPE; only BPE is supported", l->path);
     if (!json_is_object(l->vocab) || !json_is_array(json_object_get(l->model, "merges")))
         return corrupt(l, "its model has no vocab and merges");
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {

@@ -1,16 +1,16 @@
 /* moe/files/safetensors.c - reads the header of one .safetensors file.
  *
- * The file is a 64-bit length, so many bytes of JSON, and the tensors' bytes: for each tensor the JSON
- * has its name, the type of its values, its shape and where its bytes begin and end, counted from the
- * JSON's end.  Out come tensors as the file has them, added to the folder's list.
+ * A file is a 64-bit length, a JSON header of that many bytes, and the tensor data.  For each tensor the JSON holds
+ * name, value type, shape, and begin and end of its data, counted from the end of the JSON.  Output: descriptions of
+ * the stored tensors, added to the folder's list.
  *
- * As with GGUF, a header is somebody else's bytes: every number is checked against the file before it is
- * believed, and what is wrong is said in one line that names file, tensor and reason. */
+ * As in gguf.c the header is untrusted input: every number is checked against the file before it is used, and an
+ * error message is one line with file, tensor and reason. */
 #include "moe/files/hf_folder.h"
 
 #include <string.h>
 
-#define HEADER_MOST ((uint64_t)100 << 20)       /* what the format's own library takes */
+#define HEADER_MOST ((uint64_t)100 << 20)       /* the limit of the safetensors library */
 #define NAME_MOST   1024
 #define SHOWN       128
 
@@ -70,12 +70,12 @@ static int read_place(const struct header *h, struct moe_stored *t, const json_t
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) || from < 0 || to < from)
-        return moe_refuse(KN_ECORRUPT, h->path, field, "its data_offsets are not where it begins and ends");
+        return moe_refuse(KN_ECORRUPT, h->path, field, "its data_offsets are not two numbers, begin and end");
     if ((uint64_t)to > h->size - h->data)
         return moe_refuse(KN_ESHORT, h->path, field, "ends at byte %llu, the file at %llu: an incomplete copy?",
                           (unsigned long long)h->data + (unsigned long long)to, (unsigned long long)h->size);
     if ((uint64_t)(to - from) != t->bytes)
-        return moe_refuse(KN_ECORRUPT, h->path, field, "has %lld bytes, its type and shape make %llu",
+        return moe_refuse(KN_ECORRUPT, h->path, field, "has %lld bytes, but its type and shape need %llu",
                           (long long)(to - from), (unsigned long long)t->bytes);
     t->offset = h->data + (uint64_t)from;
     return 0;
@@ -107,7 +107,7 @@ static int read_tensor(const struct header *h, const char *name, size_t n, const
         return err;
     d->stored[d->n_stored++] = t;
     err = moe_index_add(d->f, &d->by_name, stored_name, d->stored, d->n_stored);
-    return err > 0 ? moe_refuse(KN_ECORRUPT, h->path, field, "another file has it too") : err;
+    return err > 0 ? moe_refuse(KN_ECORRUPT, h->path, field, "another file has a tensor of this name") : err;
 }
 
 static int check_overlap(const struct header *h, size_t first)
@@ -168,7 +168,7 @@ int moe_safetensors_read(struct moe_folder *d, int file)
     if (!memcmp(&n, MOE_LFS, sizeof n))
         return moe_refuse(KN_EUNSUPPORTED, h.path, "header", MOE_LFS_SAID);
     if (n > HEADER_MOST)
-        return moe_refuse(KN_ECORRUPT, h.path, "header", "its length %llu makes no sense; the most is %llu",
+        return moe_refuse(KN_ECORRUPT, h.path, "header", "invalid length %llu; the limit is %llu",
                           (unsigned long long)n, (unsigned long long)HEADER_MOST);
     h.data = sizeof n + n;
     if (h.data > h.size)

@@ -1,9 +1,8 @@
-/* moe/files/tensor_types.c - what files call things: the types of tensors and of whole files, which tensors are
- * experts, how vocabularies spell bytes, and names made fit to be shown.
+/* moe/files/tensor_types.c - conventions of model files: type numbers of tensors and of whole files, names of expert
+ * tensors, the byte alphabet of byte-level BPE, and escaped names for messages.
  *
- * The table has every type number that GGUF files have been published with and whose size is plain
- * blocks times bytes; a type that is not here can be listed but not measured.  Numbers that never
- * reached a file, or were withdrawn, are absent. */
+ * The table has every type number of published GGUF files with a fixed block size.  Tensors of other types can be
+ * listed, but their size is unknown.  Type numbers that were withdrawn or never published are absent. */
 #include "moe/internal.h"
 
 #include <stdio.h>
@@ -23,7 +22,7 @@ static const struct moe_tensor_type types[] = {
     [35] = { "TQ2_0", 256, 66 },   [39] = { "MXFP4", 32, 17 },    [40] = { "NVFP4", 64, 36 },
 };
 
-/* Formats that no GGUF file has, from KN_TYPE_OWN on. */
+/* Spillway's own formats, absent from GGUF: numbers from KN_TYPE_OWN on. */
 static const struct moe_tensor_type own[] = { { "FP8", 128, 132 }, { "INT4", 32, 18 } };
 
 const struct moe_tensor_type *moe_tensor_type(uint32_t gguf_type)
@@ -45,7 +44,8 @@ uint32_t moe_file_type(enum kn_format f)
     return type[f];
 }
 
-/* As published files do where a row is no multiple of 256: blocks of 32 with no less precision. */
+/* The fallback of published files for rows that are no multiple of 256: a format in blocks of 32 of at least the same
+ * precision. */
 enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in)
 {
     static const enum kn_format smaller[KN_FORMAT_COUNT] = {
@@ -77,7 +77,7 @@ bool moe_tensor_is_expert(const struct moe_tensor *t)
 
 int moe_byte_letter(int byte, char letter[3])
 {
-    int code = byte;                            /* others: 33 in front, 34 in the middle, and the soft hyphen */
+    int code = byte;                            /* not printable: bytes 0-32, 127-160 and the soft hyphen, 173 */
     if (byte < 33)
         code = 256 + byte;
     else if (byte > 126 && byte < 161)
@@ -95,7 +95,7 @@ int moe_byte_letter(int byte, char letter[3])
     return code;
 }
 
-/* Bytes of the UTF-8 character at s, 0 when it is none (overlong forms and surrogates are none). */
+/* Length in bytes of the UTF-8 character at s; 0 if it is invalid, as overlong forms and surrogates are. */
 static size_t utf8_length(const uint8_t *s, size_t n)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -118,7 +118,7 @@ static size_t utf8_length(const uint8_t *s, size_t n)
 void moe_string_show(struct moe_string s, char *out, size_t bytes)
 {
     kn_assert(bytes > 8);
-    size_t at = 0, dots = 0;                        /* dots: the last place where they still fit */
+    size_t at = 0, dots = 0;                        /* dots: last position at which "..." still fits */
     for (size_t i = 0, length; i < s.n; i += length) {
         const uint8_t *c = (const uint8_t *)s.data + i;
         length = utf8_length(c, s.n - i);

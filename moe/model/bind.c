@@ -1,17 +1,17 @@
-/* moe/model/bind.c - weights bound to a description.
+/* moe/model/bind.c - binds the tensors of a file to a model description.
  *
- * What a layer is made of stands in one table: the tensor's name, the field that takes it, its shape in
- * the description's words, and when it must be there.  Binding walks the table and finds each tensor in the
- * file; into the model go the format and shape of each matrix, the list of dense tensors to load, and where
- * each expert lies, so that sizes are known before anything is read.  A tensor that nothing asked for is
- * refused with its name: a file with parts we do not know would give wrong text, not an error. */
+ * One table lists the tensors of a layer: name, condition under which the layer has the tensor, shape in dimensions of
+ * the description, and field of struct moe_layer.  Binding looks up each tensor in the file and checks its shape.
+ * Output: format and shape of each matrix, the list of dense tensors to load, and the position of each expert.  So all
+ * sizes are known before any weight is read.  A tensor of the file that is in no table is refused by name: ignoring an
+ * unknown part of a model would give wrong text without an error. */
 #include "moe/internal.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what a layer is made of ------------------------------------------------------------------------ */
+/* ---- the tensors of a layer ------------------------------------------------------------------------- */
 
 enum dim {
     D_ONE, D_MODEL, D_ATTEND, D_Q, D_Q_OUT, D_K, D_V, D_O, D_HEAD, D_HEADS, D_FF, D_EXPERTS, D_EXPERT, D_SHARED,
@@ -28,7 +28,7 @@ enum need {
 struct part {
     const char *name;
     enum need need;
-    enum { VECTOR, MATRIX, STACK, HALVES } kind;        /* float *, or struct kn_mat: [n_head] of them, two in one .. */
+    enum { VECTOR, MATRIX, STACK, HALVES } kind;        /* float *, or struct kn_mat: one, [n_head], two in one .. */
     enum dim out, in;
     size_t field;                               /* .. in struct moe_layer */
 };
@@ -86,7 +86,7 @@ static const struct part parts[] = {
 };
 #define N_PART ((int)(sizeof parts / sizeof *parts))
 
-/* Experts come three tensors a layer, or in old mixtral files three tensors an expert. */
+/* Experts are three tensors per layer, or in old mixtral files three tensors per expert. */
 static const struct { const char *name; enum dim out, in; } expert_parts[OFF_MATRICES] = {
     { "ffn_gate", D_EXPERT, D_MODEL }, { "ffn_up", D_EXPERT, D_MODEL }, { "ffn_down", D_MODEL, D_EXPERT },
 };
@@ -125,7 +125,8 @@ static int dim_of(const struct moe_desc *d, enum dim dim)
     return 0;
 }
 
-/* What experts need is needed in layers that have them; so with attention and delta nets. */
+/* True if this layer has the tensors of `need`.  Needs from EXPERTS on apply to layers with experts, ATTENDS to DELTA
+ * to layers with attention, DELTA to DENSE to delta nets. */
 static bool is_needed(const struct moe_desc *d, int layer, enum need need)
 {
     bool dense = !d->n_expert || layer < d->n_lead, delta = moe_is_delta(d, layer);
@@ -168,8 +169,8 @@ struct binder {
     bool *used;                                 /* [tensors] */
 };
 
-/* The tensor, checked to be [n_out, n_in] (times n_stack when over 0, in another dimension or one below
- * the other: the same bytes), or NULL with *error set unless it may be absent. */
+/* The tensor, checked to be [n_out, n_in], or with n_stack over 0 a stack of such matrices: in a third dimension or as
+ * [n_out * n_stack, n_in], the same bytes.  NULL: it is optional and absent, or *error is set. */
 static const struct moe_tensor *find(struct binder *b, const char *name, int n_out, int n_in, int n_stack,
                                      bool optional, int *error)
 {
@@ -193,8 +194,9 @@ static const struct moe_tensor *find(struct binder *b, const char *name, int n_o
     }
     if (kn_format_from_gguf(t->gguf_type, &format) != 0) {
         const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
-        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: take a "
-                         "file of these:%s", path, name, type ? type->name : "unknown", t->gguf_type, kn_format_list);
+        *error = kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has weight format %s (%u), which is not supported: use a "
+                         "file in one of these formats:%s", path, name, type ? type->name : "unknown",
+                         t->gguf_type, kn_format_list);
         return NULL;
     }
     if (kn_row_bytes(format, n_in) == 0) {
@@ -232,12 +234,12 @@ struct off_source moe_source_of(const struct moe_tensor *t, int e, int n_out, in
     }
     uint64_t row0 = (uint64_t)e * (uint64_t)n_out;
     s.offset += row0 * row;
-    if (s.scales.bytes)                         /* of a stack there is one for each row and so many values */
+    if (s.scales.bytes)                         /* scales of a stack are per row: one for each scales.values */
         s.scales.offset += row0 * (uint64_t)(n_in / s.scales.values) * (uint64_t)s.scales.bytes;
     return s;
 }
 
-/* Every tensor is asked for once, so there is room for all of them. */
+/* m->dense has an entry for each tensor of the file, and every tensor is bound once. */
 static int bind_vector(struct binder *b, const char *name, int n_out, int n, bool optional, float **out)
 {
     int error = 0;
@@ -265,7 +267,7 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
 
-/* Two matrices in one tensor, a head's rows of one and then of the other. */
+/* Binds attn_kv_b: two matrices in one tensor; for each head rows of k_b, then rows of v_b. */
 static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
 {
     const struct moe_desc *d = &b->m->desc;
@@ -317,8 +319,8 @@ static int bind_layer(struct binder *b, int layer)
     return 0;
 }
 
-/* Where tokens come in and logits go out; of a head both are its target's, whose weights are there when its
- * own are loaded. */
+/* Binds embedding, output matrix and final norm.  A draft head uses its target's embedding and output matrix, which
+ * are loaded before the head. */
 static int bind_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -339,8 +341,8 @@ static int bind_ends(struct binder *b)
     return bind_vector(b, "output_norm.weight", 1, d->d_model, false, &m->out_norm);
 }
 
-/* The same of a layer that guesses ahead.  By its definition it shares embedding and output with its target; a
- * file may have them twice, and then in another format, or none of the norm. */
+/* The same for an MTP layer.  By definition it shares embedding and output matrix with its target, but a file may hold
+ * copies of them in another format.  The file may lack the norm; then the target's is used. */
 static int bind_ahead_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -367,8 +369,8 @@ static int bind_ahead_ends(struct binder *b)
     return 0;
 }
 
-/* The list of tokens that a head guesses among; without one it guesses among all, and may do so with its target's
- * matrix. */
+/* Binds d2t, the list of tokens that an EAGLE-3 head can predict.  Without the list it predicts all tokens and may use
+ * its target's output matrix. */
 static int bind_guess(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -378,14 +380,14 @@ static int bind_guess(struct binder *b)
         return 0;
     if (m->guess->gguf_type != MOE_TENSOR_I64) {
         const struct moe_tensor_type *type = moe_tensor_type(m->guess->gguf_type);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t is %s; I64 is what lists tokens", path,
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor d2t has type %s; a list of tokens must be I64", path,
                        type ? type->name : "unknown");
     }
     b->used[m->guess - moe_file_tensor(b->f, 0)] = true;
     return 0;
 }
 
-/* EAGLE-3 may have embedding and output of its own. */
+/* The same for EAGLE-3, which may have its own embedding and output matrix. */
 static int bind_eagle3_ends(struct binder *b)
 {
     struct moe_model *m = b->m;
@@ -421,7 +423,8 @@ static int bind_all(struct binder *b)
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
-/* Matrix i of every expert of a layer, the file's number of it, from one stacked tensor or from one tensor each. */
+/* Lists the position of matrix i of every expert of a layer (numbered as in the file), in one stacked tensor or in one
+ * tensor per expert. */
 static int bind_experts(struct binder *b, int layer, int i, struct off_expert *expert)
 {
     const struct moe_desc *d = &b->m->desc;
@@ -433,14 +436,14 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
         return error;
     bool in_turns = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
     b->m->in_turns |= in_turns;
-    if (in_turns && i == 1)                     /* they come with the gates */
+    if (in_turns && i == 1)                     /* ups are in the gates' tensor */
         return 0;
     n_out *= in_turns ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
         if (!stack) {
             char one[64];
             snprintf(one, sizeof one, "blk.%d.%s.%d.weight", layer, expert_parts[i].name, e);
-            if (e > 0 || moe_file_find_tensor(b->f, one))       /* neither: it is the stack that is missing */
+            if (e > 0 || moe_file_find_tensor(b->f, one))       /* neither exists: the message names the stack */
                 memcpy(name, one, sizeof name);
             if (!(t = find(b, name, n_out, n_in, 0, false, &error)))
                 return error;
@@ -451,7 +454,7 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     return 0;
 }
 
-/* Of so many layers, from the first that has some on. */
+/* Lists the experts of n_layer layers, from the first layer with experts on. */
 static int list_experts(struct binder *b, int n_layer)
 {
     const struct moe_desc *d = &b->m->desc;
@@ -478,14 +481,15 @@ bool moe_is_of_blocks(struct moe_string name, int first, int n_block)
     return false;
 }
 
-/* Layers that guess tokens ahead come after the others; a head that is one of them is in no other. */
+/* True for a tensor of a part of the file that this model does not use: MTP layers, which are behind the last layer, or
+ * for an MTP head all other layers. */
 static bool is_of_others(const struct moe_desc *d, struct moe_string name)
 {
     return d->head == MOE_HEAD_AHEAD ? !moe_is_of_blocks(name, d->block0, d->n_layer)
                                      : moe_is_of_blocks(name, d->n_layer, d->n_ahead);
 }
 
-/* Both halves in one, beside the halves themselves. */
+/* True for attn_kv_b in a file that also has k_b and v_b. */
 static bool is_spare(const struct moe_desc *d, struct moe_string name)
 {
     static const char end[] = ".attn_kv_b.weight";
@@ -502,17 +506,16 @@ static int refuse_unknown(const struct binder *b)
         if (b->used[i] || is_spare(d, t->name) || is_of_others(d, t->name))
             continue;
         moe_string_show(t->name, name, sizeof name);
-        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s has no place in a %s model: the file is of a kind "
-                       "that is not supported", moe_file_path(b->f), name, b->m->desc.arch);
+        return kn_fail(KN_EUNSUPPORTED, "%s: tensor %s is no part of a %s model: this kind of file "
+                       "is not supported", moe_file_path(b->f), name, b->m->desc.arch);
     }
     if (b->m->shape.widened_bytes)
-        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows; its keys are used the other way, and take "
-               "%zu MiB as F32: files with attn_k_b take less", moe_file_path(b->f),
+        kn_say(KN_LOG_INFO, "%s: attn_kv_b is quantised along rows, but keys are used transposed and need "
+               "%zu MiB as F32: a file with attn_k_b needs less", moe_file_path(b->f),
                (b->m->shape.widened_bytes >> 20) + 1);
     return 0;
 }
 
-/* What the description asks for, found in the file. */
 int moe_bind(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;

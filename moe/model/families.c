@@ -1,8 +1,7 @@
-/* What a model is, read from its metadata.
+/* Reads the description of a model from the file's metadata.
  *
- * A family is a line in a table: how its files rotate, which biases and norms it has, how it weighs its
- * experts.  Everything else is a number in the file.  What is not understood is refused with its name:
- * an unknown architecture, an unknown value of a known key, a number out of range. */
+ * A model family is one entry of a table: RoPE kind, biases, norms, gating of experts.  Everything else is a number in
+ * the file.  An unknown architecture, an unknown value of a known key and a number out of range are refused by name. */
 #include "moe/internal.h"
 
 #include <math.h>
@@ -13,21 +12,21 @@ struct family {
     const char *arch;
     enum kn_rope rope;
     enum { DENSE_ONLY, MAY_HAVE_EXPERTS, MUST_HAVE_EXPERTS } experts;
-    enum moe_head head;                         /* EAGLE's: no model of its own */
+    enum moe_head head;                         /* kind of EAGLE draft head, if it is one */
     bool qkv_bias;
     bool o_bias, sinks, router_bias, select_bias, expert_bias, post_norm, yarn_exact;
-    bool by_tensors;                            /* QKV biases and QK norms: what the file has */
+    bool by_tensors;                            /* QKV biases and QK norms are optional: used if in the file */
     enum moe_qk_norm qk_norm;
-    int window_period;                          /* over 0: all layers but each of so many see a window */
+    int window_period;                          /* over 0: all layers but every window_period-th have a window */
     enum moe_gating gating;                     /* 0: softmax */
     float swiglu_alpha, swiglu_limit;
     enum moe_shared shared;
     bool out_gate;
-    int delta_period;                           /* over 0: delta nets, where the file does not say how many */
+    int delta_period;                           /* over 0: has delta nets; default of full_attention_interval */
     bool delta_tiled;
-    bool latent;                                /* keys and values are made of one; gating is the file's */
-    bool norm_topk;                             /* where the file does not say */
-    bool as_dense;                              /* so wide are experts where it does not say */
+    bool latent;                                /* MLA; gating is given by the file */
+    bool norm_topk;                             /* default of expert_weights_norm */
+    bool as_dense;                              /* experts are feed_forward_length wide by default */
 };
 
 static const struct family families[] = {
@@ -67,7 +66,7 @@ static const char *key(const struct keys *k, const char *name, char buf[128])
     return buf;
 }
 
-/* Absent is fine when there is a fallback (>= 0). */
+/* An absent key gives the fallback; a fallback below 0 makes the key required. */
 static int get_int(const struct keys *k, const char *name, int least, int most, int fallback, int *out)
 {
     char buf[128];
@@ -96,8 +95,8 @@ static int get_float(const struct keys *k, const char *name, double least, doubl
     return 0;
 }
 
-/* The i-th of a number that may be given once for all layers or as an array by layer; families here have
- * the same in every layer. */
+/* A number given once, or as an array with one entry for each of n layers: all supported families have the same number
+ * in every layer. */
 static int get_int_uniform(const struct keys *k, const char *name, int n, int least, int most, int fallback,
                            int *out)
 {
@@ -120,7 +119,7 @@ static int get_int_uniform(const struct keys *k, const char *name, int n, int le
 
 /* ---- sections of the description -------------------------------------------------------------------- */
 
-/* A head has no embedding of its own to count the tokens of. */
+/* n_vocab is the number of rows of the embedding; a draft head has none, but the key vocab_size. */
 static int read_n_vocab(struct moe_desc *d, const struct keys *k)
 {
     if (d->head)
@@ -151,14 +150,15 @@ static int read_heads(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* Newer files tell the sizes of what a slot keeps as those of heads, and heads' own as key_length_mla. */
+/* A head size of MLA.  Newer files have it under key_length_mla, and the size of a KV slot under key_length. */
 static int get_head_int(const struct keys *k, const char *key, const char *or_key, int *out)
 {
     int error = get_int(k, key, 1, KN_MAX_D_HEAD, 0, out);
     return error || *out ? error : get_int(k, or_key, 1, KN_MAX_D_HEAD, -1, out);
 }
 
-/* Matrices of all heads lie one below the other, and each begins with a panel. */
+/* MLA.  The matrices of all heads are stacked in one, and each head must begin at a panel, hence the multiples of
+ * KN_PANEL. */
 static int read_latent(struct moe_desc *d, const struct keys *k)
 {
     int error;
@@ -176,9 +176,10 @@ static int read_latent(struct moe_desc *d, const struct keys *k)
     int d_plain = d->d_head - d->n_rot;
     if (d->d_key > KN_MAX_D_HEAD || d->d_latent % KN_PANEL || d->d_value % KN_PANEL ||
         (d->kv_whole && d_plain % KN_PANEL))
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d; "
-                       "at most %d together and multiples of %d are supported", moe_file_path(k->f), k->arch,
-                       d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD, KN_PANEL);
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s: latents of %d values and %d rotated, heads of %d and values of %d: "
+                       "a latent may have at most %d in all, and sizes must be multiples of %d",
+                       moe_file_path(k->f), k->arch, d->d_latent, d->n_rot, d_plain, d->d_value, KN_MAX_D_HEAD,
+                       KN_PANEL);
     return 0;
 }
 
@@ -204,7 +205,7 @@ static int read_sizes(struct moe_desc *d, const struct keys *k, const struct fam
     return 0;
 }
 
-/* The network that all rows share: as wide as so many experts, or a number of its own, or as dense layers. */
+/* Width of the shared expert: PLAIN: expert_shared_count experts; GATED: its own key, or the width of dense layers. */
 static int read_shared(struct moe_desc *d, const struct keys *k, const struct family *family, int d_ff)
 {
     int count, error = get_int(k, "expert_shared_count", 0, INT32_MAX, 0, &count);
@@ -229,7 +230,7 @@ static int read_groups(struct moe_desc *d, const struct keys *k, const struct fa
     if ((error = get_int(k, "expert_group_count", 0, MOE_MAX_GROUP, 1, &d->n_group)) ||
         (error = get_int(k, "expert_group_used_count", 0, MOE_MAX_GROUP, 1, &d->n_group_used)))
         return error;
-    if (d->n_group <= 1 || d->n_group == d->n_group_used) {         /* 0: not said */
+    if (d->n_group <= 1 || d->n_group == d->n_group_used) {         /* 0: not given */
         d->n_group = 1;
         return 0;
     }
@@ -246,8 +247,8 @@ static int read_groups(struct moe_desc *d, const struct keys *k, const struct fa
     return 0;
 }
 
-/* Where the file may choose it may also leave it out: experts that are chosen with a bias are weighed by
- * sigmoids. */
+/* MLA families have expert_gating_func in the file.  If it is absent, a selection bias implies sigmoid, else it is
+ * softmax. */
 static int read_gating(struct moe_desc *d, const struct keys *k, const struct family *family)
 {
     int gating, error = get_int(k, "expert_gating_func", 0, INT32_MAX, 0, &gating);
@@ -261,9 +262,9 @@ static int read_gating(struct moe_desc *d, const struct keys *k, const struct fa
         if (gating == MOE_GATING_SIGMOID || gating == MOE_GATING_SOFTMAX)
             d->gating = (enum moe_gating)gating;
     }
-    if (gating && gating != (int)d->gating)     /* 0: not said */
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; %d is what %s has", moe_file_path(k->f),
-                       k->arch, gating, (int)d->gating, k->arch);
+    if (gating && gating != (int)d->gating)     /* 0: not given */
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_gating_func %d; only %d is supported for %s",
+                       moe_file_path(k->f), k->arch, gating, (int)d->gating, k->arch);
     return 0;
 }
 
@@ -277,7 +278,7 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
     if (d->n_expert > 0 && family->experts == DENSE_ONLY)
         return kn_fail(KN_EUNSUPPORTED, "%s: %s.expert_count: %s has no experts", moe_file_path(k->f),
                        k->arch, k->arch);
-    int least = d->n_expert ? 0 : 1;            /* 0: not said */
+    int least = d->n_expert ? 0 : 1;            /* 0: not given */
     if ((error = get_int_uniform(k, "feed_forward_length", d->n_layer, least, 1 << 24, least ? -1 : 0, &d_ff)))
         return error;
     if (d->n_expert == 0) {
@@ -299,13 +300,13 @@ static int read_experts(struct moe_desc *d, const struct keys *k, const struct f
         return error;
     if ((error = moe_file_bool(k->f, key(k, "expert_weights_norm", buf), &d->norm_topk)) < 0)
         return error;
-    if (d->expert_scale == 0)                   /* written by some converters for "none" */
+    if (d->expert_scale == 0)                   /* some converters write 0 for "no scale" */
         d->expert_scale = 1;
     return 0;
 }
 
-/* Yarn stretches what is rotated by attn, and where there is a log multiplier all scores instead, rotated or
- * not: as files have it, mscale and mscale_all_dim being one. */
+/* YaRN multiplies cos and sin by a factor.  With a log multiplier it scales all attention scores instead, rotated part
+ * or not: files give one number for mscale and mscale_all_dim, which are equal. */
 static int read_rope(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -347,7 +348,8 @@ static int read_rope(struct moe_desc *d, const struct keys *k)
     return 0;
 }
 
-/* The period may be given, or for each layer whether it has a window, which must be the family's. */
+/* The file gives the period of layers without a window, or a list with a flag for each layer; the list must match the
+ * family's period. */
 static int read_window(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -363,12 +365,12 @@ static int read_window(struct moe_desc *d, const struct keys *k)
     for (int i = 0; same && i < d->n_layer; i++)
         same = (moe_value_int(v, (size_t)i) != 0) == (i % d->window_period != d->window_period - 1);
     if (!same)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not a window in all layers but each of %d, as %s has",
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s must give all layers but every %d-th a window, as in %s",
                        moe_file_path(k->f), buf, d->window_period, k->arch);
     return 0;
 }
 
-/* As with windows: the period, or for each layer whether it is a delta net. */
+/* The file gives the period of full-attention layers, or also a list with a flag for each layer, which must match. */
 static int read_delta_period(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -381,12 +383,12 @@ static int read_delta_period(struct moe_desc *d, const struct keys *k)
     for (int i = 0; same && i < d->n_layer; i++)
         same = (moe_value_int(v, (size_t)i) != 0) == moe_is_delta(d, i);
     if (!same)
-        return kn_fail(KN_EUNSUPPORTED, "%s: %s is not all layers but each of %d, as %s has", moe_file_path(k->f),
+        return kn_fail(KN_EUNSUPPORTED, "%s: %s must list all layers but every %d-th, as in %s", moe_file_path(k->f),
                        buf, d->delta_period, k->arch);
     return 0;
 }
 
-#define MOST_STATE 512                          /* either side of a value head's */
+#define MOST_STATE 512                          /* largest side of a value head's state matrix */
 
 static int read_delta(struct moe_desc *d, const struct keys *k)
 {
@@ -403,8 +405,9 @@ static int read_delta(struct moe_desc *d, const struct keys *k)
     d->d_state_value = d_inner / d->n_value_head;
     if (d->n_value_head % d->n_key_head || d_inner % d->n_value_head || d->d_state_value < 1 ||
         d->d_state_value > MOST_STATE)
-        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads do not go into each "
-                       "other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head, d->n_key_head);
+        return kn_fail(KN_ECORRUPT, "%s: %s.ssm.inner_size %d, %d value heads and %d key heads are "
+                       "not multiples of each other", moe_file_path(k->f), k->arch, d_inner, d->n_value_head,
+                       d->n_key_head);
     d->delta_mixed = moe_file_find_tensor(k->f, "blk.0.ssm_in.weight") != NULL;
     d->delta_ba = moe_file_find_tensor(k->f, "blk.0.ssm_ba.weight") != NULL;
     return 0;
@@ -419,7 +422,7 @@ static int check_vocab(const struct moe_desc *d, const struct moe_file *f)
     return 0;
 }
 
-/* EAGLE-3 reads three layers of its target, and may guess among fewer tokens than that has. */
+/* EAGLE-3 reads features of three layers of its target, and may predict only a part of the target's tokens. */
 static int read_head(struct moe_desc *d, const struct keys *k)
 {
     char buf[128];
@@ -435,14 +438,14 @@ static int read_head(struct moe_desc *d, const struct keys *k)
     for (int i = 0; i < MOE_INNER; i++) {
         int64_t layer = moe_value_int(v, (size_t)i);
         if (layer < 0 || layer > INT32_MAX || (i && layer <= d->reads.inner[i - 1]))
-            return kn_fail(KN_ECORRUPT, "%s: %s are not layers in their order", moe_file_path(k->f), buf);
+            return kn_fail(KN_ECORRUPT, "%s: %s must be layers in ascending order", moe_file_path(k->f), buf);
         d->reads.inner[d->reads.n_inner++] = (int)layer;
     }
     int error = moe_file_int(k->f, key(k, "target_hidden_size", buf), 1, INT32_MAX, &width);
     if (error < 0 || (error = moe_file_bool(k->f, key(k, "norm_before_residual", buf), &d->norm_first)) < 0)
         return error;
     if (width != d->d_model)
-        return kn_fail(KN_EUNSUPPORTED, "%s: a head of %d values for a model of %lld is not supported",
+        return kn_fail(KN_EUNSUPPORTED, "%s: a draft head of width %d for a model of width %lld is not supported",
                        moe_file_path(k->f), d->d_model, (long long)width);
     if (guess && (guess->n_dim != 1 || guess->dim[0] < 1 || guess->dim[0] > (uint64_t)d->n_vocab))
         return kn_fail(KN_ECORRUPT, "%s: d2t is no list of at most %d tokens", moe_file_path(k->f), d->n_vocab);
@@ -461,7 +464,7 @@ static const struct family *find_family(const struct moe_file *f, struct moe_str
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].arch);
     }
     moe_string_show(arch, shown, sizeof shown);
-    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; these are: %s (mistral and mixtral "
+    kn_fail(KN_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are: %s (mistral and mixtral "
             "files say llama)", moe_file_path(f), shown, known);
     return NULL;
 }
@@ -529,7 +532,7 @@ int moe_desc_read(struct moe_desc *d, const struct moe_file *f)
 
 /* ---- rotation ---------------------------------------------------------------------------------------- */
 
-/* The pair whose wave turns `turns` times over the original context (yarn's correction dimension). */
+/* The pair that makes `turns` full rotations over the original context (YaRN's correction dimension). */
 static double yarn_pair(const struct moe_desc *d, double turns)
 {
     const double two_pi = 6.283185307179586;

@@ -1,8 +1,8 @@
-/* moe/model/model.c - a model is opened, loaded and closed.
+/* moe/model/model.c - opens, loads and closes a model.
  *
- * Opening reads the description, binds the file's tensors to it (bind.c) and sums up what they take, so that
- * a budget can be made before anything is read.  Loading takes the memory, reads dense matrices in file order
- * to where they stay, vectors as float32, and opens the store that reads experts as they are needed. */
+ * Open reads the description, binds the file's tensors to it (bind.c) and computes all sizes, so that memory can be
+ * budgeted before weights are read.  Load allocates the memory, reads the dense matrices in file order into their final
+ * place and vectors as float32, and opens the expert store, which reads experts on demand. */
 #include "moe/internal.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static struct off_source source_of_dense(const struct moe_dense *p)
     return moe_source_of(p->tensor, 0, p->matrix->n_out, p->matrix->n_in);
 }
 
-/* Of a vector, or of one for each expert. */
+/* Values of a vector, or of one vector per expert. */
 static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
 
 static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
@@ -24,8 +24,8 @@ static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
     return kn_arena_take(a, 1, kn_mat_bytes(w->format, w->n_out, w->n_in));
 }
 
-/* Matrices first: they take whole pages, and reads want theirs to begin with one.  load: [n_dense], filled
- * with them, or NULL over an arena that counts.  Returns how many they are. */
+/* Places matrices first: they take whole pages, and direct reads need page alignment.  load: [n_dense], filled with the
+ * matrices to read, or NULL to only count the bytes in an arena without memory.  Returns the number of matrices. */
 static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
 {
     int n = 0;
@@ -82,7 +82,7 @@ static int read_vectors(struct moe_model *m, struct off_progress *progress)
     return 0;
 }
 
-/* Which tokens a head guesses among. */
+/* Reads d2t, the list of tokens that an EAGLE-3 head can predict. */
 static int read_guess(struct moe_model *m)
 {
     int n = m->guess ? m->desc.n_guess : 0, error = 0;
@@ -137,7 +137,7 @@ int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const s
     return error;
 }
 
-/* Each node's threads have a part of every matrix near to them: the panels that moe_products() gives them. */
+/* Binds the panels of every matrix to NUMA nodes as moe_products() assigns them to the nodes' threads. */
 static void spread_matrices(const struct off_load *load, int n, const struct kn_team *team)
 {
     for (int i = 0; i < n; i++) {
@@ -147,7 +147,7 @@ static void spread_matrices(const struct off_load *load, int n, const struct kn_
     }
 }
 
-/* What a head has not of its own. */
+/* Takes the parts that a draft head does not have itself from its target. */
 static void borrow(struct moe_model *m)
 {
     kn_assert(m->target->arena.base);
@@ -183,7 +183,7 @@ done:
     return error;
 }
 
-/* The convolution goes over channels: the taps of a channel, side by side in the file, become a row each. */
+/* Transposes the convolution's taps from the file's [channel][tap] to [tap][channel], as it runs over channels. */
 static int turn_taps(struct moe_model *m)
 {
     int n_tap = m->desc.n_tap, n = moe_d_mix(&m->desc);
@@ -203,21 +203,21 @@ static int turn_taps(struct moe_model *m)
     return 0;
 }
 
-/* The rope's extra divisors are a vector like any other, wanted only here. */
+/* Computes rope_freq; rope_freqs.weight, optional divisors of the frequencies, is used only here. */
 static int set_rotation(struct moe_model *m)
 {
     const float *extra = m->rope_extra;
     for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
         if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no divisor of an angle: "
+            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
                            "%g", moe_file_path(m->file), i, (double)extra[i]);
     return moe_rope_freq(&m->desc, extra, m->rope_freq);
 }
 
 /* ---- open, load and close ------------------------------------------------------------------------------ */
 
-/* Which kinds of activation codes a layer's experts read, so that rows are coded once for all of them;
- * what all experts take in the file; and what a thread needs to interleave one. */
+/* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
+ * them; the file bytes of all experts; and the scratch bytes a thread needs to interleave one expert. */
 static void sum_up_experts(struct moe_model *m)
 {
     int n_all = m->shape.n_expert_total + m->shape.n_expert_ahead;
@@ -238,12 +238,12 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
-    if (m->target)                              /* what waits for the store may have to interleave any of its experts */
+    if (m->target)                              /* a thread waiting for the store may interleave any expert */
         m->scratch_bytes = m->target->scratch_bytes;
 }
 
-/* Bytes of it that a pass reads, and multiply-adds of a row with it; of the table of embeddings one row,
- * which is nothing. */
+/* Adds the bytes of this tensor that a pass reads and a row's multiply-adds with it.  A separate embedding is not
+ * counted: a row reads one of its rows. */
 static void add_dense(struct moe_model *m, const struct moe_dense *p)
 {
     const struct moe_layer *l = p->halves;
@@ -285,7 +285,7 @@ static void describe(struct moe_model *m)
     bool own_head = false;
     for (int i = 0; i < m->n_dense; i++)
         own_head |= m->dense[i].matrix == &m->head;
-    if (!own_head && !m->tied)                  /* the output matrix is its target's */
+    if (!own_head && !m->tied)                  /* uses the target's output matrix */
         m->shape.row_macs += (double)m->head.n_out * m->head.n_in;
     for (size_t i = 0; i < moe_file_tensor_count(m->file); i++)
         if (moe_is_of_blocks(moe_file_tensor(m->file, i)->name, d->n_layer, d->n_ahead))
@@ -302,30 +302,30 @@ static int bind(struct moe_model *m)
     return error;
 }
 
-/* A head is of one target: its features and its tokens are what the head reads. */
+/* Checks that a draft head fits its target: feature width, layers read and vocabulary. */
 static int check_target(const struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc, *t = m->target ? &m->target->desc : NULL;
     const char *path = moe_file_path(m->file), *whose = t ? moe_file_path(m->target->file) : "";
     if (d->head && !t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, no model of its own: --draft eagle:%s beside the "
+        return kn_fail(KN_EUNSUPPORTED, "%s is an EAGLE head, not a complete model: use --draft eagle:%s with the "
                        "model that it was trained on", path, path);
     if (!d->head && t)
-        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, no EAGLE head: --draft model:%s may take it", path,
+        return kn_fail(KN_EUNSUPPORTED, "%s is a %s model, not an EAGLE head: try --draft model:%s", path,
                        d->arch, path);
     if (t && d->d_model != t->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path,
                        whose, d->d_model, t->d_model);
     if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] >= t->n_layer)
-        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d of %d", path, whose,
-                       d->reads.inner[d->reads.n_inner - 1], t->n_layer);
+        return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d, but the model has %d layers", path,
+                       whose, d->reads.inner[d->reads.n_inner - 1], t->n_layer);
     if (t && d->n_vocab != t->n_vocab)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it has %d tokens, not %d", path, whose,
                        d->n_vocab, t->n_vocab);
     return 0;
 }
 
-/* Older converters left such layers out, and some of them what says that there are any. */
+/* Older converters omit MTP layers, and some also omit the key with their number. */
 static int check_ahead(const struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
@@ -333,11 +333,11 @@ static int check_ahead(const struct moe_model *m)
     snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", d->n_layer);
     if (d->n_ahead && moe_file_find_tensor(m->file, name))
         return 0;
-    return kn_fail(KN_EUNSUPPORTED, "%s has no layer that guesses ahead, which --draft mtp needs: "
-                   "%s.nextn_predict_layers is %d and tensor %s is %s; take a file that was written with it, or "
+    return kn_fail(KN_EUNSUPPORTED, "%s has no MTP layer, which --draft mtp needs: "
+                   "%s.nextn_predict_layers is %d and tensor %s is %s; use a file converted with the layer, or "
                    "another drafter",
                    moe_file_path(m->file), d->arch, d->n_ahead, name,
-                   moe_file_find_tensor(m->file, name) ? "there" : "missing");
+                   moe_file_find_tensor(m->file, name) ? "present" : "missing");
 }
 
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt)
@@ -361,7 +361,7 @@ int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
     struct moe_model *m = kn_calloc(1, sizeof *m);
     kn_assert(target->ahead);
     if (!m)
-        return kn_fail(KN_ENOMEM, "no memory to open a layer that guesses ahead");
+        return kn_fail(KN_ENOMEM, "no memory to open an MTP layer");
     *m = (struct moe_model){ .file = target->file, .target = target, .ops = target->ops };
     moe_desc_ahead(&m->desc, &target->desc);
     int error = bind(m);
@@ -393,7 +393,7 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
-    kn_free(m->expert);                         /* the store has its own */
+    kn_free(m->expert);                         /* the store has a copy */
     kn_free(m->dense);
     m->expert = NULL;
     m->dense = NULL;
@@ -421,7 +421,7 @@ void moe_model_close(struct moe_model *m)
         return;
     if (!m->target)
         off_store_close(m->store);
-    else if (m->store)                          /* nobody else asks for these */
+    else if (m->store)                          /* only this head uses these experts */
         off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
     off_mirror_close(m->mirror);
     kn_arena_close(&m->arena);

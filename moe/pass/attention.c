@@ -1,7 +1,7 @@
-/* One attention block: norm, project, rotate, write keys and values, attend, project back, add.
+/* Softmax attention: norm, Q/K/V projections, RoPE, write to the KV cache, attention, output projection, residual add.
  *
- * Every row writes its own slot before any row of the batch reads, so rows of one chunk of a prompt see
- * each other through the KV memory and nowhere else: a row's arithmetic is that of the row alone. */
+ * Every row writes its own slot before any row of the batch reads.  So rows of a prefill chunk see each other through
+ * the KV cache only, and the result of a row does not depend on the other rows of the batch. */
 #include "moe/internal.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* A context: all the memory that one thread needs to run a model, sized and taken when it opens.
+/* A context: all memory that one thread needs to run a model, sized and allocated at open.
  *
- * The KV memory lies head by head: [layer][K, V][KV head][slot][..], so that one head's attention walks
- * one dense array; of latents there are keys alone, [layer][slot][d_key].  Features, if they are kept, lie
- * behind it by slot, and states behind those.  The step arena holds what a pass writes; lay_out() places it,
- * and the same code over an arena without memory says how much it takes. */
+ * The KV cache is stored by head, [layer][K, V][KV head][slot][..], so attention of one head reads one contiguous
+ * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features, by slot, if there
+ * are any, then the recurrent states.  The step arena holds the buffers that a pass writes.  lay_out() assigns them;
+ * the same code over an arena without memory computes the size. */
 #include "moe/internal.h"
 
 #include <string.h>

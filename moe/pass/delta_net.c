@@ -1,11 +1,12 @@
-/* One gated delta net: norm, project, convolve, let each value head's state go on, gate, project back, add.
+/* A gated delta net layer: norm, projections, convolution, state update of each value head, gate, output projection,
+ * residual add.
  *
- * The order of arithmetic is that of one token at a time (kernels.h), whatever the batch: steps of a state
- * follow each other, and heads and states are what threads share.  Drafts run on a copy of a head, which is
- * made again wherever a branch leaves what the copy has come to.
+ * The order of arithmetic is that of one token at a time (kernels.h) for any batch: the tokens of a state are computed
+ * one after the other, and threads work on different heads and states.  Draft rows run on a copy of a head's state;
+ * where the tree branches the copy is made again.
  *
- * Bytes of a decode row at 32 heads of 128 by 128: 2 MiB of state read and written in each layer, where the
- * projections of that layer read 19 MiB (Q4_K, d_model 2048); a chunk of a prompt reads it once. */
+ * Bytes of a decode row with 32 heads of 128 by 128: 2 MiB of state read and written in each layer, while the layer's
+ * projections read 19 MiB (Q4_K, d_model 2048).  A prefill chunk reads the state once. */
 #include "moe/internal.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
-/* What delta nets know of a text, and how the rows of a batch go through it.
+/* Recurrent states of delta nets, and the order in which the rows of a batch update them.
  *
- * A state is, for each delta net, the last inputs of the convolution and a matrix for each value head.  It
- * lies at one position.  A pass takes in the rows of the text and computes drafts on copies, head by head,
- * so that a draft that is not kept costs nothing.  The inputs of draft rows outlive the pass (32 KiB a row
- * and layer against 2 MiB of a state, where there are 32 heads of 128 by 128); those that are kept are taken
- * in when the state is at hand anyway: at the beginning of the next pass that it has a row in.
+ * A state holds, for each delta net, the last inputs of the convolution and a matrix for each value head.  It is the
+ * result of one sequence up to one position.  A pass applies the sequence's rows to the state, and computes draft rows
+ * on copies, head by head, so a rejected draft needs no rollback.  The inputs of draft rows outlive the pass (32 KiB
+ * per row and layer, against 2 MiB of state, with 32 heads of 128 by 128).  Inputs of accepted drafts stay pending and
+ * are applied when the state is read anyway: at the start of the next pass that has a row of this state.
  *
- * A flow is one state in a pass, its steps first what was kept of the last pass, then the text's rows, then
- * drafts; each step knows the one before it, so a chain and a tree are the same. */
+ * A flow is one state within a pass.  Its steps are the pending rows, then the sequence's rows, then the drafts.  Each
+ * step has the index of the step before it, so chains and trees take the same code. */
 #include "moe/internal.h"
 
 #include <math.h>

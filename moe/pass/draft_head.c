@@ -1,9 +1,10 @@
-/* Heads: what they read of their target's pass, how their rows begin, and what they guess among.
+/* Draft heads: the features that a target's pass stores for them, the inputs of their rows, and their logits.
  *
- * A target's rows leave their features at their slots, in the precision of KV.  A head's row begins with a feature and a
- * token, put together by a matrix; EAGLE-3's with what a matrix makes of three features, and its attention reads the
- * token's embedding beside it.  Further rows of a draft begin with what the row before them came to: after the last
- * norm, EAGLE-3's before it.  EAGLE-3 may guess among some tokens alone: no other is ever likely. */
+ * Every row of a target stores its features at its KV slot, in the KV format.  A row of an EAGLE or MTP head starts
+ * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
+ * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start
+ * from the hidden state of the row before them: after the final norm, for EAGLE-3 before it.  An EAGLE-3 head may
+ * predict a part of the vocabulary only: other tokens get the logit -infinity. */
 #include "moe/internal.h"
 
 #include <math.h>

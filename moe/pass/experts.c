@@ -1,12 +1,12 @@
 /* The feed-forward half of a layer: experts, or one dense network.
  *
- * Experts: route, plan, ask the store for all distinct experts and for what the next layer may need, do
- * what all rows share, and run whatever has arrived while the rest is read: gate and up of all that
- * arrived in one region, their activation, their down in another.
- * Outputs are kept per (row, choice) and added in choice order, never in order of arrival.
+ * Experts: route, plan, request all distinct experts from the store, prefetch experts for the next layer, compute the
+ * shared expert, then compute the experts that have arrived while others are still read: gate and up of all of them in
+ * one parallel region, then their activation, then down in another region.
+ * Outputs are stored per (row, choice) and added in the order of choices, never in the order of arrival.
  *
- * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once; the
- * regions' overhead is a few microseconds each against some 100 for the bytes. */
+ * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
+ * a few microseconds, against some 100 for reading the weights. */
 #include "moe/internal.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* The forward pass: embed, layers, last norm, logits of the rows that want them.
+/* The forward pass: embedding, layers, final norm, logits of the rows that want them.
  *
- * The conductor of this folder.  It checks the batch, so that everything below may trust it, and it
- * allocates nothing: an allocation during a pass traps. */
+ * It calls the other files of this folder in order.  It checks the batch, so they need not.  A pass allocates no
+ * memory: an allocation during it traps. */
 #include "moe/internal.h"
 
 #include <string.h>

@@ -1,21 +1,21 @@
-/* Attention whose keys and values are made of a latent (DeepSeek's MLA), and the weights that it wants.
+/* Multi-head latent attention (DeepSeek's MLA) in its absorbed form, and the loading of its weights.
  *
- * A row leaves one vector for all heads: d_latent values c, normalised, and n_rot values r, rotated.  Head
- * h's key is [K_h c, r] and its value V_h c; its query is [q, s], s rotated.  None of these is ever made:
+ * A row stores one vector for all heads: d_latent values c, normalised, and n_rot values r, rotated.  The key of head h
+ * is [K_h c, r] and its value V_h c; its query is [q, s], s rotated.  Keys and values are never computed:
  *
  *     q . K_h c + s . r  =  [K_h^T q, s] . [c, r]        the query is absorbed, once for each row
  *     sum p (V_h c)      =  V_h (sum p c)                latents are summed, and V_h follows
  *
- * so that attention is that of n_head queries over one KV head whose value is the first part of its key.
- * All rows go this way, those of a prompt too: it is one arithmetic.
+ * So this is attention of n_head queries over one KV head; its value is the first part of its key.  Prefill rows use
+ * the same form, so every row has the same arithmetic.
  *
- * Cost of a position, V3's shape (128 heads, 512 + 64 values, f16): 1,152 bytes of KV against 40,960 of
- * keys and values kept whole, and 128 * (576 + 512) = 139,264 multiply-adds, 3.4 times those of whole keys
- * and values.  That is 121 for a byte: arithmetic is the bound, and heads of a row may go apart, each part
- * reading the latents again.  Absorbing takes d_latent * (d_head - n_rot + d_value) more for each head.
+ * Cost of one position in V3's shape (128 heads, 512 + 64 values, f16): 1,152 bytes of KV, against 40,960 bytes of full
+ * keys and values; 128 * (576 + 512) = 139,264 multiply-adds, 3.4 times as many as with full keys and values.  That is
+ * 121 multiply-adds per byte, so arithmetic is the bound, and the heads of a row may be split over threads, each of
+ * which reads the latents again.  Absorbing costs d_latent * (d_head - n_rot + d_value) multiply-adds more per head.
  *
- * Older files have K_h and V_h in one matrix, attn_kv_b, whose rows are keys' and values' elements: V_h is
- * there as it is used, K_h has to be turned over. */
+ * Older files have K_h and V_h in one matrix, attn_kv_b, with elements of keys and values as rows: V_h is used as
+ * stored, K_h must be transposed. */
 #include "moe/internal.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* Which experts the next layer will use, guessed while this one's are read.
+/* Predicts the experts of the next layer while this layer's are read, and prefetches them.
  *
- * The next layer's router is run on the rows as they are now, without what this layer's experts will
- * add: the stream changes little from layer to layer, so most of the guess is right.  It is only told to
- * the store, which reads ahead when it has nothing better to do: a wrong guess costs time, never a bit
- * of the result.  Where so many rows go that hardly an expert is left out, all are asked for.
+ * The next layer's router is run on the current residual stream, which lacks the output of this layer's experts.  The
+ * stream changes little from layer to layer, so most predictions are right.  The store reads predicted experts only
+ * when no needed expert is waiting to be read: a wrong prediction costs time and never changes the result.  With so
+ * many rows that nearly every expert is used, all experts are requested without prediction.
  *
  * Cost: a norm and n_expert * d_model weights, some 1 MB of a layer's 20 at batch 1. */
 #include "moe/internal.h"

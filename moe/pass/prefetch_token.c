@@ -1,15 +1,16 @@
-/* Which experts a token used when it last came by, and reading them before it comes again.
+/* Remembers the experts that each token last used, and prefetches them before the token is computed again.
  *
- * The first layers choose by the token more than by what stands before it, so the last time tells much there
- * and less further up; how much, for each layer and place among the chosen, is learnt from every row whose
- * token was remembered.  Tokens of the next pass are known before it begins, those of drafts as soon as they
- * are drafted, and the disk is idle meanwhile: an expert that is likely to be needed by one of them is asked for
- * EARLY.  What is likely is mostly there already, and what is not there comes less often than its chance says; so
- * that is watched too, asked for or not, and those that come mostly are asked for.  Nothing is waited for, and a
- * wrong guess never changes a bit.
+ * In the first layers routing depends on the token more than on its context, so the last experts of a token predict the
+ * next ones well there and less well in later layers.  The hit rate, for each layer and rank among the chosen experts,
+ * is measured with every row that has a token in the table.  The tokens of the next pass are known before the pass
+ * begins, drafted tokens as soon as they are drafted, and the disk is idle meanwhile: experts that one of these tokens
+ * is likely to use are prefetched with urgency EARLY.  Most likely experts are in memory already, and those that are
+ * not are used less often than the hit rate says.  So their hit rate is measured separately, prefetched or not, and
+ * only those with a high one are prefetched.  No pass waits for these reads, and a wrong prediction never changes the
+ * result.
  *
- * A token has one entry, by its number modulo their count; who comes later takes it over.  An entry is n_used
- * numbers a layer: 2 * 48 * 8 bytes of a large model, 8,192 of them 6 MB. */
+ * A token's entry in the table is its id modulo the number of entries; a later token replaces an earlier one.  An entry
+ * has n_used numbers per layer: 2 * 48 * 8 bytes for a large model, so 8,192 entries take 6 MB. */
 #include "moe/internal.h"
 
 #include <string.h>

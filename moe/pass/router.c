@@ -1,11 +1,11 @@
-/* Which experts a row goes to, and which rows an expert gets.
+/* Chooses the experts of each row (route) and groups the rows by expert (plan).
  *
- * Route: softmax over the router's logits, or the sigmoid of each; the n_used largest, in descending order,
- * the lowest id first on a tie; their probabilities, made to sum to 1 (in choice order) where the family does
- * so.  A bias may move what is chosen but not its weight, and only the best groups of experts may be chosen
- * from.  Or else the largest logits, and softmax over those alone.
- * Plan: a counting sort of (row, choice) pairs by expert, so that an expert meets its rows in ascending
- * order and is read once however many rows chose it. */
+ * Route: softmax over the router's logits, or the sigmoid of each.  The n_used largest are chosen, in descending order,
+ * the lowest id first on a tie.  Their weights are the probabilities, normalised to sum to 1 (in choice order) if the
+ * family does so.  A bias may change the choice but not the weights, and the choice may be limited to the best groups
+ * of experts.  Other families choose the largest logits and take the softmax over these only.
+ * Plan: a counting sort of (row, choice) pairs by expert, so an expert gets its rows in ascending order and is read
+ * once for any number of rows. */
 #include "moe/internal.h"
 
 #include <math.h>

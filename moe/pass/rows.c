@@ -1,8 +1,8 @@
-/* Passes over rows, and products: the two kinds of parallel region that a forward pass is made of.
+/* The two kinds of parallel region in a forward pass: passes over rows, and matrix products.
  *
- * Row passes (norm, code) take a row per item.  Products take a few panels per item, over all matrices
- * of the region together, so that eight small experts are one region of even items; each node's threads
- * have the items whose weights are near to them.  What a row or a panel yields never depends on it. */
+ * A row pass (norm, activation quantisation) has one row per work item.  Products have a few panels per item, over all
+ * matrices of the region together, so eight small experts are one region of equal items.  The threads of a NUMA node
+ * get the items with weights on that node.  The result of a row or a panel does not depend on this division. */
 #include "moe/internal.h"
 
 /* ---- rows -------------------------------------------------------------------------------------------- */

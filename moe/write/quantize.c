@@ -1,22 +1,21 @@
-/* moe/write/quantize.c - a model file with its weights in other formats.
+/* moe/write/quantize.c - writes a model file with its weights in other formats.
  *
- * In come an open model file and a format for each part of the model; out comes a file with the
- * same metadata and the same tensors in the same order, and how far each is from what it was.
+ * Input: an open model file and a format for each part of the model.  Output: a GGUF file with the same metadata and
+ * the same tensors in the same order, and the rounding error of each tensor.
  *
- * What precision is for stays wide: vectors, biases and routers (a router's rounding sends tokens
- * to other experts) are F32.  A matrix that belongs to no part that is known is copied as it is.
+ * Tensors that need precision stay in F32: vectors, biases and routers (rounding a router would send tokens to other
+ * experts).  A matrix that belongs to no known part is copied unchanged.
  *
- * A tensor is cut into grains of whole blocks.  A grain is read, decoded, encoded and measured by
- * one thread; some grains for each thread are under way at once and then written in order.  So
- * memory is a few MiB for each thread whatever the model's size, and neither the bytes nor the
- * order of any sum depends on how many there are. */
+ * A tensor is cut into grains of whole blocks.  One thread reads, decodes, encodes and measures a grain.  A few grains
+ * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
+ * and neither the bytes nor the order of any sum depends on the number of threads. */
 #include "moe/internal.h"
 
 #include <math.h>
 #include <string.h>
 
 #define GRAIN      (1 << 16)                /* values: whole blocks of every format */
-#define PER_THREAD 4                        /* grains under way at once, for each thread */
+#define PER_THREAD 4                        /* grains processed at once, per thread */
 #define RUN        256                      /* values compared at a time; divides GRAIN */
 #define NAME_MOST  256
 
@@ -30,17 +29,17 @@ struct job {
 
 struct grain { int err; double square, error; };
 
-struct piece {                              /* the grains under way, all of one tensor */
+struct piece {                              /* the grains processed at once, all of one tensor */
     const struct job *job;
     const struct moe_tensor *t;
     const struct moe_quantized *q;
     uint64_t first;                         /* the first grain's first value */
     struct grain *grain;                    /* [n_room] */
-    uint8_t *out;                           /* [n_room][GRAIN * 4], filled without gaps */
+    uint8_t *out;                           /* [n_room][GRAIN * 4], packed without gaps */
     uint8_t *raw;                           /* [n_thread][GRAIN * 4] */
     float *x;                               /* [n_thread][GRAIN] */
     int n_thread, n_room;
-    atomic_bool failed;                     /* one grain's failure is enough to be told of */
+    atomic_bool failed;                     /* a grain failed: threads skip the remaining ones */
 };
 
 static size_t bytes_of(enum kn_format f, uint64_t n_value)
@@ -56,7 +55,7 @@ static bool contains(const struct moe_tensor *t, const char *part)
     return memmem(t->name.data, t->name.n, part, strlen(part)) != NULL;
 }
 
-/* Of the tokens that a head guesses among: no weights. */
+/* True for a list of token ids (EAGLE-3's d2t), which is copied. */
 static bool is_list(const struct moe_tensor *t) { return t->gguf_type == MOE_TENSOR_I64 && t->n_dim == 1; }
 
 static bool is_wide(const struct moe_tensor *t)
@@ -80,7 +79,7 @@ static enum moe_part part_of(const struct moe_tensor *t)
 
 static bool is_quantised(enum kn_format f) { return kn_format_info(f)->block_values > 1; }
 
-/* Of two formats the one with more bits for a value. */
+/* The format with more bits per value. */
 static enum kn_format wider(enum kn_format a, enum kn_format b)
 {
     return bytes_of(a, GRAIN) >= bytes_of(b, GRAIN) ? a : b;
@@ -93,7 +92,7 @@ static enum kn_format wanted(const struct job *j, const struct moe_tensor *t, en
     if (is_wide(t))
         return KN_F32;
     enum moe_part part = part_of(t);
-    if (part == MOE_PART_COUNT)                 /* what no GGUF file has may be wider */
+    if (part == MOE_PART_COUNT)                 /* formats absent from GGUF become F32 */
         return from < KN_GGUF_FORMAT_COUNT ? from : KN_F32;
     enum kn_format f = format[part];
     if (part == MOE_EMBEDDING && !moe_file_find_tensor(j->file, "output.weight"))
@@ -120,15 +119,15 @@ static int plan_tensor(struct job *j, size_t i)
     q->to = wanted(j, t, q->from, shown);
     q->bytes = bytes_of(q->to, q->n_value);
     if (is_quantised(q->from) && !j->opt->requantize)
-        return kn_fail(KN_EINVAL, "%s: tensor '%s' is quantised already (%s), and a second time adds "
-                       "to its error: take the F16, BF16 or F32 file, or give --requantize",
+        return kn_fail(KN_EINVAL, "%s: tensor '%s' is already quantised (%s), and doing it again adds "
+                       "error: use the F16, BF16 or F32 file, or pass --requantize",
                        moe_file_path(j->file), shown, kn_format_info(q->from)->name);
     return 0;
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* The format that most values have. */
+/* The format of most values. */
 static enum kn_format main_format(const struct job *j)
 {
     uint64_t n[KN_FORMAT_COUNT] = { 0 };
@@ -140,7 +139,7 @@ static enum kn_format main_format(const struct job *j)
     return (enum kn_format)most;
 }
 
-/* Everything but what is no longer so: the splits, and the alignment, which is the writer's own. */
+/* Copies all metadata but the keys of splits, alignment and format; the last are written with their new values. */
 static int write_values(const struct job *j)
 {
     static const char type_key[] = "general.file_type";
@@ -167,7 +166,7 @@ static int describe_tensor(const struct job *j, size_t i)
     const struct moe_tensor *t = moe_file_tensor(j->file, i);
     char name[NAME_MOST];
     if (t->name.n >= sizeof name || memchr(t->name.data, 0, t->name.n))
-        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, or with a zero in it",
+        return kn_fail(KN_ELIMIT, "%s: tensor %zu has a name of %zu bytes, which is too long or has a NUL byte",
                        moe_file_path(j->file), i, t->name.n);
     memcpy(name, t->name.data, t->name.n);
     name[t->name.n] = '\0';
@@ -186,7 +185,7 @@ static double square_of(const float *x, size_t n)
     return sum;
 }
 
-/* Squared distance of values from what their blocks decode to. */
+/* Sum of squared differences between values and their decoded blocks. */
 static double distance(enum kn_format f, const float *x, size_t n, const uint8_t *blocks)
 {
     float y[RUN];
@@ -242,7 +241,7 @@ static int write_piece(struct piece *p, struct moe_quantized *q, int n_grain)
     return moe_writer_data(p->job->writer, p->out, bytes_of(q->to, left < n ? left : n));
 }
 
-/* Sums tell of values that are not finite, or that overflow the format. */
+/* A sum that is not finite shows that a value is not finite, or that one overflows the format. */
 static int check_sums(const struct piece *p)
 {
     char shown[NAME_MOST];
@@ -250,7 +249,7 @@ static int check_sums(const struct piece *p)
     if (p->q->from == p->q->to || (isfinite(p->q->square) && isfinite(p->q->error)))
         return 0;
     const char *what = isfinite(p->q->square) ? "are too large for its format: keep it in BF16 or F32"
-                                              : "are no finite numbers";
+                                              : "are not finite";
     return kn_fail(KN_EINVAL, "%s: tensor '%s' has values that %s", moe_file_path(p->job->file),
                    shown, what);
 }

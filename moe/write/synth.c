@@ -1,20 +1,19 @@
 /* moe/write/synth.c - a GGUF file with the shape of a real model and random weights.
  *
- * In come the name of a shape, a number of layers, a vocabulary size, a format and a seed; out
- * comes a file that loads wherever that family loads, the same bytes for the same options.  For
- * tests and for measuring speed: what it costs to run does not depend on what the weights say,
- * provided that
+ * Input: the name of a shape, a number of layers, a vocabulary size, a format and a random seed.  Output: a file that
+ * every program can load that supports the family; the same options give the same bytes.  It serves tests and speed
+ * measurements: the cost of running a model does not depend on the values of its weights under two conditions, which
+ * the weights are drawn to meet:
  *
- *   - numbers stay alive. Weights are drawn so that every normalised input gives outputs of
- *     variance about 1; what a layer adds to the residual is scaled down to RESIDUAL of the
- *     embedding's deviation, so that after 48 layers the embedding is still a good third of it;
- *   - routing is as spread as a trained model's. A router row is noise, so experts are equally
- *     likely over random directions, and since a residual is dominated by its own token and path,
- *     different tokens go different ways in deep layers too. Large layer outputs would not do: what
- *     attention averages over a context is common to its tokens, and it would pile up.
- *     evals/routing measures it.
+ *   - Activations keep their scale.  Weights are drawn so that every normalised input gives outputs of variance about
+ *     1.  The output that a layer adds to the residual stream is scaled down to RESIDUAL of the embedding's standard
+ *     deviation, so that after 48 layers the embedding is still a good third of the stream.
+ *   - Routing is as spread as in a trained model.  A router row is noise, so experts are equally likely over random
+ *     directions.  The residual stream is dominated by its own token and path, so different tokens choose different
+ *     experts in deep layers too.  With large layer outputs they would not: attention averages over a context, the
+ *     averages are common to its tokens, and they would add up.  evals/routing measures the spread.
  *
- * The file is streamed: PIECE bytes are made by the team, then written, in tensor order. */
+ * The file is streamed: the team makes PIECE bytes, which are then written, in tensor order. */
 #include "moe/internal.h"
 
 #include <math.h>
@@ -22,18 +21,18 @@
 #include <string.h>
 
 #define PIECE    ((size_t)32 << 20)
-#define GRAIN    ((size_t)256 << 10)        /* about what one item of the team makes */
-#define RESIDUAL 0.15f                      /* deviation a layer's halves add, of the embedding's */
-#define SHARPEN  1.3f                       /* of queries and of keys: attention is not flat */
+#define GRAIN    ((size_t)256 << 10)        /* bytes per work item, about */
+#define RESIDUAL 0.15f                      /* deviation that each half of a layer adds, relative to the embedding's */
+#define SHARPEN  1.3f                       /* deviation of queries and of keys: over 1, so attention is not flat */
 #define ROUTER   1.5f                       /* deviation of router logits */
 #define LOGIT    2.0f                       /* deviation of output logits */
 #define BIAS     0.1f                       /* deviation of biases */
-#define PER_LAYER 24                        /* tensors, at most */
+#define PER_LAYER 24                        /* tensors of a layer, at most */
 #define SILU_SQUARE 0.356f                  /* mean of silu(x)^2 over a normal x */
-#define GATE_SQUARE 0.293f                  /* of its sigmoid's */
-#define N_TAP       4                       /* of delta nets' convolutions */
+#define GATE_SQUARE 0.293f                  /* mean of sigmoid(x)^2 over a normal x */
+#define N_TAP       4                       /* taps of a delta net's convolution */
 
-struct recipe {                             /* one tensor */
+struct recipe {                             /* one tensor to write */
     char name[64];
     enum kn_format format;
     int n_dim;
@@ -43,7 +42,7 @@ struct recipe {                             /* one tensor */
 
 struct plan {
     const struct moe_synth_shape *shape;
-    struct moe_desc family;                 /* what its family has */
+    struct moe_desc family;                 /* flags of the shape's family */
     const struct moe_synth_options *opt;
     struct recipe *recipe;                  /* [n_recipe] in file order */
     int n_recipe, room;
@@ -75,7 +74,7 @@ static void add_norm(struct plan *p, const char *name, int n, float mean)
     add_vector(p, name, "weight", n, 0.05f * mean)->mean = mean;
 }
 
-/* n_vec over 0: one for each expert. */
+/* n_vec over 0: a bias of n values for each of n_vec experts. */
 static void add_bias(struct plan *p, const char *name, int n, int n_vec)
 {
     struct recipe *r = add_vector(p, name, "bias", n, BIAS);
@@ -83,7 +82,7 @@ static void add_bias(struct plan *p, const char *name, int n, int n_vec)
     r->dim[1] = (uint64_t)n_vec;
 }
 
-/* n_mat matrices [n_out][n_in] whose products with a unit input have the given deviation. */
+/* A matrix [n_out][n_in], or n_mat over 0 of them: their products with an input of deviation 1 have deviation gain. */
 static void add_mat(struct plan *p, const char *name, enum kn_format want, int n_in, int n_out,
                     int n_mat, float gain)
 {
@@ -101,12 +100,12 @@ static const char *in_layer(char *out, size_t bytes, int layer, const char *what
     return out;
 }
 
-/* A state fades to a half within some 2 to 10 tokens. */
+/* The decays are drawn so that a state fades to one half within some 2 to 10 tokens. */
 static void add_delta(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     int value = s->n_value_head * s->d_state, mix = 2 * s->n_key_head * s->d_state + value;
-    bool both = p->family.delta_tiled;          /* beta and alpha are one matrix where it is not */
+    bool both = p->family.delta_tiled;          /* else ssm_ba has alpha and beta in one matrix */
     char n[48];
 #define IN(what) in_layer(n, sizeof n, layer, what)
     add_norm(p, IN("attn_norm"), s->d_model, 1);
@@ -122,8 +121,8 @@ static void add_delta(struct plan *p, int layer)
     add_mat(p, IN("ssm_out"), KN_Q8_0, value, s->d_model, 0, RESIDUAL / sqrtf(SILU_SQUARE));
 }
 
-/* A head's score is of latents that have deviation 1: their keys' part and the rotated part of a query have
- * it as well. */
+/* Latents are normalised to deviation 1.  The gain of attn_k_b gives the keys made of them deviation SHARPEN, which the
+ * rotated part of keys has too. */
 static void add_latent_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -147,7 +146,7 @@ static void add_attention(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
     int n_q = s->n_head * s->d_head, n_kv = s->n_kv * s->d_head;
-    float sharpen = s->qk_norm ? 1 : SHARPEN;           /* where a norm follows, the norm does it */
+    float sharpen = s->qk_norm ? 1 : SHARPEN;           /* with QK norms the norms sharpen */
     char n[48];
     add_norm(p, IN("attn_norm"), s->d_model, 1);
     add_mat(p, IN("attn_q"), KN_Q8_0, s->d_model, p->family.out_gate ? 2 * n_q : n_q, 0, sharpen);
@@ -170,7 +169,7 @@ static void add_attention(struct plan *p, int layer)
     }
 }
 
-/* Biases, and the network that all rows share. */
+/* Adds biases and the shared expert. */
 static void add_beside_experts(struct plan *p, int layer, float down)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -194,7 +193,7 @@ static void add_beside_experts(struct plan *p, int layer, float down)
         add_mat(p, IN("ffn_gate_inp_shexp"), KN_F32, s->d_model, 1, 0, 1);
 }
 
-/* Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
+/* Adds the FFN or the experts.  Top-k weights are far from equal: their squares add up to about 1.5 / n_used. */
 static void add_ffn(struct plan *p, int layer)
 {
     const struct moe_synth_shape *s = p->shape;
@@ -226,7 +225,7 @@ static void add_layer(struct plan *p, int layer)
     add_ffn(p, layer);
 }
 
-/* What puts a state and a token together, for a layer behind the last that guesses ahead. */
+/* Adds the tensors by which an MTP layer joins a hidden state and a token. */
 static void add_ahead(struct plan *p, int layer)
 {
     int d_model = p->shape->d_model;
@@ -250,14 +249,14 @@ static int make_plan(struct plan *p)
         add_layer(p, i);
     add_norm(p, "output_norm", s->d_model, 1);
     add_mat(p, "output", KN_Q8_0, s->d_model, p->n_vocab, 0, LOGIT);
-    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) {        /* last: the others are as without */
+    for (int i = p->n_layer; i < p->n_layer + p->n_ahead; i++) {        /* last: other tensors do not change */
         add_layer(p, i);
         add_ahead(p, i);
     }
     return 0;
 }
 
-/* ---- what the file says of itself ------------------------------------------------------------ */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 static void say_u32(struct moe_writer *w, const char *arch, const char *key, int value)
 {
@@ -447,12 +446,12 @@ static int check(const struct plan *p)
                        names);
     }
     if (opt->n_layer < 0 || opt->n_layer > 1000)
-        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 can be made", opt->n_layer);
+        return kn_fail(KN_EINVAL, "synth: %d layers; 1 to 1000 are allowed", opt->n_layer);
     if (opt->n_used < 0 || opt->n_used > p->shape->n_expert)
         return kn_fail(KN_EINVAL, "synth: %d experts used of the %d that %s has", opt->n_used, p->shape->n_expert,
                        opt->shape);
     if (p->n_vocab < MOE_SYNTH_VOCAB_LEAST || p->n_vocab > 1 << 20)
-        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d can be made",
+        return kn_fail(KN_EINVAL, "synth: a vocabulary of %d tokens; %d to %d are allowed",
                        p->n_vocab, MOE_SYNTH_VOCAB_LEAST, 1 << 20);
     return 0;
 }
@@ -464,7 +463,7 @@ int moe_synth(const char *path, const struct moe_synth_options *opt)
         moe_desc_family(&p.family, p.shape->arch);
         p.n_layer = opt->n_layer ? opt->n_layer : p.shape->n_layer;
         p.n_ahead = opt->ahead;
-        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* something is left of what it is about */
+        p.n_lead = kn_min(p.shape->n_lead, p.n_layer - 1);      /* at least one layer has experts */
         p.n_vocab = opt->n_vocab ? opt->n_vocab : p.shape->n_vocab;
         p.n_used = opt->n_used ? opt->n_used : p.shape->n_used;
     }

@@ -1,23 +1,23 @@
-/* moe/write/synth_fill.c - random weights, made in the format they are stored in.
+/* moe/write/synth_fill.c - random weights, generated in the format in which they are stored.
  *
- * Quantising float32 noise would take minutes for a model of ten gigabytes; here the codes
- * themselves are random and the scales chosen so that the values have mean 0 and the deviation
- * asked for.  A block is a function of the seed and its number, so any thread may make it.
+ * Quantising float32 noise would take minutes for a model of ten gigabytes.  Instead the codes themselves are random,
+ * and the scales are chosen so that the values have mean 0 and the standard deviation asked for.  A block is a function
+ * of the seed and its number, so any thread may make it.
  *
- * For uniform codes and a scale that varies around d (a mean square of the factors of about 1):
+ * Deviation of the values for uniform codes and a scale that varies around d (factors with a mean square of about 1):
  *   Q8_0   code in [-127, 127], deviation 73.3
  *   Q4_K   d * sc * code - dmin * m with m = sc and dmin = 7.5 d: deviation 4.61 of the code times
  *          48.4, the root mean square of sc uniform in 32..63
  *   Q6_K   d * sc * (code - 32): deviation 18.5 times 96.7, the same for |sc| uniform in 64..127;
  *          a random sign of sc makes up for the mean of the codes, which is -1/2
  *   Q5_K   as Q4_K with dmin = 15.5 d: 9.23 times 48.4
- *   Q2_K   the same with sc in 8..15 and dmin = 1.5 d: 1.118 times 11.73
+ *   Q2_K   as Q4_K with sc in 8..15 and dmin = 1.5 d: 1.118 times 11.73
  *   Q3_K   d * sc * (code - 4): 2.345 times 23.95, |sc| uniform in 16..31 and its sign random
- *   IQ4_XS the same of one of 16 values: 67.44 times 23.95
+ *   IQ4_XS d * sc * one of 16 values: 67.44 times 23.95, sc as in Q3_K
  *   Q4_0, Q5_0, IQ4_NL   d * (code - 8), d * (code - 16), d * value: 4.637, 9.247, 67.44; sign of d random
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
- *   MXFP4  step * one of 16 whole numbers, deviation 5.852; steps are powers of two, so some blocks
- *          take the next one up, as many as make the mean square what it should be */
+ *   MXFP4  step * one of 16 integers, deviation 5.852; steps are powers of two, so a share of the blocks has the next
+ *          larger step, chosen to give the right mean square */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static inline uint64_t word(const struct moe_synth_fill *f, uint64_t i)
     return kn_mix(f->seed + KN_GOLDEN * i);
 }
 
-/* Of 16 exponents the last `up` are one larger: 4^e * (16 + 3 * up) / 16 is the mean square. */
+/* The last `up` of 16 exponents are larger by 1: the mean square of the steps is 4^e * (16 + 3 * up) / 16. */
 static void init_mxfp4(struct moe_synth_fill *f)
 {
     float step = f->deviation / 5.852f, power = 0x1p-100f;
@@ -43,7 +43,7 @@ static void init_mxfp4(struct moe_synth_fill *f)
 
 void moe_synth_fill_init(struct moe_synth_fill *f)
 {
-    /* deviation for d = 1, and dmin or -m over d: the codes' middle */
+    /* code: deviation for d = 1.  middle: mean of the codes, which is dmin / d or -m / d */
     static const struct { float code, middle; } of[KN_FORMAT_COUNT] = {
         [KN_Q8_0] = { 73.3f, 0 },            [KN_Q4_0] = { 4.637f, 0 },
         [KN_Q4_1] = { 4.61f, 7.5f },         [KN_Q5_0] = { 9.247f, 0 },
@@ -126,7 +126,7 @@ static void fill_mxfp4(const struct moe_synth_fill *f, uint64_t i, struct kn_mxf
     memcpy(b->q, code, sizeof b->q);
 }
 
-/* `bytes` random codes from word `at` on. */
+/* Fills `bytes` bytes with random words, from number `at` on. */
 static void fill_codes(const struct moe_synth_fill *f, uint64_t at, void *out, size_t bytes)
 {
     for (size_t k = 0; k < bytes; k += sizeof at) {
@@ -137,7 +137,7 @@ static void fill_codes(const struct moe_synth_fill *f, uint64_t at, void *out, s
 
 static uint16_t with_sign(uint16_t half, uint64_t bit) { return (uint16_t)(half ^ (bit & 1) << 15); }
 
-/* Blocks of 32: d, perhaps m, and codes. */
+/* Blocks of 32: d, in Q4_1 and Q5_1 also m, and codes. */
 static void fill_nibbles(const struct moe_synth_fill *f, uint64_t i, uint8_t *b)
 {
     const size_t bytes = (size_t)kn_format_info(f->format)->block_bytes;
@@ -173,7 +173,7 @@ static void fill_q2_k(const struct moe_synth_fill *f, uint64_t i, struct kn_q2_k
         b->sc[s] = (uint8_t)((8 + (head >> (4 + 3 * s) & 7)) * 0x11);
 }
 
-/* 16..31, its sign the fifth bit of these. */
+/* A size of 16..31 from the low four bits, positive if the fifth bit is set. */
 static int signed_scale(uint64_t bits)
 {
     int size = 16 + (int)(bits & 15);

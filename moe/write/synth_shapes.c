@@ -1,4 +1,4 @@
-/* moe/write/synth_shapes.c - the shapes that synth knows: those of published models, and tiny ones for tests. */
+/* moe/write/synth_shapes.c - the shapes for synthetic models: published models, and tiny ones for tests. */
 #include "moe/internal.h"
 
 #include <string.h>
@@ -109,7 +109,7 @@ static const struct moe_synth_shape shapes[] = {
         .n_expert = 8, .n_used = 2, .d_expert = 64, .n_vocab = 1024, .n_ctx = 2048,
         .d_shared = 128, .n_lead = 1, .n_rot = 16, .qkv_bias = true, .expert_scale = 1.5f,
         .rope_base = 1e6f, .eps = 1e-5f, .qk_norm = MOE_QK_NORM_HEAD,
-    }, {                        /* heads that share keys in rows and in turn; tiles that are not full */
+    }, {                        /* value heads that share key heads; partly filled tiles */
         .name = "tiny-qwen3next", .arch = "qwen3next", .pre = "qwen2",
         .n_layer = 5, .d_model = 128, .n_head = 4, .n_kv = 2, .d_head = 32, .d_ff = 96,
         .n_expert = 8, .n_used = 2, .d_expert = 32, .n_vocab = 1024, .n_ctx = 2048,
@@ -129,13 +129,13 @@ static const struct moe_synth_shape shapes[] = {
         .expert_scale = 1.5f, .sigmoid = true, .n_group = 4, .n_group_used = 2,
         .yarn_factor = 8, .yarn_ctx = 256, .yarn_log = 0.1f,
         .rope_base = 1e4f, .eps = 1e-6f,
-    }, {                        /* a dense layer's rows in blocks of 32, shared ones in blocks of 256 */
+    }, {                        /* dense FFN rows in blocks of 32, shared expert rows in blocks of 256 */
         .name = "tiny-lite", .arch = "deepseek2", .pre = "deepseek-llm",
         .n_layer = 2, .d_model = 256, .n_head = 4, .n_kv = 1, .d_head = 40, .d_ff = 352,
         .n_expert = 8, .n_used = 2, .d_expert = 128, .n_vocab = 512, .n_ctx = 2048,
         .d_latent = 32, .d_value = 16, .n_rot = 8, .d_shared = 256, .n_lead = 1, .expert_scale = 1,
         .rope_base = 1e4f, .eps = 1e-6f,
-    }, {                        /* rows that are no whole blocks, experts no power of two */
+    }, {                        /* rows that are no whole blocks; n_expert is no power of two */
         .name = "tiny-odd", .arch = "llama", .pre = "llama-bpe",
         .n_layer = 2, .d_model = 192, .n_head = 6, .n_kv = 3, .d_head = 32, .d_ff = 200,
         .n_expert = 6, .n_used = 2, .d_expert = 200, .n_vocab = 1024, .n_ctx = 2048,

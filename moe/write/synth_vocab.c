@@ -1,16 +1,15 @@
-/* moe/write/synth_vocab.c - a byte-level BPE vocabulary for models that never saw a text.
+/* moe/write/synth_vocab.c - a byte-level BPE vocabulary for models with random weights.
  *
- * Out come the tokenizer's arrays, a function of n_vocab and the seed: the 256 bytes, then merged
- * tokens, then three control tokens.  Every merge joins two tokens that exist, into one that did
- * not.  Merged tokens are runs of up to eight letters with or without a space before them,
- * consonants and vowels in turn: no pre-tokeniser splits such a run, so each can appear, and random
- * weights babble pronounceably. */
+ * Output: the tokenizer's arrays, a function of n_vocab and the seed: the 256 bytes, then merged tokens, then three
+ * control tokens.  Every merge joins two existing tokens into a new one.  A merged token is a run of up to eight
+ * letters, alternating consonants and vowels, with or without a space before it.  No pre-tokeniser splits such a run,
+ * so every token can occur in encoded text, and generated text is pronounceable. */
 #include "moe/internal.h"
 
 #include <string.h>
 
 #define LETTERS_MOST 8
-#define TEXT_BYTES   16                     /* a token as stored: letters, and two for a space */
+#define TEXT_BYTES   16                     /* bytes of a token: up to 8 letters and 2 bytes for a space, padded */
 #define N_CONTROL    3
 
 static const char *const control[N_CONTROL] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
@@ -21,13 +20,13 @@ static const char chat_template[] =
 
 struct token {
     char text[TEXT_BYTES];
-    uint8_t n, n_letter;                    /* bytes; letters, 0: it takes no part in merges */
+    uint8_t n, n_letter;                    /* bytes; letters, 0: not used in merges */
     bool spaced;
 };
 
 struct vocab {
     struct token *token;                    /* [n], bytes first */
-    int *word;                              /* [n_word] those that merges may use */
+    int *word;                              /* [n_word] tokens that merges may use */
     uint32_t *slot;                         /* [n_slot] texts by hash; 0 is empty, else token + 1 */
     char *merges;                           /* every merge, as "left right" */
     struct moe_string *merge;               /* [n - 256] */
@@ -52,7 +51,7 @@ static void add_byte(struct vocab *v, int byte)
     v->n++;
 }
 
-/* In the order of the first such vocabulary: bytes that are seen as themselves, then the others. */
+/* In the order of GPT-2's vocabulary: printable bytes, which are spelled as themselves, then the others. */
 static void add_bytes(struct vocab *v)
 {
     char letter[3];
@@ -77,7 +76,7 @@ static uint32_t *find(struct vocab *v, const struct token *t)
     }
 }
 
-/* Joins two tokens if that makes a word that is new. */
+/* Joins two tokens; false if the result is not alternating, too long or not new. */
 static bool join(struct vocab *v, const struct token *a, const struct token *b)
 {
     struct token t = *a;
@@ -107,8 +106,8 @@ static bool join(struct vocab *v, const struct token *a, const struct token *b)
     return true;
 }
 
-/* One merge in eight puts a space before a word; the others join two words, the left any, the right
- * one of the older and shorter ones. */
+/* One merge in eight puts a space before a word.  The others join any word with one of the first 538 words, which are
+ * the shorter ones. */
 static int make_merges(struct vocab *v, const char *pre, int n, uint64_t seed)
 {
     uint64_t give_up = UINT64_C(1000) * (uint64_t)n;

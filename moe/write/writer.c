@@ -1,12 +1,10 @@
 /* moe/write/writer.c - writes a GGUF file (version 3) from front to back.
  *
- * In come metadata, then tensor descriptions, then the tensors' bytes in the same order; out comes
- * a file that appears under its name only when it is whole: it grows under a name of its own beside
- * the target, is brought to the disk, and is renamed.  Whatever fails before that leaves nothing
- * behind.
+ * Input: metadata, then tensor descriptions, then the tensors' bytes in the same order.  Output: a file that gets its
+ * name only when it is complete: it is written under a temporary name beside the target, synced to disk, and renamed.
+ * A failure before the rename removes the temporary file.
  *
- * The two lists of the header are kept as bytes in memory, since their counts come first in the
- * file. */
+ * The two lists of the header are buffered in memory, because their lengths come first in the file. */
 #include "moe/moe.h"
 
 #include <fcntl.h>
@@ -14,12 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ALIGNMENT 32                        /* GGUF's default: general.alignment can stay unsaid */
+#define ALIGNMENT 32                        /* GGUF's default, so general.alignment is not written */
 
 struct bytes { uint8_t *data; size_t n, room; };
 
 struct moe_writer {
-    char *path, *part;                      /* the target, and its name until it is whole */
+    char *path, *part;                      /* the target, and the temporary name */
     int fd;
     struct bytes values, tensors;           /* the header's two lists, as in the file */
     uint64_t n_value, n_tensor;
@@ -27,7 +25,7 @@ struct moe_writer {
     size_t tensor_room;
     uint64_t data_bytes;                    /* tensors with their padding */
     bool header_done;
-    uint64_t at;                            /* where the next byte goes in the file */
+    uint64_t at;                            /* file offset of the next byte */
     uint64_t current, current_done;         /* the tensor being written, and its bytes so far */
     int err;                                /* the first failure; later calls repeat it */
 };
@@ -72,11 +70,11 @@ static size_t scalar_bytes(enum moe_type t)
     }
 }
 
-/* ---- the file under its other name ----------------------------------------------------------- */
+/* ---- the file under its temporary name ------------------------------------------------------- */
 
 int moe_writer_open(struct moe_writer **out, const char *path)
 {
-    if (kn_file_refuse_other(path, "GGUF", "model"))        /* before hours of writing, not by the rename after them */
+    if (kn_file_refuse_other(path, "GGUF", "model"))        /* refused here, not by the rename after hours of work */
         return KN_EINVAL;
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)
@@ -95,7 +93,7 @@ int moe_writer_open(struct moe_writer **out, const char *path)
         moe_writer_close(w);
         return err;
     }
-    w->part = part;                         /* from here on close removes it */
+    w->part = part;                         /* from here on close removes the file */
     *out = w;
     return 0;
 }
@@ -265,7 +263,7 @@ int moe_writer_data(struct moe_writer *w, const void *data, size_t bytes)
     kn_assert(w->header_done);
     const uint8_t *from = data;
     while (bytes && !w->err) {
-        kn_assert(w->current < w->n_tensor);            /* more than was announced */
+        kn_assert(w->current < w->n_tensor);            /* more data than tensors added */
         uint64_t left = w->tensor_bytes[w->current] - w->current_done;
         size_t part = left < bytes ? (size_t)left : bytes;
         write_out(w, from, part);
@@ -286,11 +284,11 @@ int moe_writer_finish(struct moe_writer *w)
     kn_assert(w->header_done && (w->err || w->current == w->n_tensor));
     const struct kn_io *io = kn_io();
     if (!w->err && io->sync(w->fd))
-        w->err = kn_fail(KN_EIO, "%s: it could not be brought to the disk: %m", w->part);
+        w->err = kn_fail(KN_EIO, "%s: it could not be synced to disk: %m", w->part);
     if (!w->err && io->rename(w->part, w->path))
         w->err = kn_fail(KN_EIO, "%s: it could not be renamed to %s: %m", w->part, w->path);
     if (!w->err) {
-        kn_free(w->part);                               /* whole: close has nothing to remove */
+        kn_free(w->part);                               /* complete: close must not remove it */
         w->part = NULL;
     }
     return w->err;

@@ -237,7 +237,7 @@ static void what_cannot_be_measured_is_told(void **state)
     static const struct { const char *words, *says; } tries[] = {
         { "--draft " DRAFT " --draft " HEAD, "one network at a time, model:demo-draft-q8_0.gguf or eagle:" },
         { "--draft " DRAFT " --draft " DRAFT, "one network at a time" },
-        { "--draft mtp", "no layer" }, { "--draft oracle:1", "only in bench" },
+        { "--draft mtp", "no MTP layer" }, { "--draft oracle:1", "only in bench" },
         { "--draft model:/nowhere", "/nowhere" },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {

@@ -160,7 +160,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "eval -m m.gguf --ids 1,2048 --logits l", "the vocabulary has 0 to 2047" },
         { "synth --shape tiny -o x --layers -1", "from 0 to 1000" },
         { "synth --shape tiny -o x --layers 1001", "from 0 to 1000" },
-        { "synth --shape tiny -o x --vocab 5", "can be made" },
+        { "synth --shape tiny -o x --vocab 5", "are allowed" },
         { "synth --shape tiny -o x --used 13", "13 experts used of the 12" },
         { "bench -m m.gguf --batch 0", "from 1 to 4096" },
         { "bench -m m.gguf --batch 1,,2", "as in 1,4,16" },
@@ -290,9 +290,9 @@ static void places_that_cannot_be_written(void **state)
             snprintf(words, sizeof words, "%.*s%s%s", (int)(at - command[i]), command[i], bad[k].words, at + 4);
             refuses(words, "", 0, bad[k].part);
         }
-    refuses("quantize b.gguf -o b.gguf", "", 0, "it is what is read");
-    refuses("pack m.gguf -o m.gguf", "", 0, "it is what is read");
-    refuses("eval -m m.gguf --ids 1 --logits m.gguf", "", 0, "it is what is read");
+    refuses("quantize b.gguf -o b.gguf", "", 0, "would overwrite the input");
+    refuses("pack m.gguf -o m.gguf", "", 0, "would overwrite the input");
+    refuses("eval -m m.gguf --ids 1 --logits m.gguf", "", 0, "would overwrite the input");
     refuses("fit -m m.gguf -o text", "", 0, "not of fit");
     refuses("fit -m m.gguf -o sealed/x", "", 0, "Permission denied");
     refuses("batch -m m.gguf in.jsonl -o in.jsonl", "", 0, "in.jsonl");

@@ -317,7 +317,7 @@ static void what_does_not_fit_is_refused(void **state)
         { { .key = "eagle.embedding_length", .type = MOE_U32, .number = 128 }, "its features have 128 values, not 256" },
         { { .drop = "fc.weight" }, "tensor fc.weight is missing" },
         { { .drop = "blk.0.attn_q_norm.weight" }, "tensor blk.0.attn_q_norm.weight is missing" },
-        { { .add = "output.weight" }, "tensor output.weight has no place" },
+        { { .add = "output.weight" }, "tensor output.weight is no part" },
     };
     char draft[128];
     snprintf(draft, sizeof draft, "eagle:%s", other);
@@ -326,7 +326,7 @@ static void what_does_not_fit_is_refused(void **state)
         refuse(DEMO, draft, tries[i].says);
         unlink(other);
     }
-    refuse(DEMO, "eagle:" DEMO, "no EAGLE head");
+    refuse(DEMO, "eagle:" DEMO, "not an EAGLE head");
     refuse(DEMO, "eagle:/nowhere", "/nowhere");
     refuse(HEAD, "none", HEAD);
 }

@@ -247,7 +247,7 @@ static void who_has_none_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(setup(NULL), 0);
-    refuse(path, "mtp", "has no layer that guesses ahead");
+    refuse(path, "mtp", "has no MTP layer");
     teardown(NULL);
 }
 

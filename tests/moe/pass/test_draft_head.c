@@ -288,7 +288,7 @@ static void what_a_file_lacks_is_said(void **state)
         { { .tensor = "blk.4.nextn.eh_proj.weight", .dim = { 64, 64 } }, true, "nextn.eh_proj.weight has shape" },
         { { .tensor = "blk.4.nextn.hnorm.weight", .dim = { 32 } }, true, "nextn.hnorm.weight has shape" },
         { { .tensor = "blk.4.ffn_up_exps.weight", .dim = { 64, 40, 9 } }, false, "ffn_up_exps.weight has shape" },
-        { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight has no place" },
+        { { .add = "blk.4.nextn.more.weight" }, true, "blk.4.nextn.more.weight is no part" },
         { { .drop = "blk.4.nextn.shared_head_norm.weight" }, true, NULL },      /* the model's is taken */
     };
     struct golden g;

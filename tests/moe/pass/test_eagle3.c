@@ -280,13 +280,13 @@ static void what_is_wrong_is_said(void **state)
     open_target(&p, "qwen3moe_norm", KN_ISA_COUNT - 1);
     head_read(&h, "qwen3moe_norm");
     strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 0 1 3");
-    assert_said(&p, &h, KN_EUNSUPPORTED, "it reads layer 3 of 3");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "it reads layer 3, but the model has 3 layers");
     strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 1 0 2");
-    assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers are not layers in their order");
+    assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers must be layers in ascending order");
     strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 2 0 1");
     assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers is not three layers");
     strcpy(meta_of(&h, "eagle3.target_hidden_size"), "eagle3.target_hidden_size u32 80");
-    assert_said(&p, &h, KN_EUNSUPPORTED, "a head of 64 values for a model of 80");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "a draft head of width 64 for a model of width 80");
     h.id[7] = 310;
     assert_said(&p, &h, KN_ECORRUPT, "d2t: entry 7 is token 310 of 310");
     h.id[9] = -1;

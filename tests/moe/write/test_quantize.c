@@ -404,7 +404,7 @@ static void quantised_weights_are_refused_unless_asked_for(void **state)
     faults_reset();
     assert_int_equal(quantize_file(path, opt, 2), KN_EINVAL);
     assert_int_equal(faults.n_line, 1);
-    assert_non_null(strstr(faults.line, "'token_embd.weight' is quantised already (Q8_0)"));
+    assert_non_null(strstr(faults.line, "'token_embd.weight' is already quantised (Q8_0)"));
     assert_false(exists(to));
     faults_off();
 
@@ -445,8 +445,8 @@ static void what_cannot_be_written_is_refused(void **state)
 {
     (void)state;
     static const struct { float x; enum kn_format f; const char *says; } kind[] = {
-        { NAN, KN_Q4_K, "'blk.0.attn_output.weight' has values that are no finite numbers" },
-        { -INFINITY, KN_Q8_0, "'blk.0.attn_output.weight' has values that are no finite numbers" },
+        { NAN, KN_Q4_K, "'blk.0.attn_output.weight' has values that are not finite" },
+        { -INFINITY, KN_Q8_0, "'blk.0.attn_output.weight' has values that are not finite" },
         { 1e6f, KN_F16, "'blk.0.attn_output.weight' has values that are too large" },
     };
     for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
