@@ -11,7 +11,7 @@
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
 #include "engine/cli/cli.h"
-#include "engine/internal.h"
+#include "engine/draft/internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -44,15 +44,15 @@ static int kept_of(const struct spec_tree *t, const struct spec_verify *v, const
     return kept;
 }
 
-static void write_record(int prompt, const struct eng_seat *seat, const float *feature, int d_model)
+static void write_record(int prompt, const struct eng_session *s, const float *feature, int d_model)
 {
-    const struct spec_tree *t = &seat->tree;
+    const struct spec_tree *t = s->seq.tree;
     float head[1 + SPEC_LENGTHS + SPEC_DEPTHS] = { (float)prompt }, *survival = head + 1 + SPEC_LENGTHS;
     int order[SPEC_NODES];
     rank(t, order);
     for (int i = 0; i < SPEC_LENGTHS; i++) {
         int depth = spec_length_depth(i);
-        head[1 + i] = (float)kept_of(t, &seat->verify, order, spec_length_width(i) * depth, depth);
+        head[1 + i] = (float)kept_of(t, &s->seat->verify, order, spec_length_width(i) * depth, depth);
     }
     for (int i = 0; i < t->n; i++)
         if (t->depth[i] <= SPEC_DEPTHS)
@@ -79,8 +79,8 @@ static int answer(struct eng_engine *e, const struct eng_ids *ids, float tempera
             moe_context_feature(e->assets.context, s->seq.path.slot[s->seq.n_kv - 1], feature);
         int n = eng_step(e, event);
         error = n < 0 ? n : 0;
-        if (!error && thought && s->seat == seat && seat->tree.n)       /* the last pass of an answer is cut short */
-            write_record(prompt, seat, feature, moe_model_shape(e->assets.model)->d_model);
+        if (!error && thought && s->seat == seat && s->seq.tree->n)       /* the last pass of an answer is cut short */
+            write_record(prompt, s, feature, moe_model_shape(e->assets.model)->d_model);
     }
     eng_session_close(s);
     return error;
