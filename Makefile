@@ -105,8 +105,8 @@ SRC_engine/api           = fields messages tool_choice answer_format sampling re
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http routes tokenize_routes request status page \
-                           server
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
+                           request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
                            cmd_batch cmd_eval bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \

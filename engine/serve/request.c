@@ -427,14 +427,3 @@ void srv_calls_close(struct eng_server *s)
     while (s->calls)
         free_call(s->calls);
 }
-
-/* How long until a place is free, if requests go on to take as long as they did. */
-int srv_retry_after_s(const struct eng_server *s)
-{
-    uint64_t n = 0;
-    for (int i = 0; i <= ENG_MAX_BOUNDS; i++)
-        n += s->metrics.histogram[ENG_HIST_E2E].count[i];
-    double wait =
-        n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
-    return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
-}

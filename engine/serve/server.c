@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "engine/base/base.h"
-#include "engine/cli/cli.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 
