@@ -83,6 +83,25 @@ struct eng_desk {
  * vocab are set, while the model's file is open. */
 void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
 
+/* Rows of a pass whose prompt tokens are reported: n_tell of an engine that answers requests. */
+#define ENG_API_TELL_ROWS 16
+
+/* The name of the model whose file is `path`: without folder and ending. */
+void eng_api_model_name(char *out, size_t bytes, const char *path);
+
+/* The parts of an opened model that a setup points to, beside the engine. */
+struct eng_api_model {
+    struct eng_chat *chat; /* NULL: without a template that can be used */
+    struct eng_speech_style style;
+    char fingerprint[ENG_FINGERPRINT_BYTES];
+};
+
+/* Fills *desk but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
+ * setup then takes completions only. */
+int eng_api_model_open(struct eng_api_model *m, struct eng_desk *desk, const struct eng_engine *e,
+                       const char *path);
+void eng_api_model_close(struct eng_api_model *m);
+
 /* What is this request's own. */
 struct eng_arrival {
     const char *id;    /* letters and digits, fewer than 48: the answer's id ends with it */

@@ -53,10 +53,8 @@ struct eng_server {
     struct eng_hub *hub;
     struct eng_pool *pool;
     struct eng_keys *keys;
-    struct eng_chat *chat;
     struct eng_desk desk;
-    struct eng_speech_style speech; /* the desk's */
-    char fingerprint[ENG_FINGERPRINT_BYTES];
+    struct eng_api_model model;                 /* the desk's */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
