@@ -109,7 +109,7 @@ SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics htt
                            request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
-                           cmd_batch cmd_eval bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
+                           cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
                            cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 
