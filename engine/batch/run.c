@@ -4,7 +4,7 @@
  * the last of them has one is the next line read, so that there are at most n_parallel + 1 flights and no
  * step is short of rows while there are lines.  Nothing here knows time but for the journal's thread. */
 #include "engine/batch/batch.h"
-#include "engine/internal.h"
+#include "engine/base/base.h"
 #include "engine/api/reply.h"
 
 #include <errno.h>

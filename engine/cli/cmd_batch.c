@@ -6,7 +6,7 @@
  *
  * Exit: 0 every line has an answer, 1 some have not, 2 usage, or refused. */
 #include "engine/base/base.h"
-#include "engine/batch/batch.h"
+#include "engine/cli/batch_metrics.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/plan.h"
 

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/plan/plan.h"
 #include "engine/serve/internal.h"
 
 /* ---- metrics --------------------------------------------------------------------------------- */

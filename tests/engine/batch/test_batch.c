@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/batch/batch.h"
+#include "engine/cli/batch_metrics.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 #include "engine/internal.h"
