@@ -1,6 +1,6 @@
 /* engine/api/reply.h - tokens back to the bytes of an answer.  Internal to engine.
  *
- *     eng_reply_open -> [ eng_reply_cached, eng_reply_feed, eng_reply_take ]* -> eng_reply_close
+ *     eng_reply_open -> [ eng_reply_feed, eng_reply_take ]* -> eng_reply_close
  *
  * A reply is fed the tokens of all choices of one ask, in any company, and appends bytes to be
  * sent: for a stream whole server-sent events as soon as text is certain (whole characters, and
@@ -26,25 +26,10 @@ struct eng_reply;
 int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk);
 void eng_reply_close(struct eng_reply *r);
 
-/* What became of a choice: an eng_event without its session. */
-struct eng_told {
-    int choice;
-    bool of_prompt; /* a token that was given; with its rank */
-    int rank;
-    int32_t token; /* ENG_NO_TOKEN: none */
-    float logprob;
-    const struct spec_top *top; /* [n_top] */
-    int n_top;
-    enum eng_finish finish;
-    int status; /* of ENG_FAILED */
-};
-
-/* More of a choice.  Returns 0: go on; 1: this choice needs no more (its session may be stopped,
- * and what still comes from it is passed over); or KN_ENOMEM. */
-int eng_reply_feed(struct eng_reply *r, const struct eng_told *told);
-
-/* Prompt tokens of this choice that were found computed: for the usage. */
-void eng_reply_cached(struct eng_reply *r, int choice, int n);
+/* An event of the choice event->choice; its n_cached is for the usage.  Returns 0: go on; 1: this
+ * choice needs no more (its session may be stopped, and what still comes from it is passed over);
+ * or KN_ENOMEM. */
+int eng_reply_feed(struct eng_reply *r, const struct eng_event *event);
 
 /* The stream begins now, before there is a token: for a caller who has to send something while a
  * long prompt is read.  What goes wrong from here on is an event.  Nothing where there is no

@@ -378,7 +378,8 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
                                 .tells_prompt = ask->tells_prompt,
                                 .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
                                 .priority = ask->priority,
-                                .user = ask->user};
+                                .user = ask->user,
+                                .choice = choice};
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 

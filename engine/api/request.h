@@ -153,7 +153,7 @@ size_t eng_ask_depth(const char *text, size_t n);
 
 static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
 
-/* What the engine is asked for one choice.  user and salt are left 0: the caller knows who asks. */
+/* What the engine is asked for one choice.  owner and salt are left 0: the caller knows who asks. */
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out);
 
 /* The prompt of a conversation as text, as eng_ask_parse would tokenize it: *text is to be freed

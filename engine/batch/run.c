@@ -22,7 +22,7 @@ struct flight {
     int n_dealt, n_live;                        /* choices that got a session; that have one now */
 };
 
-struct seat { struct eng_session *session; struct flight *flight; int choice; };
+struct seat { struct eng_session *session; struct flight *flight; };
 
 struct eng_batch {
     struct eng_batch_options opt;
@@ -347,14 +347,15 @@ static int end_choice(struct eng_batch *b, struct seat *s)
     return status;
 }
 
-static int feed(struct eng_batch *b, struct seat *s, const struct eng_told *told)
+static int feed(struct eng_batch *b, const struct eng_event *e)
 {
-    int got = eng_reply_feed(s->flight->reply, told);
+    struct seat *s = e->owner;
+    int got = eng_reply_feed(s->flight->reply, e);
     if (got < 0)
         return kn_fail(got, "no memory for an answer");
     if (got == 1)
         eng_session_stop(s->session);
-    return got == 1 || told->finish != ENG_RUNNING ? end_choice(b, s) : 0;
+    return got == 1 || e->finish != ENG_RUNNING ? end_choice(b, s) : 0;
 }
 
 static int start_choice(struct eng_batch *b, struct seat *s)
@@ -362,16 +363,16 @@ static int start_choice(struct eng_batch *b, struct seat *s)
     struct flight *f = b->dealing;
     struct eng_request request;
     s->flight = f;
-    s->choice = f->n_dealt++;
+    eng_ask_request(f->ask, f->n_dealt++, &request);
+    request.owner = s;
     f->n_live++;
     if (f->n_dealt == eng_ask_choices(f->ask))
         b->dealing = NULL;
-    eng_ask_request(f->ask, s->choice, &request);
     int status = eng_session_start(s->session, &request);
     if (!status)
         return 0;
-    return feed(b, s, &(struct eng_told){ .choice = s->choice, .token = ENG_NO_TOKEN, .finish = ENG_FAILED,
-                                          .status = status });
+    return feed(b, &(struct eng_event){ .owner = s, .choice = request.choice, .token = ENG_NO_TOKEN,
+                                        .finish = ENG_FAILED, .status = status });
 }
 
 /* Every free session gets a choice, while there are any. */
@@ -393,14 +394,6 @@ static int fill_seats(struct eng_batch *b, int *n_busy)
     return 0;
 }
 
-static struct seat *seat_of(struct eng_batch *b, const struct eng_session *session)
-{
-    for (int i = 0; i < b->n_seat; i++)
-        if (b->seat[i].session == session)
-            return &b->seat[i];
-    return NULL;
-}
-
 int eng_batch_step(struct eng_batch *b)
 {
     int n_busy, error = fill_seats(b, &n_busy);
@@ -410,15 +403,12 @@ int eng_batch_step(struct eng_batch *b)
         return 0;
     int n = eng_step(b->engine, b->event);
     for (int i = 0; i < n; i++) {
-        const struct eng_event *e = &b->event[i];
-        struct seat *s = seat_of(b, e->session);
-        if (!s || !s->flight)                   /* it was stopped: nothing more is wanted of it */
+        struct eng_event *e = &b->event[i];
+        if (!((struct seat *)e->owner)->flight) /* it was stopped: nothing more is wanted of it */
             continue;
         b->counts.n_token += e->token != ENG_NO_TOKEN && !e->of_prompt;
-        error = feed(b, s, &(struct eng_told){ .choice = s->choice, .of_prompt = e->of_prompt,
-            .rank = e->rank, .token = e->token, .logprob = e->logprob,
-            .top = e->top, .n_top = e->n_top, .finish = e->finish, .status = e->status });
-        if (error)
+        e->n_cached = 0;                        /* an answer depends on its line alone */
+        if ((error = feed(b, e)))
             return error;
     }
     return n < 0 ? n : 1;

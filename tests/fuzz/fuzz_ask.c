@@ -131,12 +131,12 @@ static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n
         int done = 0;
         for (; done == 0 && k <= most; k++) {
             bool end = k == n || k == most;
-            struct eng_told t = {.choice = i,
-                                 .token = end ? ENG_NO_TOKEN : data[k],
-                                 .logprob = -1,
-                                 .top = top,
-                                 .n_top = ask->n_top,
-                                 .finish = end ? ENG_LENGTH : ENG_RUNNING};
+            struct eng_event t = {.choice = i,
+                                  .token = end ? ENG_NO_TOKEN : data[k],
+                                  .logprob = -1,
+                                  .top = top,
+                                  .n_top = ask->n_top,
+                                  .finish = end ? ENG_LENGTH : ENG_RUNNING};
             done = eng_reply_feed(r, &t);
         }
         check(done == 1 && eng_reply_finish(r, i));
