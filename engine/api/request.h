@@ -146,6 +146,10 @@ struct eng_ask {
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
                   const struct eng_desk *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
+/* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
+int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
+                       const struct eng_desk *desk, const struct eng_arrival *arrival,
+                       struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
 /* How deep brackets nest in a text of JSON. */

@@ -79,7 +79,7 @@ struct eng_record {                             /* a line of the input */
     const char *custom_id;                      /* NULL: it has none that could be told */
     size_t n_custom_id;
     enum eng_api api;
-    const json_t *body;
+    json_t *body;
 };
 
 struct eng_fault { const char *code; char message[256]; };      /* why a line is no request */

@@ -141,14 +141,14 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* A line is there as text, as JSON and as text once more while it is parsed; an ask keeps its JSON, and a
- * line that is much longer than a context is refused. */
+/* A line is there as text and as JSON while it is parsed; an ask keeps its JSON, and a line that is much longer
+ * than a context is refused. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
     size_t kept = line < (size_t)n_ctx * 32 ? line : (size_t)n_ctx * 32;
     size_t flight = 4 * kept + (size_t)n_ctx * 64;
-    return eng_seen_bytes(b->seen.most) + 6 * line + ((size_t)n_parallel + 1) * flight + JOURNAL_BYTES;
+    return eng_seen_bytes(b->seen.most) + 5 * line + ((size_t)n_parallel + 1) * flight + JOURNAL_BYTES;
 }
 
 int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_desk *desk, int n_parallel)
@@ -275,12 +275,8 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     struct flight *f = free_flight(b);
     uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
-    b->body.n = 0;
-    eng_bytes_json(&b->body, r->body);
-    if (b->body.failed)
-        return kn_fail(KN_ENOMEM, "no memory for a request of %s", b->opt.in);
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
-    if (eng_ask_parse(&f->ask, r->api, b->body.data, b->body.n, b->desk, &arrival, &why))
+    if (eng_ask_parse_json(&f->ask, r->api, r->body, b->desk, &arrival, &why))
         return write_refusal(b, r, &why);
     f->ask->stream = false;                     /* there is nobody to stream to */
     f->n_custom_id = r->n_custom_id;
