@@ -31,7 +31,7 @@ struct eng_entry {
 };
 
 /* A token of the prompt, where they are told. */
-struct eng_given {
+struct eng_prompt_token {
     float logprob;
     int rank;
     struct spec_top top[ENG_TOP]; /* [n_top] */
@@ -61,7 +61,7 @@ struct eng_choice {
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
     int n_entry, entry_cap;
-    struct eng_given *given; /* [n_given] NULL: they are not; the first is never told */
+    struct eng_prompt_token *given; /* [n_given] NULL: they are not; the first is never told */
     int n_given;
     int n_sure, n_told; /* known to be text; told, or dropped as soon as they are */
     size_t n_text, n_text_char, n_shown; /* of the text: all that came, and what was let out */
@@ -69,7 +69,7 @@ struct eng_choice {
 
 struct eng_reply {
     const struct eng_ask *ask;
-    const struct eng_desk *desk;
+    const struct eng_api_setup *desk;
     const struct eng_dialect *dialect;
     struct eng_choice *choice; /* [n_choice] */
     int n_choice, n_ended;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct talk {
-    const struct eng_desk *desk;
+    const struct eng_api_setup *desk;
     const char *thoughts; /* what the template calls them */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
@@ -344,7 +344,7 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
 }
 
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_desk *desk)
+                          const struct eng_api_setup *desk)
 {
     const bool harmony = desk->speech && desk->speech->way == ENG_SPEECH_HARMONY;
     struct talk t = {.desk = desk,

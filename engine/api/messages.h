@@ -13,7 +13,7 @@
 
 /* The messages, a new reference; NULL when refused. */
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_desk *desk);
+                          const struct eng_api_setup *desk);
 
 /* What may be called, and whether it has to be. */
 struct eng_talk_tools {
@@ -30,6 +30,6 @@ void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fie
 
 /* The ask's grammar, of what tools and response format want. */
 void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_desk *desk, const struct eng_talk_tools *tools);
+                        const struct eng_api_setup *desk, const struct eng_talk_tools *tools);
 
 #endif

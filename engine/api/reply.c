@@ -46,8 +46,8 @@ static void add_given(struct eng_reply *r, struct eng_choice *c, const struct en
         return;
     }
     kn_assert((size_t)c->n_given < n);
-    struct eng_given *g = &c->given[c->n_given++];
-    *g = (struct eng_given){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
+    struct eng_prompt_token *g = &c->given[c->n_given++];
+    *g = (struct eng_prompt_token){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
     for (int k = 0; k < t->n_top; k++)
         g->top[k] = t->top[k];
 }
@@ -382,7 +382,7 @@ static int open_choice(struct eng_reply *r, int i)
                                                                     .thinks = r->ask->thinks});
 }
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk)
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk)
 {
     struct eng_reply *r = kn_calloc(1, sizeof *r);
     int error = 0;

@@ -23,7 +23,7 @@
 
 struct eng_reply;
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk);
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk);
 void eng_reply_close(struct eng_reply *r);
 
 /* An event of the choice event->choice; its n_cached is for the usage.  Returns 0: go on; 1: this

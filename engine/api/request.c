@@ -244,7 +244,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
 }
 
 /* The end of the prompt as text: enough of it for whatever opens the model's thoughts. */
-static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids)
+static bool ends_thinking(const struct eng_api_setup *desk, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
     struct eng_bytes b = {0};
@@ -353,11 +353,11 @@ static int refused(const struct eng_refusal *why)
 }
 
 static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
-                      const struct eng_desk *desk, const struct eng_arrival *arrival,
+                      const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                       struct eng_refusal *why)
 {
     static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
-    kn_assert(!desk->chat || desk->speech); /* eng_desk_learn was called */
+    kn_assert(!desk->chat || desk->speech); /* eng_api_setup_from_template was called */
     struct eng_ask *ask = new_ask(api, body, why);
     if (!ask)
         return refused(why);
@@ -376,14 +376,14 @@ static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
 }
 
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_desk *desk, const struct eng_arrival *arrival,
+                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why)
 {
     return parse_body(out, api, load(body, n, why), desk, arrival, why);
 }
 
 int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_desk *desk, const struct eng_arrival *arrival,
+                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                        struct eng_refusal *why)
 {
     kn_assert(json_is_object(body));
@@ -427,7 +427,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
                    char **text, size_t *n_text, struct eng_refusal *why)
 {
     struct eng_template_error e;

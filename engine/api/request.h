@@ -62,7 +62,7 @@ int eng_refuse(struct eng_refusal *why, int status, const char *code, const char
 void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enum eng_api api);
 
 /* What stays as it is.  Everything is borrowed, and outlives asks and replies. */
-struct eng_desk {
+struct eng_api_setup {
     const struct eng_vocab *vocab;
     const struct eng_chat *chat;           /* NULL: only completions */
     const struct eng_speech_style *speech; /* of the chat template; NULL without one */
@@ -75,13 +75,13 @@ struct eng_desk {
     int n_choice;                /* at most, of one request; 0: ENG_ASK_CHOICES */
     struct spec_params sampling; /* where the request says nothing */
     int n_predict;               /* likewise; -1: to the end of the context */
-    bool text_arguments;         /* see eng_desk_learn */
+    bool text_arguments;         /* see eng_api_setup_from_template */
 };
 
 /* Finds out from the chat template by which marks the model thinks and calls, which *style keeps and
  * desk->speech says from then on, and what form of a call's arguments it takes: once, when chat and
  * vocab are set, while the model's file is open. */
-void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
+void eng_api_setup_from_template(struct eng_api_setup *desk, struct eng_speech_style *style);
 
 /* Rows of a pass whose prompt tokens are reported: n_tell of an engine that answers requests. */
 #define ENG_API_TELL_ROWS 16
@@ -98,7 +98,7 @@ struct eng_api_model {
 
 /* Fills *desk but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
  * setup then takes completions only. */
-int eng_api_model_open(struct eng_api_model *m, struct eng_desk *desk, const struct eng_engine *e,
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
                        const char *path);
 void eng_api_model_close(struct eng_api_model *m);
 
@@ -144,11 +144,11 @@ struct eng_ask {
 
 /* On refusal 0 is not returned, *out is untouched and *why says what to tell the client. */
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_desk *desk, const struct eng_arrival *arrival,
+                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
 /* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
 int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_desk *desk, const struct eng_arrival *arrival,
+                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                        struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
@@ -162,7 +162,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
 
 /* The prompt of a conversation as text, as eng_ask_parse would tokenize it: *text is to be freed
  * with kn_free.  For /apply-template. */
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
                    char **text, size_t *n_text, struct eng_refusal *why);
 
 #endif

@@ -12,7 +12,7 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
         out[n - 5] = 0;
 }
 
-int eng_api_model_open(struct eng_api_model *m, struct eng_desk *desk, const struct eng_engine *e,
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
                        const char *path)
 {
     const struct eng_vocab *v = eng_vocab(e);
@@ -22,7 +22,7 @@ int eng_api_model_open(struct eng_api_model *m, struct eng_desk *desk, const str
     desk->gr_tokens = eng_grammar_tokens(e);
     desk->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
     desk->n_ctx = eng_n_ctx(e);
-    eng_desk_learn(desk, &m->style);
+    eng_api_setup_from_template(desk, &m->style);
     return error;
 }
 
@@ -31,7 +31,7 @@ void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
 /* ---- the chat template ----------------------------------------------------------------------- */
 
 /* The text of a conversation with one call whose arguments are `given` (taken over), or NULL. */
-static char *render_call(const struct eng_desk *desk, json_t *given)
+static char *render_call(const struct eng_api_setup *desk, json_t *given)
 {
     struct eng_template_error e;
     char *text = NULL;
@@ -47,7 +47,7 @@ static char *render_call(const struct eng_desk *desk, json_t *given)
     return text;
 }
 
-void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style)
+void eng_api_setup_from_template(struct eng_api_setup *desk, struct eng_speech_style *style)
 {
     desk->text_arguments = false;
     desk->speech = NULL;

@@ -81,9 +81,9 @@ static int open_engine(struct job *j)
 }
 
 /* A model that knows no conversations still completes texts. */
-static int open_desk(struct job *j, struct eng_desk *desk)
+static int open_setup(struct job *j, struct eng_api_setup *setup)
 {
-    int error = eng_api_model_open(&j->model, desk, j->engine, j->config->model);
+    int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model);
     return error == KN_EUNSUPPORTED ? 0 : error;
 }
 
@@ -154,9 +154,9 @@ static void tell_end(struct job *j, bool stopped)
 /* ---- the job ----------------------------------------------------------------------------------- */
 
 /* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
-static int work(struct job *j, const struct eng_desk *desk, const atomic_bool *stop)
+static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
-    int got = eng_batch_start(j->batch, j->engine, desk, j->n_parallel);
+    int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);
     if (got)
         return 2;
     if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
@@ -181,10 +181,10 @@ int eng_cmd_batch(const struct eng_config *config)
     int status = 2;
     eng_api_model_name(j.name, sizeof j.name, config->model);
     const char *name = j.name;
-    struct eng_desk desk = { .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict,
-                             .sampling = config->sampling };
-    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_desk(&j, &desk))
-        status = work(&j, &desk, stop);
+    struct eng_api_setup setup = { .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict,
+                                   .sampling = config->sampling };
+    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_setup(&j, &setup))
+        status = work(&j, &setup, stop);
     eng_watch_close(j.watch);
     eng_batch_close(j.batch);
     eng_api_model_close(&j.model);

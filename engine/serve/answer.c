@@ -77,7 +77,7 @@ void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_a
     eng_bytes_free(&body);
 }
 
-char *srv_words(void *arg, int status, size_t *n)
+char *srv_error_body(void *arg, int status, size_t *n)
 {
     struct eng_server *s = arg;
     struct eng_bytes body = {0};

@@ -119,7 +119,7 @@ static void log_call(const struct srv_call *c, int status)
 }
 
 /* The exchange is over; the call may go on until its jobs are back. */
-static void let_go(struct srv_call *c, int status)
+static void end_exchange(struct srv_call *c, int status)
 {
     c->x = NULL;
     if (c->reply)
@@ -166,7 +166,7 @@ static void send_stream(struct srv_call *c)
         send_late_refusal(c, bytes, n);
     else
         eng_http_end(c->x, bytes, n);
-    let_go(c, status);
+    end_exchange(c, status);
 }
 
 static void send_whole(struct srv_call *c)
@@ -179,7 +179,7 @@ static void send_whole(struct srv_call *c)
         eng_http_set_header(c->x, "Retry-After", "5");
     srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json",
                      bytes, n);
-    let_go(c, status);
+    end_exchange(c, status);
 }
 
 /* Sends what there is; frees the call when that was all. */
@@ -329,7 +329,7 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
         m->prompt_tokens += (uint64_t)n_prompt;
 }
 
-static void hear(const struct eng_job_event *t)
+static void take_event(const struct eng_job_event *t)
 {
     const struct eng_event *e = &t->event;
     struct srv_call *c = e->owner;
@@ -362,7 +362,7 @@ void srv_calls_take_told(struct eng_server *s)
     const struct eng_job_event *told;
     int n = eng_hub_take(s->hub, &told);
     for (int i = 0; i < n; i++) {
-        hear(&told[i]);
+        take_event(&told[i]);
         ((struct srv_call *)told[i].event.owner)->touched = true;
     }
     for (struct srv_call *c = n ? s->calls : NULL, *next; c; c = next) {
@@ -377,7 +377,7 @@ void srv_calls_take_told(struct eng_server *s)
 void srv_call_gone(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
-    let_go(c, 499); /* as proxies log a client who left */
+    end_exchange(c, 499); /* as proxies log a client who left */
     free_if_over(c);
 }
 

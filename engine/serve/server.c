@@ -30,7 +30,7 @@
 
 /* ---- the model is there, or not -------------------------------------------------------------- */
 
-static void open_desk(struct eng_server *s)
+static void open_model(struct eng_server *s)
 {
     const struct eng_engine *e = eng_hub_engine(s->hub);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
@@ -63,7 +63,7 @@ static void take_state(struct eng_server *s)
         event_base_loopbreak(s->base);
         return;
     }
-    open_desk(s);
+    open_model(s);
     s->state = SRV_SERVING;
     kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
            s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
@@ -259,7 +259,7 @@ static int open_http(struct eng_server *s)
                                    .idle_ms = s->opt.idle_ms,
                                    .on_request = srv_request,
                                    .on_gone = srv_gone,
-                                   .words = srv_words,
+                                   .words = srv_error_body,
                                    .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { CTX = 4096, MOST_TOKENS = 2000, BOS = 257, EOS = 258, N_VOCAB = 259 };
 
-static struct eng_desk desk = {.n_ctx = CTX, .n_predict = -1};
+static struct eng_api_setup desk = {.n_ctx = CTX, .n_predict = -1};
 
 static void check(bool ok)
 {
@@ -74,7 +74,7 @@ static void open_desk(void)
     desk.chat = chat;
     desk.gr_tokens = tokens;
     spec_params_default(&desk.sampling);
-    eng_desk_learn(&desk, &style);
+    eng_api_setup_from_template(&desk, &style);
     moe_file_close(file);
 }
 

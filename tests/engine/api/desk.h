@@ -24,7 +24,7 @@
 enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
 
 static struct {
-    struct eng_desk d;
+    struct eng_api_setup d;
     struct eng_vocab *vocab;
     struct eng_chat *chat;
     struct eng_speech_style style;
@@ -49,7 +49,7 @@ static inline void desk_open_with(const char *template)
     assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
     assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
     assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
-    desk.d = (struct eng_desk){.vocab = desk.vocab,
+    desk.d = (struct eng_api_setup){.vocab = desk.vocab,
                                .chat = desk.chat,
                                .gr_tokens = desk.tokens,
                                .model = desk_models,
@@ -58,7 +58,7 @@ static inline void desk_open_with(const char *template)
                                .n_ctx = DESK_CTX,
                                .n_predict = -1};
     spec_params_default(&desk.d.sampling);
-    eng_desk_learn(&desk.d, &desk.style);
+    eng_api_setup_from_template(&desk.d, &desk.style);
     moe_file_close(file);
 }
 
