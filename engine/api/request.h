@@ -83,10 +83,10 @@ struct eng_api_setup {
  * vocab are set, while the model's file is open. */
 void eng_api_setup_from_template(struct eng_api_setup *desk, struct eng_speech_style *style);
 
-/* Rows of a pass whose prompt tokens are reported: n_tell of an engine that answers requests. */
+/* The rows of a pass that report prompt tokens: n_tell of an engine that answers requests. */
 #define ENG_API_TELL_ROWS 16
 
-/* The name of the model whose file is `path`: without folder and ending. */
+/* The name of a model by its file: without folder and ending. */
 void eng_api_model_name(char *out, size_t bytes, const char *path);
 
 /* The parts of an opened model that a setup points to, beside the engine. */
@@ -157,7 +157,7 @@ size_t eng_ask_depth(const char *text, size_t n);
 
 static inline int eng_ask_choices(const struct eng_ask *ask) { return ask->n_prompt * ask->n_each; }
 
-/* What the engine is asked for one choice.  owner and salt are left 0: the caller knows who asks. */
+/* The engine's request of one choice; owner and salt stay 0, for the caller to set. */
 void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *out);
 
 /* The prompt of a conversation as text, as eng_ask_parse would tokenize it: *text is to be freed

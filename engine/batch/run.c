@@ -4,7 +4,6 @@
  * the next line read, so that there are at most n_parallel + 1 lines in progress and no step is short of rows
  * while there are lines.  Nothing here knows time but for the journal's thread. */
 #include "engine/batch/batch.h"
-#include "engine/base/base.h"
 #include "engine/api/reply.h"
 
 #include <errno.h>
@@ -141,8 +140,8 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* A line is there as text and as JSON while it is parsed; an ask keeps its JSON, and a line that is much longer
- * than a context is refused. */
+/* A line takes memory as text and as JSON while it is parsed; an ask keeps its JSON, and a line much longer than
+ * a context is refused. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
@@ -278,7 +277,7 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
     if (eng_ask_parse_json(&line->ask, r->api, r->body, b->desk, &arrival, &why))
         return write_refusal(b, r, &why);
-    line->ask->stream = false;                  /* there is nobody to stream to */
+    line->ask->stream = false;                  /* a line has one answer */
     line->n_custom_id = r->n_custom_id;
     line->custom_id = kn_strdup(r->custom_id);
     int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->desk) : KN_ENOMEM;

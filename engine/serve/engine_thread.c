@@ -50,7 +50,7 @@ static void wake(struct eng_hub *h)
 
 /* ---- events out: under the lock -------------------------------------------------------------- */
 
-/* The event of a job, whose owner the job is; after the last one the job is its owner's again. */
+/* Copies an event; its owner is a job, which the reader may free after the job's last event. */
 static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 {
     const struct eng_job *job = e->owner;
@@ -92,7 +92,7 @@ static void forget(struct eng_hub *h, struct eng_job *job)
     last->number = job->number;
 }
 
-/* Under its number; its events come with the job as their owner. */
+/* Events of the session have the job as their owner. */
 static int start_session(struct eng_hub *h, struct eng_job *job)
 {
     struct eng_request request = job->request;

@@ -54,7 +54,7 @@ struct eng_server {
     struct eng_pool *pool;
     struct eng_keys *keys;
     struct eng_api_setup desk;
-    struct eng_api_model model;                 /* the desk's */
+    struct eng_api_model model;                 /* the desk's parts */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
@@ -88,7 +88,7 @@ void srv_gone(void *arg, struct eng_exchange *x);
 
 /* id: a new one, [SRV_ID_BYTES]. */
 void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
-char *srv_error_body(void *arg, int status, size_t *n);      /* to who sends what is no request */
+char *srv_error_body(void *arg, int status, size_t *n);         /* for bytes that are no request */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
                     const struct eng_refusal *why);
 void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
