@@ -100,16 +100,16 @@ HERE_engine             = report reuse prefill_share schedule step session forec
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools
-SRC_engine/api           = fields messages tool_choice answer_format sampling request dialect write_completions write_chat \
+SRC_engine/api           = fields messages tool_choice answer_format sampling setup request dialect write_completions write_chat \
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = lines done_ids record journal run
 MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/text engine/tools engine/api engine/batch
-SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http routes tokenize_routes request status page \
-                           server
+SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
+                           request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
 SRC_engine/cli           = options option_values manual config terminal interrupt json_out cmd_run cmd_serve batch_metrics \
-                           cmd_batch cmd_eval bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
+                           cmd_batch cmd_eval bench_run bench_drafts cmd_bench cmd_tokenize cmd_render cmd_inspect cmd_quantize cmd_pack \
                            cmd_synth cmd_fit cmd_plan cmd_simulate simulate_dsi simulate_moesd cmd_doctor
 MAIN                     = engine/cli/main
 

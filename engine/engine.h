@@ -104,6 +104,7 @@ struct eng_request {
     int priority;                               /* higher goes first, and takes the place of lower */
     uint64_t user;                              /* whose tokens these are: users get the same share */
     uint64_t salt;                              /* KV is shared only among sessions of one salt */
+    void *owner; int choice;                    /* the caller's: each event of the request carries them */
 };
 
 enum eng_finish {
@@ -115,6 +116,8 @@ enum eng_finish {
 
 struct eng_event {                              /* a session got a token, or ended */
     struct eng_session *session;
+    void *owner; int choice;                    /* of its request */
+    int n_cached;                               /* prompt tokens found computed, so far */
     int32_t token;                              /* ENG_NO_TOKEN: none */
     bool of_prompt;                             /* a token that was given: from the second on, in order, before */
     int rank;                                   /* any other event; and 1 where none was likelier */

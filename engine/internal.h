@@ -94,6 +94,7 @@ struct eng_session {
     struct eng_saved { int position, state; } saved[ENG_MARKS];         /* and where it does */
     int n_saved;
     int first_row, want;                        /* of the pass under way; want -1: no logits */
+    void *owner; int choice;                    /* of the request */
 };
 
 /* A row of a prompt whose next token is told. */

@@ -77,6 +77,8 @@ int eng_session_start(struct eng_session *s, const struct eng_request *r)
                     ? e->assets.opt.n_ctx : r->n_token + r->n_predict;
     s->seq.n_kv = s->n_reached = s->n_cached = 0;
     s->priority = r->priority;
+    s->owner = r->owner;
+    s->choice = r->choice;
     s->seq.path = (struct eng_path){ .salt = r->salt };
     s->n_top = r->n_top;
     s->wants_prompt_logprobs = r->wants_prompt_logprobs;

@@ -9,10 +9,19 @@
 
 /* ---- lay out ------------------------------------------------------------------------------------- */
 
+static struct eng_event event_of(struct eng_session *s, int32_t token)
+{
+    return (struct eng_event){ .session = s, .owner = s->owner, .choice = s->choice, .n_cached = s->n_cached,
+                               .token = token };
+}
+
 static struct eng_event end(struct eng_session *s, enum eng_finish finish, int status)
 {
+    struct eng_event event = event_of(s, ENG_NO_TOKEN);
+    event.finish = finish;
+    event.status = status;
     eng_session_end(s, finish);
-    return (struct eng_event){ .session = s, .token = ENG_NO_TOKEN, .finish = finish, .status = status };
+    return event;
 }
 
 /* What has no token to add ends without one. */
@@ -170,8 +179,10 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
     const struct spec_verify *v = &s->seat->verify;
     const struct spec_choice *c = &v->out[i];
     int row = s->want + 1 + (i ? v->path[i - 1] : SPEC_ROOT);
-    struct eng_event event = { .session = s, .token = c->token, .logprob = c->logprob,
-                               .top = &e->pass.top[row * ENG_TOP], .n_top = s->n_top };
+    struct eng_event event = event_of(s, c->token);
+    event.logprob = c->logprob;
+    event.top = &e->pass.top[row * ENG_TOP];
+    event.n_top = s->n_top;
     s->seq.token[s->seq.n_token++] = c->token;
     if (s->grammar)
         gr_advance_token(s->grammar, s->grammar_state, e->assets.tokens, c->token);
@@ -246,9 +257,12 @@ static int tell_prompts(struct eng_engine *e, struct eng_event *event)
         struct eng_session *s = t->session;
         if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
             continue;                           /* it ends with this pass */
-        event[n++] = (struct eng_event){ .session = s, .token = s->seq.token[t->at], .of_prompt = true,
-                                         .rank = t->known.rank, .logprob = t->known.logprob,
-                                         .top = &e->pass.top[t->want * ENG_TOP], .n_top = s->n_prompt_top };
+        event[n] = event_of(s, s->seq.token[t->at]);
+        event[n].of_prompt = true;
+        event[n].rank = t->known.rank;
+        event[n].logprob = t->known.logprob;
+        event[n].top = &e->pass.top[t->want * ENG_TOP];
+        event[n++].n_top = s->n_prompt_top;
         s->n_prompt_logprob = t->at + 1;
     }
     return n;

@@ -66,7 +66,7 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
 
 /* Compiles ask->grammar.  A failure is refused only for a format, strict tools, or required calls. */
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
-                    const struct eng_desk *desk, const struct eng_talk_tools *tools)
+                    const struct eng_api_setup *desk, const struct eng_talk_tools *tools)
 {
     static const struct eng_speech_style plain = {.way = ENG_SPEECH_NONE};
     const bool is_plain = ask->api == ENG_API_COMPLETIONS || !desk->speech;
@@ -88,7 +88,7 @@ static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_
 }
 
 void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_desk *desk, const struct eng_talk_tools *tools)
+                        const struct eng_api_setup *desk, const struct eng_talk_tools *tools)
 {
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;

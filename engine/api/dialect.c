@@ -62,7 +62,7 @@ void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const str
         return;
     eng_bytes_text(out, ",\"prompt_logprobs\":[null");
     for (int i = 1; i < c->n_given; i++) {
-        const struct eng_given *g = &c->given[i];
+        const struct eng_prompt_token *g = &c->given[i];
         eng_bytes_text(out, ",{");
         write_known(out, v, prompt->id[i], g->logprob, g->rank);
         for (int k = 0; k < kn_min(g->n_top, r->ask->prompt_logprobs); k++)

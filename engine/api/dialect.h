@@ -31,7 +31,7 @@ struct eng_entry {
 };
 
 /* A token of the prompt, if the request asks for the prompt's logprobs. */
-struct eng_given {
+struct eng_prompt_token {
     float logprob;
     int rank;                     /* 1: the most probable */
     struct spec_top top[ENG_TOP]; /* [n_top] */
@@ -61,7 +61,7 @@ struct eng_choice {
     struct eng_entry *entry; /* [n_entry] */
     struct spec_top *top;    /* [n_entry][n_top] */
     int n_entry, entry_cap;
-    struct eng_given *given; /* [n_given] of prompt tokens, NULL: not requested; [0] is unused */
+    struct eng_prompt_token *given; /* [n_given] of prompt tokens, NULL: not requested; [0] is unused */
     int n_given;
     int n_sure, n_told; /* entries known to be text; of these written (dropped at once if !keeps) */
     size_t n_text, n_text_char, n_shown; /* text: bytes, characters, bytes past the stop strings */
@@ -69,7 +69,7 @@ struct eng_choice {
 
 struct eng_reply {
     const struct eng_ask *ask;
-    const struct eng_desk *desk;
+    const struct eng_api_setup *desk;
     const struct eng_dialect *dialect;
     struct eng_choice *choice; /* [n_choice] */
     int n_choice, n_ended;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct talk {
-    const struct eng_desk *desk;
+    const struct eng_api_setup *desk;
     const char *thoughts; /* the template's member for reasoning */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
@@ -344,7 +344,7 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
 }
 
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_desk *desk)
+                          const struct eng_api_setup *desk)
 {
     const bool harmony = desk->speech && desk->speech->way == ENG_SPEECH_HARMONY;
     struct talk t = {.desk = desk,
@@ -379,40 +379,4 @@ json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
         return t.messages;
     json_decref(t.messages);
     return NULL;
-}
-
-/* ---- form of arguments that the template accepts --------------------------------------------- */
-
-/* Renders a conversation with one call and the arguments `given` (consumed); NULL on failure. */
-static char *render_call(const struct eng_desk *desk, json_t *given)
-{
-    struct eng_template_error e;
-    char *text = NULL;
-    size_t n;
-    json_t *variables =
-        json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages",
-                  "role", "user", "content", "a", "role", "assistant", "content", "", "tool_calls",
-                  "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
-                  given, "add_generation_prompt", 0);
-    if (variables && eng_chat_render(desk->chat, variables, &text, &n, &e))
-        text = NULL;
-    json_decref(variables);
-    return text;
-}
-
-void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style)
-{
-    desk->text_arguments = false;
-    desk->speech = NULL;
-    if (!desk->chat)
-        return;
-    struct moe_string template = eng_chat_text(desk->chat);
-    eng_speech_style(style, template.data, template.n, desk->vocab);
-    desk->speech = style;
-    char *object = render_call(desk, json_pack("{s:s}", "k7", "v7"));
-    char *text = render_call(desk, json_string("{\"k7\": \"v7\"}"));
-    if (text && (!object || strstr(object, "'k7'"))) /* object refused, or printed as a Python dict */
-        desk->text_arguments = true;
-    kn_free(object);
-    kn_free(text);
 }

@@ -9,7 +9,7 @@
 
 /* ---- logprobs -------------------------------------------------------------------------------- */
 
-static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
 {
     size_t n_top = (size_t)r->ask->n_top, i = (size_t)c->n_entry;
     if (c->n_entry == c->entry_cap) {
@@ -34,7 +34,7 @@ static void add_entry(struct eng_reply *r, struct eng_choice *c, const struct en
     c->n_entry++;
 }
 
-static void add_given(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+static void add_given(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
 {
     size_t n = r->ask->prompt[c->index / r->ask->n_each].n;
     if (!c->given) {
@@ -46,8 +46,8 @@ static void add_given(struct eng_reply *r, struct eng_choice *c, const struct en
         return;
     }
     kn_assert((size_t)c->n_given < n);
-    struct eng_given *g = &c->given[c->n_given++];
-    *g = (struct eng_given){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
+    struct eng_prompt_token *g = &c->given[c->n_given++];
+    *g = (struct eng_prompt_token){.logprob = t->logprob, .rank = t->rank, .n_top = t->n_top};
     for (int k = 0; k < t->n_top; k++)
         g->top[k] = t->top[k];
 }
@@ -256,7 +256,7 @@ static void take_text(struct eng_reply *r, struct eng_choice *c, size_t n)
 
 /* ---- a choice -------------------------------------------------------------------------------- */
 
-static void take_token(struct eng_reply *r, struct eng_choice *c, const struct eng_told *t)
+static void take_token(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
 {
     const struct eng_vocab *v = r->desk->vocab;
     bool control = eng_vocab_type(v, t->token) == ENG_TOKEN_CONTROL;
@@ -300,7 +300,7 @@ static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end e
     r->began = r->done = true;
 }
 
-static bool ends_answer(const struct eng_reply *r, const struct eng_told *t)
+static bool ends_answer(const struct eng_reply *r, const struct eng_event *t)
 {
     if (t->finish == ENG_STOP)
         return true;
@@ -310,7 +310,7 @@ static bool ends_answer(const struct eng_reply *r, const struct eng_told *t)
     return false;
 }
 
-static void fail_choice(struct eng_reply *r, const struct eng_told *t)
+static void fail_choice(struct eng_reply *r, const struct eng_event *t)
 {
     struct eng_refusal why;
     eng_refuse(&why, t->status == KN_ENOMEM || t->status == KN_ELIMIT ? 503 : 500, NULL, NULL,
@@ -318,9 +318,10 @@ static void fail_choice(struct eng_reply *r, const struct eng_told *t)
     eng_reply_fail(r, &why);
 }
 
-int eng_reply_feed(struct eng_reply *r, const struct eng_told *t)
+int eng_reply_feed(struct eng_reply *r, const struct eng_event *t)
 {
     struct eng_choice *c = &r->choice[t->choice];
+    c->n_cached = kn_max(c->n_cached, t->n_cached);
     if (r->done || c->end)
         return 1;
     if (t->finish == ENG_FAILED) {
@@ -344,8 +345,6 @@ int eng_reply_feed(struct eng_reply *r, const struct eng_told *t)
         end_choice(r, c, ENG_END_LENGTH);
     return r->out.failed ? KN_ENOMEM : c->end != ENG_END_NONE;
 }
-
-void eng_reply_cached(struct eng_reply *r, int choice, int n) { r->choice[choice].n_cached = n; }
 
 /* ---- the reply ------------------------------------------------------------------------------- */
 
@@ -383,7 +382,7 @@ static int open_choice(struct eng_reply *r, int i)
                                                                     .thinks = r->ask->thinks});
 }
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk)
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk)
 {
     struct eng_reply *r = kn_calloc(1, sizeof *r);
     int error = 0;

@@ -1,6 +1,6 @@
 /* engine/api/reply.h - turns generated tokens into the bytes of an HTTP answer.  Internal to engine.
  *
- *     eng_reply_open -> [ eng_reply_cached, eng_reply_feed, eng_reply_take ]* -> eng_reply_close
+ *     eng_reply_open -> [ eng_reply_feed, eng_reply_take ]* -> eng_reply_close
  *
  * The caller feeds the tokens of all choices of one request, interleaved in any order.  The reply
  * appends bytes to send.  For a stream these are complete server-sent events, written as soon as
@@ -23,28 +23,13 @@
 
 struct eng_reply;
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_desk *desk);
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk);
 void eng_reply_close(struct eng_reply *r);
 
-/* An engine event of one choice: an eng_event without its session. */
-struct eng_told {
-    int choice;
-    bool of_prompt; /* token is the prompt's; rank is valid */
-    int rank;       /* 1: the most probable */
-    int32_t token;  /* ENG_NO_TOKEN: none */
-    float logprob;
-    const struct spec_top *top; /* [n_top] */
-    int n_top;
-    enum eng_finish finish;
-    int status; /* the KN_E* code, if finish is ENG_FAILED */
-};
-
-/* Processes one event.  Returns 0 to continue; 1 if the choice has ended (the caller may stop its
- * session; further events of it are ignored); or KN_ENOMEM. */
-int eng_reply_feed(struct eng_reply *r, const struct eng_told *told);
-
-/* Sets the number of cached prompt tokens of a choice, for the usage. */
-void eng_reply_cached(struct eng_reply *r, int choice, int n);
+/* Processes an event of the choice event->choice; its n_cached is for the usage.  Returns 0 to continue;
+ * 1 if the choice has ended (the caller may stop its session; further events of it are ignored); or
+ * KN_ENOMEM. */
+int eng_reply_feed(struct eng_reply *r, const struct eng_event *event);
 
 /* Begins the stream before the first token, for a caller that must send bytes during a long prefill.
  * Later failures are events of the stream.  Without a stream this does nothing. */

@@ -28,12 +28,19 @@ size_t eng_ask_depth(const char *text, size_t n)
     return most;
 }
 
+static void refuse_depth(struct eng_refusal *why)
+{
+    eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
+               ENG_ASK_DEPTH);
+}
+
+/* A new reference; NULL when refused. */
 static json_t *load(const char *body, size_t n, struct eng_refusal *why)
 {
     json_error_t e;
+    *why = (struct eng_refusal){0};
     if (eng_ask_depth(body, n) > ENG_ASK_DEPTH) {
-        eng_refuse(why, 400, NULL, NULL, "the body's JSON is nested deeper than %d levels",
-                   ENG_ASK_DEPTH);
+        refuse_depth(why);
         return NULL;
     }
     json_t *root = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
@@ -49,6 +56,22 @@ static json_t *load(const char *body, size_t n, struct eng_refusal *why)
         return NULL;
     }
     return root;
+}
+
+static bool is_deeper(json_t *value, int n_level)
+{
+    const char *name;
+    json_t *item;
+    size_t i;
+    if (n_level == 0)
+        return json_is_object(value) || json_is_array(value);
+    json_object_foreach(value, name, item)
+        if (is_deeper(item, n_level - 1))
+            return true;
+    json_array_foreach(value, i, item)
+        if (is_deeper(item, n_level - 1))
+            return true;
+    return false;
 }
 
 /* Members of other servers that are not supported here.  They are refused, because ignoring them would
@@ -223,7 +246,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
 }
 
 /* True if the prompt ends with the marker that opens reasoning; its last TAIL tokens are enough. */
-static bool ends_thinking(const struct eng_desk *desk, const struct eng_ids *ids)
+static bool ends_thinking(const struct eng_api_setup *desk, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
     struct eng_bytes b = {0};
@@ -306,17 +329,18 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
     eng_talk_constrain(p->ask, &p->body, p->desk, &p->tools);
 }
 
-/* An ask with its parsed body only; NULL when refused. */
-static struct eng_ask *new_ask(enum eng_api api, const char *body, size_t n,
-                               struct eng_refusal *why)
+/* An ask with its parsed body only; it takes the body over.  NULL when refused, as for a NULL body. */
+static struct eng_ask *new_ask(enum eng_api api, json_t *body, struct eng_refusal *why)
 {
-    struct eng_ask *ask = kn_calloc(1, sizeof *ask);
-    *why = (struct eng_refusal){0};
+    struct eng_ask *ask = body ? kn_calloc(1, sizeof *ask) : NULL;
     if (ask) {
         ask->api = api;
+        ask->body = body;
         ask->stop = kn_calloc(ENG_ASK_STOPS, sizeof *ask->stop);
+    } else {
+        json_decref(body);
     }
-    if (ask && ask->stop && (ask->body = load(body, n, why)))
+    if (ask && ask->stop)
         return ask;
     if (!eng_refused(why))
         eng_refuse(why, 500, NULL, NULL, "no memory for the request");
@@ -329,13 +353,13 @@ static int refused(const struct eng_refusal *why)
     return why->status < 500 ? KN_EINVAL : KN_ENOMEM;
 }
 
-int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_desk *desk, const struct eng_arrival *arrival,
-                  struct eng_refusal *why)
+static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
+                      const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                      struct eng_refusal *why)
 {
     static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
-    kn_assert(!desk->chat || desk->speech); /* eng_desk_learn was called */
-    struct eng_ask *ask = new_ask(api, body, n, why);
+    kn_assert(!desk->chat || desk->speech); /* eng_api_setup_from_template was called */
+    struct eng_ask *ask = new_ask(api, body, why);
     if (!ask)
         return refused(why);
     struct eng_parse p = {
@@ -350,6 +374,25 @@ int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size
     }
     eng_ask_close(ask);
     return refused(why);
+}
+
+int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
+                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                  struct eng_refusal *why)
+{
+    return parse_body(out, api, load(body, n, why), desk, arrival, why);
+}
+
+int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
+                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                       struct eng_refusal *why)
+{
+    kn_assert(json_is_object(body));
+    *why = (struct eng_refusal){0};
+    bool deep = is_deeper(body, ENG_ASK_DEPTH);
+    if (deep)
+        refuse_depth(why);
+    return parse_body(out, api, deep ? NULL : json_incref(body), desk, arrival, why);
 }
 
 void eng_ask_close(struct eng_ask *ask)
@@ -380,15 +423,16 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
                                 .wants_prompt_logprobs = ask->wants_prompt_logprobs,
                                 .n_prompt_top = kn_max(ask->prompt_logprobs, ask->echo ? ask->n_top : 0),
                                 .priority = ask->priority,
-                                .user = ask->user};
+                                .user = ask->user,
+                                .choice = choice};
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
                    char **text, size_t *n_text, struct eng_refusal *why)
 {
     struct eng_template_error e;
-    struct eng_ask *ask = new_ask(api, body, n, why);
+    struct eng_ask *ask = new_ask(api, load(body, n, why), why);
     if (!ask)
         return refused(why);
     struct eng_parse p = {

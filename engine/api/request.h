@@ -62,7 +62,7 @@ void eng_refusal_write(struct eng_bytes *out, const struct eng_refusal *why, enu
 
 /* Settings that are constant while the program runs.  All pointers are borrowed and must outlive the
  * asks and replies. */
-struct eng_desk {
+struct eng_api_setup {
     const struct eng_vocab *vocab;
     const struct eng_chat *chat;           /* NULL: only completions are possible */
     const struct eng_speech_style *speech; /* format of the chat template; NULL without one */
@@ -78,9 +78,28 @@ struct eng_desk {
     bool text_arguments;         /* the template takes a call's arguments as text, not as an object */
 };
 
-/* Sets desk->speech and desk->text_arguments from the chat template; *style holds the format and must
- * outlive the desk.  Call once, after chat and vocab are set, while the model's file is open. */
-void eng_desk_learn(struct eng_desk *desk, struct eng_speech_style *style);
+/* Sets setup->speech and setup->text_arguments from the chat template; *style holds the format and must
+ * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
+void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style);
+
+/* The rows of a pass that report prompt tokens: n_tell of an engine that answers requests. */
+#define ENG_API_TELL_ROWS 16
+
+/* The name of a model by its file: without folder and ending. */
+void eng_api_model_name(char *out, size_t bytes, const char *path);
+
+/* The parts of an opened model that a setup points to, beside the engine. */
+struct eng_api_model {
+    struct eng_chat *chat; /* NULL: without a template that can be used */
+    struct eng_speech_style style;
+    char fingerprint[ENG_FINGERPRINT_BYTES];
+};
+
+/* Fills *desk but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
+ * setup then takes completions only. */
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
+                       const char *path);
+void eng_api_model_close(struct eng_api_model *m);
 
 /* Values that belong to one request and do not come from its body. */
 struct eng_arrival {
@@ -125,8 +144,12 @@ struct eng_ask {
 /* Returns 0 and *out, or on refusal KN_EINVAL or KN_ENOMEM with the answer for the client in *why;
  * *out is then untouched. */
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_desk *desk, const struct eng_arrival *arrival,
+                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
+/* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
+int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
+                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                       struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
 /* The deepest nesting of brackets in a JSON text. */
@@ -140,7 +163,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
 
 /* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with
  * kn_free.  For /apply-template.  Returns as eng_ask_parse does. */
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_desk *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
                    char **text, size_t *n_text, struct eng_refusal *why);
 
 #endif

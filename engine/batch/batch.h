@@ -12,13 +12,12 @@
  * `created` is the time of the input file.  So a job that was killed ends with the lines of one that was not.
  *
  *     lines.c     lines of a file, in as much memory as the longest takes
- *     seen.c      which custom_ids are done, and which have been met
+ *     done_ids.c  which custom_ids are done, and which have been met
  *     record.c    a line of the input to a request; answers and reasons to lines
  *     journal.c   the two output files: locked, mended, appended to, made durable by a thread
  *     run.c       sessions kept busy, until there are no more lines
- *     watch.c     how far it is, for who collects metrics
  *
- * Memory does not grow with the job, but for 16 to 32 bytes a line (seen.c), which are taken at open. */
+ * Memory does not grow with the job, but for 16 to 32 bytes a line (done_ids.c), which are taken at open. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
@@ -26,7 +25,6 @@
 
 #include "engine/engine.h"
 #include "engine/api/request.h"
-#include "engine/serve/engine_thread.h"
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 
@@ -55,7 +53,7 @@ void eng_lines_close(struct eng_lines *l);
 /* 1 and a line, valid until the next call; 0 at the end; or KN_E*, said.  Blank lines are passed over. */
 int  eng_lines_next(struct eng_lines *l, struct eng_line *out);
 
-/* ---- seen.c ------------------------------------------------------------------------------------ */
+/* ---- done_ids.c -------------------------------------------------------------------------------- */
 
 /* Names as 127 bits under a key drawn at open, so that nobody can choose two that are taken for one. */
 struct eng_seen {
@@ -81,7 +79,7 @@ struct eng_record {                             /* a line of the input */
     const char *custom_id;                      /* NULL: it has none that could be told */
     size_t n_custom_id;
     enum eng_api api;
-    const json_t *body;
+    json_t *body;
 };
 
 struct eng_fault { const char *code; char message[256]; };      /* why a line is no request */
@@ -165,23 +163,12 @@ struct eng_batch;
 int  eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
 /* desk: what requests are read with; n_parallel sessions are opened in e. */
-int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_desk *desk, int n_parallel);
+int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *desk, int n_parallel);
 /* 1: goes on; 0: all lines are dealt with; or KN_E*, said. */
 int  eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
 /* No more steps: 0 when everything that is done is on the disk, or why it is not. */
 int  eng_batch_settle(struct eng_batch *b);
 void eng_batch_close(struct eng_batch *b);
-
-/* ---- watch.c ----------------------------------------------------------------------------------- */
-
-struct eng_watch;
-
-/* On 127.0.0.1, from now until close; port 0: any.  model stays the caller's.  bytes: what it takes at most. */
-int  eng_watch_open(struct eng_watch **out, int port, const char *model);
-size_t eng_watch_bytes(void);
-int  eng_watch_port(const struct eng_watch *w);
-void eng_watch_tell(struct eng_watch *w, const struct eng_hub_view *view, const struct eng_batch_counts *counts);
-void eng_watch_close(struct eng_watch *w);
 
 #endif

@@ -1,10 +1,9 @@
 /* A batch at work: lines become asks, choices of asks take sessions, tokens become answers, answers lines.
  *
- * A flight is one line that is being answered.  Its choices go to sessions as these become free; only when
- * the last of them has one is the next line read, so that there are at most n_parallel + 1 flights and no
- * step is short of rows while there are lines.  Nothing here knows time but for the journal's thread. */
+ * The choices of a line in progress go to sessions as these become free; only when the last of them has one is
+ * the next line read, so that there are at most n_parallel + 1 lines in progress and no step is short of rows
+ * while there are lines.  Nothing here knows time but for the journal's thread. */
 #include "engine/batch/batch.h"
-#include "engine/internal.h"
 #include "engine/api/reply.h"
 
 #include <errno.h>
@@ -14,7 +13,7 @@
 #define GATHER_NS     1000000000                /* what a power cut may cost */
 #define JOURNAL_BYTES ((size_t)4 << 20)         /* of lines on their way, as long as the disk keeps up */
 
-struct flight {
+struct line_in_progress {
     struct eng_ask *ask;                        /* NULL: free */
     struct eng_reply *reply;
     char *custom_id;
@@ -22,7 +21,7 @@ struct flight {
     int n_dealt, n_live;                        /* choices that got a session; that have one now */
 };
 
-struct seat { struct eng_session *session; struct flight *flight; int choice; };
+struct slot { struct eng_session *session; struct line_in_progress *line; };
 
 struct eng_batch {
     struct eng_batch_options opt;
@@ -36,11 +35,11 @@ struct eng_batch {
     uint64_t answered_before;                   /* lines of the answers' file at open */
 
     struct eng_engine *engine;
-    const struct eng_desk *desk;
-    int n_seat, n_flight;
-    struct seat *seat;                          /* [n_seat] */
-    struct flight *flight;                      /* [n_flight] */
-    struct flight *dealing;                     /* has choices without a session; or NULL */
+    const struct eng_api_setup *desk;
+    int n_slot, n_line;
+    struct slot *slot;                          /* [n_slot] */
+    struct line_in_progress *line;              /* [n_line] */
+    struct line_in_progress *dealing;           /* has choices without a session; or NULL */
     struct eng_event *event;
     struct eng_bytes body, record;              /* scratch */
     bool at_end;                                /* of the input */
@@ -141,40 +140,40 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* A line is there as text, as JSON and as text once more while it is parsed; an ask keeps its JSON, and a
- * line that is much longer than a context is refused. */
+/* A line takes memory as text and as JSON while it is parsed; an ask keeps its JSON, and a line much longer than
+ * a context is refused. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
     size_t kept = line < (size_t)n_ctx * 32 ? line : (size_t)n_ctx * 32;
-    size_t flight = 4 * kept + (size_t)n_ctx * 64;
-    return eng_seen_bytes(b->seen.most) + 6 * line + ((size_t)n_parallel + 1) * flight + JOURNAL_BYTES;
+    size_t in_progress = 4 * kept + (size_t)n_ctx * 64;
+    return eng_seen_bytes(b->seen.most) + 5 * line + ((size_t)n_parallel + 1) * in_progress + JOURNAL_BYTES;
 }
 
-int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_desk *desk, int n_parallel)
+int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *desk, int n_parallel)
 {
     b->engine = e;
     b->desk = desk;
-    b->n_flight = n_parallel + 1;
-    b->seat = kn_calloc((size_t)n_parallel, sizeof *b->seat);
-    b->flight = kn_calloc((size_t)b->n_flight, sizeof *b->flight);
+    b->n_line = n_parallel + 1;
+    b->slot = kn_calloc((size_t)n_parallel, sizeof *b->slot);
+    b->line = kn_calloc((size_t)b->n_line, sizeof *b->line);
     b->event = kn_calloc((size_t)eng_event_room(e), sizeof *b->event);
-    if (!b->seat || !b->flight || !b->event)
+    if (!b->slot || !b->line || !b->event)
         return kn_fail(KN_ENOMEM, "no memory for %d requests at once", n_parallel);
-    for (; b->n_seat < n_parallel; b->n_seat++) {
-        int error = eng_session_open(&b->seat[b->n_seat].session, e);
+    for (; b->n_slot < n_parallel; b->n_slot++) {
+        int error = eng_session_open(&b->slot[b->n_slot].session, e);
         if (error)
             return error;
     }
     return 0;
 }
 
-static void close_flight(struct flight *f)
+static void close_line(struct line_in_progress *line)
 {
-    eng_reply_close(f->reply);
-    eng_ask_close(f->ask);
-    kn_free(f->custom_id);
-    *f = (struct flight){ 0 };
+    eng_reply_close(line->reply);
+    eng_ask_close(line->ask);
+    kn_free(line->custom_id);
+    *line = (struct line_in_progress){ 0 };
 }
 
 int eng_batch_settle(struct eng_batch *b)
@@ -192,18 +191,18 @@ void eng_batch_close(struct eng_batch *b)
 {
     if (!b)
         return;
-    for (int i = 0; i < b->n_seat; i++)
-        eng_session_close(b->seat[i].session);
-    for (int i = 0; b->flight && i < b->n_flight; i++)
-        close_flight(&b->flight[i]);
+    for (int i = 0; i < b->n_slot; i++)
+        eng_session_close(b->slot[i].session);
+    for (int i = 0; b->line && i < b->n_line; i++)
+        close_line(&b->line[i]);
     if (!b->engine)
         eng_journal_unmake(&b->journal);
     (void)eng_batch_settle(b);
     eng_seen_close(&b->seen);
     eng_lines_close(&b->lines);
     kn_file_close(b->in);
-    kn_free(b->seat);
-    kn_free(b->flight);
+    kn_free(b->slot);
+    kn_free(b->line);
     kn_free(b->event);
     eng_bytes_free(&b->body);
     eng_bytes_free(&b->record);
@@ -224,12 +223,12 @@ static int write_record(struct eng_batch *b, enum eng_outlet which)
     return status;
 }
 
-static int write_answer(struct eng_batch *b, struct flight *f)
+static int write_answer(struct eng_batch *b, struct line_in_progress *line)
 {
     size_t n;
-    const char *body = eng_reply_take(f->reply, &n);
-    int status = eng_reply_status(f->reply);
-    eng_record_write(&b->record, f->custom_id, f->n_custom_id, status, body, n);
+    const char *body = eng_reply_take(line->reply, &n);
+    int status = eng_reply_status(line->reply);
+    eng_record_write(&b->record, line->custom_id, line->n_custom_id, status, body, n);
     return write_record(b, status == 200 ? ENG_OUTLET_ANSWERS : ENG_OUTLET_ERRORS);
 }
 
@@ -258,39 +257,35 @@ static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t
 
 /* ---- lines in ---------------------------------------------------------------------------------- */
 
-static struct flight *free_flight(struct eng_batch *b)
+static struct line_in_progress *find_free_line(struct eng_batch *b)
 {
-    for (int i = 0; i < b->n_flight; i++)
-        if (!b->flight[i].ask)
-            return &b->flight[i];
-    kn_assert(!"more flights than sessions");
+    for (int i = 0; i < b->n_line; i++)
+        if (!b->line[i].ask)
+            return &b->line[i];
+    kn_assert(!"more lines in progress than sessions");
     return NULL;
 }
 
-/* A request that may be answered: into a flight.  Otherwise why not, into the errors. */
+/* Begins to answer a request; one that is refused goes into the errors. */
 static int take_request(struct eng_batch *b, const struct eng_record *r)
 {
     char id[20];
     struct eng_refusal why;
-    struct flight *f = free_flight(b);
+    struct line_in_progress *line = find_free_line(b);
     uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
-    b->body.n = 0;
-    eng_bytes_json(&b->body, r->body);
-    if (b->body.failed)
-        return kn_fail(KN_ENOMEM, "no memory for a request of %s", b->opt.in);
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
-    if (eng_ask_parse(&f->ask, r->api, b->body.data, b->body.n, b->desk, &arrival, &why))
+    if (eng_ask_parse_json(&line->ask, r->api, r->body, b->desk, &arrival, &why))
         return write_refusal(b, r, &why);
-    f->ask->stream = false;                     /* there is nobody to stream to */
-    f->n_custom_id = r->n_custom_id;
-    f->custom_id = kn_strdup(r->custom_id);
-    int error = f->custom_id ? eng_reply_open(&f->reply, f->ask, b->desk) : KN_ENOMEM;
+    line->ask->stream = false;                  /* a line has one answer */
+    line->n_custom_id = r->n_custom_id;
+    line->custom_id = kn_strdup(r->custom_id);
+    int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->desk) : KN_ENOMEM;
     if (error) {
-        close_flight(f);
+        close_line(line);
         return kn_fail(error, "no memory for an answer");
     }
-    b->dealing = f;
+    b->dealing = line;
     return 0;
 }
 
@@ -336,89 +331,79 @@ static int deal_next(struct eng_batch *b)
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
 
-static int end_choice(struct eng_batch *b, struct seat *s)
+static int end_choice(struct eng_batch *b, struct slot *s)
 {
-    struct flight *f = s->flight;
-    s->flight = NULL;
-    if (--f->n_live > 0 || f->n_dealt < eng_ask_choices(f->ask))
+    struct line_in_progress *line = s->line;
+    s->line = NULL;
+    if (--line->n_live > 0 || line->n_dealt < eng_ask_choices(line->ask))
         return 0;
-    int status = write_answer(b, f);
-    close_flight(f);
+    int status = write_answer(b, line);
+    close_line(line);
     return status;
 }
 
-static int feed(struct eng_batch *b, struct seat *s, const struct eng_told *told)
+static int feed(struct eng_batch *b, const struct eng_event *e)
 {
-    int got = eng_reply_feed(s->flight->reply, told);
+    struct slot *s = e->owner;
+    int got = eng_reply_feed(s->line->reply, e);
     if (got < 0)
         return kn_fail(got, "no memory for an answer");
     if (got == 1)
         eng_session_stop(s->session);
-    return got == 1 || told->finish != ENG_RUNNING ? end_choice(b, s) : 0;
+    return got == 1 || e->finish != ENG_RUNNING ? end_choice(b, s) : 0;
 }
 
-static int start_choice(struct eng_batch *b, struct seat *s)
+static int start_choice(struct eng_batch *b, struct slot *s)
 {
-    struct flight *f = b->dealing;
+    struct line_in_progress *line = b->dealing;
     struct eng_request request;
-    s->flight = f;
-    s->choice = f->n_dealt++;
-    f->n_live++;
-    if (f->n_dealt == eng_ask_choices(f->ask))
+    s->line = line;
+    eng_ask_request(line->ask, line->n_dealt++, &request);
+    request.owner = s;
+    line->n_live++;
+    if (line->n_dealt == eng_ask_choices(line->ask))
         b->dealing = NULL;
-    eng_ask_request(f->ask, s->choice, &request);
     int status = eng_session_start(s->session, &request);
     if (!status)
         return 0;
-    return feed(b, s, &(struct eng_told){ .choice = s->choice, .token = ENG_NO_TOKEN, .finish = ENG_FAILED,
-                                          .status = status });
+    return feed(b, &(struct eng_event){ .owner = s, .choice = request.choice, .token = ENG_NO_TOKEN,
+                                        .finish = ENG_FAILED, .status = status });
 }
 
 /* Every free session gets a choice, while there are any. */
-static int fill_seats(struct eng_batch *b, int *n_busy)
+static int fill_slots(struct eng_batch *b, int *n_busy)
 {
     *n_busy = 0;
-    for (int i = 0; i < b->n_seat; i++) {
-        while (!b->seat[i].flight) {
+    for (int i = 0; i < b->n_slot; i++) {
+        while (!b->slot[i].line) {
             int error = b->dealing ? 0 : deal_next(b);
             if (!error && b->dealing)
-                error = start_choice(b, &b->seat[i]);
+                error = start_choice(b, &b->slot[i]);
             if (error)
                 return error;
             if (!b->dealing && b->at_end)
                 break;
         }
-        *n_busy += b->seat[i].flight != NULL;
+        *n_busy += b->slot[i].line != NULL;
     }
     return 0;
 }
 
-static struct seat *seat_of(struct eng_batch *b, const struct eng_session *session)
-{
-    for (int i = 0; i < b->n_seat; i++)
-        if (b->seat[i].session == session)
-            return &b->seat[i];
-    return NULL;
-}
-
 int eng_batch_step(struct eng_batch *b)
 {
-    int n_busy, error = fill_seats(b, &n_busy);
+    int n_busy, error = fill_slots(b, &n_busy);
     if (error || (error = eng_journal_status(&b->journal)))
         return error;
     if (n_busy == 0)
         return 0;
     int n = eng_step(b->engine, b->event);
     for (int i = 0; i < n; i++) {
-        const struct eng_event *e = &b->event[i];
-        struct seat *s = seat_of(b, e->session);
-        if (!s || !s->flight)                   /* it was stopped: nothing more is wanted of it */
+        struct eng_event *e = &b->event[i];
+        if (!((struct slot *)e->owner)->line) /* it was stopped: nothing more is wanted of it */
             continue;
         b->counts.n_token += e->token != ENG_NO_TOKEN && !e->of_prompt;
-        error = feed(b, s, &(struct eng_told){ .choice = s->choice, .of_prompt = e->of_prompt,
-            .rank = e->rank, .token = e->token, .logprob = e->logprob,
-            .top = e->top, .n_top = e->n_top, .finish = e->finish, .status = e->status });
-        if (error)
+        e->n_cached = 0;                        /* an answer depends on its line alone */
+        if ((error = feed(b, e)))
             return error;
     }
     return n < 0 ? n : 1;

@@ -1,7 +1,7 @@
 /* A batch that can be watched as the server is: GET /metrics on a port of this machine, with the same families.
  *
  * A thread of its own answers with what it was last told; the batch tells now and then, and never waits for it. */
-#include "engine/batch/batch.h"
+#include "engine/cli/batch_metrics.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"
 

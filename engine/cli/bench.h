@@ -1,12 +1,12 @@
 /* engine/cli/bench.h - what the files of `bench` share.  Internal to engine.
  *
- * cmd_bench.c measures prefill and decoding and prints figures; bench_drafts.c sets ways of drafting beside each
- * other.  One engine, one thread. */
+ * bench_run.c starts sequences, runs passes and prints the figure of a clock; bench_drafts.c compares ways of
+ * drafting; cmd_bench.c is the command.  One engine, one thread. */
 #ifndef ENGINE_BENCH_H
 #define ENGINE_BENCH_H
 
 #include "engine/cli/cli.h"
-#include "engine/internal.h"
+#include "engine/engine.h"
 #include "engine/plan/host_rate.h"
 
 #define ENG_BENCH_BATCHES 16
@@ -59,6 +59,7 @@ struct eng_bench_start {
 int  eng_bench_start_all(struct eng_bench *b, int batch);
 void eng_bench_close_all(struct eng_bench *b, int batch);
 int  eng_bench_run_passes(struct eng_bench *b, int batch, int n);
+int  eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled);     /* the number of passes, or KN_E* */
 
 /* At most so many passes come between, of so many rows.  Stop prints the figure; tokens and logits that are 0 there are
  * counted; positions: of keys and values that were read. */

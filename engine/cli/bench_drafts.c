@@ -6,6 +6,7 @@
  * before, and learns nothing from blocks of --against.  Beside the ratio stands what bytes and operations would
  * allow. */
 #include "engine/cli/bench.h"
+#include "engine/internal.h"
 #include "engine/plan/plan.h"
 
 #include <errno.h>

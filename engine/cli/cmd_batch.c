@@ -6,8 +6,7 @@
  *
  * Exit: 0 every line has an answer, 1 some have not, 2 usage, or refused. */
 #include "engine/base/base.h"
-#include "engine/batch/batch.h"
-#include "engine/text/chat_prompt.h"
+#include "engine/cli/batch_metrics.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/plan.h"
 
@@ -17,31 +16,19 @@
 #define SAY_NS        10000000000               /* between two lines, where there is no terminal */
 #define TELL_NS       200000000                 /* to who watches */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
-#define TOLD_ROWS     16                        /* of prompts, in a pass */
 #define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
 
 struct job {
     const struct eng_config *config;
     struct eng_batch *batch;
     struct eng_engine *engine;
-    struct eng_chat *chat;
-    struct eng_speech_style speech;
+    struct eng_api_model model;
     struct eng_progress *bar;
     struct eng_watch *watch;                    /* NULL: nobody asked to */
     int n_parallel;
     uint64_t start_ns, said_ns, told_ns;
-    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES], fingerprint[ENG_FINGERPRINT_BYTES];
+    char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
 };
-
-/* As the server calls it: the file's name without folder and ending. */
-static void name_model(struct job *j)
-{
-    const char *path = j->config->model, *slash = strrchr(path, '/');
-    snprintf(j->name, sizeof j->name, "%s", slash ? slash + 1 : path);
-    size_t n = strlen(j->name);
-    if (n > 5 && !strcmp(j->name + n - 5, ".gguf"))
-        j->name[n - 5] = 0;
-}
 
 static int open_batch(struct job *j)
 {
@@ -86,7 +73,7 @@ static int open_engine(struct job *j)
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(j->bar);
-    o.n_tell = TOLD_ROWS;
+    o.n_tell = ENG_API_TELL_ROWS;
     error = eng_open(&j->engine, &o);
     eng_progress_close(j->bar);
     j->bar = NULL;
@@ -94,9 +81,9 @@ static int open_engine(struct job *j)
 }
 
 /* A model that knows no conversations still completes texts. */
-static int open_chat(struct job *j)
+static int open_setup(struct job *j, struct eng_api_setup *setup)
 {
-    int error = eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), j->config->model);
+    int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model);
     return error == KN_EUNSUPPORTED ? 0 : error;
 }
 
@@ -167,9 +154,9 @@ static void tell_end(struct job *j, bool stopped)
 /* ---- the job ----------------------------------------------------------------------------------- */
 
 /* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
-static int work(struct job *j, const struct eng_desk *desk, const atomic_bool *stop)
+static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
-    int got = eng_batch_start(j->batch, j->engine, desk, j->n_parallel);
+    int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);
     if (got)
         return 2;
     if (eng_progress_open_of(&j->bar, "answering", "lines", j->config->quiet))
@@ -192,21 +179,15 @@ int eng_cmd_batch(const struct eng_config *config)
     struct job j = { .config = config };
     const atomic_bool *stop = eng_interrupt();
     int status = 2;
-    name_model(&j);
-    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_chat(&j)) {
-        const char *name = j.name;
-        struct eng_desk desk = { .vocab = eng_vocab(j.engine), .chat = j.chat,
-                                 .gr_tokens = eng_grammar_tokens(j.engine), .model = &name, .n_model = 1,
-                                 .any_model = true,
-                                 .fingerprint = eng_fingerprint(j.engine, j.fingerprint) ? NULL : j.fingerprint,
-                                 .n_ctx = eng_n_ctx(j.engine),
-                                 .n_predict = config->n_predict, .sampling = config->sampling };
-        eng_desk_learn(&desk, &j.speech);
-        status = work(&j, &desk, stop);
-    }
+    eng_api_model_name(j.name, sizeof j.name, config->model);
+    const char *name = j.name;
+    struct eng_api_setup setup = { .model = &name, .n_model = 1, .any_model = true, .n_predict = config->n_predict,
+                                   .sampling = config->sampling };
+    if (!open_batch(&j) && !open_watch(&j) && !open_engine(&j) && !open_setup(&j, &setup))
+        status = work(&j, &setup, stop);
     eng_watch_close(j.watch);
     eng_batch_close(j.batch);
-    eng_chat_close(j.chat);
+    eng_api_model_close(&j.model);
     eng_close(j.engine);
     return status;
 }

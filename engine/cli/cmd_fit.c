@@ -15,9 +15,10 @@
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"
+#include "engine/kv/kv.h"
 #include "engine/plan/fit_file.h"
-#include "engine/internal.h"
 #include "engine/plan/host_rate.h"
+#include "engine/plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>

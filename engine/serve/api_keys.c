@@ -5,8 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/cli/cli.h"
-
 #define MAX_KEYS 10000
 #define MAX_KEY 1024 /* bytes */
 

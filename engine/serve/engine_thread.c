@@ -34,7 +34,7 @@ struct eng_hub {
     enum eng_hub_state state;
     bool closing, any_cancelled;
     struct eng_job *first, **last;  /* new jobs */
-    struct eng_told_job *told[2];   /* [told_room] each */
+    struct eng_job_event *told[2];  /* [told_room] each */
     int told_room, n_told, writing; /* writing: which one the thread fills */
     bool woken;                     /* the reader has been, and has not come yet */
     uint64_t moved_ns;              /* the last pass, or the first job after none */
@@ -50,33 +50,55 @@ static void wake(struct eng_hub *h)
 
 /* ---- events out: under the lock -------------------------------------------------------------- */
 
-static void tell(struct eng_hub *h, const struct eng_told_job *t)
+/* Copies an event; its owner is a job, which the reader may free after the job's last event. */
+static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 {
+    const struct eng_job *job = e->owner;
     while (h->n_told == h->told_room && !h->closing)
         pthread_cond_wait(&h->room, &h->lock);
     if (h->n_told == h->told_room)
         return; /* closing: nobody reads any more */
-    h->told[h->writing][h->n_told++] = *t;
-    if (t->finish != ENG_RUNNING)
+    struct eng_job_event *t = &h->told[h->writing][h->n_told++];
+    t->event = *e;
+    t->event.session = NULL;
+    t->event.owner = job->request.owner;
+    t->event.top = t->top;
+    if (e->n_top > 0)
+        memcpy(t->top, e->top, (size_t)e->n_top * sizeof *e->top);
+    t->at_ns = now;
+    t->begun_ns = job->begun_ns;
+    if (e->finish != ENG_RUNNING)
         h->view.n_job--;
 }
 
 static void tell_end(struct eng_hub *h, struct eng_job *job, int status)
 {
-    tell(h, &(struct eng_told_job){.job = job,
-                                   .at_ns = kn_now_ns(),
-                                   .begun_ns = job->begun_ns,
-                                   .token = ENG_NO_TOKEN,
-                                   .finish = ENG_FAILED,
-                                   .status = status});
+    tell(h,
+         &(struct eng_event){.owner = job,
+                             .choice = job->request.choice,
+                             .token = ENG_NO_TOKEN,
+                             .finish = ENG_FAILED,
+                             .status = status},
+         kn_now_ns());
 }
 
 /* ---- orders in ------------------------------------------------------------------------------- */
 
-static void forget(struct eng_hub *h, int i)
+static void forget(struct eng_hub *h, struct eng_job *job)
 {
-    eng_session_close(h->running[i]->session);
-    h->running[i] = h->running[--h->n_running];
+    struct eng_job *last = h->running[--h->n_running];
+    eng_session_close(job->session);
+    h->running[job->number] = last;
+    last->number = job->number;
+}
+
+/* Events of the session have the job as their owner. */
+static int start_session(struct eng_hub *h, struct eng_job *job)
+{
+    struct eng_request request = job->request;
+    request.owner = job;
+    int status = eng_session_open(&job->session, h->engine);
+    return status ? status : eng_session_start(job->session, &request);
 }
 
 /* Under the lock. */
@@ -87,7 +109,7 @@ static void drop_cancelled(struct eng_hub *h)
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)
             continue;
-        forget(h, i);
+        forget(h, job);
         tell_end(h, job, KN_ECANCELLED);
     }
 }
@@ -97,12 +119,10 @@ static void start_sessions(struct eng_hub *h)
 {
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
-        if (job->session)
+        int status = job->session ? 0 : start_session(h, job);
+        if (!status)
             continue;
-        int status = eng_session_open(&job->session, h->engine);
-        if (!status && !(status = eng_session_start(job->session, &job->request)))
-            continue;
-        forget(h, i);
+        forget(h, job);
         pthread_mutex_lock(&h->lock);
         tell_end(h, job, status);
         pthread_mutex_unlock(&h->lock);
@@ -115,8 +135,10 @@ static bool take_orders(struct eng_hub *h)
     pthread_mutex_lock(&h->lock);
     while (!h->first && !h->n_running && !h->closing)
         pthread_cond_wait(&h->orders, &h->lock);
-    for (; h->first; h->first = h->first->next)
+    for (; h->first; h->first = h->first->next) {
+        h->first->number = h->n_running;
         h->running[h->n_running++] = h->first;
+    }
     h->last = &h->first;
     if (h->any_cancelled || h->closing)
         drop_cancelled(h);
@@ -128,34 +150,11 @@ static bool take_orders(struct eng_hub *h)
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-static int find_running(const struct eng_hub *h, const struct eng_session *s)
-{
-    for (int i = 0; i < h->n_running; i++)
-        if (h->running[i]->session == s)
-            return i;
-    return -1;
-}
-
 static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 {
-    int i = find_running(h, e->session);
-    kn_assert(i >= 0);
-    struct eng_told_job t = {.job = h->running[i],
-                             .at_ns = now,
-                             .begun_ns = h->running[i]->begun_ns,
-                             .n_cached = eng_session_cached(e->session),
-                             .token = e->token,
-                             .of_prompt = e->of_prompt,
-                             .rank = e->rank,
-                             .logprob = e->logprob,
-                             .n_top = e->n_top,
-                             .finish = e->finish,
-                             .status = e->status};
-    if (e->n_top > 0)
-        memcpy(t.top, e->top, (size_t)e->n_top * sizeof *e->top);
     if (e->finish != ENG_RUNNING)
-        forget(h, i);
-    tell(h, &t);
+        forget(h, e->owner);
+    tell(h, e, now);
 }
 
 /* A pass that fails as a whole is the end of all that took part. */
@@ -164,7 +163,7 @@ static void end_all(struct eng_hub *h, int status)
     h->view.n_failed_pass++;
     while (h->n_running) {
         struct eng_job *job = h->running[0];
-        forget(h, 0);
+        forget(h, job);
         tell_end(h, job, status);
     }
 }
@@ -355,7 +354,7 @@ void eng_hub_cancel(struct eng_hub *h, struct eng_job *job)
     pthread_mutex_unlock(&h->lock);
 }
 
-int eng_hub_take(struct eng_hub *h, const struct eng_told_job **told)
+int eng_hub_take(struct eng_hub *h, const struct eng_job_event **told)
 {
     pthread_mutex_lock(&h->lock);
     int n = h->n_told;

@@ -25,29 +25,22 @@ struct eng_hub;
 enum eng_hub_state { ENG_HUB_LOADING, ENG_HUB_READY, ENG_HUB_FAILED };
 
 struct eng_job {
-    struct eng_request request;                 /* the asker's */
-    void *owner;
-    int choice;
+    struct eng_request request;                 /* the asker's, with owner and choice */
     uint64_t submitted_ns;
     /* the hub's alone */
     uint64_t begun_ns;
     struct eng_session *session;
+    int number;                                 /* among those that run */
     bool cancelled;
     struct eng_job *next;
 };
 
-struct eng_told_job {
-    struct eng_job *job;
-    uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
-    int n_cached;                               /* prompt tokens found computed, so far */
-    int32_t token;                              /* ENG_NO_TOKEN: none */
-    bool of_prompt;                             /* as an eng_event's */
-    int rank;
-    float logprob;
-    int n_top;
+/* An event of a job: owner and choice are of the job's request, session is NULL, top is the array below.
+ * A job that was cancelled ends with the status KN_ECANCELLED. */
+struct eng_job_event {
+    struct eng_event event;
     struct spec_top top[ENG_TOP];
-    enum eng_finish finish;
-    int status;                                 /* of ENG_FAILED; KN_ECANCELLED: it was */
+    uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
 };
 
 /* wake_fd: an eventfd that is written when there is something to take, and when the state changes. */
@@ -67,7 +60,7 @@ int  eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
 void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* any time before its end is taken */
 
 /* What was told since the last call; valid until the next.  From one thread. */
-int  eng_hub_take(struct eng_hub *h, const struct eng_told_job **told);
+int  eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
 
 #define ENG_EXPLAIN_BYTES 384
 

@@ -1,11 +1,13 @@
 /* engine/serve/internal.h - what the files of the server share.
  *
- *     server.c   opens, runs, stops; the events that wake the serving thread
- *     routes.c   which request is whose: the table, keys, origins, errors
- *     call.c     a request that takes time: reading it, running it, answering it
- *     text.c     tokenize, detokenize, apply-template
- *     status.c   health, models, metrics, the status that the page shows
- *     page.c     the page
+ *     server.c            opens, runs, stops; the events that wake the serving thread
+ *     routes.c            the table of paths; keys, origins, limits
+ *     request.c           a request that takes time: reading it, running it, answering it
+ *     tokenize_routes.c   tokenize, detokenize, apply-template
+ *     probes.c            health, readiness, version, models
+ *     status.c            metrics, the status that the page shows
+ *     page.c              the page
+ *     answer.c            headers, bodies and refusals; the files above call it, it calls none of them
  *
  * All of it belongs to the serving thread, but for what a call says of its task. */
 #ifndef ENGINE_SERVE_INTERNAL_H
@@ -51,10 +53,8 @@ struct eng_server {
     struct eng_hub *hub;
     struct eng_pool *pool;
     struct eng_keys *keys;
-    struct eng_chat *chat;
-    struct eng_desk desk;
-    struct eng_speech_style speech; /* the desk's */
-    char fingerprint[ENG_FINGERPRINT_BYTES];
+    struct eng_api_setup desk;
+    struct eng_api_model model;                 /* the desk's parts */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;
@@ -83,7 +83,12 @@ struct srv_route {
 
 void srv_request(void *arg, struct eng_exchange *x);
 void srv_gone(void *arg, struct eng_exchange *x);
-char *srv_words(void *arg, int status, size_t *n);      /* to who sends what is no request */
+
+/* ---- answer.c -------------------------------------------------------------------------------- */
+
+/* id: a new one, [SRV_ID_BYTES]. */
+void srv_set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id);
+char *srv_error_body(void *arg, int status, size_t *n);         /* for bytes that are no request */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
                     const struct eng_refusal *why);
 void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why);
@@ -91,8 +96,7 @@ void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_by
 void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type, const char *body,
                   size_t n);
 
-
-/* ---- call.c ---------------------------------------------------------------------------------- */
+/* ---- request.c ------------------------------------------------------------------------------- */
 
 struct srv_choice {
     struct eng_job job;
@@ -135,28 +139,30 @@ void srv_calls_take_told(struct eng_server *s);
 void srv_calls_tick(struct eng_server *s, uint64_t now);
 void srv_calls_fail(struct eng_server *s, int status, const char *message);    /* all of them, now */
 void srv_calls_close(struct eng_server *s);         /* once no thread is left that has one */
-int  srv_retry_after_s(const struct eng_server *s);
 
-/* ---- text.c ---------------------------------------------------------------------------------- */
+/* ---- tokenize_routes.c ----------------------------------------------------------------------- */
 
 void srv_work_tokenize(struct srv_call *c);
 void srv_work_detokenize(struct srv_call *c);
 void srv_work_apply_template(struct srv_call *c);
 
-/* ---- status.c -------------------------------------------------------------------------------- */
+/* ---- probes.c -------------------------------------------------------------------------------- */
 
 void srv_health(struct eng_server *s, struct eng_exchange *x);
 void srv_ready(struct eng_server *s, struct eng_exchange *x);
 void srv_models(struct eng_server *s, struct eng_exchange *x);
 void srv_model(struct eng_server *s, struct eng_exchange *x);
-void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_version(struct eng_server *s, struct eng_exchange *x);
+const char *srv_not_ready(struct eng_server *s);    /* why not, or NULL */
+
+/* ---- status.c -------------------------------------------------------------------------------- */
+
+void srv_metrics(struct eng_server *s, struct eng_exchange *x);
 void srv_status(struct eng_server *s, struct eng_exchange *x);
 void srv_status_stream(struct eng_server *s, struct eng_exchange *x);
 void srv_status_tick(struct eng_server *s, uint64_t now);   /* once a second */
 void srv_status_gone(struct eng_server *s, struct eng_exchange *x);
 void srv_status_end(struct eng_server *s);
-const char *srv_not_ready(struct eng_server *s);    /* why not, or NULL */
 
 /* ---- page.c ---------------------------------------------------------------------------------- */
 

@@ -119,7 +119,7 @@ static void log_call(const struct srv_call *c, int status)
 }
 
 /* The exchange is over; the call may go on until its jobs are back. */
-static void let_go(struct srv_call *c, int status)
+static void end_exchange(struct srv_call *c, int status)
 {
     c->x = NULL;
     if (c->reply)
@@ -166,7 +166,7 @@ static void send_stream(struct srv_call *c)
         send_late_refusal(c, bytes, n);
     else
         eng_http_end(c->x, bytes, n);
-    let_go(c, status);
+    end_exchange(c, status);
 }
 
 static void send_whole(struct srv_call *c)
@@ -179,7 +179,7 @@ static void send_whole(struct srv_call *c)
         eng_http_set_header(c->x, "Retry-After", "5");
     srv_answer_plain(s, c->x, status, status == 200 ? eng_reply_type(c->reply) : "application/json",
                      bytes, n);
-    let_go(c, status);
+    end_exchange(c, status);
 }
 
 /* Sends what there is; frees the call when that was all. */
@@ -228,9 +228,8 @@ static int make_jobs(struct srv_call *c)
         return KN_ENOMEM;
     for (int i = 0; i < n; i++) {
         struct eng_job *j = job[i] = &c->choice[i].job;
-        j->owner = c;
-        j->choice = i;
         eng_ask_request(c->ask, i, &j->request);
+        j->request.owner = c;
         j->request.user = user(c);
         j->request.salt = salt(c->server, c->key);
         j->request.priority = kn_min(j->request.priority, 0); /* one may step back, not push in */
@@ -310,8 +309,8 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
                         uint64_t at_ns)
 {
     const struct eng_job *j = &o->job;
-    const char *why = eng_reply_finish(c->reply, j->choice);
-    int n_answer = eng_reply_tokens(c->reply, j->choice), n_prompt = j->request.n_token;
+    const char *why = eng_reply_finish(c->reply, j->request.choice);
+    int n_answer = eng_reply_tokens(c->reply, j->request.choice), n_prompt = j->request.n_token;
     int n_most = c->server->desk.n_ctx - n_prompt;
     enum eng_ended ended = !why                     ? ENG_ENDED_ABORT
                            : !strcmp(why, "error")  ? ENG_ENDED_ERROR
@@ -330,34 +329,26 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
         m->prompt_tokens += (uint64_t)n_prompt;
 }
 
-static void hear(const struct eng_told_job *t)
+static void take_event(const struct eng_job_event *t)
 {
-    struct srv_call *c = t->job->owner;
-    struct srv_choice *o = &c->choice[t->job->choice];
+    const struct eng_event *e = &t->event;
+    struct srv_call *c = e->owner;
+    struct srv_choice *o = &c->choice[e->choice];
     struct eng_metrics *m = &c->server->metrics;
-    bool ends = t->finish != ENG_RUNNING, cancelled = ends && t->status == KN_ECANCELLED;
+    bool ends = e->finish != ENG_RUNNING, cancelled = ends && e->status == KN_ECANCELLED;
     o->begun_ns = t->begun_ns ? t->begun_ns : o->begun_ns;
-    o->n_cached = kn_max(o->n_cached, t->n_cached);
-    if (t->token != ENG_NO_TOKEN && !t->of_prompt)
+    o->n_cached = kn_max(o->n_cached, e->n_cached);
+    if (e->token != ENG_NO_TOKEN && !e->of_prompt)
         measure_token(m, c, o, t->at_ns);
     if (c->x && !cancelled) {
-        eng_reply_cached(c->reply, t->job->choice, o->n_cached);
-        int more = eng_reply_feed(c->reply, &(struct eng_told){.choice = t->job->choice,
-                                                               .of_prompt = t->of_prompt,
-                                                               .rank = t->rank,
-                                                               .token = t->token,
-                                                               .logprob = t->logprob,
-                                                               .top = t->top,
-                                                               .n_top = t->n_top,
-                                                               .finish = t->finish,
-                                                               .status = t->status});
+        int more = eng_reply_feed(c->reply, e);
         if (more < 0) {
             struct eng_refusal why;
             eng_refuse(&why, 503, NULL, "", "no memory for more of this answer");
             eng_reply_fail(c->reply, &why);
         }
         if (more != 0 && !ends)
-            eng_hub_cancel(c->server->hub, t->job);
+            eng_hub_cancel(c->server->hub, &o->job);
     }
     if (ends) {
         o->lent = false;
@@ -368,11 +359,11 @@ static void hear(const struct eng_told_job *t)
 
 void srv_calls_take_told(struct eng_server *s)
 {
-    const struct eng_told_job *told;
+    const struct eng_job_event *told;
     int n = eng_hub_take(s->hub, &told);
     for (int i = 0; i < n; i++) {
-        hear(&told[i]);
-        ((struct srv_call *)told[i].job->owner)->touched = true;
+        take_event(&told[i]);
+        ((struct srv_call *)told[i].event.owner)->touched = true;
     }
     for (struct srv_call *c = n ? s->calls : NULL, *next; c; c = next) {
         next = c->next;
@@ -386,7 +377,7 @@ void srv_calls_take_told(struct eng_server *s)
 void srv_call_gone(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
-    let_go(c, 499); /* as proxies log a client who left */
+    end_exchange(c, 499); /* as proxies log a client who left */
     free_if_over(c);
 }
 
@@ -426,15 +417,4 @@ void srv_calls_close(struct eng_server *s)
 {
     while (s->calls)
         free_call(s->calls);
-}
-
-/* How long until a place is free, if requests go on to take as long as they did. */
-int srv_retry_after_s(const struct eng_server *s)
-{
-    uint64_t n = 0;
-    for (int i = 0; i <= ENG_MAX_BOUNDS; i++)
-        n += s->metrics.histogram[ENG_HIST_E2E].count[i];
-    double wait =
-        n ? s->metrics.histogram[ENG_HIST_E2E].sum / (double)n / s->opt.engine.n_parallel : 1;
-    return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }

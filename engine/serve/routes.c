@@ -44,88 +44,6 @@ static const char *const elsewhere[] = {
     "/v1/chat/completions/", "/embeddings", "/rerank",         "/score",         "/infill",
 };
 
-/* ---- answers --------------------------------------------------------------------------------- */
-
-static void set_common_headers(struct eng_server *s, struct eng_exchange *x, char *id)
-{
-    snprintf(id, SRV_ID_BYTES, "%016llx",
-             (unsigned long long)kn_mix(s->secret + ++s->n_request * KN_GOLDEN));
-    eng_http_set_header(x, "x-request-id", id);
-    eng_http_set_header(x, "Server", "spillway");
-    if (s->opt.cors) {
-        eng_http_set_header(x, "Access-Control-Allow-Origin", s->opt.cors);
-        eng_http_set_header(x, "Vary", "Origin");
-    }
-}
-
-void srv_answer_plain(struct eng_server *s, struct eng_exchange *x, int status, const char *type,
-                      const char *body, size_t n)
-{
-    s->metrics.n_answered[status / 100]++;
-    eng_http_answer(x, status, type, body, n);
-}
-
-void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_bytes *body)
-{
-    struct eng_refusal why;
-    if (body->failed) {
-        eng_refuse(&why, 503, NULL, "", "no memory for this answer now");
-        srv_answer_refusal(s, x, ENG_API_CHAT, &why);
-    } else {
-        srv_answer_plain(s, x, 200, "application/json", body->data, body->n);
-    }
-    eng_bytes_free(body);
-}
-
-/* Who runs the server sees why a client is refused, and finds it by the id that the client was told. */
-void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why)
-{
-    const char *path = eng_http_path(x);
-    char shown[128], said[256];
-    moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
-    moe_string_show((struct moe_string){why->message, strlen(why->message)}, said, sizeof said);
-    kn_say(KN_LOG_INFO, "%s %s %s from %s: %d: %s", id, eng_http_method(x), shown, eng_http_peer(x),
-           why->status, said);
-}
-
-/* Clients of the OpenAI packages try again at 408, 409, 429 and from 500 on unless they are told
- * better. */
-void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
-                        const struct eng_refusal *why)
-{
-    struct eng_bytes body = {0};
-    char after[16];
-    if (why->status == 429 || why->status == 503) {
-        snprintf(after, sizeof after, "%d", why->status == 429 ? srv_retry_after_s(s) : 5);
-        eng_http_set_header(x, "Retry-After", after);
-    }
-    if (why->status == 501 || s->state == SRV_FAILED)
-        eng_http_set_header(x, "x-should-retry", "false");
-    if (why->status == 413 || why->status == 431 || s->state == SRV_DRAINING)
-        eng_http_set_header(x, "Connection", "close");
-    eng_refusal_write(&body, why, api);
-    srv_answer_plain(s, x, why->status, "application/json", body.data ? body.data : "", body.n);
-    eng_bytes_free(&body);
-}
-
-char *srv_words(void *arg, int status, size_t *n)
-{
-    struct eng_server *s = arg;
-    struct eng_bytes body = {0};
-    struct eng_refusal why;
-    eng_refuse(&why, status, NULL, "", "%s",
-               status == 413   ? "the body of this request is too long"
-               : status == 501 ? "this method is not offered"
-               : status == 503 ? "no memory for this request now"
-                               : "this is no HTTP request, or its headers are too long");
-    eng_refusal_write(&body, &why, ENG_API_CHAT);
-    s->metrics.n_answered[status / 100]++;
-    *n = body.n;
-    if (body.failed)
-        eng_bytes_free(&body);
-    return body.data;
-}
-
 /* ---- which ----------------------------------------------------------------------------------- */
 
 static bool matches(const struct srv_route *r, const char *path)
@@ -286,7 +204,7 @@ void srv_request(void *arg, struct eng_exchange *x)
     const char *method = eng_http_method(x), *path = eng_http_path(x), *allowed;
     const struct srv_route *r = find_route(method, path, &allowed);
     enum eng_api api = r ? r->api : ENG_API_CHAT;
-    set_common_headers(s, x, id);
+    srv_set_common_headers(s, x, id);
     error = check_size(s, x, &why);
     if (!error && s->opt.cors && !strcmp(method, "OPTIONS")) {
         answer_preflight(s, x);

@@ -15,13 +15,11 @@
 #include <unistd.h>
 
 #include "engine/base/base.h"
-#include "engine/cli/cli.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 
 #define N_READER 2                      /* threads that read requests */
 #define GRAMMAR_BYTES ((size_t)8 << 20) /* for masks of grammars */
-#define TOLD_ROWS 16                    /* of prompts, in a pass */
 #define HEADER_BYTES 32768
 #define UNSENT_BYTES ((size_t)1 << 20) /* of a stream whose reader is slow */
 #define BODIES 4                       /* of the largest size, received at the same time */
@@ -32,28 +30,19 @@
 
 /* ---- the model is there, or not -------------------------------------------------------------- */
 
-static void open_desk(struct eng_server *s)
+static void open_model(struct eng_server *s)
 {
     const struct eng_engine *e = eng_hub_engine(s->hub);
-    const struct eng_vocab *v = eng_vocab(e);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     int n_expert = shape->n_expert_total + shape->n_expert_ahead;
-    if (eng_chat_open(&s->chat, eng_file(e), v, s->opt.engine.model))
+    s->desk.model = s->alias;
+    s->desk.n_choice = s->n_session;
+    s->desk.sampling = s->opt.sampling;
+    s->desk.n_predict = s->opt.n_predict;
+    if (eng_api_model_open(&s->model, &s->desk, e, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "no memory to show %d experts: the status is without them", n_expert);
-    s->desk = (struct eng_desk){.vocab = v,
-                                .chat = s->chat,
-                                .gr_tokens = eng_grammar_tokens(e),
-                                .model = s->alias,
-                                .n_model = s->desk.n_model,
-                                .fingerprint =
-                                    eng_fingerprint(e, s->fingerprint) ? NULL : s->fingerprint,
-                                .n_ctx = eng_n_ctx(e),
-                                .n_choice = s->n_session,
-                                .sampling = s->opt.sampling,
-                                .n_predict = s->opt.n_predict};
-    eng_desk_learn(&s->desk, &s->speech);
 }
 
 static void notify(struct eng_server *s, const char *line)
@@ -74,7 +63,7 @@ static void take_state(struct eng_server *s)
         event_base_loopbreak(s->base);
         return;
     }
-    open_desk(s);
+    open_model(s);
     s->state = SRV_SERVING;
     kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
            s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
@@ -221,12 +210,10 @@ static void on_signal(evutil_socket_t signal, short what, void *arg)
 /* Names between commas, or the file's without folder and ending. */
 static int list_names(struct eng_server *s)
 {
-    const char *path = s->opt.engine.model, *slash = strrchr(path, '/');
-    if (!(s->alias_text = kn_strdup(s->opt.alias ? s->opt.alias : slash ? slash + 1 : path)))
+    char file_name[ENG_PATH_BYTES];
+    eng_api_model_name(file_name, sizeof file_name, s->opt.engine.model);
+    if (!(s->alias_text = kn_strdup(s->opt.alias ? s->opt.alias : file_name)))
         return kn_fail(KN_ENOMEM, "no memory for the server");
-    size_t n = strlen(s->alias_text);
-    if (!s->opt.alias && n > 5 && !strcmp(s->alias_text + n - 5, ".gguf"))
-        s->alias_text[n - 5] = 0;
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
         if (!name[0] || s->desk.n_model == SRV_MAX_ALIAS)
@@ -272,7 +259,7 @@ static int open_http(struct eng_server *s)
                                    .idle_ms = s->opt.idle_ms,
                                    .on_request = srv_request,
                                    .on_gone = srv_gone,
-                                   .words = srv_words,
+                                   .words = srv_error_body,
                                    .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
@@ -320,7 +307,7 @@ static int open_hub(struct eng_server *s)
     engine.n_session = s->n_session;
     engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
-    engine.n_tell = TOLD_ROWS;
+    engine.n_tell = ENG_API_TELL_ROWS;
     return eng_hub_open(&s->hub, &engine, s->wake_fd);
 }
 
@@ -372,7 +359,7 @@ void eng_serve_close(struct eng_server *s)
     eng_hub_close(s->hub);
     eng_progress_close(s->bar);
     srv_calls_close(s);
-    eng_chat_close(s->chat);
+    eng_api_model_close(&s->model);
     eng_keys_close(s->keys);
     kn_free(s->spot);
     for (int i = 0; i < 5; i++) {

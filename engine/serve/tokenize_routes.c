@@ -47,7 +47,7 @@ struct wanted {
 
 static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct wanted want)
 {
-    const struct eng_desk *desk = &c->server->desk;
+    const struct eng_api_setup *desk = &c->server->desk;
     eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n,
                      desk->n_ctx);
     for (size_t i = 0; i < ids->n; i++) {

@@ -112,14 +112,20 @@ static struct heard run_alone(struct eng_engine *e, struct eng_session *s,
 {
     struct heard h = { 0 };
     struct eng_event event[2 * N_MOST];
-    assert_int_equal(eng_session_start(s, r), 0);
+    struct eng_request owned = *r;
+    owned.owner = &h;
+    owned.choice = 5;
+    assert_int_equal(eng_session_start(s, &owned), 0);
     for (int step = 0; !h.n_end; step++) {
         assert_true(step < 4 * N_CTX);
         int n = eng_step(e, event);
         assert_in_range(n, 0, eng_event_room(e));
         for (int i = 0; i < n; i++)
-            if (event[i].session == s)
+            if (event[i].session == s) {
+                assert_true(event[i].owner == &h && event[i].choice == 5);
+                assert_int_equal(event[i].n_cached, eng_session_cached(s));
                 hear(&h, &event[i]);
+            }
     }
     return h;
 }

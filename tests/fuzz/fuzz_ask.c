@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { CTX = 4096, MOST_TOKENS = 2000, BOS = 257, EOS = 258, N_VOCAB = 259 };
 
-static struct eng_desk desk = {.n_ctx = CTX, .n_predict = -1};
+static struct eng_api_setup desk = {.n_ctx = CTX, .n_predict = -1};
 
 static void check(bool ok)
 {
@@ -74,7 +74,7 @@ static void open_desk(void)
     desk.chat = chat;
     desk.gr_tokens = tokens;
     spec_params_default(&desk.sampling);
-    eng_desk_learn(&desk, &style);
+    eng_api_setup_from_template(&desk, &style);
     moe_file_close(file);
 }
 
@@ -131,12 +131,12 @@ static void check_reply(const struct eng_ask *ask, const uint8_t *data, size_t n
         int done = 0;
         for (; done == 0 && k <= most; k++) {
             bool end = k == n || k == most;
-            struct eng_told t = {.choice = i,
-                                 .token = end ? ENG_NO_TOKEN : data[k],
-                                 .logprob = -1,
-                                 .top = top,
-                                 .n_top = ask->n_top,
-                                 .finish = end ? ENG_LENGTH : ENG_RUNNING};
+            struct eng_event t = {.choice = i,
+                                  .token = end ? ENG_NO_TOKEN : data[k],
+                                  .logprob = -1,
+                                  .top = top,
+                                  .n_top = ask->n_top,
+                                  .finish = end ? ENG_LENGTH : ENG_RUNNING};
             done = eng_reply_feed(r, &t);
         }
         check(done == 1 && eng_reply_finish(r, i));

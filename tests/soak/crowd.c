@@ -211,7 +211,7 @@ static void run_engine(void)
     assert_int_equal(eng_open(&e, &opened), 0);
     assert_in_range(eng_event_room(e), 1, 1024);
     if (opened.n_draft && !e->drafting->n_drafter) {
-        worst = (struct worst){ .base = { .kind = &worst_kind, .engine = e }, .right = below(101) };
+        worst = (struct worst){ .engine = e, .base = { .kind = &worst_kind, .drafting = e->drafting }, .right = below(101) };
         e->drafting->drafter[e->drafting->n_drafter++] = &worst.base;
     }
     if (has_states && below(3) == 0)

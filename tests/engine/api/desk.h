@@ -24,7 +24,7 @@
 enum { DESK_HELLO = 259, DESK_BOS = 262, DESK_END = 263, DESK_CTX = 4096 };
 
 static struct {
-    struct eng_desk d;
+    struct eng_api_setup d;
     struct eng_vocab *vocab;
     struct eng_chat *chat;
     struct eng_speech_style style;
@@ -49,7 +49,7 @@ static inline void desk_open_with(const char *template)
     assert_int_equal(eng_vocab_open(&desk.vocab, file), 0);
     assert_int_equal(eng_chat_open(&desk.chat, file, desk.vocab, "m.gguf"), 0);
     assert_int_equal(gr_tokens_open(&desk.tokens, desk.vocab, 1 << 20), 0);
-    desk.d = (struct eng_desk){.vocab = desk.vocab,
+    desk.d = (struct eng_api_setup){.vocab = desk.vocab,
                                .chat = desk.chat,
                                .gr_tokens = desk.tokens,
                                .model = desk_models,
@@ -58,7 +58,7 @@ static inline void desk_open_with(const char *template)
                                .n_ctx = DESK_CTX,
                                .n_predict = -1};
     spec_params_default(&desk.d.sampling);
-    eng_desk_learn(&desk.d, &desk.style);
+    eng_api_setup_from_template(&desk.d, &desk.style);
     moe_file_close(file);
 }
 
@@ -114,6 +114,23 @@ static inline char *with(enum eng_api api, const char *members)
     return body;
 }
 
+/* A body that is JSON already is told the same. */
+static inline void assert_same_of_json(enum eng_api api, const char *body, size_t n, const struct eng_refusal *want)
+{
+    struct eng_ask *ask = NULL;
+    struct eng_refusal why;
+    json_t *root = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    if (json_is_object(root)) {
+        int error = eng_ask_parse_json(&ask, api, root, &desk.d, &desk_arrival, &why);
+        assert_true(!error == !want->status && !error == (ask != NULL));
+        assert_int_equal(why.status, want->status);
+        assert_string_equal(why.message, want->message);
+        assert_string_equal(why.param, want->param);
+        eng_ask_close(ask);
+    }
+    json_decref(root);
+}
+
 /* What is said, as "status param"; "" when all is well. */
 static inline const char *said_n(enum eng_api api, const char *body, size_t n)
 {
@@ -121,6 +138,7 @@ static inline const char *said_n(enum eng_api api, const char *body, size_t n)
     struct eng_ask *ask = NULL;
     struct eng_refusal why = {0};
     int error = eng_ask_parse(&ask, api, body, n, &desk.d, &desk_arrival, &why);
+    assert_same_of_json(api, body, n, &why);
     if (!error) {
         assert_int_equal(why.status, 0);
         eng_ask_close(ask);

@@ -45,14 +45,14 @@ static int32_t token_at(const char *text, size_t n, size_t *length)
     return (uint8_t)*text;
 }
 
-static struct eng_told token(int choice, int32_t id)
+static struct eng_event token(int choice, int32_t id)
 {
     static struct spec_top top[3];
     top[0] = (struct spec_top){id, -0.5f};
     top[1] = (struct spec_top){'z', -1.5f};
     top[2] = (struct spec_top){0xC3, -__builtin_inff()};
-    return (struct eng_told){
-        .choice = choice, .token = id, .logprob = -0.5f, .top = top, .n_top = 3};
+    return (struct eng_event){
+        .choice = choice, .n_cached = choice == 0, .token = id, .logprob = -0.5f, .top = top, .n_top = 3};
 }
 
 /* Feeds an answer, and says how it ends unless that is for the reply to find out. */
@@ -61,12 +61,12 @@ static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enu
 {
     int done = 0;
     for (size_t at = 0, length; at < n && done == 0; at += length) {
-        struct eng_told t = token(choice, token_at(text + at, n - at, &length));
+        struct eng_event t = token(choice, token_at(text + at, n - at, &length));
         done = eng_reply_feed(r, &t);
         take(r, out);
     }
     if (done == 0 && end != ENG_RUNNING) {
-        struct eng_told t = token(choice, end == ENG_STOP ? DESK_END : ENG_NO_TOKEN);
+        struct eng_event t = token(choice, end == ENG_STOP ? DESK_END : ENG_NO_TOKEN);
         t.finish = end;
         t.status = KN_EIO;
         done = eng_reply_feed(r, &t);
@@ -82,7 +82,6 @@ static void answer(enum eng_api api, const char *body, const char *text, size_t 
     struct eng_reply *r;
     *out = (struct said){.n = 0};
     assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);
-    eng_reply_cached(r, 0, 1);
     assert_false(eng_reply_began(r));
     for (int i = 0; i < eng_ask_choices(ask); i++)
         assert_int_equal(feed(r, i, text, n, end, out), 1);
@@ -621,7 +620,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
         ask_of(ENG_API_CHAT, "{\"messages\": [" USER "], \"n\": 2, \"stop\": \"!\", "
                              "\"stop_token_ids\": [120], \"stream\": true}");
     struct eng_reply *r;
-    struct eng_told t;
+    struct eng_event t;
     (void)state;
     s.n = 0;
     assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);

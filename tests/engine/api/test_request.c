@@ -216,13 +216,15 @@ static void depth_has_an_end(void **state)
 {
     enum { DEEP = 10000 };
     static char body[3 * DEEP + 200];
+    static const int depths[] = {100, ENG_ASK_DEPTH - 1, ENG_ASK_DEPTH, 1000, DEEP};
     (void)state;
-    for (int deep = 100; deep <= DEEP; deep *= 10) {
+    for (int i = 0; i < LEN(depths); i++) {
+        int deep = depths[i];
         size_t n = (size_t)snprintf(body, sizeof body, "{\"messages\": [" USER "], \"x\": ");
         memset(body + n, '[', (size_t)deep);
         memset(body + n + deep, ']', (size_t)deep);
         snprintf(body + n + 2 * deep, 2, "}");
-        expect(ENG_API_CHAT, body, deep == 100 ? "" : "400 ");
+        expect(ENG_API_CHAT, body, deep < ENG_ASK_DEPTH ? "" : "400 ");
         body[n + (size_t)deep] = 0; /* never closed */
         expect(ENG_API_CHAT, body, "400 ");
     }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/batch/batch.h"
+#include "engine/cli/batch_metrics.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 #include "engine/internal.h"
@@ -127,7 +127,7 @@ struct job {
     struct eng_batch *batch;
     struct eng_engine *engine;
     struct eng_chat *chat;
-    struct eng_desk desk;
+    struct eng_api_setup desk;
     struct eng_speech_style speech;
     struct eng_batch_counts counts;
 };
@@ -138,10 +138,10 @@ static void open_engine(struct job *j, int n_parallel)
     assert_int_equal(eng_open(&j->engine, &(struct eng_options){ .model = model, .isa = KN_ISA_COUNT - 1,
         .n_ctx = N_CTX, .n_parallel = n_parallel, .n_thread = 1, .stretch = 1e9, .grammar_bytes = 1 << 20 }), 0);
     assert_int_equal(eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), model), 0);
-    j->desk = (struct eng_desk){ .vocab = eng_vocab(j->engine), .chat = j->chat, .gr_tokens = eng_grammar_tokens(j->engine),
-                                 .model = &name, .n_model = 1, .any_model = true, .n_ctx = N_CTX,
-                                 .n_predict = -1 };
-    eng_desk_learn(&j->desk, &j->speech);
+    j->desk = (struct eng_api_setup){ .vocab = eng_vocab(j->engine), .chat = j->chat,
+                                      .gr_tokens = eng_grammar_tokens(j->engine), .model = &name, .n_model = 1,
+                                      .any_model = true, .n_ctx = N_CTX, .n_predict = -1 };
+    eng_api_setup_from_template(&j->desk, &j->speech);
     spec_params_default(&j->desk.sampling);
 }
 

@@ -1,0 +1,65 @@
+/* The setup of a model for the API: its name, its fingerprint, its chat template and what that takes. */
+#include <string.h>
+
+#include "engine/api/request.h"
+
+void eng_api_model_name(char *out, size_t bytes, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(out, bytes, "%s", slash ? slash + 1 : path);
+    size_t n = strlen(out);
+    if (n > 5 && !strcmp(out + n - 5, ".gguf"))
+        out[n - 5] = 0;
+}
+
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
+                       const char *path)
+{
+    const struct eng_vocab *v = eng_vocab(e);
+    int error = eng_chat_open(&m->chat, eng_file(e), v, path);
+    desk->vocab = v;
+    desk->chat = m->chat;
+    desk->gr_tokens = eng_grammar_tokens(e);
+    desk->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
+    desk->n_ctx = eng_n_ctx(e);
+    eng_api_setup_from_template(desk, &m->style);
+    return error;
+}
+
+void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
+
+/* ---- the chat template ----------------------------------------------------------------------- */
+
+/* The text of a conversation with one call whose arguments are `given` (taken over), or NULL. */
+static char *render_call(const struct eng_api_setup *desk, json_t *given)
+{
+    struct eng_template_error e;
+    char *text = NULL;
+    size_t n;
+    json_t *variables =
+        json_pack("{s:[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:o}}]}], s:b}", "messages",
+                  "role", "user", "content", "a", "role", "assistant", "content", "", "tool_calls",
+                  "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
+                  given, "add_generation_prompt", 0);
+    if (variables && eng_chat_render(desk->chat, variables, &text, &n, &e))
+        text = NULL;
+    json_decref(variables);
+    return text;
+}
+
+void eng_api_setup_from_template(struct eng_api_setup *desk, struct eng_speech_style *style)
+{
+    desk->text_arguments = false;
+    desk->speech = NULL;
+    if (!desk->chat)
+        return;
+    struct moe_string template = eng_chat_text(desk->chat);
+    eng_speech_style(style, template.data, template.n, desk->vocab);
+    desk->speech = style;
+    char *object = render_call(desk, json_pack("{s:s}", "k7", "v7"));
+    char *text = render_call(desk, json_string("{\"k7\": \"v7\"}"));
+    if (text && (!object || strstr(object, "'k7'"))) /* refused, or shown as Python shows it */
+        desk->text_arguments = true;
+    kn_free(object);
+    kn_free(text);
+}

@@ -1,0 +1,103 @@
+/* Short answers about the server itself: alive, ready, its version, its models. */
+#include <string.h>
+
+#include "engine/serve/internal.h"
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+const char *srv_not_ready(struct eng_server *s)
+{
+    struct eng_hub_view v;
+    switch (s->state) {
+    case SRV_LOADING:
+        return "the model is being loaded";
+    case SRV_DRAINING:
+    case SRV_ENDING:
+        return "the server is shutting down";
+    case SRV_FAILED:
+        return "the model could not be loaded";
+    case SRV_SERVING:
+        break;
+    }
+    eng_hub_look(s->hub, &v);
+    if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
+        return "there is work and nothing moves";
+    return NULL;
+}
+
+static void answer_state(struct eng_server *s, struct eng_exchange *x, const char *wrong,
+                         const char *code)
+{
+    static const char ok[] = "{\"status\":\"ok\"}";
+    struct eng_refusal why;
+    if (!wrong) {
+        srv_answer_plain(s, x, 200, "application/json", ok, sizeof ok - 1);
+        return;
+    }
+    eng_refuse(&why, 503, code, "", "%s", wrong);
+    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
+}
+
+/* Alive: the serving thread answers, and the model is there. */
+void srv_health(struct eng_server *s, struct eng_exchange *x)
+{
+    bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
+    answer_state(s, x, wrong ? srv_not_ready(s) : NULL,
+                 s->state == SRV_LOADING ? "loading" : "failed");
+}
+
+/* Worth sending requests to: nothing of the above, and the engine moves when there is work. */
+void srv_ready(struct eng_server *s, struct eng_exchange *x)
+{
+    answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");
+}
+
+void srv_version(struct eng_server *s, struct eng_exchange *x)
+{
+    static const char text[] = "{\"version\":\"" ENG_VERSION "\"}";
+    srv_answer_plain(s, x, 200, "application/json", text, sizeof text - 1);
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+static void write_model(struct eng_server *s, const char *name, struct eng_bytes *out)
+{
+    eng_bytes_text(out, "{\"id\":");
+    eng_bytes_quote(out, name, strlen(name));
+    eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"",
+                     (long long)s->started_s);
+    if (s->state == SRV_SERVING)
+        eng_bytes_format(out, ",\"max_model_len\":%d", s->desk.n_ctx);
+    eng_bytes_text(out, "}");
+}
+
+void srv_models(struct eng_server *s, struct eng_exchange *x)
+{
+    struct eng_bytes out = {0};
+    eng_bytes_text(&out, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < s->desk.n_model; i++) {
+        eng_bytes_text(&out, i ? "," : "");
+        write_model(s, s->alias[i], &out);
+    }
+    eng_bytes_text(&out, "]}");
+    srv_answer_json(s, x, &out);
+}
+
+void srv_model(struct eng_server *s, struct eng_exchange *x)
+{
+    struct eng_bytes out = {0};
+    struct eng_refusal why;
+    const char *name = eng_http_path(x) + sizeof "/v1/models/" - 1;
+    for (int i = 0; i < s->desk.n_model; i++) {
+        if (strcmp(name, s->alias[i]) != 0)
+            continue;
+        write_model(s, name, &out);
+        srv_answer_json(s, x, &out);
+        return;
+    }
+    char shown[128];
+    moe_string_show((struct moe_string){name, strlen(name)}, shown, sizeof shown);
+    eng_refuse(&why, 404, "model_not_found", "model", "there is no model '%s' here, but %s", shown,
+               s->alias[0]);
+    srv_answer_refusal(s, x, ENG_API_CHAT, &why);
+}
