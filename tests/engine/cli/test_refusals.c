@@ -74,10 +74,10 @@ static void words_that_no_command_takes(void **state)
     static const char *const command[] = { "run", "serve", "eval", "tokenize", "render", "inspect", "quantize", "pack",
                                            "synth", "batch", "bench", "fit", "plan", "simulate", "doctor" };
     static const struct refusal table[] = {
-        { "nonsense", "'nonsense' is no command" },
+        { "nonsense", "'nonsense' is not a command" },
         { "runn", "did you mean run" },
         { "run -m m.gguf -p a b", "'b' is not a flag" },
-        { "run -m m.gguf -p a --json", "--json is not for run" },
+        { "run -m m.gguf -p a --json", "--json is not a flag of run" },
         { "run -m m.gguf -p a --quiet=maybe", "true or false" },
         { "run -m m.gguf -p a --config ./nofile", "No such file" },
         { "inspect m.gguf b.gguf", "'b.gguf' is not a flag" },
@@ -106,7 +106,7 @@ static void commands_without_what_they_need(void **state)
         { "synth --shape tiny", help }, { "batch", help }, { "batch -m m.gguf in.jsonl", help }, { "bench", help },
         { "plan", help }, { "simulate", help }, { "serve", help },
         { "synth --shape tiny -o ''", help },
-        { "pack m.gguf -o ''", "-o is given no name" },
+        { "pack m.gguf -o ''", "-o is empty" },
         { "eval -m m.gguf", "--ids LIST --logits FILE, or --text FILE" },
         { "eval -m m.gguf --ids 1,2", "--ids LIST --logits FILE, or --text FILE" },
         { "eval -m m.gguf --ids 1,2 --logits ''", "--ids LIST --logits FILE, or --text FILE" },
