@@ -29,7 +29,7 @@
     X(fit,      "measure the time of passes and fit a cost model to it")         \
     X(plan,     "print the memory split and the expected speed before loading")  \
     X(simulate, "simulate speculative (SI) and distributed (DSI) decoding, no model") \
-    X(doctor,   "check this machine and print what to fix")
+    X(doctor,   "check this machine and suggest fixes")
 
 enum eng_command_id {
 #define ENG_ENUM(name, text) ENG_##name,
