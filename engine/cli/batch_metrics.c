@@ -1,7 +1,7 @@
 /* Metrics of a running batch: GET /metrics on a port of 127.0.0.1, with the server's metric families.
  *
- * A thread of its own answers from the last copy of the counters.  The batch updates the copy a few times a second
- * and never waits for the thread beyond the lock of the copy. */
+ * A thread of its own answers from a copy of the counters.  The batch updates the copy at most five times a second
+ * and never waits for an answer to be sent. */
 #include "engine/batch/batch.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"

@@ -402,8 +402,8 @@ static int open_fit(struct fit *f)
     return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
 }
 
-/* Bounds of the fit: a pass takes at least half the time to read its bytes from memory; the ridge point is at most
- * the number of rows whose operations take as long as the bytes. */
+/* Fits with bounds: a pass, and the load of an expert, takes at least half the time of its bytes at the memory rate;
+ * the ridge point is at most the number of rows whose operations take as long as the bytes. */
 static int fit_points(struct fit *f)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));

@@ -31,7 +31,8 @@ enum { N_USED = 6, N_DEPTH = 2, N_BATCH = 19, N_POINT = N_USED * N_DEPTH * N_BAT
 
 static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };
 
-/* Bounds {least, most, start}: times of bytes at the rate to five times that; up to the longest rejection time. */
+/* {low, high, start}.  Biases: from the time of the bytes at the memory rate to five times that; rejection: up to
+ * the longest time measured. */
 static const struct spec_param bounds[SPEC_PAPER_PARAMS] = {
     [SPEC_BIAS] = { 3.5, 17.5, 7 },        [SPEC_K1] = { 0, INFINITY, 1 },
     [SPEC_K2] = { 0.39, 1.95, 0.8 },       [SPEC_K3] = { 0, INFINITY, 1 },
