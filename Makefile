@@ -79,7 +79,7 @@ ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar eng
 SRC_engine   = $(HERE_engine) $(call rooms,engine)
 
 MAY_engine/base          = kernels offload moe
-SRC_engine/base          = bytes read_file progress
+SRC_engine/base          = utf8 bytes read_file side_files progress
 MAY_engine/text/jinja    = kernels engine/base
 SRC_engine/text/jinja    = heap lexer tokens parse_expression parse scope value string case number iterate show format \
                            access string_methods filters sequence_filters tests globals evaluate macro execute template
@@ -92,7 +92,7 @@ SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
-SRC_engine/draft         = text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
+SRC_engine/draft         = option text_drafter text_rows distributions match_length tree model_drafter head_drafter prefetch \
                            overlap cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft

@@ -15,6 +15,7 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
+#include "engine/draft/option.h"
 #include "engine/text/text.h"
 #include "moe/moe.h"
 #include "speculative/control.h"
@@ -24,25 +25,6 @@
 struct eng_engine;
 struct gr_tokens;                               /* engine/text/grammar/grammar.h */
 struct eng_session;
-
-/* What drafts tokens for the model to verify: KIND[:ARG][,key=value]*. */
-struct eng_draft_wish {
-    enum eng_draft_kind { ENG_DRAFT_NONE, ENG_DRAFT_NGRAM, ENG_DRAFT_SUFFIX, ENG_DRAFT_MODEL,
-                          ENG_DRAFT_EAGLE, ENG_DRAFT_MTP, ENG_DRAFT_ORACLE } kind;
-    char file[256];                             /* a draft model; an EAGLE head; a text that suffixes are learnt from */
-    char lengths[256];                          /* of a network, who foresees how much of its drafts is kept; or empty */
-    double right;                               /* oracle: probability of the right token */
-    enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC } tree;   /* what a network drafts */
-    bool shared;                                /* suffix: what one session says may help another of its salt */
-};
-
-/* Says what is wrong with it. */
-int eng_draft_parse(struct eng_draft_wish *out, const char *text);
-const char *eng_draft_kind_name(enum eng_draft_kind kind);
-const char *eng_tree_name(enum eng_tree tree);
-
-#define ENG_DRAFTERS_MOST 4
-#define ENG_GAMMA_AUTO (-1)
 
 struct eng_options {
     const char *model;
@@ -59,7 +41,7 @@ struct eng_options {
     double stretch;                             /* of a pass by prompts: pace.c; 0: 1.5 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
     int n_tell;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
-    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */
     enum eng_dsi_mode { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO } dsi;    /* draft while a pass verifies: overlap.c */
@@ -79,10 +61,6 @@ struct eng_options {
 int  eng_open(struct eng_engine **out, const struct eng_options *opt);
 int  eng_describe(struct eng_engine **out, const struct eng_options *opt);   /* no weights: nothing runs */
 void eng_close(struct eng_engine *e);           /* closes its sessions too */
-
-/* Where a model's pack file is looked for: m.gguf has m.experts. */
-#define ENG_PATH_BYTES 4096
-int eng_pack_path(char *out /* [ENG_PATH_BYTES] */, const char *model);
 
 const struct moe_file *eng_file(const struct eng_engine *e);
 const struct moe_model *eng_model(const struct eng_engine *e);
@@ -173,8 +151,6 @@ struct eng_stats {
 };
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out);
 
-#define ENG_DRAFT_NODES 64                      /* of one session's draft */
-
 /* What became of drafts so far, and what the controller makes of it.  Counts never fall, nor when a drafter goes. */
 enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BROKEN };
 
@@ -200,22 +176,18 @@ void eng_drafts_get(const struct eng_engine *e, struct eng_drafts *out);
 int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
-/* ---- stop strings ------------------------------------------------------------------------------ */
+/* ---- the speed to expect: forecast.c ------------------------------------------------------------ */
 
-/* Watches text go by and ends it before the first stop string, holding back what may begin one. */
-#define ENG_STOP_BYTES 256
-struct eng_stop {
-    const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
-    int n;
-    bool hit;
-    int which;                                  /* hit: the string that did it */
-    size_t n_held;
-    char held[ENG_STOP_BYTES];
-};
+struct eng_machine;                             /* engine/plan/plan.h, as eng_setting */
 
-int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
-/* Takes n bytes, writes what may be shown to out (room for n + ENG_STOP_BYTES), returns its length. */
-size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
-size_t eng_stop_finish(struct eng_stop *s, char *out);
+#define ENG_PLAN_POSITION 512                   /* tokens that a sequence is taken to have */
+
+/* The setting of an opened engine on the given machine. */
+struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
+
+/* Measures the rates that are not given (0), in about a second; the disk's only when experts will be read from it. */
+int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
+/* The number of sequences at once that is expected to be fastest under these options. */
+int eng_forecast_parallel(int *out, const struct eng_options *opt);
 
 #endif

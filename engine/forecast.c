@@ -3,14 +3,13 @@
  *
  * More at once share what a pass reads, and take memory for their keys and values from experts; where the
  * one outweighs the other depends on both, so each number is split and forecast as `plan` would do it. */
-#include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
 
 #define ENOUGH 0.97                             /* of the best speed: then fewer, which take less memory */
 
-int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
+int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {
     const struct eng_split *split = eng_memory(e);
     struct eng_rates rates;
@@ -27,7 +26,7 @@ int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t
     return error;
 }
 
-struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
+struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct eng_machine *machine, int position)
 {
     return (struct eng_setting){ moe_model_shape(eng_model(e)), eng_memory(e), *machine,
                                  moe_kv_slot_bytes(eng_model(e), e->opt.kv), position };
@@ -38,12 +37,12 @@ static double speed_of(const struct eng_engine *e, const struct eng_machine *m, 
 {
     struct eng_forecast f;
     int position = kn_min(ENG_PLAN_POSITION, eng_n_ctx(e)), fit = eng_memory(e)->n_kv_slot / position;
-    struct eng_setting s = eng_advise_setting(e, m, position);
+    struct eng_setting s = eng_forecast_setting(e, m, position);
     eng_plan_forecast(&f, &s, kn_min(n, kn_max(fit, 1)));
     return f.tokens_per_s;
 }
 
-int eng_advise_parallel(int *out, const struct eng_options *opt)
+int eng_forecast_parallel(int *out, const struct eng_options *opt)
 {
     static const int count[] = { 1, 2, 4, 8, 16, 32, 64 };
     enum { N = sizeof count / sizeof *count };
@@ -57,7 +56,7 @@ int eng_advise_parallel(int *out, const struct eng_options *opt)
         if (error)
             return error;
         if (!machine.dram_Bps || (!machine.disk_Bps && eng_memory(e)->n_resident < eng_memory(e)->n_expert))
-            error = eng_advise_rates(&machine, e, 0, 0);
+            error = eng_forecast_rates(&machine, e, 0, 0);
         if (!error)
             speed[i] = speed_of(e, &machine, count[i]);
         eng_close(e);

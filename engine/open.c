@@ -1,16 +1,13 @@
 /* Opening: the file, the vocabulary, and a model bound but not read; then the small things, sessions and
  * samplers; then the budget is split, or refused before a weight is read; then weights, experts' slots and
  * the memory of a pass are taken, each as large as the split says. */
+#include "engine/base/base.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-
-#define HEAT_SUFFIX  ".heat"
-#define MODEL_SUFFIX ".gguf"
-#define PACK_SUFFIX  ".experts"
 
 static struct moe_context_options context_options(const struct eng_engine *e)
 {
@@ -178,18 +175,6 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     return 0;
 }
 
-int eng_pack_path(char *out, const char *model)
-{
-    size_t n = strlen(model), suffix = sizeof MODEL_SUFFIX - 1;
-    if (n > suffix && !strcmp(model + n - suffix, MODEL_SUFFIX))
-        n -= suffix;
-    if (n + sizeof PACK_SUFFIX > ENG_PATH_BYTES)
-        return kn_fail(KN_ELIMIT, "%s: too long a name", model);
-    memcpy(out, model, n);
-    memcpy(out + n, PACK_SUFFIX, sizeof PACK_SUFFIX);
-    return 0;
-}
-
 static int load_model(struct eng_engine *e)
 {
     char heat[ENG_PATH_BYTES], pack[ENG_PATH_BYTES];
@@ -197,7 +182,7 @@ static int load_model(struct eng_engine *e)
     if (error)
         return error;
     bool keep = e->opt.keep_heat &&
-                snprintf(heat, sizeof heat, "%s" HEAT_SUFFIX, e->opt.model) < (int)sizeof heat;
+                eng_heat_path(heat, e->opt.model);
     return moe_model_load(e->model, &(struct moe_load_options){
         .team = e->team, .expert_bytes = e->split.expert, .later_bytes = eng_draft_loan(e), .io = e->opt.io,
         .heat_path = keep ? heat : NULL, .pack_path = e->opt.no_pack ? NULL : pack, .mirror = e->opt.mirror,
@@ -210,16 +195,6 @@ static int go_on(const struct eng_engine *e)
     return e->opt.progress && atomic_load(&e->opt.progress->stop) ? KN_ECANCELLED : 0;
 }
 
-int eng_know_disk(struct eng_engine *e)
-{
-    size_t room = e->split.total - e->split.fixed;
-    if (e->disk_Bps > 0 || room < ENG_DISK_LEAST)
-        return 0;
-    int error = eng_disk_measure_model(moe_file_files(e->file), e->opt.mirror,
-                                       room < ENG_DISK_BYTES ? room : ENG_DISK_BYTES, &e->disk_Bps);
-    return error == KN_ENOMEM ? error : 0;
-}
-
 int eng_open(struct eng_engine **out, const struct eng_options *opt)
 {
     struct eng_engine *e;
@@ -230,7 +205,8 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
-    if (error || (error = go_on(e)) || (opt->measures_disk && (error = eng_know_disk(e))) ||
+    if (error || (error = go_on(e)) || (opt->measures_disk && (error = eng_disk_measure_once(moe_file_files(e->file), opt->mirror,
+                                                                               e->split.total - e->split.fixed, &e->disk_Bps))) ||
         (error = eng_draft_foresee(e)) || (error = load_model(e)) ||
         (error = go_on(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
         (error = eng_states_open(&e->kv, e->split.n_state)) ||

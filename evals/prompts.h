@@ -3,6 +3,7 @@
 #ifndef EVALS_PROMPTS_H
 #define EVALS_PROMPTS_H
 
+#include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 

@@ -1,20 +1,20 @@
-/* kernels/core.h - the machine under everything: errors, log, sizes, memory, files, clock, threads.
+/* kernels/core.h - base services: errors, log, checked sizes, memory, files, clock, machine, threads.
  *
- * Every other file in the tree may use this one; it uses nothing of the tree.
+ * Every other file in the tree may use this header; it includes no other header of the tree.
  *
- * Errors.   A call returns 0 (or a count) or a negative KN_E*.  The place that knows the detail says it
- *           once, with kn_fail(), in words a user can act on; callers pass the code on.
- * The seam. Memory, files and clock are reached through one table, struct kn_io.  A test replaces it to
- *           make the n-th call fail, for all n.  It is set once, before any thread is started.
- * Memory.   kn_alloc() for what is small, kn_map() for what is large (huge pages, bound to a node).
- *           Both only while something is being opened: between kn_alloc_forbid(true) and (false), on
- *           the calling thread, an allocation is a broken invariant and traps.
- * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() gives each a run of
- *           neighbouring items and lets those who are done help the others, so nothing computed may
- *           depend on who ran an item.
- * Nodes.    Memory is near to some processors and far from others.  Nodes are counted from 0, only those
- *           that have memory and processors of ours; a team's threads are in their order.  Most machines
- *           have one, and all of this is then as if it were not there. */
+ * Errors.   A call returns 0 (or a count) or a negative KN_E*.  The function that knows the detail logs
+ *           one message with kn_fail(), in words a user can act on; its callers only return the code.
+ * The seam. Memory, files and clock are reached through one table of functions, struct kn_io.  A test
+ *           replaces it to make the n-th call fail, for all n.  It is set once, before threads start.
+ * Memory.   kn_alloc() is for small objects, kn_map() for large ones (huge pages, bound to a node).
+ *           Both are allowed only while something is being opened: between kn_alloc_forbid(true) and
+ *           (false), an allocation on the calling thread is a bug and traps.
+ * Threads.  A team is the calling thread and n-1 pinned workers.  kn_parallel_for() gives each thread a
+ *           run of neighbouring items; threads that finish early help the others.  So a result must not
+ *           depend on the thread that ran an item.
+ * Nodes.    NUMA nodes are numbered from 0.  Only nodes that have memory, and processors this process may
+ *           use, are counted.  A team's threads are ordered by node.  On a machine with one node, node
+ *           arguments have no effect. */
 #ifndef KERNELS_CORE_H
 #define KERNELS_CORE_H
 
@@ -30,7 +30,7 @@
     X(KN_ENOMEM,       -2,  "out of memory")                          \
     X(KN_EIO,          -3,  "reading or writing failed")              \
     X(KN_ENOENT,       -4,  "no such file")                           \
-    X(KN_ESHORT,       -5,  "file is shorter than it says")           \
+    X(KN_ESHORT,       -5,  "file is shorter than its header says")   \
     X(KN_ECORRUPT,     -6,  "file is corrupt")                        \
     X(KN_EUNSUPPORTED, -7,  "not supported")                          \
     X(KN_ELIMIT,       -8,  "over a limit")                           \
@@ -52,10 +52,10 @@ typedef void kn_log_sink(enum kn_level level, const char *line);
 void kn_log_set(kn_log_sink *sink, enum kn_level most);
 void kn_say(enum kn_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Says what went wrong and returns code, for `return kn_fail(KN_ECORRUPT, ...)`. */
+/* Logs the error and returns code, for `return kn_fail(KN_ECORRUPT, ...)`. */
 int kn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* For our own broken invariants only; stays on in release. */
+/* For bugs of this program only, never for files, devices or users; stays on in release. */
 #define kn_assert(cond) ((cond) ? (void)0 : kn_assert_failed(__FILE__, __LINE__, #cond))
 __attribute__((noreturn)) void kn_assert_failed(const char *file, int line, const char *cond);
 
@@ -70,7 +70,7 @@ static inline int    kn_ceil_div(int a, int b)        { return (a + b - 1) / b; 
 static inline int    kn_min(int a, int b)             { return a < b ? a : b; }
 static inline int    kn_max(int a, int b)             { return a > b ? a : b; }
 
-/* The one counter hash (splitmix64's output function): sampling noise, synthetic weights, tests. */
+/* The project's only counter hash (splitmix64's output function): sampling noise, synthetic weights, tests. */
 static inline uint64_t kn_mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -81,58 +81,59 @@ static inline uint64_t kn_mix(uint64_t z)
 
 /* ---- the seam ---------------------------------------------------------------------------------- */
 
-/* Which file a descriptor is of; direct_align: what O_DIRECT asks of memory and offsets, 0 where nobody says. */
+/* device, inode: identity of a file.  direct_align: alignment in bytes that O_DIRECT needs of memory and
+ * offsets; 0: unknown. */
 struct kn_stat { uint64_t device, inode; uint32_t direct_align; };
 
-/* Everything that can fail for reasons outside the program.  Results follow the system calls' habit:
- * -1 (or NULL) with errno set. */
+/* Every call that can fail for reasons outside the program.  Results are as for system calls: -1 (or NULL)
+ * with errno set.  "hint": the system may ignore it, and the call reports no failure. */
 struct kn_io {
     void   *(*alloc)(size_t bytes);                         /* like malloc */
     void    (*free)(void *p);
     void   *(*map)(size_t bytes, int node);                 /* zeroed, page-aligned; node -1: any */
     void    (*unmap)(void *p, size_t bytes);
-    void    (*bind)(void *p, size_t bytes, int node);       /* untouched whole pages: a wish, never fails */
-    void    (*cpu_nodes)(int *node, int n_cpu);             /* of each CPU the nearest with memory, or all -1 */
+    void    (*bind)(void *p, size_t bytes, int node);       /* untouched whole pages: hint */
+    void    (*cpu_nodes)(int *node, int n_cpu);             /* nearest node with memory, per CPU; all -1: one node */
     int     (*open)(const char *path, int flags, int mode);
     int     (*close)(int fd);
     int64_t (*size)(int fd);                                /* regular files and block devices */
     int     (*stat)(int fd, struct kn_stat *out);
-    int64_t (*room)(int fd);                                /* bytes that may still be written where it is */
+    int64_t (*room)(int fd);                                /* free bytes on the file's file system */
     ssize_t (*pread)(int fd, void *buf, size_t bytes, int64_t offset);
     ssize_t (*pwrite)(int fd, const void *buf, size_t bytes, int64_t offset);
-    int     (*forget)(int fd, int64_t offset, int64_t bytes);   /* what the page cache has of it: a wish */
+    int     (*forget)(int fd, int64_t offset, int64_t bytes);   /* drops the range from the page cache: hint */
     int     (*sync)(int fd);
-    int     (*resize)(int fd, int64_t bytes);               /* cuts a file, or adds zeros */
+    int     (*resize)(int fd, int64_t bytes);               /* truncates, or extends with zeros */
     int     (*rename)(const char *from, const char *to);
     int     (*unlink)(const char *path);
     uint64_t (*now_ns)(void);                               /* monotonic */
-    void    (*touch)(void *p, size_t bytes);                /* whole pages are made now, or kept: a wish */
-    void    (*sparse)(void *p, size_t bytes);               /* pages will be small: a wish */
+    void    (*touch)(void *p, size_t bytes);                /* allocates whole pages now; contents stay: hint */
+    void    (*sparse)(void *p, size_t bytes);               /* use small pages: hint */
 };
 
 extern const struct kn_io kn_io_system;
-void kn_io_set(const struct kn_io *io);                     /* NULL: the system's */
+void kn_io_set(const struct kn_io *io);                     /* NULL: kn_io_system */
 const struct kn_io *kn_io(void);
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
-void *kn_alloc(size_t bytes);                               /* NULL when there is none; never traps on 0 */
+void *kn_alloc(size_t bytes);                               /* NULL when out of memory; bytes 0 is allowed */
 void *kn_calloc(size_t n, size_t bytes);                    /* zeroed, n * bytes checked */
-void *kn_realloc(void *p, size_t old_bytes, size_t bytes);  /* NULL leaves p as it was */
+void *kn_realloc(void *p, size_t old_bytes, size_t bytes);  /* on NULL p is unchanged */
 char *kn_strdup(const char *s);
 void  kn_free(void *p);
-void  kn_alloc_forbid(bool forbid);                         /* this thread */
-size_t kn_alloc_bytes(void);                                /* the process's small memory, as the system has it */
+void  kn_alloc_forbid(bool forbid);                         /* for the calling thread */
+size_t kn_alloc_bytes(void);                                /* bytes that malloc has taken from the system */
 
 /* Large memory: zeroed, huge pages where the machine grants them, on one node (-1: any). */
 void *kn_map(size_t bytes, int node);
 void  kn_unmap(void *p, size_t bytes);
-void  kn_map_touch(void *p, size_t bytes);                  /* whole pages: made now, or kept as they are */
-void  kn_map_sparse(void *p, size_t bytes);                 /* used here and there: small pages, made when touched */
-void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin there, if still untouched */
+void  kn_map_touch(void *p, size_t bytes);                  /* allocates whole pages now; contents stay */
+void  kn_map_sparse(void *p, size_t bytes);                 /* for sparse use: small pages, allocated on first touch */
+void  kn_map_bind(void *p, size_t bytes, int node);         /* pages that begin in the range and are still untouched */
 
-/* An arena is one mapping handed out from the front; it is reset, never freed piecewise.  The size is
- * found by running the same code over an arena without memory: base NULL counts and hands out NULL. */
+/* An arena is one mapping, handed out from the front.  It is reset as a whole; pieces are never freed.  To
+ * find its size, run the same code over an arena with base NULL: it counts bytes and hands out NULL. */
 struct kn_arena { uint8_t *base; size_t bytes, used; };
 
 int   kn_arena_open(struct kn_arena *a, size_t bytes, int node);
@@ -141,18 +142,22 @@ void *kn_arena_take(struct kn_arena *a, size_t n, size_t size);   /* 64-byte ali
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
-/* All take EINTR and short transfers in their stride.  The message names the path. */
-int  kn_file_open(int *fd, const char *path, int flags);
-int  kn_file_open_read(int *fd, const char *path);          /* a pipe without a writer is not waited for */
+/* Reads and writes retry after EINTR and short transfers.  Messages name the path. */
+int  kn_file_open(int *fd, const char *path, int flags);    /* flags of open(2); KN_ENOENT or KN_EIO */
+int  kn_file_open_read(int *fd, const char *path);          /* opening a pipe does not wait for a writer */
 void kn_file_close(int fd);
-int  kn_file_refuse_folder(const char *path);               /* KN_EINVAL, said, when it is one */
-int  kn_file_refuse_target(const char *path);               /* that too; or what a rename would replace by a file */
-int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);      /* or what is there, */
-                                                            /* not empty, and begins otherwise: no `what` */
+
+/* Checks before a file is written; a refusal is KN_EINVAL with a message.  folder: path is a folder.  target: also a
+ * link or device, which a rename would replace.  other: also a non-empty file that does not begin with magic; the
+ * last argument names the expected kind of file in the message. */
+int  kn_file_refuse_folder(const char *path);
+int  kn_file_refuse_target(const char *path);
+int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const char *what);
+
 int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
-int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* KN_ESHORT, said: it ends too early */
-int  kn_fail_size(const char *path);                        /* said, by errno: what is open has no size */
+int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* logs a truncated file; returns KN_ESHORT */
+int  kn_fail_size(const char *path);                        /* logs by errno why a file has no size; returns KN_E* */
 
 /* ---- clock ------------------------------------------------------------------------------------- */
 
@@ -162,48 +167,50 @@ uint64_t kn_now_ns(void);
 
 enum kn_isa { KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512, KN_ISA_COUNT };
 
-enum kn_isa kn_isa_best(void);                              /* what this processor can run */
+enum kn_isa kn_isa_best(void);                              /* the best set that this processor can run */
 const char *kn_isa_name(enum kn_isa isa);
 
-#define KN_NODES 16                                         /* what lies beyond counts as the last */
+#define KN_NODES 16                                         /* any further nodes count as the last */
 
 struct kn_machine {
-    int    n_cpu;                                           /* that this process may use */
-    int    n_node, node[KN_NODES];                          /* node[i]: i for kn_map; -1 where there is but one */
-    size_t memory_bytes, available_bytes;                   /* a cgroup's limit counts */
+    int    n_cpu;                                           /* CPUs that this process may use */
+    int    n_node, node[KN_NODES];                          /* node[i]: argument for kn_map; -1 if there is one node */
+    size_t memory_bytes, available_bytes;                   /* both within the cgroup's limits */
 };
 void kn_machine_get(struct kn_machine *out);
-int  kn_machine_stay(int node);                             /* for good: this thread and those that it starts */
+int  kn_machine_stay(int node);                             /* permanent, for this thread and threads it starts */
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
 struct kn_team;                                             /* owns the workers */
 
-/* The calling thread does little, and what it does must be done at once: the scheduler is asked to let it in
- * before threads that compute.  Needs no privilege; where the kernel cannot (before 6.12), nothing changes. */
+/* Low scheduling latency for the calling thread: asks the kernel for a short time slice, so that the thread is
+ * scheduled before threads that compute.  It should need little CPU time.  Needs no privilege; has no effect on kernels
+ * older than 6.12. */
 void kn_thread_hurry(void);
 
-/* What the calling thread does may wait for what others do, and so may what threads do that it starts. */
+/* Lower scheduling priority (nice) for the calling thread and the threads that it starts. */
 void kn_thread_give_way(void);
 
-int  kn_team_open(struct kn_team **out, int n_thread);      /* 0: one per usable CPU */
+int  kn_team_open(struct kn_team **out, int n_thread);      /* 0: one thread per usable CPU */
 void kn_team_close(struct kn_team *t);
 int  kn_team_size(const struct kn_team *t);
 
-/* Runs fn(arg, item, thread) for item 0..n-1 and returns when all are done.  From one thread at a time.
- * thread is 0 for the caller, below kn_team_size(): an index for scratch, never for results. */
+/* Runs fn(arg, item, thread) for item 0..n-1 and returns when all are done.  One call at a time per team.
+ * thread is 0 for the caller and below kn_team_size(): an index for scratch memory, never for results. */
 typedef void kn_task(void *arg, int item, int thread);
 void kn_parallel_for(struct kn_team *t, int n, kn_task *fn, void *arg);
 
-/* The same for items that lie on nodes: those from cut[k] to cut[k + 1] on node k, whose threads run them
- * and help each other before they help elsewhere. */
+/* The same for items that lie on nodes: items cut[k] to cut[k + 1] - 1 lie on node k.  The threads of node k
+ * run them, and help each other before they help other nodes. */
 void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn, void *arg);
 
 int  kn_team_nodes(const struct kn_team *t);
 int  kn_team_node(const struct kn_team *t, int thread);
 
-/* kn_parallel_for() over n items gives node k those from kn_team_cut(t, n, k) to the next node's; bind puts
- * the pages of n things of so many bytes where their items will run, if they are still untouched. */
+/* kn_parallel_for() over n items gives node k the items from kn_team_cut(t, n, k) up to
+ * kn_team_cut(t, n, k + 1).  kn_team_bind() puts an array of n items of `bytes` each on the nodes that run
+ * these items; only pages that are still untouched are placed. */
 int  kn_team_cut(const struct kn_team *t, int n, int node);
 void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes);
 

@@ -1,45 +1,46 @@
 /* kernels/formats.h - how numbers are stored.  Valid in C and in CUDA C.
  *
- * A weight matrix has n_out rows of n_in values.  In a file a row is a run of blocks.  In memory 16
+ * A weight matrix has n_out rows of n_in values.  In a file a row is a sequence of blocks.  In memory 16
  * rows are interleaved: a *panel* holds, block by block along n_in, the 16 rows' blocks with every
- * field's bytes side by side, so that one 32-bit lane is one row and no sum crosses lanes.  Nothing is
- * unpacked: a panel is exactly 16 file rows long (scales stay packed), and the last panel of a matrix is
- * filled up with zero rows.
+ * field's bytes side by side.  So each 32-bit lane of a vector belongs to one row, and no sum crosses
+ * lanes.  Nothing is unpacked: a panel is exactly 16 file rows long (scales stay packed).  The last panel
+ * of a matrix is padded with zero rows.
  *
  * The interleaved block of 16 rows, field by field (l = row in the panel, 0..15):
  *   F32, F16, BF16   v[16]                           one value of each row: k ascending
  *   Q8_0             d[16], q[8][16][4]              k = 4*i + j sits at q[i][l][j]
  *   Q4_0, IQ4_NL     d[16], q[4][16][4]              k = 4*i + j is the low and k + 16 the high nibble
- *   Q4_1             d[16], m[16], q                 of q[i][l][j].  Q4_0 takes 8 off; a nibble of
- *   Q5_0             d[16], qh[16][4], q             IQ4_NL stands for an entry of KN_IQ4; _1 adds m.
- *   Q5_1             d[16], m[16], qh[16][4], q      Bit k of the 32 in qh[l] is worth 16; Q5_0 takes
- *   MXFP4            e[16], q                        16 off.  A nibble of MXFP4 stands for an entry of
- *                                                    KN_E2M1_TWICE times 2^(e - 128)
+ *   Q4_1             d[16], m[16], q                 of q[i][l][j].  Q4_0 subtracts 8; a nibble of IQ4_NL
+ *   Q5_0             d[16], qh[16][4], q             is an index into KN_IQ4; Q4_1 and Q5_1 add m.  Bit k
+ *   Q5_1             d[16], m[16], qh[16][4], q      of the 32 in qh[l] adds 16; Q5_0 subtracts 16.
+ *   MXFP4            e[16], q                        A nibble of MXFP4 is an index into KN_E2M1_TWICE,
+ *                                                    with a factor of 2^(e - 128)
  *   Q4_K             d[16], dmin[16], sc[12][16], q[32][16][4]
  *                    sc[i][l] is byte i of the row's packed 6-bit scales; q[8*p + i][l][j] has
  *                    k = 64*p + 4*i + j in its low and k + 32 in its high nibble
- *   Q5_K             the same with qh[8][16][4] before q: bit k / 32 of qh[i][l][j] is worth 16
+ *   Q5_K             the same with qh[8][16][4] before q: bit k / 32 of qh[i][l][j] adds 16
  *   Q6_K             d[16], sc[16][16], ql[32][16][4], qh[16][16][4]
  *                    k = 128*h + 32*f + 4*i + j (h 0..1, f 0..3, i 0..7):
  *                    low nibble for f < 2 and high for f >= 2 of ql[16*h + 8*(f&1) + i][l][j];
  *                    bits 2f..2f+1 of qh[8*h + i][l][j]
  *   Q2_K             d[16], dmin[16], sc[16][16], q[16][16][4]
- *                    sc: the scale low, the minimum high; bits 2f..2f+1 of q[8*h + i][l][j]
+ *                    sc: scale in the low nibble, minimum in the high; bits 2f..2f+1 of q[8*h + i][l][j]
  *   Q3_K             d[16], sc[12][16], qh[8][16][4], q[16][16][4]
- *                    as Q2_K, and bit 4*h + f of qh[i][l][j] is worth 4; 4 comes off
+ *                    as Q2_K, and bit 4*h + f of qh[i][l][j] adds 4; then 4 is subtracted
  *   IQ4_XS           d[16], sh[16], sl[16][4], q[32][16][4]
- *                    blocks of 32 as in IQ4_NL; 6-bit scales, 32 above themselves
+ *                    blocks of 32 as in IQ4_NL; 6-bit scales, stored with 32 added
  *   FP8              d[16], q[128][16]               k sits at q[k][l]: sign, 4 bits of exponent, 3 of fraction
  *   INT4             d[16], q[4][16][4]              as Q4_0, but d is a BF16
  *
- * The last two are no GGUF file's.  Models are published with their codes and scales in tensors apart (so
- * is MXFP4); a row's codes get their scales beside them when they arrive, and from then on it is a format
- * like any other.  FP8 is published with a scale for each 128 by 128 values, which each row has for itself
- * here: 3 % more bytes.  Its weight is d times the code's value, rounded once to float32, and its products
- * are those of an F32 matrix of such weights, to the bit.
+ * GGUF has no FP8 or INT4.  Models in these formats, and in MXFP4, are published with codes and scales in
+ * separate tensors; on loading, each block gets its scale, and the result is a format like the others.
+ * FP8 is published with one scale per 128 by 128 values; here each row has its own copy of the scale, 3 %
+ * more bytes.  An FP8 weight is d times the code's value, rounded once to float32, and a product equals that
+ * of an F32 matrix of these weights bit for bit.
  *
- * Activations are quantised row by row into blocks that carry their own scale and the sums of each 16
- * codes: 256 values for formats with blocks of 256, 32 for those of 32.  Float formats read float32. */
+ * Activations are quantised row by row into blocks.  A block has its own scale and the sum of each 16
+ * codes: 256 values for formats with blocks of 256, 32 for those of 32.  Float formats use float32
+ * activations. */
 #ifndef KERNELS_FORMATS_H
 #define KERNELS_FORMATS_H
 
@@ -66,7 +67,7 @@
     X(IQ4_NL, 20, 32, 18, KN_ACT_Q32)                 \
     X(IQ4_XS, 23, 256, 136, KN_ACT_Q256)
 
-/* Numbers that no GGUF file has. */
+/* Type numbers from KN_TYPE_OWN on are this project's: no GGUF file has them. */
 #define KN_TYPE_OWN 1000
 #define KN_FORMATS(X)                                 \
     KN_GGUF_FORMATS(X)                                \
@@ -80,10 +81,10 @@ enum kn_format {
     KN_FORMATS(KN_ENUM)
 #undef KN_ENUM
     KN_FORMAT_COUNT,
-    KN_GGUF_FORMAT_COUNT = KN_FP8           /* those that files can be written in */
+    KN_GGUF_FORMAT_COUNT = KN_FP8           /* formats before this one can be written to files */
 };
 
-/* One row's block, as in the file. */
+/* A block of one row, as in the file. */
 struct kn_q8_0 { uint16_t d; int8_t q[32]; };
 struct kn_q4_k { uint16_t d, dmin; uint8_t sc[12], q[128]; };
 struct kn_q6_k { uint8_t ql[128], qh[64]; int8_t sc[16]; uint16_t d; };
@@ -98,7 +99,7 @@ struct kn_q3_k { uint8_t qh[32], q[64], sc[12]; uint16_t d; };
 struct kn_iq4_xs { uint16_t d, sh; uint8_t sl[4], q[128]; };
 struct kn_fp8 { float d; uint8_t q[128]; };
 
-/* Sixteen rows' block, as in memory. */
+/* The blocks of 16 rows, as in memory. */
 struct kn_q8_0_x16 { uint16_t d[16]; int8_t q[8][16][4]; };
 struct kn_q4_k_x16 { uint16_t d[16], dmin[16]; uint8_t sc[12][16], q[32][16][4]; };
 struct kn_q6_k_x16 { uint16_t d[16]; int8_t sc[16][16]; uint8_t ql[32][16][4], qh[16][16][4]; };
@@ -113,7 +114,7 @@ struct kn_q3_k_x16 { uint16_t d[16]; uint8_t sc[12][16], qh[8][16][4], q[16][16]
 struct kn_iq4_xs_x16 { uint16_t d[16], sh[16]; uint8_t sl[16][4], q[32][16][4]; };
 struct kn_fp8_x16 { float d[16]; uint8_t q[128][16]; };
 
-/* Twice the values of a 4-bit float with 2 bits of exponent and 1 of fraction: whole numbers. */
+/* Twice the values of a 4-bit float with 2 exponent bits and 1 fraction bit, so that all are integers. */
 #define KN_E2M1_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 /* Values of the IQ4 formats' nibbles: dense near zero, where weights are. */

@@ -1,8 +1,8 @@
-/* kernels/internal.h - what the files below kernels/ show one another.
+/* kernels/internal.h - declarations shared by the files of kernels/.
  *
  * Each operation of struct kn_ops exists once per instruction set: kn_matmul_scalar, the
- * specification, in reference*.c, and kn_matmul_avx2 and kn_matmul_avx512 out of one *.tmpl.c.
- * dispatch.c makes the tables of them. */
+ * specification, in reference*.c; kn_matmul_avx2 and kn_matmul_avx512 compiled from one *.tmpl.c.
+ * dispatch.c puts them into tables. */
 #ifndef KERNELS_INTERNAL_H
 #define KERNELS_INTERNAL_H
 
@@ -38,37 +38,37 @@ KN_OPS_OF(scalar)
 KN_OPS_OF(avx2)
 KN_OPS_OF(avx512)
 
-/* A field of a format's block: n items of `size` bytes from byte `at` of the file's block.  In a panel an
- * item of all rows lies together. */
-#define KN_FIELDS 6                             /* of a format at most, one of n = 0 the last */
+/* A field of a format's block: n items of `size` bytes, from byte `at` of the file's block.  In a panel, item
+ * i of all 16 rows is contiguous. */
+#define KN_FIELDS 6                             /* most fields of a format, plus an end entry with n = 0 */
 #define KN_BLOCK_MOST 210                       /* bytes of the largest block */
 struct kn_field { uint8_t at, n, size; };
-const struct kn_field *kn_format_fields(enum kn_format f);      /* in the panel's order */
+const struct kn_field *kn_format_fields(enum kn_format f);      /* in panel order */
 
-/* Scale i, -32..31, of a Q3_K block whose bytes are sc[0], sc[stride] ...; of an IQ4_XS block. */
+/* Scale i (-32..31) of a Q3_K block with packed bytes sc[0], sc[stride] ...; of an IQ4_XS block. */
 int kn_q3_k_scale(const uint8_t *sc, int stride, int i);
 int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
 
 /* The 6-bit scales and minimums of a Q4_K or Q5_K block: bytes sc[0], sc[stride], ... sc[11 * stride]. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8]);
 
-/* 2^(e - 128), what an MXFP4 block's whole numbers are multiplied by; e 255, in the format no number,
- * is infinity. */
+/* 2^(e - 128): the factor of an MXFP4 block's integers.  e = 255, a NaN in the format, gives
+ * infinity. */
 float kn_mxfp4_step(uint8_t e);
 
-/* A 256th of an FP8 code's value, which is a half; all ones are not a number. */
+/* An FP8 code's value / 256, which half precision can hold exactly; codes 0x7F and 0xFF are NaN. */
 float kn_e4m3_part(uint8_t q);
 
-/* The CPUs that this process may use, node by node. */
+/* The CPUs that this process may use, ordered by node. */
 struct kn_cpus {
     int n_node, node[KN_NODES];                 /* as in struct kn_machine */
-    int first[KN_NODES + 1];                    /* into cpu */
-    int cpu[CPU_SETSIZE];                       /* of one node ascending */
+    int first[KN_NODES + 1];                    /* node k: cpu[first[k]] .. cpu[first[k + 1] - 1] */
+    int cpu[CPU_SETSIZE];                       /* ascending within a node */
 };
-void kn_cpus_get(struct kn_cpus *out);          /* one at least; -1: nobody knows which */
+void kn_cpus_get(struct kn_cpus *out);          /* at least one; -1: the CPU's number is unknown */
 
-/* Bytes left under the memory limits that a process's cgroups set, SIZE_MAX for none; *limit: the lowest.
- * groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */
+/* Free bytes under the memory limits of a process's cgroups, SIZE_MAX if there are none; *limit: the lowest
+ * limit.  groups: /proc/self/cgroup; mount: /sys/fs/cgroup. */
 size_t kn_cgroup_room(const char *groups, const char *mount, size_t *limit);
 
 #endif

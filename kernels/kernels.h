@@ -1,21 +1,22 @@
-/* kernels/kernels.h - the mathematics: one table of operations, one definition of every result.
+/* kernels/kernels.h - the arithmetic: one table of operations, with one exact result for each.
  *
- * kernels/cpu/reference.c is the specification, in plain scalar C; the AVX2 and AVX-512 tables (and the
- * device's) give the same bits, and tests compare them with memcmp.  What makes that possible:
+ * kernels/cpu/reference.c is the specification, in plain scalar C.  The AVX2 and AVX-512 tables (and the
+ * device's) give the same bits, and tests compare them with memcmp.  This works because the order of every
+ * float operation is fixed:
  *
  *   - quantised dot products are integer within a block, so exact in any order; blocks are combined in
  *     ascending order with fmaf;
- *   - a float dot product of a weight row takes k ascending, one fmaf each;
- *   - a reduction over n floats (norms, QK, softmax sums) has 64 accumulators, element i goes to
- *     accumulator i mod 64, then a halving tree: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
- *   - attention walks absolute positions in chunks of 64 and merges the chunks in order;
- *   - a delta net's state goes on row by row, with sums over its keys in 4 accumulators;
- *   - exp, log, sin, cos, pow are ours, made of correctly rounded operations.
+ *   - a float dot product of a weight row goes through k in ascending order, one fmaf each;
+ *   - a sum over n floats (norms, QK, softmax sums) has 64 accumulators: element i goes to accumulator
+ *     i mod 64; then a halving tree adds them: acc[i] += acc[i + 32], then 16, 8, 4, 2, 1;
+ *   - attention goes through absolute positions in chunks of 64 and merges the chunks in order;
+ *   - a delta net's state is updated row by row, with sums over its keys in 4 accumulators;
+ *   - exp, log, sin, cos, pow are this project's own, made of correctly rounded operations.
  *
- * A row's result never depends on which rows, tile, thread or instruction set computed it.  A result
- * that is not a number is the same NaN in meaning, not in bits.
+ * The result of a row does not depend on the other rows of the call, the tile, the thread or the instruction
+ * set.  A NaN result is NaN everywhere, but its bits may differ.
  *
- * Every operation works on caller's memory, allocates nothing and may run on any thread. */
+ * Every operation works on the caller's memory, allocates nothing and may run on any thread. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
@@ -30,12 +31,12 @@ struct kn_format_info {
     enum kn_act act;
 };
 const struct kn_format_info *kn_format_info(enum kn_format f);
-extern const char kn_format_list[];                                  /* " F32 F16 ...", those of GGUF */
-int    kn_format_find(const char *name, enum kn_format *out);        /* of these: "q4_k", any case */
+extern const char kn_format_list[];                                  /* " F32 F16 ...", the GGUF formats */
+int    kn_format_find(const char *name, enum kn_format *out);        /* a GGUF format: "q4_k", any case */
 int    kn_format_from_gguf(uint32_t type, enum kn_format *out);
-size_t kn_row_bytes(enum kn_format f, int n_in);                     /* a file row; 0: no whole blocks */
-size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);          /* interleaved; 0: no whole blocks */
-size_t kn_act_bytes(enum kn_act a, int n_in);                        /* one activation row */
+size_t kn_row_bytes(enum kn_format f, int n_in);                     /* of a file row; 0: n_in not in whole blocks */
+size_t kn_mat_bytes(enum kn_format f, int n_out, int n_in);          /* interleaved; 0: as above */
+size_t kn_act_bytes(enum kn_act a, int n_in);                        /* of one activation row */
 
 /* A weight matrix in memory, interleaved (formats.h); data is 64-byte aligned. */
 struct kn_mat {
@@ -44,39 +45,40 @@ struct kn_mat {
     const void *data;
 };
 
-/* Values of row r as float32, by the format's usual dequantisation (embedding look-up, tests). */
+/* Values of row r as float32, by the format's usual dequantisation (embedding lookup, tests). */
 void kn_mat_row(const struct kn_mat *w, int r, float *out /* [n_in] */);
 
-/* One file row to float32; kn_ops has the way back. */
+/* One file row to float32; kn_ops.encode is the inverse. */
 void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out /* [n_in] */);
 
-/* Formats that files may have with their scales apart: bytes of a block's codes alone; 0: not this one. */
+/* Bytes of the codes of one block, for formats that files may store with separate scales; 0: no such format. */
 size_t kn_code_bytes(enum kn_format f);
 
-/* Blocks from codes, [n_block] of kn_code_bytes(), and scales of scale_bytes each, one for each per_scale
- * blocks: a scale may be the upper half of what the format has.  Nibbles lie in pairs of neighbours there. */
+/* Makes n_block blocks from separate codes and scales.  codes: [n_block][kn_code_bytes()]; a byte of nibbles holds two
+ * neighbouring values, the first in the low nibble.  scales: scale_bytes each, one for each per_scale blocks; a scale
+ * shorter than the format's is its upper bytes, and the rest is zero. */
 void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_bytes, int per_scale, size_t n_block,
              void *blocks);
 
-/* The same of Q4_0 and INT4 where inputs come first: words of eight neighbours' codes, the first lowest,
- * [n_in / 8][n_out], and scales of two bytes [n_in / 32 / per_scale][n_out].  So they lie almost as panels do, and it
- * is a panel that comes out. */
+/* Makes panel `panel` of a Q4_0 or INT4 matrix from codes stored by input: codes [n_in / 8][n_out], a word of eight
+ * neighbouring inputs' codes, the first in the lowest bits; scales [n_in / 32 / per_scale][n_out].  This order is close
+ * to that of panels, so the result is a panel, not file rows. */
 void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
                      void *out);
 
-/* Adds sub-block i's scale and minimum (0..63) to the packed ones of a Q4_K or Q5_K block, still zero
- * there; its scale (-32..31) to those of a Q3_K block. */
+/* Stores scale i and minimum i (0..63) in the packed scales of a Q4_K or Q5_K block, or scale i (-32..31) in those of
+ * a Q3_K block.  The bits of entry i must still be zero. */
 void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min);
 void kn_q3_k_scale_put(uint8_t sc[12], int i, int scale);
 
 float    kn_f16_to_f32(uint16_t h);
-uint16_t kn_f32_to_f16(float x);                                     /* nearest, ties to even */
+uint16_t kn_f32_to_f16(float x);                                     /* to nearest, ties to even */
 float    kn_bf16_to_f32(uint16_t h);
 uint16_t kn_f32_to_bf16(float x);
 
 /* ---- scalar mathematics ------------------------------------------------------------------------ */
 
-float  kn_expf(float x);                                             /* under 1.5 ulp; the SIMD body equals it */
+float  kn_expf(float x);                                             /* under 1.5 ulp; SIMD bodies equal it */
 double kn_exp(double x);
 double kn_log(double x);
 double kn_pow(double x, double y);                                   /* x > 0 */
@@ -84,7 +86,7 @@ void   kn_sincos(double x, double *s, double *c);                    /* |x| < 2^
 
 /* ---- operations -------------------------------------------------------------------------------- */
 
-/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  x rows are of the kind that W's format takes.
+/* y[y_row(i)][0..n_out) = W x[x_row(i)] for i < n_row.  Rows of x have the activation kind of W's format.
  * x_row and y_row map i to a row; NULL is the identity. */
 struct kn_matmul {
     struct kn_mat w;
@@ -95,40 +97,40 @@ struct kn_matmul {
     int n_row;
 };
 
-/* One row's attention over one KV head: n_q query heads that share it.  Position p of the row's past is
- * at slot(p) = p < n_base ? base[p] : tail[p - n_base]; positions first..last are seen.  A slot's value
- * may be a part of its key: v then points into k. */
+/* Attention of one row over one KV head: n_q query heads share the head.  Position p is in slot
+ * slot(p) = p < n_base ? base[p] : tail[p - n_base]; the row attends to positions first..last.  A slot's
+ * value may be a part of its key: v then points into k. */
 enum kn_kv { KN_KV_F16, KN_KV_F32, KN_KV_COUNT };
 
 struct kn_attend {
     const float *q;                             /* [n_q][d_key] */
     float *out;                                 /* [n_q][d_value] */
-    const void *k, *v;                          /* slot 0's key and value, of this KV head */
-    int k_step, v_step;                         /* values from a slot's to the next one's */
+    const void *k, *v;                          /* key and value of slot 0, of this KV head */
+    int k_step, v_step;                         /* stride between slots, in values */
     const int32_t *base, *tail;
     int n_base, first, last;
     int n_q, d_key, d_value;                    /* n_q <= KN_MAX_Q, the others <= KN_MAX_D_HEAD */
     enum kn_kv kv;
     float scale;
-    const float *sink;                          /* [n_q] one score more for each head, without a value; or NULL */
+    const float *sink;                          /* [n_q] one more score for each head, without a value; or NULL */
 };
 #define KN_MAX_Q      64
 #define KN_MAX_D_HEAD 576
-#define KN_CHUNK      64                        /* positions per chunk, absolute */
+#define KN_CHUNK      64                        /* positions per chunk, at multiples of 64 of the absolute position */
 
-/* One value head of a gated delta net: a state S[d_key][d_value] goes through rows in order.  A row does
+/* One value head of a gated delta net: rows update a state S[d_key][d_value] in order.  Each row does
  *     m    = sum over i of k[i] S[i]
  *     e    = beta (v - decay m)                fmaf(-decay, m, v), times beta
  *     S[i] = fmaf(k[i], e, decay S[i])
  *     out  = sum over i of q[i] S[i]
- * where both sums have 4 accumulators: i ascending goes to accumulator i mod 4 with fmaf, and the end is
- * (0 + 2) + (1 + 3).  The state lies in tiles of columns, [tile][d_key][KN_DELTA_TILE], the last padded. */
+ * where both sums have 4 accumulators: term i, ascending, goes to accumulator i mod 4 with fmaf, and the total
+ * is (0 + 2) + (1 + 3).  The state is stored in tiles of columns, [tile][d_key][KN_DELTA_TILE], the last padded. */
 #define KN_DELTA_TILE 32
 
 struct kn_delta_row {
     const float *q, *k, *v;                     /* [d_key], [d_key], [d_value] */
     float decay, beta;
-    float *out;                                 /* [d_value]; NULL: only the state goes on, q is not read */
+    float *out;                                 /* [d_value]; NULL: only updates the state, q is not read */
 };
 
 struct kn_delta {
@@ -147,18 +149,18 @@ enum kn_rope { KN_ROPE_HALVES, KN_ROPE_PAIRS }; /* (i, i + n/2) as in neox; (2i,
 struct kn_ops {
     enum kn_isa isa;
 
-    /* Panels panel0..panel1-1 (rows 16*panel0 ..) of every product. */
+    /* Panels panel0..panel1-1 (rows 16*panel0 ..) of the product, for all n_row rows of x. */
     void (*matmul)(const struct kn_matmul *m, int panel0, int panel1);
 
-    /* x[n] to one activation row of kind a.  Scale = largest |x| of the block / 127; a block whose
-     * largest |x| is below 2^-100 is zero; one with a value that is not finite gets a NaN scale. */
+    /* x[n] to one activation row of kind a.  Scale = largest |x| of the block / 127.  A block with
+     * no |x| of 2^-100 or more becomes zero; a block with an infinity or NaN gets a NaN scale. */
     void (*quantize)(enum kn_act a, const float *x, int n, void *out);
 
-    /* x[n] to whole blocks of a file, with the least squared error that a search finds (encode.tmpl.c).
-     * A block depends on its own values only, so n may span rows.  x is finite. */
+    /* x[n] to whole file blocks, by a search for the least squared error (encode.tmpl.c).
+     * A block depends on its own values only, so n may span rows.  x must be finite. */
     void (*encode)(enum kn_format f, const float *x, size_t n, void *blocks);
 
-    /* File rows to panels panel0..panel1-1; rows holds the whole matrix, panels the whole result. */
+    /* File rows to panels panel0..panel1-1.  rows: the whole matrix; panels: the whole result. */
     void (*repack)(enum kn_format f, const void *rows, int n_out, int n_in, void *panels,
                    int panel0, int panel1);
 
@@ -171,12 +173,12 @@ struct kn_ops {
     /* y = x / sqrt(mean(x^2) + eps) * w;  y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
 
-    /* Rotates the first n_rot values of each of n_head heads; turn[i] = {cos, sin} of pair i. */
+    /* Rotates the first n_rot values of each of n_head heads; turn[i] = {cos, sin} for pair i. */
     void (*rope)(float *x, int n_head, int d_head, int n_rot, const float (*turn)[2], enum kn_rope kind);
 
     void (*swiglu)(const float *gate, const float *up, int n, float *y);   /* y = gate * sigmoid(gate) * up */
 
-    /* With g = min(gate, limit), u = up within plus and minus limit: y = g * sigmoid(alpha * g) * (u + 1). */
+    /* With g = min(gate, limit), u = up clamped to [-limit, limit]: y = g * sigmoid(alpha * g) * (u + 1). */
     void (*swiglu_clamped)(const float *gate, const float *up, float alpha, float limit, int n, float *y);
 
     void (*gate)(float *x, const float *by, int n);                        /* x = x / (1 + exp(-by)) */
@@ -185,17 +187,17 @@ struct kn_ops {
     void (*add_scaled)(float *x, float a, const float *y, int n);          /* x = fmaf(a, y, x) */
     void (*kv_store)(enum kn_kv kv, const float *x, int n, void *out);
 
-    /* For bounds: reads memory (bytes a multiple of 16 KiB); n multiply-adds of int8 codes. */
+    /* For measuring bounds: reads memory (bytes: a multiple of 16 KiB); does n multiply-adds of int8 codes. */
     void (*probe_read)(const void *p, size_t bytes);
     void (*probe_mac)(long n);
 };
 
-/* The table for an instruction set, or for the best the processor has below it. */
+/* The table for instruction set `most`, or for the best one that the processor has below it. */
 const struct kn_ops *kn_ops(enum kn_isa most);
 
 /* ---- device ------------------------------------------------------------------------------------ */
 
-/* Without a CUDA build, or without a device, there are none. */
+/* The count is 0 without a CUDA build or without a device. */
 struct kn_device_info { char name[64]; size_t memory_bytes; int compute_major, compute_minor; };
 bool kn_device_built(void);
 int  kn_device_count(void);

@@ -1,10 +1,10 @@
-/* Filling: while slots are empty a thread of its own asks for the likeliest experts, behind all else; and others
- * have the memory of slots made, in the order in which slots are taken. */
+/* Filling: while slots are empty, one thread reads the most probable experts, at the lowest priority.  Other threads
+ * touch the memory of slots, in the order in which slots are used. */
 #include "offload/store.h"
 
 #include <stdlib.h>
 
-#define N_FILL 4                                /* experts that the filler asks for at a time */
+#define N_FILL 4                                /* reads of the filler under way */
 
 struct rank { float share; int in_group; int32_t expert; };
 
@@ -18,7 +18,7 @@ static int by_rank(const void *a, const void *b)
     return (x->expert > y->expert) - (x->expert < y->expert);
 }
 
-/* The likeliest first; among equals the groups take turns, so that all get their part of few slots. */
+/* The most probable first.  Among equals, groups alternate, so that all groups get some of the slots. */
 int off_fill_order(struct off_store *s)
 {
     struct rank *rank = kn_calloc((size_t)s->n_expert, sizeof *rank);
@@ -45,7 +45,7 @@ static struct off_slot *find_empty(struct off_store *s, int pool)
     return NULL;
 }
 
-/* Keeps a few experts on their way into empty slots.  Returns how many; 0: there is nothing left to do. */
+/* Keeps N_FILL reads into empty slots under way.  Returns the number under way; 0: nothing is left to do. */
 static int fill_slots(struct off_store *s, int *next)
 {
     int n_under_way = 0;
@@ -84,7 +84,7 @@ void *off_fill_main(void *arg)
 
 /* ---- touching ---------------------------------------------------------------------------------------- */
 
-/* All pools side by side, for so they are taken. */
+/* The next slot to touch: one of each pool in turn, because pools are filled side by side. */
 static bool next_touch(struct off_store *s, void **place, size_t *bytes)
 {
     bool found = false;

@@ -1,10 +1,10 @@
-/* What was learnt of the experts, kept beside the model between runs.
+/* Usage statistics of experts, saved beside the model between runs.
  *
- * A small file: which model it is of, and each expert's share of its group's turns.  It decides speed
- * only, so whatever is wrong with it - another model's, another version's, torn, unreadable - is the same
- * as its not being there; and where it cannot be written nothing is said above debug level.
+ * A small file with the model's id and each expert's share of its group's turns.  It affects speed only, so
+ * any fault (another model, another version, torn, unreadable) is treated as a missing file, and a failure to
+ * write it is logged at debug level only.
  *
- *   8 magic, 8 the model's id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 check: little-endian */
+ *   8 magic, 8 model id, 4 n_expert, 4 zero, 4 * n_expert shares (float32), 8 checksum: little-endian */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -75,7 +75,7 @@ void off_heat_write(const char *path, uint64_t model_id, const float *share, int
     memcpy(file + bytes - sizeof check, &check, sizeof check);
     int fd = kn_io()->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
-        kn_say(KN_LOG_DEBUG, "%s: what was learnt of the experts is not kept: %s", path, strerror(errno));
+        kn_say(KN_LOG_DEBUG, "%s: usage statistics of the experts could not be saved: %s", path, strerror(errno));
         goto done;
     }
     bool whole = kn_io()->pwrite(fd, file, bytes, 0) == (ssize_t)bytes;

@@ -1,14 +1,14 @@
-/* The I/O thread: jobs come in by urgency, go to the reader, and come out when they have ended.
+/* The I/O thread: takes jobs by urgency, passes them to the reader, and reports their ends.
  *
- * A job stands in its rank's queue until the last of its bytes has been handed out, and is the reader's
- * alone from then on.  What is needed now goes first; a later rank moves only while no earlier one waits,
- * and the reader keeps what is under way of it small.
+ * A job is in the queue of its urgency until all its bytes have been handed to transfers; from then on it
+ * belongs to the reader.  A job of a lower urgency is handed out only while no higher one waits, and the
+ * reader limits the bytes under way of each urgency.
  *
- *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a job in a
- *            queue: next, urgency, begun
- *   changed  events went up                                       whoever waits for jobs waits
- *   state    DONE is stored (release) after status and bytes; pairs with the acquire of who waits
- *   asleep   the thread is in the reader's pull and has room: who posts wakes it, once */
+ *   lock     guards the queues, events, closing, asleep, name, which mover the reader has, and of a queued
+ *            job: next, urgency, begun
+ *   changed  events has risen                                     signals threads in off_io_wait
+ *   state    DONE is stored (release) after status and bytes; pairs with the acquire of waiting threads
+ *   asleep   the thread is in the reader's pull and could take a job: the next post wakes it, once */
 #include "offload/internal.h"
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 struct queue { struct off_job *first, **last; };
 
 struct off_io {
-    struct off_reader *reader;                  /* the thread's */
-    const struct off_files *files;              /* both: while it opens */
+    struct off_reader *reader;                  /* used by the I/O thread only */
+    const struct off_files *files;              /* files, options: only while opening */
     const struct off_io_options *options;
     const char *name;
     pthread_t thread;
@@ -62,7 +62,7 @@ static void finish_all(struct off_io *io, struct off_job *job)
 {
     for (struct off_job *next; job; job = next) {
         next = job->next;
-        if (job->begun < off_reader_span(job))          /* failed before all was handed out */
+        if (job->begun < off_reader_span(job))          /* failed before all bytes were handed out */
             unlink_job(io, job);
         finish(io, job);
     }
@@ -91,7 +91,7 @@ static void hand_out(struct off_io *io)
     }
 }
 
-/* What is under way of them still comes, and ends them. */
+/* Drops all queued jobs; a job with transfers under way ends when they end. */
 static void drop_all(struct off_io *io)
 {
     for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
@@ -127,7 +127,7 @@ static void serve(struct off_io *io)
     }
 }
 
-/* The thread opens its reader itself, for a ring belongs to the thread that made it. */
+/* The thread opens its reader itself, because a ring may only be used by the thread that made it. */
 static void *io_main(void *arg)
 {
     struct off_io *io = arg;
@@ -152,10 +152,10 @@ static void *io_main(void *arg)
 int off_io_open(struct off_io **out, const struct off_files *files, const struct off_io_options *opt)
 {
     if (files->n_file > OFF_MAX_FILES)
-        return kn_fail(KN_ELIMIT, "a model of %d files; at most %d are read", files->n_file, OFF_MAX_FILES);
+        return kn_fail(KN_ELIMIT, "the model has %d files; at most %d are supported", files->n_file, OFF_MAX_FILES);
     struct off_io *io = kn_calloc(1, sizeof *io);
     if (!io)
-        return kn_fail(KN_ENOMEM, "no memory to read with");
+        return kn_fail(KN_ENOMEM, "no memory for reading");
     io->files = files;
     io->options = opt;
     for (int u = OFF_NOW; u < OFF_URGENCIES; u++)
@@ -166,7 +166,7 @@ int off_io_open(struct off_io **out, const struct off_files *files, const struct
     pthread_mutex_lock(&io->lock);
     while (started && !io->opened)
         pthread_cond_wait(&io->changed, &io->lock);
-    int error = started ? io->error : kn_fail(KN_ENOMEM, "cannot start the thread that reads");
+    int error = started ? io->error : kn_fail(KN_ENOMEM, "cannot start the reading thread");
     pthread_mutex_unlock(&io->lock);
     if (error) {
         if (started)

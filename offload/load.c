@@ -1,10 +1,10 @@
-/* Bulk loading: matrices from files to their places, at the rate the disk reads.
+/* Bulk loading: reads matrices from files to their places at the disk's rate.
  *
- * Every matrix is a job; all are posted at once, in the order given, and the team interleaves each where it
- * lies when it has come, while the next ones are read.  There is no landing memory, so nothing waits for any.
+ * Every matrix is a job; all are posted at once, in the order given.  The team interleaves each matrix in place
+ * when it has been read, while the next ones are read.  There are no landing buffers, so no read waits for one.
  *
- * Cost: file bytes / disk rate against the same bytes / interleave rate (over 2 GB/s per core, so that the
- * disk binds). */
+ * Cost: file bytes / disk rate against the same bytes / interleave rate (over 2 GB/s per core, so the disk is
+ * the bound). */
 #include "offload/internal.h"
 
 #define TOUCH_BYTES ((size_t)2 << 20)
@@ -20,8 +20,8 @@ static void touch_item(void *arg, int item, int thread)
         ((volatile uint8_t *)t->place)[at] = 0;
 }
 
-/* New memory is zeroed when it is first touched, which takes about a quarter of the time of reading into it:
- * not on the one thread that keeps the disk busy. */
+/* The kernel zeroes new memory at the first touch, which costs about a quarter of the time of a read into it: the team
+ * does this, so that the I/O thread keeps the disk busy. */
 static void touch_place(const struct off_hands *hands, const struct off_load *l)
 {
     struct touch t = { l->place, off_place_bytes(&l->source) };

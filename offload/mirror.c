@@ -1,11 +1,11 @@
-/* A second copy of the model's files on another drive: what is there, and whether it is a copy.
+/* A second copy of the model's files on another drive: finds it and checks that it is a copy.
  *
- * Of each file it looks for one of the same name.  It may be the whole file or only its beginning, which is then
- * all that is read of it, and must be the same there as far as some pages of it say: the first, the last, and others
- * here and there.  A copy that is none is left alone, which is said.
+ * For each file it looks for a file of the same name.  The copy may be the whole file or only its beginning;
+ * then only that part is read from it.  Some pages are compared: the first, the last, and others at
+ * pseudo-random positions.  A file that is no copy is not used, and this is logged.
  *
- * It is shared by all who read the model's files.  When it fails one of them it has failed for all: it is said once,
- * and they read the first copy from then on.  Reading itself is reader.c's. */
+ * One mirror is shared by all readers of the model's files.  After the first failure no reader uses it any
+ * more: this is logged once, and all reads go to the first copy.  reader.c does the reading. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_PAGE 64                               /* that are compared */
+#define N_PAGE 64                               /* pages compared */
 
-struct copy { int fd; char *path; uint64_t bytes; };    /* fd -1: there is none */
+struct copy { int fd; char *path; uint64_t bytes; };    /* fd -1: no copy */
 
 struct off_mirror {
     struct copy *copy;                          /* [n_file] */
@@ -24,9 +24,9 @@ struct off_mirror {
     atomic_uint_fast64_t read_bytes;
 };
 
-/* ---- is it a copy? ----------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------ */
 
-/* NULL, or what is wrong with it. */
+/* NULL, or the reason that it is no copy. */
 static const char *compare(int fd, int first, uint64_t bytes)
 {
     uint8_t page[2][OFF_PAGE];
@@ -35,9 +35,9 @@ static const char *compare(int fd, int first, uint64_t bytes)
         uint64_t at = (i == 0 ? 0 : i == 1 ? n_page - 1 : kn_mix(i) % n_page) * OFF_PAGE;
         size_t n = bytes - at < OFF_PAGE ? (size_t)(bytes - at) : OFF_PAGE;
         if (!off_read_all(first, page[0], n, at) || !off_read_all(fd, page[1], n, at))
-            return "it cannot be compared with the first";
+            return "it cannot be compared with the first copy";
         if (memcmp(page[0], page[1], n))
-            return "it is no copy: other bytes than the first";
+            return "it is not a copy: it has other bytes than the first copy";
     }
     return NULL;
 }
@@ -51,14 +51,14 @@ static const char *judge(struct copy *c, int first)
     if (x.device == y.device && x.inode == y.inode)
         return "it is the first copy itself";
     if (bytes > whole)
-        return "it is no copy: longer than the first";
+        return "it is not a copy: it is longer than the first copy";
     c->bytes = bytes == whole ? (uint64_t)bytes : (uint64_t)bytes & ~(uint64_t)(OFF_PAGE - 1);
     return c->bytes ? compare(c->fd, first, c->bytes) : "it is empty";
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
-/* Fails only for want of memory. */
+/* Fails only with KN_ENOMEM. */
 static int open_copy(struct copy *c, const char *dir, const char *path, int first)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -73,7 +73,7 @@ static int open_copy(struct copy *c, const char *dir, const char *path, int firs
     const char *why = c->fd < 0 ? strerror(errno) : judge(c, first);
     if (!why)
         return 0;
-    kn_say(KN_LOG_WARN, "%s is not read: %s", c->path, why);
+    kn_say(KN_LOG_WARN, "%s is not used: %s", c->path, why);
     kn_file_close(c->fd);
     c->fd = -1;
     return 0;
@@ -84,7 +84,7 @@ static int open_pack_copy(struct copy *c, const char *dir, const char *pack_path
     int first = kn_io()->open(pack_path, O_RDONLY | O_CLOEXEC, 0);
     int error = first < 0 ? 0 : open_copy(c, dir, pack_path, first);
     if (first >= 0 && !error && c->fd < 0)
-        kn_say(KN_LOG_INFO, "%s has no copy of %s: experts are read from the first alone", dir, pack_path);
+        kn_say(KN_LOG_INFO, "%s has no copy of %s: experts are read from the first copy only", dir, pack_path);
     kn_file_close(first);
     return error;
 }
@@ -112,7 +112,7 @@ int off_mirror_open(struct off_mirror **out, const char *dir, const struct off_f
     for (size_t i = 0; i < n; i++)
         n_copy += m->copy[i].fd >= 0;
     if (!n_copy)
-        kn_say(KN_LOG_WARN, "%s has no copy of %s that can be read: everything is read from the first", dir,
+        kn_say(KN_LOG_WARN, "%s has no usable copy of %s: all files are read from the first copy", dir,
                files->path[0]);
     *out = m;
     return 0;
@@ -130,7 +130,7 @@ void off_mirror_close(struct off_mirror *m)
     kn_free(m);
 }
 
-/* ---- while it is read -------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------- */
 
 int off_mirror_fd(const struct off_mirror *m, int file) { return m ? m->copy[file].fd : -1; }
 const char *off_mirror_path(const struct off_mirror *m, int file) { return m->copy[file].path; }
@@ -140,7 +140,7 @@ bool off_mirror_lives(const struct off_mirror *m) { return m && !atomic_load_exp
 void off_mirror_drop(struct off_mirror *m, int file, const char *why)
 {
     if (!atomic_exchange(&m->gone, true))
-        kn_say(KN_LOG_WARN, "%s: %s: everything is read from the first copy from here on", m->copy[file].path, why);
+        kn_say(KN_LOG_WARN, "%s: %s: from now on all files are read from the first copy", m->copy[file].path, why);
 }
 
 void off_mirror_count(struct off_mirror *m, size_t bytes)

@@ -1,13 +1,13 @@
-/* Pack files: a model's experts once more, each in one piece and already as a slot holds it.
+/* Pack files: a second copy of a model's experts, each in one extent and in slot layout.
  *
- * In comes a file by name and what it should be the experts of; out comes where each of them is, or one
- * line that says why the file is of no use.  Nothing in it is believed: head and table must be, byte for
- * byte, what this program would have written for this model, but for the checksums of the experts, which
- * the table's seals vouch for.  So sizes and places need no checks of their own.
+ * Input: a file name and the experts that the file should hold.  Output: the place of each expert, or one log
+ * line with the reason that the file is not usable.  No field of the file is trusted: head and table must equal
+ * the bytes that this program would write for this model.  Only the experts' checksums are taken from the file;
+ * the entries' own checksums protect them.  So sizes and offsets need no further checks.
  *
  * The checksum has eight lanes of 64 bits: xor, multiply, rotate.  Each step is a bijection of the lane, and
- * lanes are independent, so that a multiplication's latency is hidden behind seven others: a word a cycle,
- * 24 GB/s of a core at 3 GHz, 13 from memory. */
+ * lanes are independent, so a multiplication's latency is hidden behind seven others: a word per cycle, 24 GB/s
+ * on a core at 3 GHz, 13 GB/s from memory. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LANES 8
-#define AHEAD 4096                              /* a core alone gets twice as much of memory with it */
+#define AHEAD 4096                              /* bytes to prefetch ahead: doubles one core's rate from memory */
 
 static const char magic[8] = { 'S', 'P', 'W', 'P', 'A', 'C', 'K', 0 };
 
@@ -42,7 +42,7 @@ uint64_t off_check(const void *data, size_t bytes)
             lane[i] = stir(lane[i], word);
         }
     }
-    memcpy(rest, p, (size_t)(end - p));         /* filled up with zeros: the length tells them apart */
+    memcpy(rest, p, (size_t)(end - p));         /* padded with zeros; the length distinguishes paddings */
     for (int i = 0; i < LANES; i++)
         h = kn_mix(h + KN_GOLDEN + stir(lane[i], rest[i]));
     return h;
@@ -53,7 +53,7 @@ uint64_t off_check_expert(const uint64_t matrix[OFF_MATRICES])
     return off_check(matrix, OFF_MATRICES * sizeof *matrix);
 }
 
-/* ---- what it must be ------------------------------------------------------------------------------- */
+/* ---- expected contents ----------------------------------------------------------------------------- */
 
 size_t off_panel_bytes(const struct off_source *s)
 {
@@ -68,7 +68,7 @@ static size_t extent_bytes(const struct off_expert *e)
     return bytes;
 }
 
-/* Where the first extent is. */
+/* Offset of the first extent. */
 static uint64_t first_extent(int n_expert)
 {
     return kn_align_up(sizeof(struct off_pack_head) + (size_t)n_expert * sizeof(struct off_pack_entry),
@@ -115,7 +115,7 @@ int off_pack_count(const struct off_pack_head *head, const struct off_expert *ex
     return n;
 }
 
-/* ---- opening one ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------- */
 
 bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset)
 {
@@ -128,7 +128,7 @@ bool off_read_all(int fd, void *to, size_t bytes, uint64_t offset)
     return true;
 }
 
-/* What is wrong with the head, or NULL. */
+/* The reason that the head is not valid, or NULL. */
 static const char *judge_head(int fd, const struct off_pack_head *want)
 {
     struct off_pack_head head;
@@ -183,7 +183,7 @@ int off_pack_open(int *fd, const char *path, uint64_t model_id, const struct off
     if (!why)
         return 0;
     kn_say(KN_LOG_WARN, "%s is not used: %s; experts are read from the model's own file (spillway pack writes "
-           "it anew)", path, why);
+           "a new one)", path, why);
     kn_file_close(*fd);
     *fd = -1;
     return 0;

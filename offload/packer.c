@@ -1,16 +1,16 @@
-/* Writing a pack file, so that nothing that was done is done again.
+/* Writes a pack file; a later call continues where an interrupted one stopped.
  *
- * In come a model's experts as they lie in its files; out comes the file of pack.c.  Experts go in groups:
- * while one is interleaved and written, the I/O thread reads the next, each into its half of the memory.
+ * Input: a model's experts in its files.  Output: the file of pack.c.  Experts are packed in batches: while the
+ * team interleaves and writes one batch, the I/O thread reads the next into the other half of the memory.
  *
- *   a group's extents are written, and brought to the disk
- *   then their entries are written: they are sealed, so that a torn one is none
+ *   first, a batch's extents are written and synced to the disk;
+ *   then its entries are written: their checksums make a torn entry invalid.
  *
- * What stands in the part is therefore the experts up to the first entry that is not as it must be, however
- * the last call ended.  When all are there the file is whole already, and gets its name.
+ * So the part file always holds the experts up to its first invalid entry, however the last call ended.  When
+ * all entries are valid the file is complete, and is renamed.
  *
- * Cost: every byte is read and written once; a disk that does both at 1 GB/s takes two seconds for 1 GB, and
- * the team interleaves as much in a fraction of one, while it reads. */
+ * Cost: every byte is read and written once; a disk that does both at 1 GB/s needs two seconds for 1 GB, and
+ * the team interleaves as much in a fraction of a second, while the disk reads. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -21,39 +21,39 @@
 #include <unistd.h>
 
 #define GROUP_BYTES ((size_t)64 << 20)
-#define MOST        1024                        /* experts of a group */
+#define MOST        1024                        /* experts per batch */
 
-struct half {                                   /* a group on its way */
+struct half {                                   /* a batch ("group" in names) being read or written */
     uint8_t *memory;
-    int first, n;                               /* its experts */
+    int first, n;                               /* its experts: first .. first + n - 1 */
     struct off_job *job;                        /* [MOST][OFF_JOBS] */
 };
 
 struct packer {
     const struct off_pack_options *opt;
     const char *path;
-    char *part;                                 /* its name until it is whole */
+    char *part;                                 /* file name until the file is complete */
     int fd;
-    bool owned;                                 /* nobody else writes it */
+    bool owned;                                 /* this process holds the lock on it */
     struct off_pack_head head;
     struct off_pack_entry *table;               /* [n_expert] */
-    int n_before, n_done;                       /* experts: by earlier calls, by now */
-    uint64_t at;                                /* where the next extent goes */
+    int n_before, n_done;                       /* experts packed: by earlier calls, in all */
+    uint64_t at;                                /* offset of the next extent */
     struct off_io *io;
     struct half half[2];
     size_t group_bytes, scratch_bytes;
     uint8_t *scratch;                           /* [team][scratch_bytes] */
-    uint64_t (*sum)[OFF_MATRICES];              /* [MOST] checksums of the group at hand */
+    uint64_t (*sum)[OFF_MATRICES];              /* [MOST] checksums of the current batch */
 };
 
-/* ---- the part ---------------------------------------------------------------------------------------- */
+/* ---- the part file ----------------------------------------------------------------------------------- */
 
-/* What the last call left, if it was about this model. */
+/* Counts the valid entries of the part file, if it belongs to this model. */
 static int count_done(struct packer *p)
 {
     struct off_pack_head head;
     uint64_t first;
-    off_pack_count(&p->head, p->opt->expert, p->table, &first);     /* of an empty table: none */
+    off_pack_count(&p->head, p->opt->expert, p->table, &first);     /* the table is still empty: n is 0 */
     p->at = first;
     if (kn_io()->size(p->fd) < (int64_t)first)
         return 0;
@@ -67,7 +67,7 @@ static int count_done(struct packer *p)
     return 0;
 }
 
-/* Goes on with the part that is there, or begins anew. */
+/* Continues the part file of an earlier call, or starts a new one. */
 static int open_part(struct packer *p)
 {
     size_t bytes = strlen(p->path) + sizeof ".part";
@@ -84,7 +84,7 @@ static int open_part(struct packer *p)
     p->owned = true;
     if ((error = count_done(p)) || p->n_done)
         return error;
-    if (ftruncate(p->fd, 0) < 0)                /* of no use, but perhaps longer than it will be */
+    if (ftruncate(p->fd, 0) < 0)                /* its contents are invalid, and it may be too long */
         return kn_fail(KN_EIO, "%s: cannot be emptied: %s", p->part, strerror(errno));
     return kn_file_write(p->fd, p->part, &p->head, sizeof p->head, 0);
 }
@@ -93,7 +93,7 @@ static int check_room(const struct packer *p)
 {
     uint64_t need = p->head.file_bytes - p->at;
     int64_t room = kn_io()->room(p->fd);
-    if (room < 0 || (uint64_t)room >= need)     /* not known: the write will say so */
+    if (room < 0 || (uint64_t)room >= need)     /* free space unknown: the write will report it */
         return 0;
     return kn_fail(KN_ELIMIT, "%s: %.2f GB are needed and %.2f GB are free there: make room, or name a file "
                    "elsewhere with -o", p->path, (double)need / 1e9, (double)room / 1e9);
@@ -101,7 +101,7 @@ static int check_room(const struct packer *p)
 
 static int sync_part(const struct packer *p)
 {
-    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be brought to the disk: %s", p->part,
+    return kn_io()->sync(p->fd) < 0 ? kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", p->part,
                                               strerror(errno)) : 0;
 }
 
@@ -115,9 +115,9 @@ static int finish(const struct packer *p)
     return 0;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------ */
+/* ---- batches ----------------------------------------------------------------------------------------- */
 
-/* Posts the reads of as many experts as fit, one at least. */
+/* Posts the reads of the next batch: as many experts as fit, at least one. */
 static void start_group(struct packer *p, struct half *h, int first)
 {
     const struct off_pack_options *o = p->opt;
@@ -165,7 +165,7 @@ static void interleave_item(void *arg, int item, int thread)
     p->sum[e][i] = off_check(off_place_panels(m, place), kn_mat_bytes(m->format, m->n_out, m->n_in));
 }
 
-/* Panels, and zeros up to the page's end. */
+/* Writes the panels, and zeros up to the end of the page. */
 static int write_matrix(struct packer *p, const struct off_source *m, void *place, uint64_t at)
 {
     static const uint8_t zero[OFF_PAGE];
@@ -252,12 +252,12 @@ static int take_memory(struct packer *p)
         p->half[i].job = kn_calloc((size_t)MOST * OFF_JOBS, sizeof *p->half[i].job);
         all = all && p->half[i].memory && p->half[i].job;
     }
-    return all ? 0 : kn_fail(KN_ENOMEM, "no memory to pack with: it takes %zu MiB", p->group_bytes >> 19);
+    return all ? 0 : kn_fail(KN_ENOMEM, "no memory for packing: %zu MiB are needed", p->group_bytes >> 19);
 }
 
 static void give_back(struct packer *p)
 {
-    off_io_close(p->io);                        /* it may still be reading */
+    off_io_close(p->io);                        /* first: the I/O thread may still read into the memory below */
     for (int i = 0; i < 2; i++) {
         kn_unmap(p->half[i].memory, p->group_bytes);
         kn_free(p->half[i].job);
@@ -280,13 +280,13 @@ static int pack(struct packer *p)
     return finish(p);
 }
 
-/* What is left of a call that did not reach the end. */
+/* Logs how far a call got that failed or was stopped; removes a part file without experts. */
 static void say_rest(struct packer *p, int error)
 {
     bool stopped = error == KN_ECANCELLED;
     if (p->n_done)
-        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO, "%s%s has %d of %d experts; the same command goes on from "
-               "there", stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
+        kn_say(stopped ? KN_LOG_ERROR : KN_LOG_INFO, "%s%s has %d of %d experts; run the same command again "
+               "to continue", stopped ? "stopped: " : "", p->part, p->n_done, p->opt->n_expert);
     else if (stopped)
         kn_say(KN_LOG_ERROR, "stopped; nothing was written");
     if (!p->n_done && p->owned)

@@ -1,37 +1,37 @@
-/* Places: how a matrix lies in memory, from its landing to its use.
+/* Places: layout of a matrix in memory, from the read to its use.
  *
- * A read lands at the start of a page, as O_DIRECT wants it, so the file's bytes begin `head` = offset %
- * OFF_PAGE behind it.  The panels begin at the cache line that holds the first byte: head & ~63, less than
- * a line in front.  16 file rows and a panel take the same P bytes, so with d = head % 64
+ * A read starts at a page of memory, as O_DIRECT needs, so the file's bytes begin `head` = offset % OFF_PAGE
+ * behind it.  The panels begin at the cache line that holds the first byte: at head & ~63, less than a line
+ * in front.  16 file rows and a panel have the same size P, so with d = head % 64
  *
  *     rows of panel i   at head     + i * P .. head     + (i + 1) * P
  *     panel i           at head - d + i * P .. head - d + (i + 1) * P
  *
- * and panel i ends where the rows of panel i + 1 begin, or d bytes before: in ascending order, with a
- * panel's own rows copied away first, nothing is overwritten that is still to be read.  The last panel may
- * be filled up with zero rows and then grows behind the file's bytes, where nothing is left.
+ * and panel i ends where the rows of panel i + 1 begin, or d bytes before.  Panels are written in ascending
+ * order, and a panel's own rows are copied to scratch first, so no unread row is overwritten.  The last panel
+ * may be padded with zero rows, and then extends past the file's bytes, into unused memory.
  *
- * When several threads share a matrix, each takes a run of panels.  The first panel of a run takes the last
- * d bytes of rows in front of it, which belong to another run: those are kept aside before the runs start.
+ * Several threads may share a matrix; each has a run of panels.  The first panel of a run overwrites the last d
+ * bytes of rows in front of it, which belong to another run: these bytes are saved before the runs start.
  *
- * Cost: a panel is copied once more than when it went from a landing buffer, but within a core's cache
- * (18 KiB for 2048-wide Q4_K); main memory sees each byte read once and written once.
+ * Cost: a panel is copied once more than with a landing buffer, but within a core's cache (18 KiB for
+ * 2048-wide Q4_K); main memory sees each byte read once and written once.
  *
- * Where scales lie apart, codes alone land, at the end of the place, as far behind its beginning as panels
- * are longer than codes, and whole pages; the scales land in that gap.  They are copied away first.  Panel i
- * of N then ends (i + 1) / N of the gap behind where it would without it, so never behind the codes of
- * panel i.  A team takes as many panels at a time as it has threads: first all join codes and scales, each
- * in its scratch, then all write.
+ * With separate scales, the codes are read to the end of the place, behind a gap.  The gap is as long as panels
+ * are longer than codes, in whole pages; the scales are read into it, and copied to scratch first.  Panel i of
+ * N then ends at most (i + 1) / N of the gap later than without it, so never behind the codes of panel i.  A
+ * team does as many panels at a time as it has threads: first all threads join codes and scales, each in its
+ * scratch; then all write panels.
  *
- * Where inputs come first every panel has a part of each row that lies there, so all is copied away, to the scratch
- * of all who take part as if it were one, before the first panel is written. */
+ * With codes stored by input, every panel needs a part of each stored row.  So all codes are copied to the
+ * threads' scratch, used as one buffer, before the first panel is written. */
 #include "offload/internal.h"
 
 #include <string.h>
 
 #define LINE     ((size_t)64)
 #define MAX_RUN  64
-#define RUN_BYTES ((size_t)256 << 10)           /* less is not worth a thread */
+#define RUN_BYTES ((size_t)256 << 10)           /* less does not pay for another thread */
 
 static size_t panel_bytes(const struct off_source *s)
 {
@@ -41,11 +41,11 @@ static size_t panel_bytes(const struct off_source *s)
 static int n_panel(const struct off_source *s) { return kn_ceil_div(s->n_out, KN_PANEL); }
 static size_t head_of(const struct off_source *s) { return (size_t)(s->offset % OFF_PAGE); }
 
-/* ---- scales apart: sizes ------------------------------------------------------------------------- */
+/* ---- sizes with separate scales ------------------------------------------------------------------ */
 
 static bool is_apart(const struct off_source *s) { return s->scales.bytes > 0; }
 
-/* Codes of a row, and scales of one of their rows. */
+/* Bytes of the codes of a row, and of a row of scales. */
 static size_t code_row(const struct off_source *s)
 {
     return kn_code_bytes(s->format) * (size_t)(s->n_in / kn_format_info(s->format)->block_values);
@@ -61,7 +61,7 @@ static size_t scale_bytes(const struct off_source *s)
     return is_apart(s) ? (size_t)kn_ceil_div(s->n_out, s->scales.rows) * scale_row(s) : 0;
 }
 
-/* Where codes' pages begin: behind all that panels have more, and behind the scales' pages. */
+/* Offset of the codes' pages: behind the extra bytes of panels, which also have space for the scales' pages. */
 static size_t gap_of(const struct off_source *s)
 {
     size_t more = is_apart(s) ? kn_mat_bytes(s->format, s->n_out, s->n_in) - (size_t)s->n_out * code_row(s) : 0;
@@ -71,7 +71,7 @@ static size_t gap_of(const struct off_source *s)
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
 
-static size_t row_bytes(const struct off_source *s)     /* that are read */
+static size_t row_bytes(const struct off_source *s)     /* of the rows as read */
 {
     return is_apart(s) ? code_row(s) : kn_row_bytes(s->format, s->n_in);
 }
@@ -81,7 +81,7 @@ size_t off_file_bytes(const struct off_source *s)
     return s->n_out ? (size_t)s->n_out * row_bytes(s) + scale_bytes(s) : 0;
 }
 
-/* Panels are the longer of the two, and begin no later than a page's last byte. */
+/* Panels are at least as long as rows, and begin within the first page. */
 size_t off_place_bytes(const struct off_source *s)
 {
     if (!s->n_out)
@@ -129,16 +129,16 @@ void *off_place_panels(const struct off_source *s, void *place)
     return is_apart(s) ? place : (uint8_t *)place + head_of(s) / LINE * LINE;
 }
 
-/* ---- scales apart: panels ------------------------------------------------------------------------ */
+/* ---- panels with separate scales ----------------------------------------------------------------- */
 
-/* The scales, copied to scratch before panels come to lie where they are. */
+/* Copies the scales to scratch, before panels overwrite them. */
 static const uint8_t *take_scales(const struct off_source *s, const uint8_t *place, uint8_t *scratch)
 {
     memcpy(scratch, place + s->scales.offset % OFF_PAGE, scale_bytes(s));
     return scratch;
 }
 
-/* Behind them: rows that were joined, or all codes. */
+/* Scratch behind the scales: for joined rows, or for all codes. */
 static uint8_t *behind_scales(const struct off_source *s, uint8_t *scratch)
 {
     return scratch + kn_align_up(scale_bytes(s), LINE);
@@ -171,7 +171,7 @@ static void put_panel(const struct kn_ops *ops, const struct off_source *s, uint
     ops->repack(s->format, rows, rows_of_panel(s, panel), s->n_in, place + (size_t)panel * panel_bytes(s), 0, 1);
 }
 
-/* Of what was copied to scratch. */
+/* Writes a panel from codes by input; scratch holds the scales and all codes. */
 static void put_columns(const struct off_source *s, uint8_t *place, int panel, uint8_t *scratch)
 {
     kn_join_columns((const uint32_t *)(const void *)behind_scales(s, scratch), (const uint16_t *)(const void *)scratch,
@@ -179,7 +179,7 @@ static void put_columns(const struct off_source *s, uint8_t *place, int panel, u
                     place + (size_t)panel * panel_bytes(s));
 }
 
-/* Panels panel0..panel1-1.  kept, unless NULL: the last d bytes of their rows, which may be gone by then. */
+/* Panels panel0..panel1-1.  kept: a copy of the last d bytes of their rows, which the next run overwrites; or NULL. */
 static void interleave_run(const struct kn_ops *ops, const struct off_source *s, uint8_t *place,
                            int panel0, int panel1, const uint8_t *kept, uint8_t *scratch)
 {
@@ -226,7 +226,7 @@ struct shared {
     int n_run;
     uint8_t kept[MAX_RUN][LINE];
     const uint8_t *scales;
-    int first;                                  /* panel of those at hand */
+    int first;                                  /* first panel of the current round */
 };
 
 static int run_start(const struct shared *j, int run)
@@ -306,7 +306,7 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
         (s->scales.by_input ? turn_team : join_team)(&j);
         return;
     }
-    if (runs < 1 || panel_bytes(s) < LINE)      /* then d bytes would be more than one panel's rows */
+    if (runs < 1 || panel_bytes(s) < LINE)      /* else d bytes could be more than one panel's rows */
         runs = 1;
     j.n_run = kn_min(runs < MAX_RUN ? (int)runs : MAX_RUN, n_panel(s));
     for (int run = 0; run < j.n_run - 1; run++)
@@ -314,7 +314,7 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
     kn_parallel_for(hands->team, j.n_run, interleave_item, &j);
 }
 
-/* ---- units in another order ------------------------------------------------------------------------ */
+/* ---- strided permutation --------------------------------------------------------------------------- */
 
 static void turn_item(void *arg, int item, int thread)
 {

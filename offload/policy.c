@@ -1,46 +1,46 @@
-/* Who goes when room is needed.
+/* The choice of experts to evict.
  *
- * Groups (layers) take turns in ascending order and round again.  To keep an expert until its group's
- * next turn takes a slot for `ahead` turns, and saves a read with the chance p that the turn uses it.  A
- * slot is worth most where p / ahead is largest, so the expert with the largest ahead / p goes first;
- * to keep it for several rounds is never a better bargain, for no round is shorter than what is ahead.
- * What other caches have rules for follows: what a large batch sweeps through layer by layer goes right
- * after it was used, when it is furthest from its next use; what nearly every turn uses stays; and one
- * that came by chance goes with the next turn.
+ * Groups (layers) are used in ascending order, cyclically.  Keeping an expert until its group's next turn
+ * occupies a slot for `ahead` turns, and saves a read with the probability p that the turn uses the expert.
+ * A slot is worth most where p / ahead is largest, so the expert with the largest ahead / p is evicted
+ * first.  To keep an expert for several rounds is never better, because each further round is at least
+ * `ahead` turns.  Special rules of other caches follow from this one: when a large batch uses all experts
+ * of each layer, an expert is evicted right after use, when its next use is furthest away; an expert used in
+ * nearly every turn stays; an expert used once by chance is evicted in the next turns.
  *
- * The chance is predicted, for each turn, from how often the expert was used over three memories:
+ * p is predicted for each turn from the share of turns that used the expert, over three time windows:
  *
- *     p = mean + sum over k of weight[k] * (used[k] - mean used[k])          means of its group
+ *     p = mean + sum over k of weight[k] * (used[k] - mean used[k])          means over the group
  *
- * where the weights are those that would have predicted the turns so far best (least squares, over all
- * groups, fading).  So how much the last token, the present conversation and the long run tell about the
- * next turn is learnt, and differences that are only noise get no weight: with one sequence the last
- * tokens tell most; with independent choices nothing does, and p is the mean.
+ * The weights are those that would have predicted past turns best (least squares, over all groups, with
+ * exponential forgetting).  So the policy learns how well the last tokens, the present conversation and the
+ * long run predict the next turn, and pure noise gets no weight: with one sequence the last tokens predict
+ * best; with independent choices no window predicts anything, and p is the mean.
  *
- * A turn costs some 20 operations for each expert of the group.  Not for several threads at once. */
+ * A turn costs some 20 operations for each expert of the group.  Not thread-safe. */
 #include "offload/internal.h"
 
 #include <string.h>
 
 #define N_MEMORY     3
 #define FIRST_CHANCE 0.1f                       /* of an expert never seen */
-#define LEAST_CHANCE 0.05f                      /* of the group's mean */
-#define FADE         0.995                      /* of what the weights are learnt from, each turn */
-#define MANY_TURNS   10000                      /* from where on their number makes no difference */
-#define KNOWN_TURNS  16                         /* that a share from an earlier run counts for */
+#define LEAST_CHANCE 0.05f                      /* lowest p, as a share of the group's mean */
+#define FADE         0.995                      /* factor per turn on the sums for the weights */
+#define MANY_TURNS   10000                      /* cap of n_turn; larger values make no difference */
+#define KNOWN_TURNS  16                         /* turns that a share from an earlier run counts as */
 
-static const float memory[N_MEMORY] = { 2, 16, 256 };   /* turns looked back on */
+static const float memory[N_MEMORY] = { 2, 16, 256 };   /* time windows, in turns */
 
-struct group { int32_t first, n_turn; };        /* experts from first up to the next group's */
+struct group { int32_t first, n_turn; };        /* experts first .. next group's first - 1 */
 
 struct off_policy {
-    int n_expert, n_group, turn;                /* turn: the group whose turn it is */
+    int n_expert, n_group, turn;                /* turn: the group of the current turn */
     struct group *group;                        /* [n_group + 1] */
-    int32_t *group_of;                          /* [n_expert] groups that there are, from 0 */
-    float *used[N_MEMORY];                      /* [n_expert] fading share of turns, by memory */
-    float *chance;                              /* [n_expert] of use in the next turn of its group */
-    float *now;                                 /* [n_expert] 1 or 0: used in the turn under way */
-    double square[N_MEMORY][N_MEMORY], product[N_MEMORY];   /* of deviations: each other, the outcome */
+    int32_t *group_of;                          /* [n_expert] index of the expert's group, from 0 */
+    float *used[N_MEMORY];                      /* [n_expert] share of turns, fading, per window */
+    float *chance;                              /* [n_expert] p of the group's next turn */
+    float *now;                                 /* [n_expert] 1 if used in the current turn, else 0 */
+    double square[N_MEMORY][N_MEMORY], product[N_MEMORY];   /* sums of deviation products: of windows; with `now` */
     double weight[N_MEMORY];
 };
 
@@ -98,8 +98,8 @@ static float mean(const float *x, int n)
     return sum / (float)n;
 }
 
-/* Gaussian elimination; a little is added to the diagonal, for memories that have seen the same turns
- * are equal. */
+/* Gaussian elimination.  A little is added to the diagonal, because windows that have seen the same turns are
+ * equal, which would make the matrix singular. */
 static void solve(struct off_policy *p)
 {
     double a[N_MEMORY][N_MEMORY + 1];
@@ -119,7 +119,7 @@ static void solve(struct off_policy *p)
     }
 }
 
-/* What the memories held before this turn, and what it used, make the weights. */
+/* Updates the weights from the windows before this turn and the experts that the turn used. */
 static void learn_weights(struct off_policy *p, int first, int n)
 {
     float mean_now = mean(p->now + first, n), mean_used[N_MEMORY];
@@ -143,7 +143,7 @@ static void learn_weights(struct off_policy *p, int first, int n)
     solve(p);
 }
 
-/* Averages of all turns at first, later fading. */
+/* Plain averages over all turns at first, exponentially fading later. */
 static void remember(struct off_policy *p, int first, int n, int n_turn)
 {
     for (int k = 0; k < N_MEMORY; k++) {
@@ -167,7 +167,7 @@ static void predict(struct off_policy *p, int first, int n)
         p->chance[e] = p->chance[e] < least ? least : p->chance[e] > 1 ? 1 : p->chance[e];
 }
 
-/* A turn that used them all (a long prompt's) says nothing about any: only whose turn it was. */
+/* A turn that used all experts (of a long prompt) does not distinguish them: only the current turn is noted. */
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n_used)
 {
     if (!n_used)

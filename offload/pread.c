@@ -1,11 +1,11 @@
-/* Transfers by threads with pread: where there is no io_uring, or none is wanted.
+/* Transfers by threads with pread: for systems without io_uring, or by request.
  *
- * As many threads as the depth says take transfers from one queue and put them back into another.  It
- * costs a thread switch or two for each transfer; the bytes are the same.
+ * `depth` threads take transfers from one queue and put them into another when they have ended.  A transfer
+ * costs a thread switch or two.
  *
  *   lock     guards all fields below it
  *   work     a transfer was queued, or the pool closes       threads wait
- *   news     a transfer has ended, or somebody woke us       the puller waits */
+ *   news     a transfer has ended, or a wake                 the pulling thread waits */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ static void pool_push(struct off_mover *m, struct off_transfer *t)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The condition's own clock, never the seam's: this is how long to sleep, not what time it is. */
+/* Uses the condition's clock, not struct kn_io's: a test's clock must not change how long the thread sleeps. */
 static struct timespec after(uint64_t wait_ns)
 {
     struct timespec t;
@@ -136,10 +136,10 @@ int off_pread_open(struct off_mover **out, int depth)
     int n = 0;
     while (n < depth && pthread_create(&thread[n], NULL, pool_main, p) == 0)
         n++;
-    p->mover.depth = n;                         /* fewer than asked for will do */
+    p->mover.depth = n;                         /* a pool with fewer threads works too */
     if (n == 0) {
         pool_close(&p->mover);
-        return kn_fail(KN_ENOMEM, "cannot start a thread to read with");
+        return kn_fail(KN_ENOMEM, "cannot start a reading thread");
     }
     *out = &p->mover;
     return 0;

@@ -1,27 +1,25 @@
-/* Jobs as transfers: whole pages, short reads, what is tried again and what is not.
+/* Cuts jobs into transfers: whole pages, short reads, retries, deadlines.
  *
- * In comes a job; its range is widened to whole pages and cut into transfers, which a mover (ring.c,
- * pread.c) carries out.  Each that comes back is judged here, and a job is done when none of its transfers
- * is outstanding.  The rules:
+ * A job's range is widened to whole pages and cut into transfers, which a mover (ring.c, pread.c) carries out.
+ * Each ended transfer is judged here; a job is done when none of its transfers is outstanding.  The rules:
  *
- *   all of it, or up to the job's last byte   good: the last page may reach past the end of the file
- *   less                  the rest again, from a page's start; if that is nothing, through the page cache
- *   0                     the file ends too early: that is for good
- *   EINTR, EAGAIN         again, AGAIN times at most
- *   EINVAL, O_DIRECT      the file system does not want it: this file through the page cache from here on
- *   any other error       again, RETRIES times; then this job fails, and nothing else does
- *   the ring dies         threads with pread from here on, beginning with what was under way
- *   no answer             after STALL_NS without a sign of life the job is marked late and it is said;
- *                         its memory stays the transfer's until there is an answer.  A process that stood
- *                         still itself, stopped or frozen, begins to count anew: it knows nothing of the disk
- *   all that, of the second copy   the same, but at the end no job fails: nothing more is read from there
+ *   all bytes, or up to the job's last byte   good: the last page may reach past the end of the file
+ *   fewer bytes           reads the rest, from a page's start; if no whole page came, through the page cache
+ *   0                     the file ends too early: no retry
+ *   EINTR, EAGAIN         retried, AGAIN times at most
+ *   EINVAL, O_DIRECT      not supported by the file system: this file through the page cache from here on
+ *   any other error       retried RETRIES times; then this job fails, and no other
+ *   the ring dies         pread threads from here on, beginning with the transfers under way
+ *   no answer             after STALL_NS without one, the job is marked late and this is logged; its memory
+ *                         belongs to the transfer until it ends.  If the process itself was stopped or frozen,
+ *                         the time starts again, because it says nothing about the disk
+ *   error of the second copy   the same rules, but no job fails: the copy is dropped and the first is read
  *
- * Where there are two copies each transfer goes to the drive that will have done with it first, by what is under way
- * there and by what it was seen to give while it had something to do.  So each gives its part, and one that is a
- * dozen times slower gives nothing.
+ * With two copies, each transfer goes to the drive that will finish it first, by the bytes under way on each
+ * drive and the rate measured while it was busy.  So each drive contributes in proportion to its rate, and a
+ * drive that is a dozen times slower contributes nothing.
  *
- * What goes through the page cache is dropped from there afterwards: what the engine keeps, it keeps
- * itself. */
+ * Data read through the page cache is dropped from it afterwards: the engine caches experts itself. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -34,15 +32,15 @@
 #define AGAIN          100
 #define RETRIES        2
 #define STALL_NS       30000000000u
-#define STOOD_NS       5000000000u              /* who wakes so much later than he wished to stood still */
-#define LATELY         (64e6)                  /* bytes: half of what was before counts half */
-#define REPEAT_NS      60000000000u             /* the same trouble with the same file is said again after */
+#define STOOD_NS       5000000000u              /* a wake-up this late: the process was stopped */
+#define LATELY         (64e6)                  /* bytes of a rate measurement; then older data counts half */
+#define REPEAT_NS      60000000000u             /* the same error of the same file is logged again after this */
 
 struct transfer {
-    struct off_transfer mover;                  /* first: what the mover knows of it */
+    struct off_transfer mover;                  /* first: the mover's part */
     struct off_job *job;                        /* NULL: free */
-    int drive;                                  /* which copy it is of */
-    enum off_urgency urgency;                   /* as which it is counted, with so many */
+    int drive;                                  /* index of the copy */
+    enum off_urgency urgency;                   /* counted under this urgency with `bytes` */
     size_t bytes;
     int n_again, n_retry;
 };
@@ -50,23 +48,23 @@ struct transfer {
 enum { FIRST, SECOND, N_COPY };
 
 struct copy {
-    int fd, direct;                             /* direct: with O_DIRECT; -1: none */
+    int fd, direct;                             /* direct: fd with O_DIRECT, or -1 */
     const char *path;
-    bool plain;                                 /* from here on without */
-    uint64_t bytes;                             /* that may be read of it */
+    bool plain;                                 /* use fd, not direct */
+    uint64_t bytes;                             /* readable bytes */
 };
 
 struct file {
     struct copy copy[N_COPY];
-    int64_t bytes;                              /* when it was opened; -1: not known */
-    int said;                                   /* the last trouble, and when it was said */
+    int64_t bytes;                              /* at open; -1: unknown */
+    int said;                                   /* last error logged, and when */
     uint64_t said_ns;
 };
 
 struct drive {
     size_t under_way;
-    double bytes, ns;                           /* read lately, and the time that it had something to do */
-    uint64_t since_ns;                          /* the last end, or the beginning after a rest */
+    double bytes, ns;                           /* read recently, and the time the drive was busy */
+    uint64_t since_ns;                          /* last end of a transfer, or start after idle time */
 };
 
 struct off_reader {
@@ -76,14 +74,14 @@ struct off_reader {
     struct off_mover *mover;
     struct transfer *transfer, *free;           /* [depth] */
     int depth, n_under_way;
-    uint64_t looked_ns;                         /* when it last looked for what has ended */
+    uint64_t looked_ns;                         /* when pull last returned */
     bool said_plain;
     size_t under_way[OFF_URGENCIES];            /* bytes */
 };
 
-/* ---- saying what is wrong ------------------------------------------------------------------------ */
+/* ---- logging errors ------------------------------------------------------------------------------ */
 
-/* Once for each file and kind of trouble: a disk that dies takes many jobs with it. */
+/* True once for each file and error per REPEAT_NS: a failing disk affects many jobs. */
 static bool is_news(struct off_reader *r, int file, int trouble)
 {
     struct file *f = &r->file[file];
@@ -111,14 +109,14 @@ static int fail_short(struct off_reader *r, const struct off_job *job, uint64_t 
         return KN_ESHORT;
     if (is >= 0 && is < was)
         return kn_fail(KN_ESHORT, "%s: was cut short while in use: %lld bytes now, %lld when it was opened; "
-                       "put it back and start again", path, (long long)is, (long long)was);
+                       "restore the file and start again", path, (long long)is, (long long)was);
     return kn_fail_short(path, end, job->offset + job->bytes - end);
 }
 
 static void say_plain(struct off_reader *r, const char *path)
 {
     if (!r->said_plain)
-        kn_say(KN_LOG_INFO, "%s: no O_DIRECT here (a file system without it?): read through the page cache, "
+        kn_say(KN_LOG_INFO, "%s: no O_DIRECT (a file system without it?): reading through the page cache, "
                "which is slower", path);
     r->said_plain = true;
 }
@@ -132,7 +130,7 @@ size_t off_reader_span(const struct off_job *job)
     return kn_align_up((size_t)(job->offset - span_start(job)) + job->bytes, OFF_PAGE);
 }
 
-/* ---- drives: which of two copies -------------------------------------------------------------------- */
+/* ---- choice of drive -------------------------------------------------------------------------------- */
 
 static void begin_on(struct off_reader *r, struct transfer *t, int drive)
 {
@@ -162,7 +160,7 @@ static void end_on(struct off_reader *r, struct transfer *t)
     leave(r, t);
 }
 
-/* How long it would take, with what is before it. */
+/* Time until `bytes` more would be read, after the bytes under way. */
 static double time_on(const struct drive *d, size_t bytes) { return (double)(d->under_way + bytes) * d->ns / d->bytes; }
 
 static int choose_drive(const struct off_reader *r, const struct transfer *t)
@@ -183,7 +181,7 @@ static void push(struct off_reader *r, struct transfer *t)
     r->mover->ops->push(r->mover, &t->mover);
 }
 
-/* The first copy has it too. */
+/* Drops the second copy and moves the transfer to the first. */
 static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
 {
     off_mirror_drop(r->files.mirror, t->job->file, why);
@@ -195,7 +193,7 @@ static void fall_back(struct off_reader *r, struct transfer *t, const char *why)
 bool off_reader_push(struct off_reader *r, struct off_job *job)
 {
     size_t span = off_reader_span(job);
-    if (job->status) {                          /* has failed meanwhile */
+    if (job->status) {                          /* an earlier transfer of it has failed */
         job->begun = span;
         return true;
     }
@@ -215,7 +213,7 @@ bool off_reader_push(struct off_reader *r, struct off_job *job)
     return job->begun == span;
 }
 
-/* The part that has come is done with: from a page's start with O_DIRECT.  False: that is none of it. */
+/* Skips the bytes that were read: whole pages with O_DIRECT.  False: no whole page was read. */
 static bool advance(struct transfer *t, bool direct, size_t n)
 {
     if (direct)
@@ -226,7 +224,7 @@ static bool advance(struct transfer *t, bool direct, size_t n)
     return n > 0;
 }
 
-/* True: the transfer was sent off once more. */
+/* True: the transfer was pushed again. */
 static bool judge(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
@@ -236,7 +234,7 @@ static bool judge(struct off_reader *r, struct transfer *t)
     uint64_t end = job->offset + job->bytes;
     if (n == (int64_t)t->mover.bytes || (n > 0 && t->mover.offset + (uint64_t)n >= end))
         return false;
-    if (job->status)                            /* lost already */
+    if (job->status)                            /* the job has failed already */
         return false;
     if (n > 0)
         job->plain |= !advance(t, direct, (size_t)n);
@@ -254,7 +252,7 @@ static bool judge(struct off_reader *r, struct transfer *t)
     return true;
 }
 
-/* Its part of the job is done: the job if that was the last, NULL otherwise. */
+/* Ends a transfer.  Returns its job if it ended with it, else NULL. */
 static struct off_job *release(struct off_reader *r, struct transfer *t)
 {
     struct off_job *job = t->job;
@@ -275,14 +273,14 @@ static struct off_job *release(struct off_reader *r, struct transfer *t)
     return job;
 }
 
-/* One that is under way and not late; NULL: the i-th transfer has none. */
+/* The job of the i-th transfer, if under way and not late, or NULL. */
 static struct off_job *timed(const struct off_reader *r, int i)
 {
     struct off_job *job = r->transfer[i].job;
     return job && !atomic_load_explicit(&job->late, memory_order_relaxed) ? job : NULL;
 }
 
-/* How long the next one still has. */
+/* ns until the next deadline. */
 static uint64_t time_left(const struct off_reader *r, uint64_t now)
 {
     uint64_t left = UINT64_MAX;
@@ -294,7 +292,7 @@ static uint64_t time_left(const struct off_reader *r, uint64_t now)
     return left;
 }
 
-/* Marks those late that are, of what has not ended; returns how many. */
+/* Marks jobs past their deadline as late; returns their number.  stood: the process was stopped, deadlines restart. */
 static int mark_late(struct off_reader *r, uint64_t now, bool stood)
 {
     int n_late = 0;
@@ -334,7 +332,7 @@ struct off_job *off_reader_pull(struct off_reader *r, int *n_late)
     return ended;
 }
 
-/* Threads take over what is under way; without threads it fails, and so does what comes, until there are some. */
+/* Replaces a dead mover by pread threads.  While none can be started, all transfers under way fail at each call. */
 struct off_job *off_reader_mend(struct off_reader *r)
 {
     struct off_job *ended = NULL, **last = &ended;
@@ -365,9 +363,9 @@ bool off_reader_idle(const struct off_reader *r) { return r->n_under_way == 0; }
 void off_reader_wake(struct off_reader *r) { r->mover->ops->wake(r->mover); }
 const char *off_reader_name(const struct off_reader *r) { return r->mover->ops->name; }
 
-/* Disks that are fast are so with a few MiB under way: 4 transfers give 95 % of the rate, 6 all of it, and
- * a little more bridges the time until the I/O thread runs again.  All under way come in at about the same
- * time, so much more only keeps the first one waiting.  Of two drives each. */
+/* Limits of bytes under way: fast disks need a few MiB: 4 transfers give 95 % of the rate, 6 all of it, and
+ * a little more bridges the time until the I/O thread runs again.  All transfers under way end at about the same
+ * time, so a higher limit would only delay the first one.  With two drives, twice these limits. */
 const size_t off_reader_most[OFF_URGENCIES] = { (size_t)8 << 20, (size_t)6 << 20, (size_t)4 << 20, (size_t)4 << 20 };
 
 bool off_reader_room(const struct off_reader *r, enum off_urgency u)
@@ -377,7 +375,7 @@ bool off_reader_room(const struct off_reader *r, enum off_urgency u)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* What the file system asks for beyond a page cannot be given; and the path may lead elsewhere by now. */
+/* O_DIRECT is usable if a page satisfies its alignment, and if the path still names the same file. */
 static bool is_usable(int direct, int fd)
 {
     struct kn_stat x, y;
@@ -408,11 +406,11 @@ static void open_files(struct off_reader *r)
         if (off_mirror_fd(m, i) >= 0)
             open_copy(r, &f->copy[SECOND], off_mirror_fd(m, i), off_mirror_path(m, i), off_mirror_bytes(m, i));
     }
-    for (int i = 0; i < N_COPY; i++)            /* 1 GB/s each, until more is known */
+    for (int i = 0; i < N_COPY; i++)            /* 1 GB/s each, until measured */
         r->drive[i] = (struct drive){ .bytes = 1e6, .ns = 1e6 };
 }
 
-/* Which files the mover may read: of each copy the direct descriptors, then the others. */
+/* The ring's files: for each copy all descriptors with O_DIRECT, then all without. */
 static int open_ring(struct off_reader *r, int depth, const char **why)
 {
     int n = r->files.n_file;
@@ -431,17 +429,17 @@ static int open_ring(struct off_reader *r, int depth, const char **why)
 
 static int open_mover(struct off_reader *r, enum off_io_kind kind, int depth)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;         /* it is the system's, whatever is opened */
+    static atomic_flag said = ATOMIC_FLAG_INIT;         /* the cause is the system, the same for all readers */
     const char *why = "";
     int error = kind == OFF_IO_PREAD ? 0 : open_ring(r, depth, &why);
     if (r->mover)
         return 0;
     if (kind == OFF_IO_URING)
-        return kn_fail(KN_EUNSUPPORTED, "io_uring cannot be had: %s%s; --io auto reads with threads instead",
+        return kn_fail(KN_EUNSUPPORTED, "io_uring is not available: %s%s; --io auto reads with threads instead",
                        strerror(-error), why);
     if (error && !atomic_flag_test_and_set(&said))
-        kn_say(KN_LOG_WARN, "io_uring cannot be had: %s%s; reading with %d pread threads instead, which "
-               "costs more processor time (--io pread says so without this line)", strerror(-error), why,
+        kn_say(KN_LOG_WARN, "io_uring is not available: %s%s; reading with %d pread threads instead, which "
+               "uses more processor time (--io pread does the same without this warning)", strerror(-error), why,
                depth);
     return off_pread_open(&r->mover, depth);
 }
@@ -454,14 +452,14 @@ int off_reader_open(struct off_reader **out, const struct off_files *files,
     if (!r) {
         if (opt->mover)
             opt->mover->ops->close(opt->mover);
-        return kn_fail(KN_ENOMEM, "no memory to read with");
+        return kn_fail(KN_ENOMEM, "no memory for reading");
     }
     r->mover = opt->mover;
     r->files = *files;
     r->file = kn_calloc((size_t)files->n_file, sizeof *r->file);
     if (!r->file) {
         r->files.n_file = 0;
-        kn_fail(error, "no memory to read %d files with", files->n_file);
+        kn_fail(error, "no memory to read %d files", files->n_file);
         goto fail;
     }
     open_files(r);

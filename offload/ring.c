@@ -1,17 +1,16 @@
 /* Transfers by io_uring.
  *
- * One ring, used by the thread that opened it.  It can read, and only the files it was given: what it may do
- * is restricted before it is enabled, so that it is no way around what a sandbox allows.  A poll for an
- * eventfd is always inside as well, so that the thread can wait in the kernel for completions and be woken
- * by other threads, and so never waits for something that is not there.
+ * One ring, used by the thread that opened it.  The ring is restricted before it is enabled: it can only
+ * read, and only the files given to it, so it cannot bypass a sandbox.  A poll for an eventfd is always
+ * inside, so that the thread can wait in the kernel for completions and other threads can wake it.
  *
- *   pushed     in the submission ring, which has room for depth of them; submitted when the thread pulls
- *   inside     the kernel's; each gives one completion, for which there is always room
- *   dead       the kernel refuses to be asked, and it will not pass: the ring is closed, and once the kernel has
- *              let go of all that was inside, whoever pushed it has it back.  It lets go of the ring's files last,
- *              and the end of a pipe is one of them: so its other end tells when.
+ *   pushed     in the submission ring, which has space for depth of them; submitted in the next pull
+ *   inside     owned by the kernel; each gives one completion, for which there is always space
+ *   dead       the kernel refuses submissions with a permanent error: the ring is closed.  Transfers inside
+ *              go back to the caller once the kernel has released them.  To see when: one end of a pipe is a
+ *              file of the ring, and the kernel closes the ring's files last, so the other end hangs up.
  *
- * Cost: one system call for all transfers that were pushed and a wait for the first that ends. */
+ * Cost: one system call submits all pushed transfers and waits for the first completion. */
 #include "offload/internal.h"
 
 #include <errno.h>
@@ -23,19 +22,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RETRY_NS 1000000                /* when the kernel takes nothing */
-#define TRIES    10                     /* while it opens */
-#define PATIENCE 1000                   /* later: a second of that, and it will not pass */
+#define RETRY_NS 1000000                /* pause after a temporary refusal */
+#define TRIES    10                     /* of the first submission */
+#define PATIENCE 1000                   /* refusals in a row until the ring is dead: 1 s */
 
 struct ring {
     struct off_mover mover;
     struct io_uring uring;
-    int wake_fd, wake_file;             /* the eventfd, and its index */
+    int wake_fd, wake_file;             /* the eventfd, and its index among the ring's files */
     bool armed;                         /* its poll is pushed or inside */
-    int end_fd;                         /* the pipe's end that is ours */
+    int end_fd;                         /* our end of the pipe */
     int n_refused;                      /* in a row */
-    int error;                          /* that it dies of */
-    bool lost;                          /* something was pushed since it is dead */
+    int error;                          /* -errno; the ring is dead */
+    bool lost;                          /* a transfer was pushed to the dead ring */
 };
 
 static void ring_push(struct off_mover *m, struct off_transfer *t)
@@ -89,7 +88,7 @@ static struct off_transfer *collect(struct ring *r)
     return ended;
 }
 
-/* What is inside is the kernel's until the pipe has no other end. */
+/* Transfers inside belong to the kernel until the pipe hangs up. */
 static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 {
     struct pollfd fd[] = { { r->wake_fd, POLLIN, 0 }, { r->end_fd, 0, 0 } };
@@ -107,14 +106,14 @@ static struct off_transfer *wait_for_end(struct ring *r, uint64_t wait_ns)
 
 static void give_up(struct ring *r, int error)
 {
-    kn_say(KN_LOG_WARN, "io_uring has failed: %s; reading with %d pread threads from here on, which costs more "
+    kn_say(KN_LOG_WARN, "io_uring has failed: %s; from now on reading with %d pread threads, which uses more "
            "processor time", strerror(-error), r->mover.depth);
     io_uring_queue_exit(&r->uring);
     r->error = error;
 }
 
-/* A refusal: what was not taken stays pushed, and the kernel has not waited.  Some pass (EINTR, EAGAIN, EBUSY,
- * ENOMEM), and the next pull tries again; soon, but not at once. */
+/* On a refusal, transfers stay pushed and the kernel has not waited.  EINTR, EAGAIN, EBUSY and ENOMEM are temporary:
+ * pauses RETRY_NS, and the next pull tries again. */
 static struct off_transfer *ring_pull(struct off_mover *m, uint64_t wait_ns)
 {
     struct ring *r = (struct ring *)m;
@@ -157,7 +156,7 @@ static const struct off_mover_ops ring_ops = {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Completions are worked off when we ask for them, where the kernel knows that (6.1). */
+/* Completions are processed when this thread asks for them, on kernels that support it (6.1). */
 static int init_ring(struct io_uring *u, int depth)
 {
     static const unsigned flags[] = { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0 };
@@ -167,7 +166,7 @@ static int init_ring(struct io_uring *u, int depth)
                                      .cq_entries = 4 * (unsigned)(depth + 1) };
         error = io_uring_queue_init_params((unsigned)depth + 1, u, &p);
     }
-    if (!error && !(u->features & IORING_FEAT_EXT_ARG)) {       /* waits that end, from 5.11 */
+    if (!error && !(u->features & IORING_FEAT_EXT_ARG)) {       /* timeouts, from 5.11 */
         io_uring_queue_exit(u);
         error = -EINVAL;
     }
@@ -183,7 +182,7 @@ static int restrict_ring(struct io_uring *u, const int *fd, int n_fd)
         { .opcode = IORING_RESTRICTION_SQE_FLAGS_REQUIRED, .sqe_flags = IOSQE_FIXED_FILE },
     };
     int error = io_uring_register_files(u, fd, (unsigned)n_fd);
-    if (!error)                                 /* liburing 2.3 forgets to export its names for these two */
+    if (!error)                                 /* liburing 2.3 does not export its functions for these two calls */
         error = io_uring_register((unsigned)u->ring_fd, IORING_REGISTER_RESTRICTIONS, only,
                                   sizeof only / sizeof *only);
     if (!error)
@@ -200,15 +199,15 @@ static const char *reason(int error)
     case -ENOSYS:
         return " (an old kernel, or a seccomp profile)";
     case -ENOMEM:
-        return " (little memory may be locked: see ulimit -l)";
+        return " (the limit of locked memory is low: see ulimit -l)";
     case -EINVAL:
-        return " (the kernel's is too old: 5.11 or later)";
+        return " (needs Linux 5.11 or later)";
     }
     return "";
 }
 
-/* The first submission shows whether the ring may be entered, too: some filters allow the one and not the
- * other. */
+/* The first submission also shows whether io_uring_enter is allowed: some seccomp filters allow io_uring_setup
+ * only. */
 static int try_ring(struct ring *r)
 {
     int error;
@@ -238,7 +237,7 @@ int off_ring_open(struct off_mover **out, int depth, const int *fd, int n_fd, co
     (void)io_uring_ring_dontfork(&r->uring);
     if ((error = restrict_ring(&r->uring, all, n_fd + 2)) != 0 || (error = try_ring(r)) != 0)
         goto no_use;
-    close(end[1]);                              /* the ring has it */
+    close(end[1]);                              /* the ring holds it now */
     r->end_fd = end[0];
     kn_free(all);
     *out = &r->mover;

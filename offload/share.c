@@ -1,13 +1,13 @@
-/* Sizes: how many slots there are for how many bytes.
+/* The number of slots per pool, for a given amount of memory.
  *
- * Every pool gets two, and of what is left a share of its experts that is the same for all. */
+ * Every pool gets two slots; of the remaining memory, every pool gets slots for the same share of its experts. */
 #include "offload/store.h"
 
 #include <string.h>
 
 #define LEAST_SLOT 2
 
-/* Sizes of slots, ascending; past OFF_SLOT_SIZES of them the largest grows. */
+/* Adds a slot size, in ascending order; beyond OFF_SLOT_SIZES sizes the largest is raised instead. */
 static void add_size(size_t *size, int *n, size_t bytes)
 {
     int at = 0;
@@ -59,7 +59,7 @@ static size_t least_bytes(const struct off_pool *pool, int n)
 
 size_t off_store_bytes(const struct off_expert *expert, int n_expert)
 {
-    struct off_pool pool[OFF_SLOT_SIZES];       /* however many nodes there are */
+    struct off_pool pool[OFF_SLOT_SIZES];       /* for one node */
     size_t bytes = 0;
     for (int i = off_share_pools(expert, n_expert, 1, pool, NULL); i-- > 0; )
         bytes += pool[i].experts_bytes;
@@ -74,7 +74,7 @@ size_t off_store_least(const struct off_expert *expert, int n_expert)
     return least_bytes(pool, off_share_pools(expert, n_expert, machine.n_node, pool, NULL));
 }
 
-/* Two slots for every pool, and of what is left a share that is the same for all. */
+/* The share of its experts, beyond two slots, that every pool has slots for. */
 static double share_of(const struct off_store *s, size_t bytes)
 {
     size_t least = least_bytes(s->pool, s->n_pool), all = off_store_bytes(s->expert, s->n_expert);
@@ -102,7 +102,7 @@ void off_share_slots(struct off_store *s, size_t bytes, size_t later)
     s->bytes = bytes;
 }
 
-/* Slots behind a pool's last become empty ones; who misses an expert takes those first. */
+/* The pools get further empty slots; misses use empty slots first. */
 void off_store_grow(struct off_store *s, size_t bytes)
 {
     pthread_mutex_lock(&s->lock);

@@ -1,4 +1,4 @@
-/* Slots: what is in one, how it gets there, and which one makes room. */
+/* Slots: contents and states, reads, and the choice of slots to evict. */
 #include "offload/store.h"
 
 #include <string.h>
@@ -48,26 +48,26 @@ static void post_reads(struct off_store *s, struct off_slot *slot, enum off_urge
     s->stats.read_bytes += off_slot_bytes_read(s, slot->expert);
 }
 
-/* What the pack file has of this one is of no use: the model's own file has it too. */
+/* The expert's extent in the pack file is damaged or unreadable: reads the expert from the model's own files. */
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot)
 {
     if (!s->said_damaged)
-        kn_say(KN_LOG_WARN, "%s is damaged, at expert %d for one: what is damaged is read from the model's own "
-               "file; spillway pack writes it anew", s->pack_path, (int)slot->expert);
+        kn_say(KN_LOG_WARN, "%s is damaged (expert %d, perhaps others): damaged experts are read from the model's own "
+               "file; spillway pack writes a new one", s->pack_path, (int)slot->expert);
     s->said_damaged = true;
     s->extent[slot->expert].bytes = 0;
     s->stats.n_packed--;
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* What the second copy has of it is damaged. */
+/* The second copy of the expert is damaged: drops that copy, and reads from the first. */
 void off_slot_read_first(struct off_store *s, struct off_slot *slot)
 {
     off_mirror_drop(s->mirror, s->n_file, "an expert in it is damaged");
     post_reads(s, slot, slot->n_hold ? OFF_NOW : slot->urgency);
 }
 
-/* What is read ahead may be given up until it has been read, or is asked for. */
+/* Until a prefetch has been read or fetched NOW, its read can be cancelled: its counts are also kept in s->doubt. */
 static void count_doubt(struct off_store *s, struct off_slot *slot, bool doubt)
 {
     uint64_t one = doubt ? 1 : -(uint64_t)1, bytes = one * off_slot_bytes_read(s, slot->expert);
@@ -98,7 +98,7 @@ static void empty_slot(struct off_store *s, struct off_slot *slot)
     s->n_empty++;
 }
 
-/* A slot that has been read is raw, or ready if nothing is left to do; or bad, if somebody has to be told. */
+/* When a slot has been read: makes it raw, or ready if nothing is left to do, or bad if holders must get an error. */
 void off_slot_settle(struct off_store *s, struct off_slot *slot)
 {
     if (slot->state != SLOT_READING)
@@ -157,8 +157,8 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
         empty_slot(s, slot);
 }
 
-/* Takes back what has not been begun, and is not read for the second time.  The last read first: jobs of one rank
- * begin in order, so when the last has begun they all have. */
+/* Cancels the first read of a prefetch if it has not begun.  Tries the last job first: jobs of one urgency begin in
+ * order, so if the last has begun they all have. */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot)
 {
     int i = OFF_JOBS;
@@ -183,13 +183,13 @@ void off_slot_cancel(struct off_store *s, struct off_slot *slot)
             off_io_post(s->io, &slot->job[i]);
 }
 
-/* Its matrices are begun in order, the first first. */
+/* Jobs of a slot begin in order, so the state of the first one is enough. */
 bool off_slot_begun(const struct off_slot *slot)
 {
     return atomic_load_explicit(&slot->job[0].state, memory_order_relaxed) != OFF_JOB_QUEUED;
 }
 
-/* What was read EARLY is asked for.  If it was not even begun it was not early. */
+/* An EARLY expert is fetched NOW.  If its read has not begun, the prefetch brought nothing and is not counted. */
 static void count_early(struct off_store *s, const struct off_slot *slot)
 {
     if (slot->in_doubt && !off_slot_begun(slot))
@@ -198,7 +198,7 @@ static void count_early(struct off_store *s, const struct off_slot *slot)
         s->stats.early_used_bytes += off_slot_bytes_read(s, slot->expert);
 }
 
-/* Somebody needs it now: what was being read ahead of need is so no longer, and nobody else may drop it. */
+/* A NOW fetch needs the expert: it is no prefetch from here on, and cannot be evicted or cancelled. */
 void off_slot_hold(struct off_store *s, struct off_slot *slot)
 {
     if (slot->ahead && slot->urgency == OFF_EARLY)
@@ -221,7 +221,7 @@ void off_slot_join(struct off_store *s, struct off_slot *slot)
     off_slot_hold(s, slot);
 }
 
-/* ---- making room --------------------------------------------------------------------------------- */
+/* ---- choice of slots to evict -------------------------------------------------------------------- */
 
 static void sift(struct off_victim *heap, int n, int at)
 {
@@ -238,7 +238,7 @@ static void sift(struct off_victim *heap, int n, int at)
 
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least)
 {
-    struct off_victim *heap = s->victim;        /* the least of those found so far on top */
+    struct off_victim *heap = s->victim;        /* min-heap by wait of the slots found so far */
     int found = 0;
     for (int i = p->slot0; i < p->slot0 + p->n_slot && n > 0; i++) {
         struct off_slot *slot = &s->slot[i];

@@ -1,4 +1,4 @@
-/* The expert store as a whole: opening and closing it, and questions about it. */
+/* The expert store as a whole: opening, closing, queries. */
 #include "offload/store.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static int open_pools(struct off_store *s)
         return kn_fail(KN_ENOMEM, "no memory to list %d slots", s->n_listed);
     for (int i = 0; i < s->n_pool; i++) {
         struct off_pool *p = &s->pool[i];
-        size_t bytes = (size_t)p->n_listed * p->slot_bytes;     /* addresses: memory is what is touched */
+        size_t bytes = (size_t)p->n_listed * p->slot_bytes;     /* address space; memory is allocated on touch */
         if (bytes && !(p->memory = kn_map(bytes, s->machine.node[p->node])))
             return kn_fail(KN_ENOMEM, "no memory for %zu MiB of experts: lower --host-mem", bytes >> 20);
         for (int k = 0; k < p->n_listed; k++) {
@@ -51,7 +51,7 @@ static int list_experts(struct off_store *s, const struct off_store_options *opt
     return 0;
 }
 
-/* The model's files, and behind them its pack file, when there is one. */
+/* The model's files, then its pack file if there is one. */
 static int list_files(struct off_store *s, const struct off_store_options *opt)
 {
     size_t n = (size_t)opt->files.n_file;
@@ -72,7 +72,7 @@ static int list_files(struct off_store *s, const struct off_store_options *opt)
     return error;
 }
 
-/* What the last run learnt of these experts, so that this one begins warm. */
+/* Loads the usage statistics of earlier runs, so that this run starts with the experts most likely to be used. */
 static int recall(struct off_store *s, const struct off_store_options *opt)
 {
     s->model_id = opt->model_id;
@@ -80,7 +80,7 @@ static int recall(struct off_store *s, const struct off_store_options *opt)
     float *share = kn_calloc((size_t)s->n_filed, sizeof *share);
     if (!share || (opt->heat_path && !s->heat_path)) {
         kn_free(share);
-        return kn_fail(KN_ENOMEM, "no memory to recall %d experts", s->n_filed);
+        return kn_fail(KN_ENOMEM, "no memory to load the statistics of %d experts", s->n_filed);
     }
     if (s->heat_path && off_heat_read(s->heat_path, s->model_id, share, s->n_filed))
         for (int32_t e = 0; e < s->n_filed; e++)
@@ -106,7 +106,7 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
     size_t least = off_store_least(opt->expert, opt->n_expert);
     size_t bytes = opt->slot_bytes ? opt->slot_bytes : SIZE_MAX;
     if (bytes < least)
-        return kn_fail(KN_ELIMIT, "the least that experts can do with is %zu MiB, %zu MiB are left: raise "
+        return kn_fail(KN_ELIMIT, "experts need at least %zu MiB, and %zu MiB are left: raise "
                        "--host-mem", (least + (1 << 20) - 1) >> 20, bytes >> 20);
     struct off_store *s = kn_calloc(1, sizeof *s);
     if (!s)
@@ -123,11 +123,11 @@ int off_store_open(struct off_store **out, const struct off_store_options *opt)
                              &(struct off_io_options){ .kind = opt->io })))
         goto fail;
     if (pthread_create(&s->filler, NULL, off_fill_main, s) != 0) {
-        error = kn_fail(KN_ENOMEM, "cannot start a thread to fill slots with");
+        error = kn_fail(KN_ENOMEM, "cannot start the thread that fills slots");
         goto fail;
     }
     s->fills = true;
-    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) &&        /* without any it is only slower */
+    while (s->n_toucher < kn_min(OFF_TOUCHERS, s->machine.n_cpu) &&        /* failure only costs speed */
            pthread_create(&s->toucher[s->n_toucher], NULL, off_touch_main, s) == 0)
         s->n_toucher++;
     *out = s;
@@ -181,7 +181,7 @@ void off_store_forget(struct off_store *s, int32_t first, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- questions ---------------------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------------------ */
 
 bool off_store_is_whole(struct off_store *s)
 {

@@ -1,34 +1,34 @@
-/* offload/store.h - what the files of the expert store share; nobody else includes it.
+/* offload/store.h - declarations shared by the files of the expert store; no other file includes it.
  *
- *     store.c     opening, closing, questions
- *     share.c     how many slots there are, of which size and on which node
- *     slots.c     what is in a slot, how it gets there, and which one makes room
- *     tickets.c   fetch, wait, release: who asks for what, and what is handed out
- *     fill.c      empty slots are filled while nothing else is to be done, and their memory is made before
+ *     store.c     opening, closing, queries
+ *     share.c     the number of slots per size and node
+ *     slots.c     states of a slot, its reads, the choice of slots to evict
+ *     tickets.c   fetch, wait, release
+ *     fill.c      threads that fill empty slots in idle time and allocate their memory
  *
- * A slot goes empty -> reading -> raw -> ready.  Its matrices are read to where they stay, one place
- * after another, and interleaved there by whoever waits for them first; an expert that cannot be read
- * makes its slot bad until all who hold it have been told; who asked only after that read was begun has it read
- * once more, for all of them, for now it may succeed.  An expert that a pack file has is one read and
- * comes interleaved; who waits for it the first time verifies it, and if it is damaged, or could not be
- * read, its slot is read once more from the model's own file, as it is from then on.  Slots of one size on
- * one node form a pool, so that layers in larger formats do not make all slots large; every pool gets the
- * same share of its experts.
+ * A slot goes empty -> reading -> raw -> ready.  The matrices of an expert are read into the slot one behind the
+ * other; the first thread that waits for the expert interleaves them in place.  If an expert cannot be read,
+ * its slot is bad until every holder has received the error.  If a holder asked for the expert while the failing
+ * read was under way, the expert is read once more for all holders, because the second read may succeed.
  *
- * Nodes take turns at the experts of a group, so that whatever a group uses is near to as many processors
- * as can be.  An expert is always on the same node and on no other.
+ * An expert in a pack file is one read and already interleaved; the first thread that waits for it verifies its
+ * checksum.  If it is damaged or unreadable, this expert is read from the model's own files from then on.
  *
- *   a ticket  notes how far each of its experts is: MISSING has no slot yet, HELD has one (and is not
- *             given yet), GIVEN is in use, BACK is done with.  Missing experts get slots as soon as some
- *             are free: at once, or when what was handed out comes back.  So two slots are enough.
- *   to hold   is to keep an expert from being evicted.  What is read ahead is not held, only spared:
- *             whoever needs room now and finds no other takes it, so that nothing can wait for ever.
- *   filling   while slots are empty, a thread of its own asks for the likeliest experts, behind all else.
- *   touching  the system clears memory when it is first touched.  Threads of their own do that before a read
- *             would, which costs the I/O thread as long as the read itself, or longer.
+ * Slots of one size on one node form a pool, so that layers in larger formats do not make all slots large.  Every
+ * pool has slots for the same share of its experts.  The experts of a group are spread over the nodes in turn, so
+ * that a group's experts are near as many processors as possible.  An expert always uses the same node.
  *
- * One lock guards everything but the bytes: a slot's bytes are the I/O thread's while it is reading, its
- * claimer's while it is interleaved, and constant for those who hold it after. */
+ *   ticket    has the state of each of its experts: MISSING has no slot yet, HELD has a slot and is not handed out
+ *             yet, GIVEN is in use, BACK is finished.  Missing experts get slots as soon as slots are free: at once,
+ *             or when handed-out experts come back.  So two slots per pool are enough.
+ *   hold      a held expert cannot be evicted.  A prefetched expert is not held, only spared: it is evicted only
+ *             if a NOW fetch finds no other slot, so that no fetch waits forever.
+ *   filling   while slots are empty, one thread reads the most probable experts, at the lowest priority.
+ *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
+ *             itself.  Other threads touch slots in advance.
+ *
+ * One lock guards everything except slot contents.  The contents belong to the I/O thread while the slot is
+ * reading and to the claiming thread while it is interleaved; after that they are constant for all holders. */
 #ifndef OFFLOAD_STORE_H
 #define OFFLOAD_STORE_H
 
@@ -46,22 +46,22 @@ struct off_slot {
     uint8_t *place;
     int32_t expert;                             /* -1: empty */
     enum slot_state state;
-    int status;                                 /* of a bad one */
+    int status;                                 /* KN_E* of a bad slot */
     int n_hold;
-    enum off_urgency urgency;                   /* that it was read with */
-    bool ahead;                                 /* read SOON or EARLY, and not asked for since */
-    bool in_doubt;                              /* and may still be given up as if it had never been */
-    bool packed;                                /* comes from the pack file */
-    bool joined;                                /* held by somebody who came while it was being read */
-    uint64_t check[OFF_MATRICES];               /* of one that is being verified */
+    enum off_urgency urgency;                   /* of its read */
+    bool ahead;                                 /* prefetched (SOON or EARLY), not fetched NOW since */
+    bool in_doubt;                              /* its read can still be cancelled, and its counts taken back */
+    bool packed;                                /* read from the pack file */
+    bool joined;                                /* a fetch joined while it was being read */
+    uint64_t check[OFF_MATRICES];               /* computed while verifying */
     struct off_job job[OFF_JOBS];
 };
 
-struct off_victim { float wait; int32_t slot; };    /* of a choice under way */
+struct off_victim { float wait; int32_t slot; };    /* scratch of an eviction choice */
 
 struct off_pool {
     size_t slot_bytes, experts_bytes;
-    int node, n_expert, slot0, n_slot, n_listed;        /* listed: with those that may come */
+    int node, n_expert, slot0, n_slot, n_listed;        /* n_listed: with slots of later growth */
     void *memory;                               /* NULL without slots */
 };
 
@@ -69,70 +69,71 @@ struct off_store {
     struct off_expert *expert;                  /* [n_expert] */
     int32_t *slot_of;                           /* [n_expert] or -1 */
     uint8_t *pool_of;                           /* [n_expert] */
-    struct kn_machine machine;                  /* its nodes */
-    uint16_t *spared;                           /* [n_expert] SOON tickets that name it */
-    int32_t *fill;                              /* [n_expert] in which order empty slots are filled */
+    struct kn_machine machine;                  /* for its nodes */
+    uint16_t *spared;                           /* [n_expert] number of tickets other than NOW that list it */
+    int32_t *fill;                              /* [n_expert] the order in which the filler reads experts */
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved;
-    int n_filed;                                /* experts that pack and heat file are of: the first */
+    int n_filed;                                /* experts in the pack and heat files: the first n_filed */
     size_t bytes;                               /* for slots, so far */
     struct off_pool pool[OFF_MAX_POOL];
     struct off_slot *slot;                      /* [n_listed] */
-    struct off_victim *victim;                  /* [n_listed] scratch of the choice */
+    struct off_victim *victim;                  /* [n_listed] scratch of off_slot_victims */
     size_t scratch_bytes;
     struct off_policy *policy;
-    struct off_ticket *soon;                    /* SOON, some of which had no slot yet */
-    int n_file, *fd;                            /* [n_file + 1] the model's, and last the pack file's */
+    struct off_ticket *soon;                    /* SOON tickets, linked, some of them with missing experts */
+    int n_file, *fd;                            /* [n_file + 1] the model's files, then the pack file */
     const char **path;
-    struct off_mirror *mirror;                  /* of these, the caller's, or NULL */
+    struct off_mirror *mirror;                  /* the caller's; or NULL */
     char *pack_path, *heat_path;                /* or NULL */
-    int pack_fd;                                /* -1: there is none */
-    struct off_extent *extent;                  /* [n_expert] where the pack file has it; bytes 0: nowhere */
-    bool *verified;                             /* [n_expert] its extent has been found to be good */
+    int pack_fd;                                /* -1: no pack file */
+    struct off_extent *extent;                  /* [n_expert] place in the pack file; bytes 0: none */
+    bool *verified;                             /* [n_expert] its checksum in the pack file was verified */
     bool said_damaged;
     uint64_t model_id;
     struct off_io *io;
-    struct off_stats stats, doubt;              /* doubt: what of the counts may be taken back */
+    struct off_stats stats, doubt;              /* doubt: counts of reads that can still be cancelled */
     struct off_trace *trace;                    /* or NULL */
     pthread_mutex_t lock;
     pthread_t filler;
-    bool fills, filled, stop;                   /* fills: there is such a thread; filled: it is done */
+    bool fills, filled, stop;                   /* fills: the filler was started; filled: it is finished */
     pthread_t toucher[OFF_TOUCHERS];
     int n_toucher;
-    int touch_pool, touch_slot;                 /* whose memory is made next */
+    int touch_pool, touch_slot;                 /* the next slot to touch, in pool touch_pool */
 };
 
 /* ---- share.c --------------------------------------------------------------------------------------- */
 
-/* Pools by size and node, and each expert's; returns how many.  pool_of: [n_expert] or NULL. */
+/* Makes the pools by size and node, and assigns the experts to them; returns the number of pools.
+ * pool_of: [n_expert] or NULL. */
 int  off_share_pools(const struct off_expert *expert, int n_expert, int n_node,
                      struct off_pool *pool /* [OFF_MAX_POOL] */, uint8_t *pool_of);
 
-/* Each pool's slots: so many bytes for all of them now, and what may be added later. */
+/* Sets each pool's slots: `bytes` for all of them now; off_store_grow may add `later` bytes. */
 void off_share_slots(struct off_store *s, size_t bytes, size_t later);
 
-/* ---- slots.c: with the lock ------------------------------------------------------------------------ */
+/* ---- slots.c: call with the lock held --------------------------------------------------------------- */
 
-size_t off_slot_bytes_read(const struct off_store *s, int32_t expert);  /* of files, to bring it */
+size_t off_slot_bytes_read(const struct off_store *s, int32_t expert);  /* file bytes of one read of the expert */
 void off_slot_view(const struct off_store *s, const struct off_slot *slot, struct off_view *view);
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency);
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot);
-void off_slot_read_first(struct off_store *s, struct off_slot *slot);   /* again, without the second copy */
-void off_slot_cancel(struct off_store *s, struct off_slot *slot);       /* as far as it was not begun */
-void off_slot_settle(struct off_store *s, struct off_slot *slot);       /* sees whether its reads have ended */
-bool off_slot_begun(const struct off_slot *slot);                       /* one that is being read */
-bool off_slot_late(const struct off_slot *slot);                        /* the same */
+void off_slot_read_first(struct off_store *s, struct off_slot *slot);   /* reads again, without the second copy */
+void off_slot_cancel(struct off_store *s, struct off_slot *slot);       /* if its read is not begun */
+void off_slot_settle(struct off_store *s, struct off_slot *slot);       /* updates its state if its reads have ended */
+bool off_slot_begun(const struct off_slot *slot);                       /* of a slot being read */
+bool off_slot_late(const struct off_slot *slot);                        /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
-void off_slot_join(struct off_store *s, struct off_slot *slot);         /* the same, of one that others asked for */
-void off_slot_drop(struct off_store *s, struct off_slot *slot);         /* what was held */
+void off_slot_join(struct off_store *s, struct off_slot *slot);         /* hold a slot that another fetch filled */
+void off_slot_drop(struct off_store *s, struct off_slot *slot);         /* ends one hold */
 
-/* Up to n slots of a pool that may be taken, those that will be needed last, to s->victim; none that is
- * expected before `least` turns.  Returns how many. */
+/* Writes to s->victim up to n slots of a pool that may be evicted: those needed last, by off_policy_wait, and none
+ * with a wait below `least`.  Returns the number. */
 int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float least);
 
 /* ---- fill.c ---------------------------------------------------------------------------------------- */
 
 int   off_fill_order(struct off_store *s);
-void *off_fill_main(void *store);               /* the filler's thread */
-void *off_touch_main(void *store);              /* a toucher's */
+void *off_fill_main(void *store);               /* main function of the filler thread */
+void *off_touch_main(void *store);              /* main function of a touching thread */
 
 #endif

@@ -1,11 +1,11 @@
-/* Tickets: who asks for what, who waits for it, and what is handed out. */
+/* Tickets: fetch, wait, release. */
 #include "offload/store.h"
 
 #include <math.h>
 
-#define EVEN       2                            /* what is expected comes once in so many times, or more often */
-#define EARLY_FREE 16                           /* experts read EARLY that need not have been of use, */
-#define EARLY_PART 16                           /* and one part in so many of all that is read */
+#define EVEN       2                            /* a prefetched expert counts as used with probability 1 / EVEN */
+#define EARLY_FREE 16                           /* experts read EARLY that may be unused, */
+#define EARLY_PART 16                           /* plus 1/EARLY_PART of all bytes read */
 
 enum mark { MARK_MISSING, MARK_HELD, MARK_CLAIMED, MARK_GIVEN, MARK_BACK };
 
@@ -19,10 +19,10 @@ static void place(struct off_store *s, struct off_ticket *t, int i)
     }
 }
 
-/* Slots for the ticket's missing experts, as far as there are any. */
+/* Assigns slots to the ticket's missing experts, as far as slots can be evicted. */
 static void place_missing(struct off_store *s, struct off_ticket *t, float least)
 {
-    for (int i = 0; t->n_missing && i < t->n; i++)      /* another ticket may have brought one meanwhile */
+    for (int i = 0; t->n_missing && i < t->n; i++)      /* another ticket may have requested one */
         if (t->mark[i] == MARK_MISSING && s->slot_of[t->expert[i]] >= 0)
             place(s, t, i);
     for (int pool = 0; pool < s->n_pool && t->n_missing; pool++) {
@@ -38,9 +38,9 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
     }
 }
 
-/* For how many turns a slot must be of no use to anybody else.  What is only expected must not displace what is
- * needed before it, nor what is as likely; and what was read EARLY and has been of no use is never more than what
- * has, and a small part of all that is read. */
+/* The smallest off_policy_wait of a slot that this fetch may evict.  A NOW fetch may evict any.  A prefetch must not
+ * evict an expert that is needed sooner or is as likely to be used.  EARLY bytes not used are limited to those used,
+ * plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an EARLY fetch evicts nothing. */
 static float least_wait(const struct off_store *s, int32_t expert, enum off_urgency urgency)
 {
     const struct off_stats *t = &s->stats;
@@ -52,7 +52,7 @@ static float least_wait(const struct off_store *s, int32_t expert, enum off_urge
     return EVEN * (float)off_policy_ahead(s->policy, expert);
 }
 
-/* What the next turn is expected to need, and found no room, gets what has come back, if nobody waits for that. */
+/* Released slots go to the missing experts of SOON tickets, unless a NOW fetch is waiting for slots. */
 static void place_soon(struct off_store *s)
 {
     for (struct off_ticket *t = s->soon; t && !s->n_starved; t = t->next)
@@ -87,7 +87,7 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
             s->spared[expert[i]]++;
         if (slot >= 0)
             off_slot_settle(s, &s->slot[slot]);
-        if (s->slot_of[expert[i]] < 0) {        /* nor is it there any more if its read has failed */
+        if (s->slot_of[expert[i]] < 0) {        /* settle may have emptied the slot of a failed read */
             mark[i] = MARK_MISSING;
             out->n_missing++;
             s->stats.misses += urgency == OFF_NOW;
@@ -119,7 +119,7 @@ static void take_back(struct off_store *s, struct off_ticket *t)
         off_io_nudge(s->io);
 }
 
-/* Hands out all that is ready or has failed. */
+/* Hands out all experts that are ready or have failed. */
 static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struct off_view *view, int *status)
 {
     int n = 0;
@@ -132,7 +132,7 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
         if (slot->state != SLOT_READY && slot->state != SLOT_BAD && !late)
             continue;
         status[n] = late ? KN_EIO : slot->state == SLOT_BAD ? slot->status : 0;
-        if (status[n]) {                        /* nothing to use: it is back at once */
+        if (status[n]) {                        /* no address: it counts as given back at once */
             view[n] = (struct off_view){ 0 };
             t->mark[i] = MARK_BACK;
             off_slot_drop(s, slot);
@@ -146,8 +146,8 @@ static int give(struct off_store *s, struct off_ticket *t, int32_t *index, struc
     return n;
 }
 
-/* What has landed for this ticket is this caller's to interleave or verify, node by node; cut: of their
- * matrices. */
+/* Claims the ticket's raw slots for this caller to interleave or verify.  index: sorted by node; cut: the nodes'
+ * ranges, in matrices. */
 static int claim(struct off_store *s, struct off_ticket *t, int32_t *index, int cut[KN_NODES + 1])
 {
     int n = 0;
@@ -188,7 +188,7 @@ static void claimed_item(void *arg, int item, int thread)
                        j->hands->scratch + (size_t)thread * j->hands->scratch_bytes);
 }
 
-/* It is as it must be, or is read again. */
+/* After the claimed work: the expert is ready, or its checksum was wrong and it is read again. */
 static void end_claim(struct off_store *s, struct off_slot *slot)
 {
     bool good = !slot->packed || off_check_expert(slot->check) == s->extent[slot->expert].check;
@@ -233,7 +233,7 @@ int off_wait(struct off_store *s, struct off_ticket *t, const struct off_hands *
         *(n_claimed ? &s->stats.repack_ns : &s->stats.stall_ns) += ns;
         for (int i = 0; i < n_claimed; i++)
             end_claim(s, &s->slot[s->slot_of[t->expert[index[i]]]]);
-        if (n_claimed)                          /* others may be waiting for it */
+        if (n_claimed)                          /* other tickets may wait for these experts */
             off_io_nudge(s->io);
     }
     pthread_mutex_unlock(&s->lock);
@@ -245,7 +245,7 @@ void off_release(struct off_store *s, struct off_ticket *t)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < t->n; i++) {
         int32_t e = t->expert[i], at = s->slot_of[e];
-        if (t->mark[i] == MARK_HELD)            /* given up: nobody will ask for it */
+        if (t->mark[i] == MARK_HELD)            /* unused: given back with the others */
             t->mark[i] = MARK_GIVEN;
         if (t->urgency == OFF_NOW || --s->spared[e] || at < 0 || !s->slot[at].ahead)
             continue;

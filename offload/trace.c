@@ -1,8 +1,8 @@
-/* What was asked for, turn by turn, and how little of it an optimal cache would have had to read.
+/* Recordings of fetches, and the fewest reads that a cache would have needed for them.
  *
- * A recording is a row of numbers: how many experts a turn used, then which.  The optimum is Belady's:
- * it sees the future, keeps what is used soonest, and is given its first contents for nothing.  It is
- * nobody's aim, for nobody sees the future, but no cache of that size reads less. */
+ * A recording is an array: for each turn the number of experts, then their numbers.  The optimum is Belady's
+ * cache: it knows the future, keeps the experts that are used soonest, and gets its initial contents without
+ * reads.  No real cache can reach it; it is a lower bound for every cache of that size. */
 #include "offload/internal.h"
 
 #include <string.h>
@@ -18,13 +18,13 @@ void off_trace_add(struct off_trace *t, const int32_t *expert, int n)
     t->n += (size_t)n;
 }
 
-struct use { int32_t next, expert; };           /* the turn of its next use */
+struct use { int32_t next, expert; };           /* next: the turn of the next use */
 
 struct future {
-    int32_t *next;                              /* [trace items] the turn of that expert's next use */
-    int32_t *now;                               /* [n_expert] of its first */
-    bool *there;                                /* [n_expert] */
-    struct use *heap;                           /* furthest on top; entries that are out of date are skipped */
+    int32_t *next;                              /* [trace items] turn of the expert's next use */
+    int32_t *now;                               /* [n_expert] turn of its next use from here */
+    bool *there;                                /* [n_expert] is cached */
+    struct use *heap;                           /* max-heap by next; outdated entries are skipped */
     size_t n_heap;
     int n_there;
 };
@@ -52,7 +52,7 @@ static struct use pop(struct future *f)
     return top;
 }
 
-/* Backwards over the turns: when is each expert used next after each of its uses, and first of all? */
+/* Backwards over the turns: finds each expert's next use after each of its uses, and its first use. */
 static void look_ahead(struct future *f, const struct off_trace *t, int n_expert, const size_t *turn, int n_turn)
 {
     for (int e = 0; e < n_expert; e++)
@@ -76,7 +76,7 @@ static void shrink(struct future *f, int n_slot)
 {
     while (f->n_there > n_slot) {
         struct use u = pop(f);
-        if (!f->there[u.expert])                /* out of date: each use comes later than the one before */
+        if (!f->there[u.expert])                /* outdated: a newer entry was popped first */
             continue;
         f->there[u.expert] = false;
         f->n_there--;
@@ -127,5 +127,5 @@ int off_trace_least(const struct off_trace *t, const bool *counts, int n_expert,
     kn_free(f.now);
     kn_free(f.next);
     kn_free(turn);
-    return room ? 0 : kn_fail(KN_ENOMEM, "no memory to look back on %d turns", n_turn);
+    return room ? 0 : kn_fail(KN_ENOMEM, "no memory to analyse a recording of %d turns", n_turn);
 }

@@ -1,23 +1,26 @@
-/* speculative/ahead.c - what drafting while a pass verifies comes to: distributed speculation with one target.
+/* speculative/ahead.c - the time and the accepted tokens of drafting that overlaps with the pass: distributed
+ * speculation with one target.
  *
- * A sequence is in one of two states.  Ready: depth - 1 guesses wait to be verified, for of the `depth` that the
- * drafter made beside the last pass the first was the pass's own token.  Empty: the last pass disagreed, or its
- * token was not guessed, and this one verifies nothing.  With s(d) the chance that d guesses in a row are right,
+ * During a pass the drafter makes `depth` guesses.  The first guess is for the token that the pass itself samples; if
+ * it is right, the other depth - 1 can be verified by the next pass.  So a sequence is in one of two states.  Ready:
+ * depth - 1 guesses wait to be verified.  Empty: the last pass rejected a node, or its own token was not the first
+ * guess, and this pass verifies nothing.  With s(d) the probability that d guesses in a row are right,
  *
- *     ready -> ready   when all of the chain holds, s(depth);    empty -> ready   when the first guess does, s(1)
+ *     ready -> ready   when the whole chain is right, s(depth);    empty -> ready   when the first guess is, s(1)
  *
- * so of all steps the share r = s(1) / (1 - s(depth) + s(1)) is ready, and keeps s(1) + .. + s(depth - 1).
+ * so the share r = s(1) / (1 - s(depth) + s(1)) of all steps is ready, with s(1) + .. + s(depth - 1) accepted tokens
+ * each.
  *
- * Two numbers are learnt from steps together: contention, by batch; and the yield, what was kept over what this
- * expects, for real texts are neither as regular nor as forgetful. */
+ * Two numbers are learnt from overlapped steps: the contention, by batch size; and the ratio of accepted tokens to the
+ * number expected by this model, for in real sequences s varies, and steps are not independent. */
 #include "speculative/internal.h"
 
 #include <math.h>
 
-#define MEMORY      12              /* steps */
-#define YIELD       (1 - 1 / 256.0)
-#define PRIOR_YIELD 16.0            /* tokens' worth of belief in what is expected */
-#define MOST        2.0             /* contention: worse than in turn, and no use in knowing how much */
+#define MEMORY      12              /* steps in a mean of contention */
+#define YIELD       (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
+#define PRIOR_YIELD 16.0            /* tokens that were accepted as expected, added to both sums */
+#define MOST        2.0             /* largest contention: overlapping is slower than drafting in turn from 1 on */
 
 struct spec_ahead_share spec_ahead_share(const double *what, int depth)
 {
@@ -33,8 +36,9 @@ double spec_ahead_ns(double pass_ns, double draft_ns, double contention)
     return fmax(pass_ns, draft_ns) + contention * fmin(pass_ns, draft_ns);
 }
 
-/* Of the nearest size that is known.  Of none: what a pass computes, the drafter takes from it.  In hope it is
- * gone, whatever it was: who else wanted the cores may have left. */
+/* Measured at the nearest batch size.  Without a measurement: the share of a pass that is not spent waiting for
+ * experts, for the drafter takes these cores from the pass.  A hopeful plan assumes 0, whatever was
+ * measured: the processes that competed for the cores may have ended. */
 double spec_ahead_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful)
 {
     for (int far = 0; far < SPEC_SIZES && !hopeful; far++)

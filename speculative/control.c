@@ -1,33 +1,33 @@
-/* speculative/control.c - decides who drafts, and how deep.
+/* speculative/control.c - decides which drafter drafts, and how deep.
  *
- * Of what plans promise (plans.c) one is followed, or none.  Order of the questions: is a plain step's time
- * known, and lately; has the account room; what gains most; is there something that was never tried, or long ago,
- * and may gain more. */
+ * It follows one of the plans (plans.c), or none.  The checks in order: is the time of a plain step known and
+ * recent; has the account time left; which plan has the highest gain; does a plan that was never tried,
+ * or long ago, promise a higher gain. */
 #include "speculative/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#define TO_TURN_ON 1.03             /* gains that are worth a change */
-#define TO_STAY    1.005
-#define TO_SWITCH  1.03             /* over what is on */
-#define DWELL      8                /* steps */
-#define REFRESH    96               /* steps with drafts between two without, where passes are calm; */
-#define OFTEN      8                /* at least, */
-#define REFRESHING 0.005            /* and so much of all may be given for them, where they are not */
-#define TRIAL      4                /* steps */
-#define VAGUE      8                /* passes: fewer are worth a trial, */
-#define NEARLY     0.93             /* if they gain so much of what the best does */
-#define FIRST_WAIT 64               /* steps after a trial; twice as many each time when it fails clearly, */
-#define CLEARLY    0.9              /* by this gain */
+#define TO_TURN_ON 1.03             /* gain required to start drafts, */
+#define TO_STAY    1.005            /* to continue them, */
+#define TO_SWITCH  1.03             /* and to switch, over the active plan's gain */
+#define DWELL      8                /* steps before a switch */
+#define REFRESH    96               /* most steps between two plain ones; fewer with noisy pass times, but */
+#define OFTEN      8                /* at least so many steps, */
+#define REFRESHING 0.005            /* and plain steps may cost at most this share of the time */
+#define TRIAL      4                /* steps of a trial */
+#define VAGUE      8                /* a depth with fewer measured passes is tried again */
+#define NEARLY     0.93             /* if its gain is at least this share of the best gain */
+#define FIRST_WAIT 64               /* steps between two trials; doubled after each trial with a gain */
+#define CLEARLY    0.9              /* below this */
 #define LAST_WAIT  8192
-#define SOON       16               /* after a change for the better: there may be more of it */
-#define FREE       0.005            /* of a plain step: drafting costs nothing */
-#define INVEST     2                /* times what may be lost: texts that are taken in for a trial */
-#define MAY_LOSE   4                /* plain steps, */
-#define SHARE      0.008            /* and this of the time so far, */
-#define LATELY     4000             /* which counts for at most so many steps */
-#define LEAVE      2                /* plain steps of it are left to what was not bad before */
+#define SOON       16               /* steps to the next trial after a switch to a better plan */
+#define FREE       0.005            /* share of a plain step's time: drafting below it counts as free */
+#define INVEST     2                /* prefill time of a trial, in units of the time left in the account */
+#define MAY_LOSE   4                /* account: plain steps, */
+#define SHARE      0.008            /* and this share of the time so far, */
+#define LATELY     4000             /* of which at most so many plain steps count */
+#define LEAVE      2                /* plain steps in the account that repeated trials must leave to others */
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
@@ -138,15 +138,15 @@ void spec_control_dismiss(struct spec_control *c, int drafter)
     }
 }
 
-/* ---- the choice ----------------------------------------------------------------------------------------- */
+/* ---- choosing a plan ------------------------------------------------------------------------------------ */
 
 static double may_lose(const struct spec_control *c, double plain_ns)
 {
     return MAY_LOSE * plain_ns + SHARE * fmin(c->total_ns, LATELY * plain_ns);
 }
 
-/* A trial may lose all that it takes; one that is as bad as the last was is over after a step, and some room is left
- * for what was never tried. */
+/* Can the account pay for a trial of the plan?  It must cover all TRIAL steps' extra time.  A plan that failed in its
+ * last trial ends after one step, so one step is counted, but it must leave time for plans that have not failed. */
 static bool affordable(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p,
                        double room_ns)
 {
@@ -160,7 +160,7 @@ static bool affordable(const struct spec_control *c, const struct spec_ask *q, c
     return (again ? 1 : TRIAL) * (both - q->off_ns) <= room_ns && by->behind * by->text_ns <= INVEST * room_ns;
 }
 
-/* A depth that gains nearly as much as the one that is on, from fewer passes than would be good. */
+/* Finds a depth of the active drafter with nearly the best gain and too few measured passes. */
 static bool find_vague(const struct spec_control *c, const struct spec_ask *q, double best_gain,
                        struct spec_plan *out)
 {
@@ -180,7 +180,7 @@ static bool find_vague(const struct spec_control *c, const struct spec_ask *q, d
     return out->drafter != SPEC_OFF;
 }
 
-/* Of what can be paid for. */
+/* The plan with the highest gain that the account can pay for. */
 static struct spec_plan best_affordable(const struct spec_control *c, const struct spec_ask *q,
                                         const struct spec_plan *p, int least, int most, double room_ns)
 {
@@ -191,7 +191,7 @@ static struct spec_plan best_affordable(const struct spec_control *c, const stru
     return best;
 }
 
-/* Something that was not tried with so many sequences, or long ago, or deeper than ever. */
+/* Finds a plan to try: not tried at this batch size, or long ago, or deeper than any trial. */
 static bool find_trial(struct spec_control *c, const struct spec_ask *q, double best_gain, double room_ns,
                        struct spec_plan *out)
 {
@@ -204,8 +204,8 @@ static bool find_trial(struct spec_control *c, const struct spec_ask *q, double 
         if (c->step < a->tried[q->size].next || a->most_depth < 1 || (on && deepest == a->most_depth) || a->barred)
             continue;
         if (a->ahead && spec_control_draft_ns(c, a->of, q->n_due) < 0)
-            continue;                           /* first it drafts in turn, which says how long that takes */
-        /* little is lost by short drafts; if they cannot win, by longer ones; ahead, nothing while it is hidden */
+            continue;                           /* its drafter must draft without overlap first, to be timed */
+        /* short drafts first: they lose little; longer ones if short ones cannot gain; overlapped ones of any depth */
         int least = on ? deepest + 1 : 1, most = a->ahead ? a->most_depth : kn_min(a->most_depth, on ? 2 * deepest : 2);
         int reach = kn_min(a->most_depth, kn_max(most, 2 * deepest));
         spec_plans_make(c, q, i, reach, true, hoped);
@@ -220,8 +220,8 @@ static bool find_trial(struct spec_control *c, const struct spec_ask *q, double 
     return out->drafter != SPEC_OFF;
 }
 
-/* How deep a drafter's gain can be told without a trial: as far as it was tried with so many sequences; or at all
- * depths, where passes are foreseen and its drafts are known. */
+/* The deepest plan of a drafter with a gain that is known without a trial: as deep as it was tried at this batch
+ * size, or any depth if pass times are forecast and its drafts have been seen. */
 static int reach_of(const struct spec_control *c, int drafter, int size)
 {
     const struct spec_arm *a = &c->arm[drafter];
@@ -231,7 +231,7 @@ static int reach_of(const struct spec_control *c, int drafter, int size)
     return known ? a->most_depth : a->tried[size].deepest;
 }
 
-/* What gains most of all that can be told. */
+/* The plan with the highest gain among those known without a trial. */
 static struct spec_plan find_best(struct spec_control *c, struct spec_ask *q)
 {
     struct spec_plan best = { .drafter = SPEC_OFF, .gain = 1 };
@@ -246,7 +246,7 @@ static struct spec_plan find_best(struct spec_control *c, struct spec_ask *q)
     return best;
 }
 
-/* Who drafts at next to no cost, and deepest. */
+/* The deepest drafter that drafts at almost no cost. */
 static int find_free(const struct spec_control *c, const struct spec_ask *q)
 {
     int best = SPEC_OFF;
@@ -273,7 +273,7 @@ static void take(struct spec_decision *d, const struct spec_plan *p, double need
     d->need = need;
 }
 
-/* For whoever wants to know why it is on or off. */
+/* Fills in the best overlapped plan, which a decision reports. */
 static void tell_ahead(struct spec_control *c, const struct spec_ask *q, struct spec_decision *d)
 {
     struct spec_plan p[SPEC_DEPTHS + 1];
@@ -287,7 +287,7 @@ static void tell_ahead(struct spec_control *c, const struct spec_ask *q, struct 
     }
 }
 
-/* The more restless passes are, the sooner; the less drafts gain, the less it costs, and the more it tells. */
+/* Is a plain step due?  Noisier pass times need more plain steps; drafts with a higher gain get fewer. */
 static bool is_stale(const struct spec_control *c, const struct spec_ask *q, double gain)
 {
     double unrest = spec_passes_unrest(&c->passes), least = fmax(OFTEN, (1 - 1 / fmax(1, gain)) / REFRESHING);
@@ -302,7 +302,7 @@ static void turn(struct spec_control *c, int size, int drafter, int depth)
     c->now[size].depth = depth;
 }
 
-/* Between what is on and what gains most. */
+/* Decides between the active plan and the best one. */
 static struct spec_plan settle(struct spec_control *c, const struct spec_ask *q, struct spec_plan best,
                                struct spec_decision *d)
 {
@@ -346,15 +346,15 @@ static void start_trial(struct spec_control *c, const struct spec_ask *q, const 
         a->tried[size].wait *= 2;
 }
 
-/* A trial ends early when the number of sequences changes, when it has become clear that it loses, or when even in
- * hope nothing of it is worth a row: nothing would be verified, and nothing learnt. */
+/* A trial ends early when the batch size changes, when it clearly loses, or when a hopeful plan takes no node either:
+ * nothing would be verified, and nothing learnt. */
 static bool trial_goes_on(struct spec_control *c, const struct spec_ask *q, struct spec_plan *out)
 {
     struct spec_plan hoped[SPEC_DEPTHS + 1];
     if (c->trial.left == 0)
         return false;
     double gain = q->known[c->trial.drafter][c->trial.depth].gain;
-    /* ahead, the second step is the first that has something to verify */
+    /* an overlapped trial verifies its first draft in its second step */
     bool early = c->trial.left >= (c->arm[c->trial.drafter].ahead ? TRIAL - 1 : TRIAL);
     if (c->trial.size == q->size && (early || gain > CLEARLY)) {
         spec_plans_make(c, q, c->trial.drafter, c->trial.depth, true, hoped);
@@ -366,7 +366,7 @@ static bool trial_goes_on(struct spec_control *c, const struct spec_ask *q, stru
     return false;
 }
 
-/* Returns the plan to follow; drafter SPEC_OFF for none. */
+/* Returns the plan to follow; drafter SPEC_OFF: none. */
 static struct spec_plan choose(struct spec_control *c, struct spec_ask *q, struct spec_decision *d)
 {
     struct spec_plan none = { .drafter = SPEC_OFF }, hoped[SPEC_DEPTHS + 1];
@@ -429,7 +429,7 @@ static int share_nodes(const struct spec_control *c, const struct spec_ask *q, c
             while (n < p->depth && what[n] >= p->bar)
                 n++;
         }
-        /* a tree may offer more than a chain does: the cut takes the best */
+        /* more nodes than the depth: a tree may contain better ones, and the cut takes the best */
         if (n && c->opt.rule == SPEC_COUPLED && d->why != SPEC_WHY_FIXED)
             n = kn_min(SPEC_NODES, 4 * p->depth);
         if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
@@ -441,7 +441,7 @@ static int share_nodes(const struct spec_control *c, const struct spec_ask *q, c
     return all;
 }
 
-/* What would be kept if texts were as regular as ahead.c takes them to be. */
+/* Accepted tokens expected by the steady state of ahead.c. */
 static double expected_ahead(const struct spec_control *c, const struct spec_ask *q, const struct spec_plan *p)
 {
     double what[SPEC_DEPTHS], kept = 0;

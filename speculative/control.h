@@ -1,36 +1,37 @@
-/* speculative/control.h - whether to draft, who drafts, how deep, and what of it is worth verifying.
+/* speculative/control.h - decides whether to draft, with which drafter, how deep, and which nodes to verify.
  *
  *     open -> per step: [ decide -> (draft) -> cut -> (verify) -> learn ]* -> close
  *
- * A step with n sequences due takes T(n) without drafts and brings n tokens.  With k drafted rows it takes
- * D + T(n + k), and brings n and what is kept.  The controller learns, from the steps themselves,
- *     T     by rows, without drafts; and by how much steps with drafts differ from it, by n and by k / n,
- *     D     by drafter and n,
- *     kept  by drafter, session and depth, as a correction of what drafters themselves expect;
- * and chooses what brings most tokens per second, where a token is worth T(n) / n.  Memory traffic enters by what
- * was measured: rows that drag experts from disk make T steep, rows that share them with other requests' do not.
+ * A plain step (without drafts) with n sequences due takes T(n) and yields n tokens.  A step with k drafted rows takes
+ * D + T(n + k) and yields n tokens plus the accepted ones.  The controller learns from the steps themselves
+ *     T         by rows, for plain steps; and the ratio of steps with drafts to plain ones, by n and by k / n,
+ *     D         by drafter and n,
+ *     accepted  by drafter, session and depth, as a correction of the survival that drafters estimate;
+ * and chooses the plan with most tokens per second, where a token is worth T(n) / n.  Memory traffic enters through the
+ * measured times: rows that need experts from disk make T steep, rows that share experts with other requests' rows do
+ * not.
  *
- * Never slower.  Drafts are off until T(n) is known.  They must promise a gain to be turned on, and a step without
- * is interspersed now and then so that T(n) stays true.  What is not known is tried, a few steps at a time, the
- * more rarely the more often it failed: what promises most of what the account allows.  Once a drafter was seen at
- * work, depths that it was not tried at are judged by what is foreseen of the pass and by how its drafts survive,
- * and corrected by the first step.  And an account is kept: time lost against T(n), tokens really kept, never
- * exceeds a few steps and one hundredth of the time so far; when that is used up drafting stops, whatever the
- * estimates say.  Who has to take in texts first is charged for it step by step, so that drafts that are worth it pay.
+ * Never slower.  Drafts stay off until T(n) is known, and are turned on only for an expected gain.  Between steps with
+ * drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
+ * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
+ * the account can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast pass time
+ * and from the survival of its drafts, and the first step corrects the estimate.  The account limits the loss: time
+ * lost against T(n), at the number of tokens really accepted, never exceeds a few steps and one hundredth of the time
+ * so far.  When the account is used up drafting stops, whatever the estimates are.  A drafter that must first prefill
+ * its own cache is charged for that over several steps, so that drafts with a gain can pay for it.
  *
- * Ahead (DSI).  A drafter may draft while the pass before verifies.  A step then takes
+ * Overlap (DSI).  A drafter may draft while the pass verifies the draft before.  A step then takes
  *     max(T, D) + contention min(T, D)
- * instead of T + D: contention is what both want at the same time of cores, memory and disk, learnt from steps
- * together and from T and D alone; before there are any, it is the share of a pass that is not waited for experts.
- * What a wrong guess costs is the next draft: ahead.c.
+ * instead of T + D: contention is the competition of both for cores, memory and disk.  It is learnt from overlapped
+ * steps and from T and D alone; before the first such step it is the share of a pass that is not spent waiting for
+ * experts.  ahead.c says how a wrong guess costs the next draft.
  *
- * Whoever drafts for nothing (an n-gram index) need not be decided about before it drafts: it is asked every time,
- * and the cut may leave nothing.
+ * A drafter without cost (an n-gram index) needs no decision: it drafts every time, and the cut may remove all nodes.
  *
- * Under SPEC_COUPLED all this is free to look at anything.  Under the other rules a choice may not depend on the
- * tokens that were drawn: there nodes[] is the decision, made before they are, and the cut keeps everything.
+ * Under SPEC_COUPLED the controller may look at every token.  Under the other rules a choice must not depend on drawn
+ * tokens: nodes[] is the decision, made before the draws, and the cut keeps every node.
  *
- * Times come in by value: there is no clock here, and no allocation after open.  One thread. */
+ * Times are parameters: there is no clock here, and no allocation after open.  One thread. */
 #ifndef SPECULATIVE_CONTROL_H
 #define SPECULATIVE_CONTROL_H
 
@@ -38,111 +39,111 @@
 #include "speculative/speculative.h"
 
 #define SPEC_DRAFTERS 8
-#define SPEC_DEPTHS   16                            /* the deepest draft that is considered */
-#define SPEC_OFF      (-1)                          /* nobody drafts */
+#define SPEC_DEPTHS   16                            /* the deepest draft */
+#define SPEC_OFF      (-1)                          /* no drafter: plain step */
 #define SPEC_AUTO     (-1)
 
 struct spec_control_options {
-    int n_session;                                  /* numbered 0 .. n_session - 1; also the most that are due */
+    int n_session;                                  /* sessions 0 .. n_session - 1; at most so many are due */
     int n_drafter;
     struct {
-        const char *name;                           /* outlives the controller */
+        const char *name;                           /* caller's, until close */
         int most_depth;
-        bool ahead; int of;                         /* drafter `of` once more, at work while passes run */
+        bool ahead; int of;                         /* an overlapped use of drafter `of`: it drafts during passes */
     } drafter[SPEC_DRAFTERS];
-    int most_rows;                                  /* in one pass; 0: any number */
-    int most_drafted;                               /* of them, drafted ones; 0: any number */
-    int n_expert;                                   /* that needs tell of; 0: there are no needs */
+    int most_rows;                                  /* of one pass; 0: no limit */
+    int most_drafted;                               /* drafted rows of one pass; 0: no limit */
+    int n_expert;                                   /* numbers in spec_need are below; 0: needs are not given */
     enum spec_rule rule;
-    int gamma;                                      /* SPEC_AUTO; else always so deep, and drafter 0: 0 is off */
+    int gamma;                                      /* SPEC_AUTO, or a fixed depth for drafter 0; 0: off */
 };
 
 struct spec_control;
 int  spec_control_open(struct spec_control **out, const struct spec_control_options *opt);
 void spec_control_close(struct spec_control *c);
 
-/* Before the first step, by who knows the machine: what passes take (only ratios count, for numbers of rows not
- * seen yet) and one draft pass of each drafter (on the same clock; NULL: not known), which is ns + row_ns
- * phi(sequences) with the phi of passes.  Without it a pass is taken to be between flat and steep, and depths are
- * found by trials. */
+/* Before the first step: forecasts from a cost model of the machine.  pass: pass time; only ratios count, for numbers
+ * of rows that were not measured yet.  draft: one draft pass of each drafter takes ns + row_ns phi(sequences), with
+ * pass's phi and on the same clock; ns < 0 or draft NULL: not known.  Without this call the assumed pass time is
+ * between constant and proportional to the rows, and depths are found by trials. */
 struct spec_draft_cost { double ns, row_ns; };
 void spec_control_foresee(struct spec_control *c, const struct spec_cost_model *pass,
                           const struct spec_draft_cost *draft /* [n_drafter] */);
 
-/* Another text takes the session's place. */
+/* A new sequence starts in the session; the estimates of the old one are dropped. */
 void spec_control_begin(struct spec_control *c, int session);
 
-/* Until told otherwise, by who looks at the text itself (lengths.h): the chance that this drafter's next draft is kept
- * at least so deep, in place of what its last ones came to.  NULL: nothing is known.  What the drafter then says of its
- * drafts corrects it. */
+/* Sets the expected survival of this drafter's next draft by depth, from a predictor that looks at the sequence itself
+ * (lengths.h), in place of the average of the session's last drafts.  Holds until the next call or
+ * spec_control_begin; NULL: no prediction.  The controller scales it by the survival that the drafter then reports. */
 void spec_control_tell(struct spec_control *c, int drafter, int session, const double *survival /* [SPEC_DEPTHS] */);
 
-/* Before the next decision: so many tokens of the texts that are due the drafter does not know yet, beyond the last of
- * each.  Taking them in takes time, which a trial has to have. */
+/* Before the next decision: the drafter's cache lacks n_text tokens of the due sequences, the last token of each not
+ * counted.  The time to prefill them counts when a trial is considered. */
 void spec_control_behind(struct spec_control *c, int drafter, int n_text);
 
 /* ---- before drafting ------------------------------------------------------------------------------ */
 
 enum spec_why {
-    SPEC_WHY_NONE_DUE,          /* nobody to draft for, or no drafter */
-    SPEC_WHY_FIXED,             /* as the options say */
-    SPEC_WHY_LEARN,             /* off: what a plain step takes is not known well enough */
-    SPEC_WHY_REFRESH,           /* off: what a plain step takes was last measured long ago */
-    SPEC_WHY_LOSES,             /* off: nothing promises enough */
-    SPEC_WHY_SPENT,             /* off: drafts have lost as much time as they may */
+    SPEC_WHY_NONE_DUE,          /* no session is due, or there is no drafter */
+    SPEC_WHY_FIXED,             /* gamma is set */
+    SPEC_WHY_LEARN,             /* off: the time of a plain step is not known well enough */
+    SPEC_WHY_REFRESH,           /* off: the time of a plain step was last measured long ago */
+    SPEC_WHY_LOSES,             /* off: no plan gains enough */
+    SPEC_WHY_SPENT,             /* off: the account is used up */
     SPEC_WHY_GAINS,             /* on: most tokens per second */
-    SPEC_WHY_STAYS,             /* on: something else promises a little more, not enough to change */
-    SPEC_WHY_TRIAL,             /* on: to find out */
-    SPEC_WHY_FREE,              /* on: drafting costs next to nothing; the cut decides */
+    SPEC_WHY_STAYS,             /* on: another plan gains a little more, too little to change */
+    SPEC_WHY_TRIAL,             /* on: a trial, to measure */
+    SPEC_WHY_FREE,              /* on: drafting costs almost nothing; the cut decides */
     SPEC_WHY_COUNT
 };
 
 struct spec_decision {
-    int drafter, depth;                             /* SPEC_OFF and 0, or who, and how many draft passes */
+    int drafter, depth;                             /* SPEC_OFF and 0, or drafter and draft passes */
     enum spec_why why;
     int n_due, n_beside;
     double off_ns;                                  /* T(n_beside + n_due), as far as known */
-    double rows, tokens;                            /* expected of what was chosen (off: of the best that was not) */
+    double rows, tokens;                            /* expected of the plan; off: of the best rejected plan */
     double draft_ns, pass_ns;                       /*   likewise */
-    double off_experts, experts;                    /* distinct ones per layer of the two passes; 0: not known */
-    double gain, need;                              /* tokens per second over off's; what it had to be */
-    int best_drafter, best_depth;                   /* whom these are about; SPEC_OFF when nobody */
-    struct spec_ahead_plan {                        /* the best of those that draft ahead; depth 0: there is none */
+    double off_experts, experts;                    /* distinct experts per layer, off and on; 0: not known */
+    double gain, need;                              /* tokens per second over a plain step's; least gain required */
+    int best_drafter, best_depth;                   /* the plan of these numbers; SPEC_OFF: none */
+    struct spec_ahead_plan {                        /* the best overlapped plan; depth 0: none */
         int depth;
-        double draft_ns, pass_ns, contention, gain; /* each of both alone */
+        double draft_ns, pass_ns, contention, gain; /* times of each alone */
     } ahead;
     double lost_ns, may_lose_ns;                    /* the account */
 };
 
-/* n_due sequences are due for a token, and n_beside rows of prompts share the pass.  nodes[i]: how many nodes are
- * worth drafting for session[i], at most depth deep; 0: none. */
+/* n_due sequences need a token; n_beside prompt rows share the pass.  nodes[i] is the number of nodes to draft for
+ * session[i], at most depth deep; 0: none. */
 void spec_control_decide(struct spec_control *c, const int *session /* [n_due] */, int n_due, int n_beside,
                          struct spec_decision *out, int *nodes /* [n_due] */);
 
-/* One line, cut to size; returns how long it would be.  "draft: model 3 deep (gains most); 16.0 rows for 9.71
- * tokens in 1.20 + 44.10 ms, plain 4 in 31.00 ms, gain 1.66 (needs 1.03); lost 0.0 of 310.0 ms"; and, where somebody
- * may draft ahead: "; ahead 3 deep: 36.00 beside 44.10 ms, contention 0.20, gain 1.71" */
+/* Writes one line, truncated to size; returns its full length.  "draft: model 3 deep (gains most); 16.0 rows for 9.71
+ * tokens in 1.20 + 44.10 ms, plain 4 in 31.00 ms, gain 1.66 (needs 1.03); lost 0.0 of 310.0 ms"; if a drafter can
+ * overlap also "; ahead 3 deep: 36.00 beside 44.10 ms, contention 0.20, gain 1.71" */
 int spec_decision_text(const struct spec_control *c, const struct spec_decision *d, char *out, size_t size);
 const char *spec_why_text(enum spec_why why);
 
 /* ---- before verifying ----------------------------------------------------------------------------- */
 
-/* Experts that a node is expected to touch and that are not in memory, by the caller's own numbers below n_expert;
- * expert NULL: n of them that nobody else needs. */
+/* The experts outside memory that a node is expected to touch, by the caller's own numbers below n_expert; expert NULL:
+ * n experts without numbers, shared with other nodes as under uniform routing. */
 struct spec_need { const int32_t *expert; int n; };
 
 struct spec_cut {
     int session;
-    const struct spec_tree *tree;                   /* as drafted; survival as its drafter has it */
-    int n_asked;                                    /* nodes that the drafter was asked for; 0: it was not */
+    const struct spec_tree *tree;                   /* as drafted; survival as the drafter estimates it */
+    int n_asked;                                    /* nodes asked of the drafter; 0: it was not asked */
     const struct spec_need *need;                   /* [tree->n]; NULL: not known */
     bool keep[SPEC_NODES];                          /* out: for spec_tree_prune */
     int n_keep;
 };
 
-/* One budget for all: nodes are taken by what they are likely to bring for the time they add, in rows and in bytes
- * that no node taken before them has brought in, while that is more than plain steps would bring in it.
- * expert_bytes: of one expert, where needs are given. */
+/* Chooses the nodes to verify, with one budget for all drafts.  Nodes are taken by expected accepted tokens per added
+ * time, in rows and in bytes of experts that no node taken earlier has loaded, while that is a higher rate than a plain
+ * step's.  expert_bytes: of one expert, used with needs. */
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes);
 
 /* ---- after the step ------------------------------------------------------------------------------- */
@@ -150,44 +151,44 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
 struct spec_outcome {
     int session;
     const struct spec_tree *tree;                   /* as verified; NULL: nothing was drafted */
-    int n_kept;                                     /* nodes kept */
+    int n_kept;                                     /* accepted nodes */
 };
 
-struct spec_step {                                  /* what the step came to */
-    int n_row;                                      /* of the pass: beside, due and drafted */
-    double draft_ns, pass_ns;                       /* drafting; all else that the step took */
-    double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; and read of them, not early */
+struct spec_step {                                  /* the measurements of one step */
+    int n_row;                                      /* rows of the pass: beside, due and drafted */
+    double draft_ns, pass_ns;                       /* drafting; the rest of the step */
+    double stall_ns, missed_bytes;                  /* of pass_ns, waiting for experts; bytes read, not prefetched */
     double experts;                                 /* distinct ones per layer; 0: not known */
-    int n_text;                                     /* tokens of texts that drafters took in first */
-    double ahead_ns; int n_ahead;                   /* drafting beside the pass: how long, and passes of it */
-    const struct spec_outcome *outcome;             /* [n_due], in decide's order */
+    int n_text;                                     /* tokens that drafters prefilled before they drafted */
+    double ahead_ns; int n_ahead;                   /* overlapped drafting: time, draft passes */
+    const struct spec_outcome *outcome;             /* [n_due], in the order of decide */
     int n_due, n_beside;
 };
 void spec_control_learn(struct spec_control *c, const struct spec_step *step);
 
-/* ---- what it knows -------------------------------------------------------------------------------- */
+/* ---- accounts ------------------------------------------------------------------------------------- */
 
 enum spec_verdict {
     SPEC_UNTRIED, SPEC_PAYS, SPEC_LOSES,
-    SPEC_NOT_ITS_MEMORY                             /* gains less than its memory would as room for experts */
+    SPEC_NOT_ITS_MEMORY                             /* gains less than the same memory as expert cache would */
 };
 
 struct spec_account {
     enum spec_verdict verdict;
-    uint64_t n_all;                                 /* steps, whoever drafted */
-    uint64_t n_step, n_drafted, n_kept;             /* steps with it, rows verified, rows kept */
-    double kept[SPEC_DEPTHS];                       /* share of drafts kept at least so deep, lately */
-    double gain;                                    /* plain steps' time for the same tokens, over what it took */
-    double memory;                                  /* as spec_control_price was told */
+    uint64_t n_all;                                 /* steps, with any drafter or none */
+    uint64_t n_step, n_drafted, n_kept;             /* steps with it, rows verified, nodes accepted */
+    double kept[SPEC_DEPTHS];                       /* recent share of drafts accepted to at least depth i + 1 */
+    double gain;                                    /* recent: plain steps' time for the same tokens over time taken */
+    double memory;                                  /* as set by spec_control_price */
 };
 
-/* Barred, a drafter is not chosen. */
+/* A barred drafter is not chosen. */
 void spec_control_bar(struct spec_control *c, int drafter, bool barred);
 
-/* memory: by what share plain steps would be shorter if the drafter's memory held experts instead. */
+/* memory: the share by which plain steps would be shorter if the drafter's memory held experts instead. */
 void spec_control_price(struct spec_control *c, int drafter, double memory);
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
-/* It is gone, between two steps: nobody will ask it again. */
+/* Removes the drafter for good; call it between two steps. */
 void spec_control_dismiss(struct spec_control *c, int drafter);
 int  spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 

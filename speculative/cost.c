@@ -1,10 +1,10 @@
-/* speculative/cost.c - the terms of a pass and of a round. */
+/* speculative/cost.c - the terms of the cost model. */
 #include "speculative/cost.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
 
-/* e^x - 1 where it would cancel: the next term is below x^4 / 24. */
+/* e^x - 1; a series near 0, where the difference would cancel: the next term is below x^4 / 24. */
 static double expm1_of(double x)
 {
     return x < 1e-4 ? x * (1 + x / 2 * (1 + x / 3)) : kn_exp(x) - 1;

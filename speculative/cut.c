@@ -1,25 +1,25 @@
-/* speculative/cut.c - which nodes of all drafts are worth a row in the verification.
+/* speculative/cut.c - chooses the nodes of all drafts that get a row in the verification.
  *
- * A node is worth its survival times what a token costs otherwise, and costs what its row adds to the pass.  No
- * node survives more often than its parent, so the likeliest nodes of all drafts together are always whole
- * trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of
- * rows is the one at which worth minus cost is largest.
+ * The value of a node is its survival times the cost of a token without drafts; its cost is the time that its row adds
+ * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always
+ * form whole trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of
+ * rows is the one with the largest value minus cost.
  *
- * Where it is known which missing experts a node would touch, its cost is its own: the bytes that no node taken
- * before it brings in.  Then nodes are taken one by one, best first; a node is looked at only while it could be
- * the best if it brought in nothing (lazy greedy).  The first ones may cost more than they are worth, and bring in
- * what makes many others cheap: all are taken, and what was taken behind the best beginning is given back. */
+ * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
+ * Then nodes are taken one by one, best first; a node is evaluated only if it could be the best without any bytes (lazy
+ * greedy).  The first nodes may cost more than their value, and load experts that make many others cheap: nodes are
+ * taken to the end of the budget, and the ones after the best prefix are returned. */
 #include "speculative/internal.h"
 
 #include <math.h>
 #include <string.h>
 
 #define BINS 256
-#define SEEN_ARM     64                         /* drafts that are remembered */
-#define SEEN_SESSION 16
-#define TOLD         (1 - 1 / 512.0)
+#define SEEN_ARM     64                         /* drafts in a drafter's mean survival, */
+#define SEEN_SESSION 16                         /* and in a session's */
+#define TOLD         (1 - 1 / 512.0)            /* decay of the sums of predicted survival, per draft */
 
-/* Nodes' survival as it has proved, parents never below their children. */
+/* Survival of the nodes, corrected by the acceptance so far; no child above its parent. */
 static void worth(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
 {
     const struct spec_tree *t = cut->tree;
@@ -34,7 +34,7 @@ static void worth(const struct spec_control *c, int drafter, const struct spec_c
 
 static int bin_of(float survival) { return kn_min(BINS - 1, (int)(survival * BINS)); }
 
-/* ---- what was drafted ------------------------------------------------------------------------------------ */
+/* ---- drafted survival ------------------------------------------------------------------------------------ */
 
 static void remember(struct spec_control *c, int drafter, const struct spec_cut *cut)
 {
@@ -63,7 +63,7 @@ static void remember(struct spec_control *c, int drafter, const struct spec_cut 
 struct budget {
     const struct spec_control *c;
     int n_due, n_beside, room, drafter;
-    double token_ns;                            /* what a token costs otherwise */
+    double token_ns;                            /* cost of a token without drafts */
 };
 
 static double pass_ns(const struct budget *b, int n_drafted)
@@ -71,7 +71,7 @@ static double pass_ns(const struct budget *b, int n_drafted)
     return spec_passes_ns(&b->c->passes, b->n_due, b->n_beside, n_drafted, false);
 }
 
-/* How many rows are worth their cost, when the likeliest are taken first. */
+/* The number of likeliest nodes with the largest value minus cost. */
 static int rows_worth(const struct budget *b, const int *count, const double *sum)
 {
     double off = pass_ns(b, 0), kept = 0, most = 0;
@@ -103,7 +103,7 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
     int left = exactly >= 0 ? exactly : rows_worth(b, count, sum), bar = BINS;
     while (bar > 0 && left > count[bar - 1])
         left -= count[--bar];
-    bar--;                                      /* all above it, and `left` of it */
+    bar--;                                      /* all bins above it, and `left` nodes of it */
     for (int i = 0; i < n; i++) {
         worth(b->c, b->drafter, &cut[i], value);
         for (int j = 0; j < cut[i].tree->n; j++) {
@@ -116,8 +116,8 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 
 /* ---- by rows and bytes ------------------------------------------------------------------------------------ */
 
-/* How many experts of the need nobody who was kept before has brought in.  left: of those that a row usually needs, the
- * share that is not there by now, which is all that is known of who has no numbers. */
+/* The number of the need's experts that no node taken so far has loaded.  For experts without numbers it is estimated
+ * from left: the share of the experts of an average row that is not loaded yet. */
 static double news(const struct spec_control *c, const struct spec_need *need, double left)
 {
     int fresh = 0;
@@ -134,7 +134,7 @@ static void bring(struct spec_control *c, const struct spec_need *need)
     }
 }
 
-/* What the next row costs.  Passes were measured with what rows bring in on the mean: that is in row_ns already. */
+/* Cost of the next row.  row_ns comes from measured passes, so it includes the mean bytes of a row. */
 struct price { double row_ns, expert_ns, mean, left; };
 
 static double price_of(const struct price *p, double n_fresh)
@@ -142,7 +142,7 @@ static double price_of(const struct price *p, double n_fresh)
     return fmax(0, p->row_ns + (n_fresh - p->mean * p->left) * p->expert_ns);
 }
 
-/* The most that any open node nets, and which it is; -INFINITY: none is open. */
+/* The largest net value of any node that can be taken next, and this node; -INFINITY: none can. */
 static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
                         struct spec_taken *out)
 {
@@ -154,7 +154,7 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
             double net = value[j] * b->token_ns;
-            if (net - least > most)             /* lazily: only who could still win is looked at */
+            if (net - least > most)             /* lazily: evaluate only nodes that can still win */
                 net -= cut[i].need ? price_of(p, news(b->c, &cut[i].need[j], p->left)) : p->row_ns;
             else
                 continue;
@@ -167,7 +167,7 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
     return most;
 }
 
-/* Of all nodes, before any brings something in. */
+/* Mean number of missing experts of a node, before any is loaded. */
 static double mean_need(const struct spec_cut *cut, int n)
 {
     double sum = 0;
@@ -178,7 +178,7 @@ static double mean_need(const struct spec_cut *cut, int n)
     return n_node ? sum / n_node : 0;
 }
 
-/* What a row more brings in if experts are chosen evenly, over what the first drafted one does. */
+/* The expected new experts of one more row under uniform routing, over those of the first drafted row. */
 static double left_for(const struct budget *b, int n_drafted)
 {
     const double *even = b->c->even;

@@ -1,22 +1,22 @@
-/* speculative/drafter.c - drafts from texts: what followed when they last stood as they stand now.
+/* speculative/drafter.c - drafts from earlier tokens: the continuations of places with the same last tokens.
  *
- * It owns what is remembered: of each session, of documents, of ended sessions.  In come tokens as they are
- * committed; out goes a tree.  The longest matches (recall.c) each stand for a continuation; those that agree
- * are one node, and a tree grows at the node that is likeliest to survive.
+ * It owns the remembered tokens: of each session, of documents, of ended sessions.  In come tokens as they are
+ * committed; out goes a tree.  Each of the longest matches (recall.c) stands for a continuation; matches that agree
+ * share a node, and the tree grows at the node with the highest survival.
  *
- * How likely that is is learnt: for a match's length and the share of the matches (by length squared: a long
- * one knows more) that agree, how often the likeliest token was right.  At each commit the token that would
- * have been drafted is compared with the one that came, so the estimate is there before anything is risked. */
+ * Survival is learnt: for each class of match length and share of agreeing matches (weighted by length squared, since
+ * long matches are better evidence), the rate at which the likeliest token was right.  Each commit compares the token
+ * that would have been drafted with the committed one, so rates are known before any draft is verified. */
 #include "speculative/internal.h"
 
 #define N_MATCH   16
-#define N_TAIL    64                            /* tokens that a match is compared over */
-#define N_WATCH   256                           /* of a prompt, the tokens that are worth learning from */
+#define N_TAIL    64                            /* tokens over which a match is compared */
+#define N_WATCH   256                           /* last tokens of a commit that update the rates */
 #define N_LENGTH  6
 #define N_SHARE   3
-#define N_EDGE    64                            /* continuations that wait to be nodes */
-#define LEAST     0.02                          /* survival below which no pass will want a node */
-#define MEMORY    (1 - 1.0 / 64)                /* what a new observation leaves of the old */
+#define N_EDGE    64                            /* candidate nodes that wait */
+#define LEAST     0.02                          /* nodes with less survival are not drafted */
+#define MEMORY    (1 - 1.0 / 64)                /* decay per observation */
 
 struct rate { double right, asked; };
 
@@ -25,10 +25,10 @@ struct session {
     uint64_t salt;
     bool open;
     struct rate rate[N_LENGTH][N_SHARE];
-    struct rate *guessed;                       /* of the token that is likeliest next; NULL: none is */
+    struct rate *guessed;                       /* of the likeliest next token; NULL: there is none */
     int32_t guess;
     int64_t n_token;                            /* committed */
-    const int32_t *told;                        /* [n_told] to come */
+    const int32_t *told;                        /* [n_told] oracle: future tokens */
     int n_told;
 };
 
@@ -46,7 +46,7 @@ static bool remembers(const struct spec_drafter_options *o)
     return o->kind == SPEC_DRAFT_NGRAM || o->kind == SPEC_DRAFT_SUFFIX;
 }
 
-/* Over an arena without memory this counts. */
+/* Allocates from a; an arena without memory only counts the bytes. */
 static void take(struct spec_drafter *d, struct kn_arena *a)
 {
     const struct spec_drafter_options *o = &d->opt;
@@ -100,9 +100,9 @@ void spec_drafter_close(struct spec_drafter *d)
     kn_free(d);
 }
 
-/* ---- how likely it is -------------------------------------------------------------------------- */
+/* ---- rates ------------------------------------------------------------------------------------- */
 
-/* Before anything is known: of prose, code and tables taken together. */
+/* Prior rates: of prose, code and tables together. */
 static const double usual[N_LENGTH][N_SHARE] = {
     { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 },
     { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
@@ -110,7 +110,7 @@ static const double usual[N_LENGTH][N_SHARE] = {
 
 static void forget_rates(struct session *s)
 {
-    const double weight = 4;                    /* as if seen so often */
+    const double weight = 4;                    /* observations that the prior counts as */
     for (int i = 0; i < N_LENGTH; i++)
         for (int k = 0; k < N_SHARE; k++)
             s->rate[i][k] = (struct rate){ usual[i][k] * weight, weight };
@@ -133,9 +133,9 @@ static int length_class(int length)
 
 static int share_class(double share) { return share < 0.5 ? 0 : share < 0.95 ? 1 : 2; }
 
-/* ---- what follows ------------------------------------------------------------------------------ */
+/* ---- continuations ----------------------------------------------------------------------------- */
 
-/* The matches a draft grows from. */
+/* The matches that a draft grows from. */
 struct ground {
     const struct session *s;
     const struct spec_tree *t;
@@ -159,7 +159,7 @@ static void find_ground(const struct spec_drafter *d, const struct session *s, s
         g->n = spec_recall_find(&d->shared, s->salt, tail, n, g->match, g->n, most);
 }
 
-/* The token `depth` below the root on the way to the node, depth from 0 on. */
+/* The token at depth + 1 on the path from the root to the node. */
 static int32_t token_on_path(const struct spec_tree *t, int node, int depth)
 {
     while (t->depth[node] > depth + 1)
@@ -167,8 +167,8 @@ static int32_t token_on_path(const struct spec_tree *t, int node, int depth)
     return t->token[node];
 }
 
-/* What match i says follows a node at this depth.  One that overlaps the end of the text, as in "abab", goes
- * on into the draft itself. */
+/* The token after a node of this depth in match i's continuation.  A match that overlaps the end of the sequence, as in
+ * "abab", continues into the draft itself. */
 static bool next_token(const struct ground *g, int i, int node, int depth, int32_t *out)
 {
     const struct spec_match *m = &g->match[i];
@@ -179,17 +179,17 @@ static bool next_token(const struct ground *g, int i, int node, int depth, int32
     return true;
 }
 
-/* A token that matches agree on, below a node: a node to be.  Those that are left of matches that disagreed are
- * of one mind now, and no surer for it: the least share on the way counts. */
+/* A candidate node: a token and the set of matches that agree on it.  After a disagreement the remaining matches agree
+ * with each other, which is no new evidence: share is the least one on the path. */
 struct edge { int32_t token; int16_t parent; uint16_t who; double weight, share, survival; };
 
 static const struct edge whole = { .who = UINT16_MAX, .share = 1, .survival = 1 };
 
-/* All that may follow one node, the likeliest first, and what that one's rate is found by. */
+/* All candidates below one node, the likeliest first, and the classes that select its rate. */
 struct fork {
     int n;
     struct edge edge[N_MATCH];
-    double weight;                              /* of all */
+    double weight;                              /* of all candidates */
     int length, share;
 };
 
@@ -230,7 +230,7 @@ static void fork_below(const struct ground *g, int node, const struct edge *to, 
 
 /* ---- a tree ------------------------------------------------------------------------------------ */
 
-/* What waits excludes each other, so their survivals sum to at most 1, and N_EDGE of LEAST are more. */
+/* Waiting candidates exclude each other, so their survivals sum to at most 1; N_EDGE times LEAST is more. */
 struct waiting { int n; struct edge edge[N_EDGE]; };
 _Static_assert(N_EDGE >= 56, "1.1 / LEAST: there is always room");
 
@@ -243,7 +243,7 @@ static void wait_below(const struct ground *g, int node, const struct edge *to, 
         const struct rate *r = &g->s->rate[f.length][f.share];
         double right = r->right / r->asked;
         double likely = right * e->weight / f.edge[0].weight;
-        if (k > 0 && right * f.weight > f.edge[0].weight)   /* all together no more than 1 */
+        if (k > 0 && right * f.weight > f.edge[0].weight)   /* all candidates together at most 1 */
             likely = (1 - right) * e->weight / (f.weight - f.edge[0].weight);
         e->survival = to->survival * likely;
         if (e->survival < LEAST)
@@ -324,7 +324,7 @@ void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
     s->n_told = 0;
 }
 
-/* What would be drafted next, to see whether it comes. */
+/* Stores the likeliest next token, to compare it with the next committed one. */
 static void guess(const struct spec_drafter *d, struct session *s)
 {
     struct ground g;

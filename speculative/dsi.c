@@ -1,24 +1,23 @@
 /* speculative/dsi.c - the state machine of dsi.h.
  *
- * It owns the output so far, a tree of drafted blocks that hang on the output's end, and what each worker is
- * at.  An event changes the tree; actions are not queued but read off it: spec_dsi_next() looks for the first
- * thing that should be and is not yet, marks it as begun and returns it.  So nothing can get out of step, and
- * there is no queue to overflow.
+ * It owns the output so far, a tree of drafted blocks that starts at the output's end, and the task of each worker.
+ * An event changes the tree.  Actions are not queued but derived from the tree: spec_dsi_next() finds the first action
+ * that is due, marks it as begun and returns it.  So actions and tree cannot disagree, and no queue can overflow.
  *
- * `end` is the number of tokens the output has: choices of the target.  A block is alive as long as it agrees
- * with the output where both have tokens, and reaches at least to `end`: what is behind is of no use, what
- * disagrees is wrong.  Where nothing is alive, drafting restarts at the output's end.
+ * `end` is the number of output tokens, all of them the target's own.  A block is alive while it agrees with the output
+ * where both have tokens, and reaches at least to `end`: a block that ends earlier gives no new token.  When no block
+ * is alive, drafting restarts at the output's end.
  *
- * Verifications are given out in the order of their position.  So on any one path those before are done or
- * under way when a later one starts, and the pass that gives the output's next token has a worker, unless one
- * was lost: then the farthest of the others makes room. */
+ * Verifications start in the order of their position.  So on any path the earlier ones are done or running when a later
+ * one starts, and the pass that gives the output's next token has a worker.  If that worker is lost, the verification
+ * at the farthest position is cancelled for it. */
 #include "speculative/dsi.h"
 
 #include <string.h>
 
 #define MAX_TOK        (1 << 24)
 #define MAX_LOOKAHEAD  (1 << 16)
-#define MAX_NS         (INT64_C(1) << 40)       /* 18 minutes: products with a lookahead fit */
+#define MAX_NS         (INT64_C(1) << 40)       /* 18 minutes: its product with a lookahead fits */
 #define NONE           (-1)
 
 enum block_state { FREE, DRAFTING, READY };
@@ -28,32 +27,32 @@ struct block {
     enum block_state state;
     enum verdict verdict;
     int parent;                                 /* NONE: the output */
-    int drafter, worker, verifier;              /* workers at it, or NONE */
-    int at, n;                                  /* tokens before it, and its own */
-    int from;                                   /* KNOWN: choices for positions from .. at + n */
-    uint32_t asked;                             /* drafters that were asked to go on from its end */
+    int drafter, worker, verifier;              /* its drafter; workers that draft and verify it, or NONE */
+    int at, n;                                  /* output position of its first token; its tokens */
+    int from;                                   /* KNOWN: target tokens are for positions from .. at + n */
+    uint32_t asked;                             /* bit i: drafter i has started from its end */
 };
 
-enum worker_state { IDLE, BUSY, CONDEMNED, CANCELLING, LOST };  /* CONDEMNED: not told so yet */
+enum worker_state { IDLE, BUSY, CONDEMNED, CANCELLING, LOST };  /* CONDEMNED: CANCEL not yet returned */
 
 struct worker {
     enum worker_state state;
     int role, block;                            /* block NONE: a pass with no draft */
     int at, n;
     uint64_t task;
-    int64_t target_ns;                          /* of a pass, smoothed; 0: unknown */
+    int64_t target_ns;                          /* of a pass, smoothed; 0: not known */
 };
 
 struct spec_dsi {
     int n_worker, n_drafter, n_block, most_lookahead, most_tok;
     struct worker *worker;                      /* [n_worker] */
     struct block *block;                        /* [n_block] */
-    int32_t *tokens;                            /* [n_block][2 * most_lookahead + 1] drafts, choices */
+    int32_t *tokens;                            /* [n_block][2 * most_lookahead + 1] drafts, then target tokens */
     int32_t *output;                            /* [most_tok] */
-    int64_t draft_ns[SPEC_DSI_DRAFTERS];        /* of a token, smoothed; 0: unknown */
+    int64_t draft_ns[SPEC_DSI_DRAFTERS];        /* of a token, smoothed; 0: not known */
     int n_tok, end, emitted, lookahead;
-    int root;                                   /* where drafting restarted last */
-    uint32_t root_asked;                        /* drafters that were asked to go on from there */
+    int root;                                   /* position at which drafting restarted last */
+    uint32_t root_asked;                        /* bit i: drafter i has started from there */
     uint64_t n_task;
     bool stopped;
 };
@@ -94,8 +93,8 @@ int spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o)
     d->n_drafter = o->n_drafter;
     d->most_lookahead = o->most_lookahead;
     d->most_tok = o->most_tok;
-    /* A block under way and one waiting for each target, and two that drafters are at: more drafted ahead
-     * would wait longer than what it hangs on takes to be judged. */
+    /* One block in verification and one waiting for each target, and two being drafted: more blocks would wait longer
+     * than the verification of their parent takes. */
     d->n_block = (2 * n_target + 2) * kn_max(1, o->n_drafter);
     d->worker = kn_calloc((size_t)d->n_worker, sizeof *d->worker);
     d->block = kn_calloc((size_t)d->n_block, sizeof *d->block);
@@ -142,7 +141,7 @@ static void condemn(struct spec_dsi *d, int w)
         d->worker[w].state = CONDEMNED;
 }
 
-/* Whoever is at it is told to stop; blocks that hang on it go on, as the output's. */
+/* Frees a block and cancels its workers; its child blocks stay, as the output's. */
 static void drop(struct spec_dsi *d, int b)
 {
     struct block *k = &d->block[b];
@@ -154,7 +153,7 @@ static void drop(struct spec_dsi *d, int b)
             d->block[i].parent = NONE;
 }
 
-/* With all that hangs on it.  A child is never deeper than there are blocks. */
+/* Drops a block and all blocks below it.  The recursion is at most n_block deep. */
 static void kill(struct spec_dsi *d, int b)
 {
     for (int i = 0; i < d->n_block; i++)
@@ -172,7 +171,7 @@ static void kill_all(struct spec_dsi *d)
         condemn(d, w);
 }
 
-/* Nothing drafted is of use any more: all drafters begin anew where the output ends. */
+/* If no block is left, all drafters restart at the output's end. */
 static void restart_if_empty(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block; b++)
@@ -182,7 +181,7 @@ static void restart_if_empty(struct spec_dsi *d)
     d->root_asked = 0;
 }
 
-/* Drops what lies behind the output's end, keeps what could still give the token after it. */
+/* Drops the blocks and passes that cannot give the token after the output's end. */
 static void drop_passed(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block; b++) {
@@ -199,7 +198,7 @@ static void drop_passed(struct spec_dsi *d)
     restart_if_empty(d);
 }
 
-/* The output's next token: lines 7 to 12 of Algorithm 1. */
+/* Appends the output's next token: lines 7 to 12 of Algorithm 1. */
 static void commit(struct spec_dsi *d, int32_t token)
 {
     int at = d->end;
@@ -215,7 +214,7 @@ static void commit(struct spec_dsi *d, int32_t token)
         drop_passed(d);
 }
 
-/* As far as choices are known: lines 13 and 14. */
+/* Appends all tokens that verified blocks give: lines 13 and 14. */
 static void advance(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block && !finished(d);) {
@@ -237,7 +236,7 @@ static void smooth(int64_t *mean, int64_t ns)
         *mean = *mean ? *mean + (ns - *mean) / 8 : ns;
 }
 
-/* Do two blocks that agree with the output end at the same place, after the same tokens? */
+/* Two blocks that agree with the output: do they end at the same position, after the same tokens? */
 static bool same_path(const struct spec_dsi *d, int a, int b)
 {
     int p = d->block[a].at + d->block[a].n;
@@ -254,11 +253,11 @@ static bool same_path(const struct spec_dsi *d, int a, int b)
     return true;
 }
 
-/* Is it of no use, as it stands now that its tokens are known? */
+/* Is the block, now that its tokens are known, empty, behind the output, wrong or the same as another? */
 static bool is_useless(const struct spec_dsi *d, int b)
 {
     const struct block *k = &d->block[b];
-    int n = kn_min(k->n, d->end - k->at);       /* of its tokens the output has already */
+    int n = kn_min(k->n, d->end - k->at);       /* its tokens that the output has already */
     if (k->n == 0 || d->end > k->at + k->n)
         return true;
     if (n > 0 && memcmp(drafts(d, b), d->output + k->at, sizeof(int32_t) * (size_t)n) != 0)
@@ -300,7 +299,7 @@ static void verify_done(struct spec_dsi *d, const struct worker *w, const struct
     advance(d);
 }
 
-/* What the worker was at is to be done by another. */
+/* Makes the worker's task available to other workers. */
 static void give_back(struct spec_dsi *d, const struct worker *w)
 {
     if (w->block == NONE)
@@ -373,7 +372,7 @@ void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead)
     d->stopped = false;
 }
 
-/* ---- how far to look ahead --------------------------------------------------------------------- */
+/* ---- lookahead --------------------------------------------------------------------------------- */
 
 int64_t spec_dsi_servers(int64_t target_ns, int64_t draft_ns, int lookahead)
 {
@@ -384,13 +383,13 @@ int64_t spec_dsi_servers(int64_t target_ns, int64_t draft_ns, int lookahead)
 
 int spec_dsi_lookahead(int64_t target_ns, int64_t draft_ns, int n_target, int most)
 {
-    /* ceil(x) <= n exactly when x <= n, so it is the smallest k with target <= k * draft * n */
+    /* ceil(x) <= n exactly when x <= n, so this is the smallest k with target <= k * draft * n */
     int64_t k = n_target > 0 ? spec_dsi_servers(target_ns, draft_ns, n_target) : most;
     return k < most ? (int)k : most;
 }
 
-/* Targets may differ in speed: together they do sum(1 / time) passes a second, as many as n_target of the
- * harmonic mean. */
+/* Targets may differ in speed: together they do sum(1 / time) passes a second, as many as n_target targets with the
+ * harmonic mean of the times. */
 void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates *out)
 {
     double rate = 0;
@@ -411,17 +410,17 @@ void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates
     out->lookahead = d->lookahead;
     if (d->lookahead || !out->target_ns || !out->draft_ns)
         return;
-    int share = kn_max(1, out->n_target / d->n_drafter);    /* of the targets, which drafters have in common */
+    int share = kn_max(1, out->n_target / d->n_drafter);    /* targets per drafter */
     int64_t target_ns = out->target_ns < MAX_NS ? out->target_ns : MAX_NS;
     int64_t draft_ns = out->draft_ns < MAX_NS ? out->draft_ns : MAX_NS;
     int k = spec_dsi_lookahead(target_ns, draft_ns, share, d->most_lookahead);
-    /* A single target must find the next block ready when it is done, or it begins an empty pass, and the
-     * block that comes just after waits for all of it (evals/dsi: 1.95 times plain decoding, not 2.46). */
+    /* A single target must find the next block ready when its pass ends; otherwise it begins an empty pass, and the
+     * block that is ready just after waits for that pass (evals/dsi: 1.95 times plain decoding, not 2.46). */
     out->lookahead = out->n_target == 1 && k > 1 ? k - 1 : k;
 }
 
-/* Tokens of the next block of this drafter that would begin at `at`.  The output's last token is never
- * drafted: a pass that verifies the one before it gives it too. */
+/* Number of tokens of this drafter's next block, at position `at`.  The output's last token is never drafted: the pass
+ * that verifies the token before it gives it too. */
 static int block_size(const struct spec_dsi *d, int drafter, int at)
 {
     struct spec_dsi_rates r;
@@ -465,7 +464,7 @@ static bool next_cancel(struct spec_dsi *d, struct spec_dsi_action *a)
     return false;
 }
 
-/* Will a pass that is under way give the output's next token? */
+/* Will a running pass give the output's next token? */
 static bool end_is_covered(const struct spec_dsi *d)
 {
     for (int i = 0; i < d->n_worker; i++) {
@@ -476,8 +475,8 @@ static bool end_is_covered(const struct spec_dsi *d)
     return false;
 }
 
-/* The ready block that nobody has verified yet and that begins first: one that would give the output's next
- * token, or, when a pass for that is under way, one that would give more. */
+/* The first ready block without a verification: one that would give the output's next token, or, if a running pass will
+ * give that, one that would give more. */
 static int first_unseen(const struct spec_dsi *d, bool covered)
 {
     int best = NONE;
@@ -494,8 +493,8 @@ static int first_unseen(const struct spec_dsi *d, bool covered)
     return best;
 }
 
-/* A worker was lost, and none is left for the output's next token: that at the farthest position makes
- * room.  Its block will be verified again. */
+/* After the loss of a worker, none may be left for the output's next token: cancels the verification at the farthest
+ * position.  Its block will be verified again. */
 static void make_room(struct spec_dsi *d)
 {
     int farthest = NONE;
@@ -504,7 +503,7 @@ static void make_room(struct spec_dsi *d)
         if (w->role != SPEC_DSI_TARGET)
             continue;
         if (w->state == CONDEMNED || w->state == CANCELLING)
-            return;                             /* somebody will be free soon */
+            return;                             /* a worker will be idle soon */
         if (w->state == BUSY && (farthest == NONE || w->at > d->worker[farthest].at))
             farthest = i;
     }
@@ -538,8 +537,7 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
     return true;
 }
 
-/* Where this drafter should go on: the first place it has not been asked for yet.  *parent NONE: at the
- * output's end. */
+/* The first position from which this drafter has not started.  *parent NONE: the output's end. */
 static bool find_place(const struct spec_dsi *d, int drafter, int *parent, int *at)
 {
     uint32_t bit = 1u << drafter;

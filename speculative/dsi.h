@@ -1,37 +1,37 @@
-/* speculative/dsi.h - distributed speculative inference: who drafts and who verifies what, at any time.
+/* speculative/dsi.h - distributed speculative inference (DSI): schedules drafts and verifications on workers.
  *
- * A pure state machine.  Events come in (a worker is done, failed, came back), actions go out (draft here,
- * verify these, cancel, emit).  It computes no token, starts no thread, reads no clock: the simulator on its
- * virtual clock and an engine with real workers run this same code.  A worker is a number here; what stands
- * behind it, a context in this process or a machine far away, is the caller's business.
+ * A pure state machine.  Events come in (a worker is done, has failed, has joined), actions go out (draft, verify,
+ * cancel, emit).  It computes no token, starts no thread and reads no clock: the simulator on its virtual clock and an
+ * engine with real workers run the same code.  A worker is a number here; the caller maps the number to a context in
+ * this process or to a remote machine.
  *
- * The algorithm is that of Timor et al., "Distributed Speculative Inference", Algorithm 1, with lookahead.
- * While targets verify what has been drafted, drafters draft on; a rejection cancels what hangs on it.
- *   - A block is a run of up to `lookahead` tokens by one drafter.  From the end of each, as from the output's
- *     own end, every drafter draws one more: a tree of blocks.
- *   - A verification is one pass of the target over the tokens of a block.  It gives the target's own choice
- *     for each of them and for the one after.  Drafts that differ from the choice die, and all below them.
- *   - There is always a target pass under way that will give the next token of the output (with an empty
- *     draft, if need be), and it is never given up for another.  So this is never slower than plain decoding by
- *     one of these targets.  With two targets or more it is not slower than drafting and verifying in turn
- *     with the same lookahead either; a single one cannot promise both, and keeps the former.
- *   - Of blocks that turn out to be the same, the one that was ready first stays (Algorithm 1 keeps that of
- *     the lowest drafter, which is never ahead of it).
- * Every token emitted is a choice of the target after exactly the tokens before it.  So the output is that of
- * plain decoding whenever a choice is a function of what precedes it: greedy, or coupled sampling (sample.c).
+ * The algorithm is Algorithm 1 of Timor et al., "Distributed Speculative Inference", with lookahead.  While targets
+ * verify the drafted tokens, drafters continue; a rejection cancels the blocks below the rejected token.
+ *   - A block is a run of up to `lookahead` tokens of one drafter.  From the end of each block, as from the end of the
+ *     output, every drafter drafts one more: a tree of blocks.
+ *   - A verification is one pass of the target over the tokens of a block.  It gives the target's own token for each
+ *     position of the block and for the next one.  Drafted tokens that differ are dropped with all blocks below.
+ *   - At any time a target pass is running that will give the next token of the output, with an empty draft if
+ *     necessary, and it is never cancelled in favour of another.  So DSI is never slower than plain decoding with one
+ *     of these targets.  With two targets or more it is also not slower than drafting and verifying in turn with the
+ *     same lookahead; with a single target only the first bound holds.
+ *   - Of blocks with the same tokens the first to be ready is kept (Algorithm 1 keeps the block of the lowest
+ *     drafter, which is never ready earlier).
+ * Every emitted token is the target's token after exactly the tokens before it.  So the output equals that of plain
+ * decoding whenever the target's token is a function of the tokens before it: greedy, or coupled sampling (sample.c).
  *
- * Order of calls: open, begin; then, for each event, spec_dsi_event() and spec_dsi_next() until it has none;
- * close.  One thread at a time.  All memory is taken at open.
+ * Order of calls: open, begin; then, for each event, spec_dsi_event() and spec_dsi_next() until it returns false;
+ * close.  One thread at a time.  All memory is allocated at open.
  *
- * Each start (of a draft or a verification) is answered by exactly one event of that worker: DONE, CANCELLED
- * or FAILED; DONE may cross a cancellation on its way and is then as good as CANCELLED.  Answers to anything
- * but the worker's latest task are passed over. */
+ * The caller answers each DRAFT and VERIFY action by exactly one event of its worker: DONE, CANCELLED or FAILED.  A
+ * DONE sent before the cancellation arrived counts as CANCELLED.  Events for other tasks than the worker's latest are
+ * ignored. */
 #ifndef SPECULATIVE_DSI_H
 #define SPECULATIVE_DSI_H
 
 #include "kernels/core.h"
 
-#define SPEC_DSI_TARGET   (-1)                      /* the role of a worker that verifies */
+#define SPEC_DSI_TARGET   (-1)                      /* role of a worker that verifies */
 #define SPEC_DSI_DRAFTERS 16
 #define SPEC_DSI_WORKERS  1024
 
@@ -39,35 +39,35 @@ struct spec_dsi;
 
 struct spec_dsi_options {
     int n_worker;
-    const int *role;                                /* [n_worker] SPEC_DSI_TARGET, or which drafter it runs */
+    const int *role;                                /* [n_worker] SPEC_DSI_TARGET, or its drafter's number */
     int n_drafter;                                  /* 0: plain decoding */
-    int most_lookahead;                             /* tokens in a block at most */
-    int most_tok;                                   /* tokens of an output at most */
+    int most_lookahead;                             /* most tokens of a block */
+    int most_tok;                                   /* most tokens of an output */
 };
 
 int  spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o);
 void spec_dsi_close(struct spec_dsi *d);
 
-/* A new output of n_tok tokens.  lookahead 0: Equation 1, from what was measured.  Workers still at
- * something of the output before are told to drop it. */
+/* Starts a new output of n_tok tokens.  lookahead 0: from Equation 1 and the measured times.  Workers that still run
+ * a task of the old output are cancelled. */
 void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead);
 
 /* ---- events ------------------------------------------------------------------------------------ */
 
 enum spec_dsi_what {
-    SPEC_DSI_DONE,                                  /* the task is done: tokens, and how long it took */
-    SPEC_DSI_CANCELLED,                             /* the task is dropped, as was asked for */
-    SPEC_DSI_FAILED,                                /* the worker is lost, and what it was at */
-    SPEC_DSI_JOINED,                                /* it is back */
-    SPEC_DSI_STOP                                   /* of the whole output: no more is wanted */
+    SPEC_DSI_DONE,                                  /* the task is done: its tokens, and its time */
+    SPEC_DSI_CANCELLED,                             /* the task was dropped as asked */
+    SPEC_DSI_FAILED,                                /* the worker is lost, and its task */
+    SPEC_DSI_JOINED,                                /* the worker is available again */
+    SPEC_DSI_STOP                                   /* the caller needs no more of this output */
 };
 
 struct spec_dsi_event {
     enum spec_dsi_what what;
     int worker;
     uint64_t task;                                  /* of the action that started it */
-    const int32_t *tokens;                          /* [n] of a draft: up to n of the action; of a */
-    int n;                                          /* verification: n + 1 choices */
+    const int32_t *tokens;                          /* [n] of a draft: up to the action's n; of a */
+    int n;                                          /* verification: n + 1 target tokens */
     int64_t took_ns;
 };
 
@@ -81,36 +81,36 @@ struct spec_dsi_action {
     enum spec_dsi_kind kind;
     int worker;
     uint64_t task;
-    int at;                                         /* output tokens before the first that this is about */
+    int at;                                         /* output position of its first token */
     int n;                                          /* tokens to draft, to verify or to emit */
-    int block;                                      /* for spec_dsi_context() */
+    int block;                                      /* for spec_dsi_context */
 };
 
 bool spec_dsi_next(struct spec_dsi *d, struct spec_dsi_action *a);
 
-/* The tokens that the worker of a start is to have read: those of the output and of drafts from position
- * `from` to a->at, and after these, of a verification, the n drafts.  Until the next event. */
+/* Writes to out the tokens that the worker of a DRAFT or VERIFY action needs: tokens of the output and of drafts from
+ * position `from` to a->at, and for a verification the n drafted tokens after them.  Call it before the next event. */
 void spec_dsi_context(const struct spec_dsi *d, const struct spec_dsi_action *a, int from, int32_t *out);
 
-const int32_t *spec_dsi_output(const struct spec_dsi *d, int *n_tok);   /* what was emitted */
+const int32_t *spec_dsi_output(const struct spec_dsi *d, int *n_tok);   /* emitted tokens */
 
 enum spec_dsi_state {
     SPEC_DSI_RUNNING,
-    SPEC_DSI_STUCK,                                 /* no target is left; one may come back */
+    SPEC_DSI_STUCK,                                 /* all targets are lost; one may join */
     SPEC_DSI_FINISHED
 };
 enum spec_dsi_state spec_dsi_state(const struct spec_dsi *d);
 
-/* ---- how far to look ahead --------------------------------------------------------------------- */
+/* ---- lookahead --------------------------------------------------------------------------------- */
 
-/* Target passes under way at once when each block of `lookahead` tokens is verified as it gets ready:
- * ceil(target / (lookahead * draft)).  Equation 1 asks that they be no more than there are targets. */
+/* Target passes running at once when each block of `lookahead` tokens is verified as soon as it is ready:
+ * ceil(target / (lookahead * draft)).  Equation 1 requires at most as many as there are targets. */
 int64_t spec_dsi_servers(int64_t target_ns, int64_t draft_ns, int lookahead);
 
-/* The smallest lookahead, up to `most`, for which Equation 1 holds: it notices a rejection first. */
+/* The smallest lookahead, up to `most`, for which Equation 1 holds: the smallest one detects a rejection earliest. */
 int spec_dsi_lookahead(int64_t target_ns, int64_t draft_ns, int n_target, int most);
 
-/* What the machine measured and concluded: 0 where nothing is known yet. */
+/* Measured times and the resulting lookahead; 0: not known yet. */
 struct spec_dsi_rates { int n_target; int64_t target_ns, draft_ns; int lookahead; };
 void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates *out);
 

@@ -1,4 +1,4 @@
-/* speculative/explain.c - what the controller decided and what it knows, in words. */
+/* speculative/explain.c - prints the controller's decisions, and its account of each drafter. */
 #include "speculative/internal.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const char *name_of(const struct spec_control *c, int drafter)
     return drafter == SPEC_OFF ? "off" : c->arm[drafter].name;
 }
 
-/* What is left of out after n characters, which may be more than it holds. */
+/* The rest of out after n characters; n may exceed size. */
 static char *at(char *out, size_t size, int n) { return (size_t)n < size ? out + n : NULL; }
 static size_t left(size_t size, int n) { return (size_t)n < size ? size - (size_t)n : 0; }
 

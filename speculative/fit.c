@@ -1,10 +1,10 @@
 /* speculative/fit.c - least squares within bounds, for the cost model's constants and for the paper's.
  *
- * MINPACK knows no bounds, so it is given u and the model x(u).  Between two bounds x = middle + half width times
- * 2u / (1 + u^2), which reaches both at u = -1 and 1 and turns back there, as a sine would; above one,
- * x = low + scale u^2.  Both are smooth, and a bound that holds is reached exactly.
+ * MINPACK has no bounds, so it gets a variable u and the model x(u).  Between two bounds x = middle + half width times
+ * 2u / (1 + u^2), which reaches the bounds at u = -1 and 1 and turns back there, as a sine would; above a single
+ * bound, x = low + scale u^2.  Both are smooth, and reach the bounds exactly.
  *
- * Constants that multiply are told apart by several starts: the ridge and the growth (their logarithms) decide
+ * Several starts separate constants that multiply each other: the ridge and the growth (fitted as logarithms) decide
  * the shape, the rest follows in a few iterations.  Residuals are relative: a pass of 1 row counts as one of 64. */
 #include "speculative/fit.h"
 #include "kernels/kernels.h"
@@ -15,20 +15,20 @@
 
 #define TOLERANCE 1e-12
 #define MOST_CALLS 4000
-#define INSIDE    0.95              /* a start on a bound would have no slope there */
-#define ASIDE     2                 /* MINPACK's differences are shares of its variable, which so is never near 0 */
-#define STEP      1e-12             /* the square of that share */
+#define INSIDE    0.95              /* starts are inside the bounds, for x(u) has no slope there */
+#define ASIDE     2                 /* offset of u: MINPACK's differences are relative to u */
+#define STEP      1e-12             /* the square of the relative difference */
 #define STARTS    24
 #define PAPER_STARTS 8
-#define LEAST_GROWTH 1e-5            /* above 1 */
+#define LEAST_GROWTH 1e-5            /* least growth above 1 */
 #define LEAST_WAIT 0.1
-#define MOST_WAIT  2.0              /* a disk may give half of what its probe gave */
+#define MOST_WAIT  2.0              /* a disk may give half of its measured rate */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
 struct problem {
     const struct spec_param *param;
-    int n, m, n_residual;           /* parameters; rows that MINPACK sees, at least n; rows that are there */
+    int n, m, n_residual;           /* parameters; MINPACK's rows, at least n; residuals */
     double scale[SPEC_FIT_PARAMS];
     spec_residual *residual;
     const void *arg;
@@ -75,7 +75,7 @@ static int evaluate(void *arg, int m, int n, const double *u, double *out, int f
     return 0;
 }
 
-/* The k-th start: the given one, then points that fill the bounds evenly (additive recurrences). */
+/* The k-th start: the given one, then points spread evenly over the bounds (additive recurrences). */
 static void start_at(const struct problem *q, int k, double *u)
 {
     for (int i = 0; i < q->n; i++) {
@@ -175,7 +175,7 @@ static bool has_misses(const struct spec_measured *m)
     return has;
 }
 
-/* Constants that are looked for: without experts, and without misses, there are fewer. */
+/* Number of free constants: fewer without experts, and without misses. */
 static int n_constant(const struct spec_measured *m)
 {
     return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !has_misses(m);
@@ -197,7 +197,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
         [LOAD] = { none > 0 ? m->load_least_ns : 0, none, fmax(least / 2 / used, 1.1 * m->load_least_ns) },
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
-        [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* the paper's 1 to 2 */
+        [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* growth 1 to 2, as in the paper */
         [WAIT] = { waits ? LEAST_WAIT : 1, waits ? MOST_WAIT : 1, 1 },
     };
     struct spec_solution s;
@@ -207,7 +207,7 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
     return e;
 }
 
-/* ---- the cost model: what is linear ------------------------------------------------------------------------------ */
+/* ---- the cost model: linear terms -------------------------------------------------------------------------------- */
 
 struct line { const struct spec_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
 
@@ -298,7 +298,7 @@ int spec_fit(struct spec_fit *out, const struct spec_measured *m)
     return 0;
 }
 
-/* ---- the paper's own setting ------------------------------------------------------------------------------- */
+/* ---- the paper's own fit ----------------------------------------------------------------------------------- */
 
 double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at)
 {
@@ -317,7 +317,7 @@ double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point,
 
 struct paper { double ridge_point; const struct spec_paper_point *point; int n; };
 
-/* The growth is looked for by the logarithm of what it is above 1: all that matters lies below 1.1. */
+/* The growth is fitted as the logarithm of its excess over 1: all relevant values are below 1.1. */
 static void paper_residual(const void *arg, const double *log_x, double *out)
 {
     const struct paper *p = arg;

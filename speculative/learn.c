@@ -1,41 +1,41 @@
-/* speculative/learn.c - what a step teaches the controller.
+/* speculative/learn.c - updates the controller's estimates from the measurements of a step.
  *
- * What comes true of drafts is compared with what their drafter said of them: of the nodes that were verified at
- * a depth, the sum of survivals and the number that were kept.  That stays true whatever the cut leaves out, for
- * it looks at nothing else.  Passes whose time is far from what was expected, several in a row, mean that the
- * machine has changed: plain steps are taken until that is settled. */
+ * Accepted tokens are compared with the survival that the drafter estimated: for the verified nodes of each depth, the
+ * sum of survivals and the number of accepted nodes.  The comparison holds whatever the cut leaves out, for it counts
+ * verified nodes only.  Several passes in a row with unexpected times mean that the machine has changed: plain steps
+ * are then taken until the change is measured. */
 #include "speculative/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#define TRUTH        (1 - 1 / 512.0)    /* a step's weight beside the one after it */
-#define TRUTH_LATE   (1 - 1 / 32.0)
-#define TRUTH_IDLE   (1 - 1 / 2048.0)
-#define HABIT        (1 - 1 / 64.0)
-#define PRIOR_TRUTH  16.0           /* drafts' worth of belief that a depth is as true as the one before it */
-#define PRIOR_HABIT  24.0
-#define PRIOR_SEEN   4.0
-#define PRIOR_TOLD   8.0
-#define SIGMAS       3.5            /* between lately and before: drafts are not what they were */
-#define UNKNOWN      0.6            /* survival per depth, of whom nothing is known */
-#define ACCOUNT      (1 - 1 / 2048.0)
-#define STRAY        2              /* times what was expected: longer, and something else held the step up */
-#define STALL        (1 - 1 / 64.0)
-#define MOST_TEXT    2              /* times what the step before has said: more is no draft's price */
-#define MEMORY       12
-#define TEXTS        4              /* times that texts were taken in */
-#define SPREAD       32             /* steps, about, over which taking in texts is charged */
-#define SLACK        0.06           /* logarithms of a pass over what was expected: noise, */
-#define STRANGE      0.25           /* so much in all: odd, */
-#define CHANGE       0.75           /* so much: a change; */
-#define LONGEST      0.25           /* one pass counts no more than this, */
-#define FAR          0.15           /* a plain one among drafted ones tells more, there are so few; */
-#define SAME         0.08           /* and plain ones have changed if their mean has by this */
-#define ENOUGH       3              /* passes with drafts tell what one takes */
+#define TRUTH        (1 - 1 / 512.0)    /* decay of the long tally, per step with drafts of this depth, */
+#define TRUTH_LATE   (1 - 1 / 32.0)     /* of the short tally, */
+#define TRUTH_IDLE   (1 - 1 / 2048.0)   /* and of the long one in other steps */
+#define HABIT        (1 - 1 / 64.0)     /* decay of a session's sums, per draft */
+#define PRIOR_TRUTH  16.0           /* prior, in drafts: a depth's correction equals that of the depth before it */
+#define PRIOR_HABIT  24.0           /* prior, in expected accepted tokens: a session's correction is 1 */
+#define PRIOR_SEEN   4.0            /* prior, in drafts: a session's survival equals the drafter's mean */
+#define PRIOR_TOLD   8.0            /* prior, in drafts: a predicted survival is right */
+#define SIGMAS       3.5            /* deviation of the short tally that replaces the long one */
+#define UNKNOWN      0.6            /* survival per depth before any measurement */
+#define ACCOUNT      (1 - 1 / 2048.0)   /* decay of the accounts' times, per step */
+#define STRAY        2              /* most charged of a step, over its expected time: more is an outlier */
+#define STALL        (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
+#define MOST_TEXT    2              /* tokens to prefill over those of the step before: more is not a draft's cost */
+#define MEMORY       12             /* steps in the mean of a draft pass's time */
+#define TEXTS        4              /* prefills in the mean of a prefilled token's time */
+#define SPREAD       32             /* steps, about, over which prefill time is charged */
+#define SLACK        0.06           /* |log(pass / expected)| of noise, not added to the drift */
+#define STRANGE      0.25           /* drift from which passes are not learnt from, */
+#define CHANGE       0.75           /* and from which the machine may have changed */
+#define LONGEST      0.25           /* most that one pass adds to the drift */
+#define FAR          0.15           /* the machine may also have changed if one refreshing plain pass is so far off */
+#define SAME         0.08           /* plain passes have not changed if their mean is closer than this */
+#define ENOUGH       3              /* measured passes from which a deviation counts as noise */
 #define DOUBT        4              /* plain passes to find out */
 
-/* ---- what drafts are worth ---------------------------------------------------------------------------------- */
+/* ---- acceptance --------------------------------------------------------------------------------------------- */
 
 void spec_control_truth(const struct spec_control *c, int drafter, int session, double *out)
 {
@@ -73,7 +73,7 @@ static void add_tally(struct spec_tally *t, double share, const struct spec_tall
     t->kept = t->kept * share + now->kept;
 }
 
-/* The long memory makes small gains visible; when the short one contradicts it, it is forgotten. */
+/* The long tally shows small gains; when the short one contradicts it, it is replaced. */
 static void update_truth(struct spec_arm *a, int d, const struct spec_tally *now)
 {
     add_tally(&a->tally[d], now->hoped > 0 ? TRUTH : TRUTH_IDLE, now);
@@ -122,10 +122,10 @@ static void learn_truth(struct spec_control *c, int drafter, const struct spec_s
     }
 }
 
-/* ---- what passes take --------------------------------------------------------------------------------------- */
+/* ---- pass times --------------------------------------------------------------------------------------------- */
 
-/* Whether passes have been on the same side of what was expected for long.  One that may belong to a change is
- * not learnt from until that is settled. */
+/* Have passes been above, or below, the expected time for long?  strange: this pass may belong to a change; it is not
+ * learnt from until the change is confirmed or ruled out. */
 static bool drifts(struct spec_control *c, double log, bool *strange)
 {
     double unrest = spec_passes_unrest(&c->passes), most = fmin(LONGEST * unrest, 1);
@@ -138,7 +138,7 @@ static bool drifts(struct spec_control *c, double log, bool *strange)
     return true;
 }
 
-/* Plain passes tell whether all has changed, or only what drafts cost. */
+/* Plain passes show whether all times have changed, or only those of passes with drafts. */
 static void settle_doubt(struct spec_control *c, double log)
 {
     c->doubt_log += log;
@@ -158,7 +158,7 @@ static void settle_doubt(struct spec_control *c, double log)
     }
 }
 
-/* What the drafter does beside a pass makes it longer: such a pass says nothing of others. */
+/* Overlapped drafting makes the pass longer: such a pass updates the contention, not the pass times. */
 static void learn_beside(struct spec_control *c, const struct spec_step *s, int n_drafted, int n_kept)
 {
     struct spec_arm *a = &c->arm[c->last.drafter];
@@ -208,8 +208,8 @@ static void learn_draft(struct spec_arm *a, int size, double pass_ns)
     a->draft_weight[size] = fmin(a->draft_weight[size] + 1, MEMORY - 1);
 }
 
-/* Or what taking in texts takes.  More than the step before has said is there to be taken in the first time after a
- * while, and of those who are new. */
+/* Did drafters prefill more than the tokens of the step before?  They do after a pause and for new sequences, and the
+ * draft time then measures prefill. */
 static bool takes_in(const struct spec_control *c, const struct spec_step *s)
 {
     return s->n_text > c->n_said * MOST_TEXT;
@@ -222,11 +222,11 @@ static void learn_text(struct spec_arm *a, int size, int depth, const struct spe
     a->text_weight = fmin(a->text_weight + 1, TEXTS - 1);
 }
 
-/* ---- the account -------------------------------------------------------------------------------------------- */
+/* ---- charging the loss -------------------------------------------------------------------------------------- */
 
-/* What plain steps take is known without their strays, so steps with drafts are charged without theirs, where it
- * is known what they take.  What taking in texts takes is charged bit by bit: drafts that are worth it pay for it, and
- * what others leave of it has to be made good before anything is tried again. */
+/* Plain step times are known without outliers, so steps with drafts are charged without outliers too, once their time
+ * has been measured.  Prefill time is charged in small parts: drafts with enough gain pay for it, and the rest must be
+ * recovered before the next trial. */
 static void account(struct spec_control *c, const struct spec_step *s, int n_drafted, int n_kept)
 {
     double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);

@@ -1,4 +1,4 @@
-/* speculative/lengths.c - three layers from a feature to fifteen lengths. */
+/* speculative/lengths.c - a network of three layers, from a feature to fifteen accepted lengths. */
 #include "speculative/lengths.h"
 #include "speculative/control.h"
 
@@ -11,7 +11,7 @@ _Static_assert(SPEC_DEPTHS == 16, "the deepest draft is the deepest choice");
 int spec_length_width(int i) { return width[i / SPEC_LENGTH_DEPTHS]; }
 int spec_length_depth(int i) { return depth[i % SPEC_LENGTH_DEPTHS]; }
 
-/* An input's weights to all outputs lie together: n_in rounds of n_out independent sums. */
+/* The weights of one input to all outputs are contiguous: n_in rounds of n_out independent sums. */
 static void layer(const float *weight, const float *bias, const float *x, int n_in, float *out, int n_out)
 {
     memcpy(out, bias, (size_t)n_out * sizeof *out);
@@ -34,7 +34,7 @@ void spec_lengths_guess(const struct spec_lengths *l, const float *feature, floa
     layer(l->weight[1], l->bias[1], first, l->n_hidden, second, l->n_hidden);
     above_zero(second, l->n_hidden);
     layer(l->weight[2], l->bias[2], second, l->n_hidden, score, SPEC_LENGTHS);
-    for (int i = 0; i < SPEC_LENGTHS; i++)          /* a share of the depth */
+    for (int i = 0; i < SPEC_LENGTHS; i++)          /* sigmoid: accepted share of the depth */
         out[i] = spec_length_depth(i) / (1 + kn_exp(-(double)score[i]));
 }
 
@@ -47,7 +47,7 @@ static double geometric(double x, int n)
     return sum;
 }
 
-/* x of that sum, between 0 and 1. */
+/* Inverse of geometric in x, between 0 and 1. */
 static double ratio_of(double sum, int n)
 {
     double low = 0, high = 1;

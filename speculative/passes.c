@@ -1,38 +1,37 @@
-/* speculative/passes.c - what a pass takes, learnt from passes.
+/* speculative/passes.c - learns the time of a pass from measured passes.
  *
- * Three sets of numbers, all means that forget: plain passes by rows; passes with rows of prompts, by rows; and
- * by how much a pass with drafts is longer than a plain one of the same sequences, by size of the batch and
- * drafted rows per sequence.  The last is apart from the first because four rows of one text and one row of
- * four texts share neither experts nor keys.
+ * Three sets of decaying means: plain passes by rows; passes with prompt rows, by rows; and the ratio of a pass with
+ * drafts to a plain one of the same sequences, by batch size and drafted rows per sequence.  The third is separate
+ * because four rows of one sequence and one row of four sequences share neither experts nor keys.
  *
- * Between two known points a pass is interpolated, beyond them it goes on, both as the prior does: it is flat where
- * all experts are met, and steep where every row brings its own.  A single pass that is far from what was
- * expected counts as if it were twice or half of it, the first one too: another process had the cores.  The further
- * passes are from what is expected as a rule, the more of them are a mean, and the more it takes to doubt one: those of
- * a small model out of a fast disk differ by a third.  What few or long past passes told is not held against a trial:
- * two that were slow for another's sake would turn drafts off for good. */
+ * Between two measured points the time is interpolated, beyond them extrapolated, both along the prior: flat where all
+ * experts are used, and steep where every row uses new ones.  A pass that is far from the expected time counts as at
+ * most twice and at least half of it, also the first one: another process had the cores.  The noisier pass times
+ * are, the more passes a mean includes and the larger a deviation must be to count as a change: times of a small model
+ * read from a fast disk differ by a third.  Few or old passes with high times do not prevent a trial: otherwise two
+ * passes that another process slowed down would turn drafts off for good. */
 #include "speculative/internal.h"
 
 #include <math.h>
 
-#define MEMORY     12               /* passes, at least: 5 % of noise becomes 1 %; */
+#define MEMORY     12               /* passes in a mean, at least: 5 % of noise becomes 1 %; */
 #define LONG       64               /* and at most */
-#define CALM       0.07             /* where passes are this far from what is expected, twelve tell enough */
-#define NOISE      64               /* passes that tell how far they are */
-#define PATIENCE   4                /* times as many make a size known, at most, where they are far */
-#define AGEING     (1 - 1 / 1024.0) /* of levels beside the one that is on, to one pass; */
-#define FADING     (1 - 1 / 256.0)  /* of all while nobody drafts, */
-#define FAINT      (1 / 64.0)       /* to so much of a pass */
-#define EXACT      32               /* rows that have a knot of their own */
+#define CALM       0.07             /* noise (mean |log(pass / expected)|) at which MEMORY passes are enough */
+#define NOISE      64               /* passes in the mean of the noise */
+#define PATIENCE   4                /* a size needs at most so many times ENOUGH passes, however noisy */
+#define AGEING     (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
+#define FADING     (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
+#define FAINT      (1 / 64.0)       /* to this share of a pass */
+#define EXACT      32               /* row numbers with a knot of their own */
 #define ENOUGH     3                /* passes that make a size known */
-#define NEAR       1.35             /* sizes within this factor tell of each other */
+#define NEAR       1.35             /* a size is known from passes within this factor of it */
 #define PRIOR_ROWS 4096
-#define HOPE       0.5              /* of what rows are foreseen to add, when there is reason to hope */
-#define LUCK       2                /* so many times the noise less, then, that is beyond CALM */
+#define HOPE       0.5              /* hopeful: share of the forecast growth */
+#define LUCK       2                /* hopeful: a mean is lowered by so many times the noise beyond CALM */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
-/* 0 .. 7: in which eighth of its octave x lies, 1 <= x < 2. */
+/* 0 .. 7: the eighth of its octave that contains x, 1 <= x < 2. */
 static int eighth(double x)
 {
     static const double edge[7] = { 1.0905077, 1.1892071, 1.2968396, 1.4142136, 1.5422108, 1.6817928, 1.8340081 };
@@ -100,7 +99,7 @@ double spec_knots_at(const struct spec_knots *k, const double *prior, int n_prio
 
 /* ---- passes --------------------------------------------------------------------------------------------- */
 
-/* 1, 2, 3, 4, then two to an octave: 5-6, 7-8, 9-12, ... */
+/* Batch-size class: 1, 2, 3, 4, then two to an octave: 5-6, 7-8, 9-12, ... */
 int spec_size_of(int n)
 {
     if (n <= 4)
@@ -126,7 +125,7 @@ int spec_passes_open(struct spec_passes *p, int most_rows)
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
         return KN_ENOMEM;
-    for (int t = 0; t < p->n_prior; t++)        /* between flat and steep */
+    for (int t = 0; t < p->n_prior; t++)        /* between constant and proportional to rows */
         p->prior[t] = 1 + t / 4.0;
     return 0;
 }
@@ -146,7 +145,7 @@ void spec_passes_close(struct spec_passes *p)
 
 double spec_passes_unrest(const struct spec_passes *p) { return fmax(1, p->noise / CALM); }
 
-/* Of how many passes a mean is. */
+/* Number of passes in a mean. */
 static double memory(const struct spec_passes *p)
 {
     double unrest = spec_passes_unrest(p);
@@ -180,7 +179,7 @@ static double mixed_ns(const struct spec_passes *p, int n_row)
     return ns > 0 ? ns : at(p, &p->plain, n_row);
 }
 
-/* How far `each` is from one known number of drafted rows to the next: as the prior has it, if it rises. */
+/* Position of `each` between two measured numbers of drafted rows, 0 .. 1: along the prior if it rises. */
 static double way(const struct spec_passes *p, int n_due, double each, double from, double to)
 {
     double low = prior_at(p->prior, p->n_prior, n_due * (1 + from));
@@ -190,19 +189,20 @@ static double way(const struct spec_passes *p, int n_due, double each, double fr
     return (prior_at(p->prior, p->n_prior, n_due * (1 + each)) - low) / (high - low);
 }
 
-/* What a pass is foreseen to grow by, from so many drafted rows per sequence to so many. */
+/* Forecast ratio of pass times between two numbers of drafted rows per sequence. */
 static double foreseen_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
     return at(p, &p->plain, n_due * (1 + to)) / at(p, &p->plain, n_due * (1 + from));
 }
 
-/* The same in hope. */
+/* The same for a hopeful plan. */
 static double hoped_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
     return p->foreseen ? 1 + HOPE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
 }
 
-/* In hope: as much less as so few passes, so restless, may be wrong; and what is faint is as good as never tried. */
+/* The ratio of a level.  Hopeful: lowered by the standard error of its mean; a level with a weight below 1 counts in
+ * part as never tried. */
 static double growth_of(const struct spec_passes *p, int n_due, int level, bool hopeful)
 {
     int size = spec_size_of(n_due);
@@ -232,7 +232,7 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
     return plain * growth * (hopeful ? hoped_growth : foreseen_growth)(p, n_due, from, each);
 }
 
-/* More rows never take less: where noise says so, both levels are what they are together. */
+/* More rows never take less time: two levels in the wrong order, from noise, get their common mean. */
 static void level_out(struct spec_passes *p, int size, int level)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {
@@ -245,7 +245,7 @@ static void level_out(struct spec_passes *p, int size, int level)
     }
 }
 
-/* What was long ago is known less well, never not at all. */
+/* Lowers the weights of old measurements, never to 0.  but: a level that is left out. */
 static void fade(struct spec_passes *p, int size, int but, double by, double least)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {

@@ -1,24 +1,24 @@
-/* speculative/plans.c - what each drafter promises at each depth.
+/* speculative/plans.c - the expected gain of each drafter at each depth.
  *
- * A plan's promise: of all sequences' expected drafts the likeliest are taken while tokens per second rise, and
- * what that comes to is its gain over a plain step.  To find it for all depths costs a few thousand additions:
- * survivals are sorted into BINS, and a depth adds its own to those before it. */
+ * A plan takes the likeliest nodes of all sequences' expected drafts as long as tokens per second rise; the result is
+ * its gain over a plain step.  All depths together cost a few thousand additions: survivals are sorted into BINS, and
+ * each depth adds its own nodes to those of the smaller depths. */
 #include "speculative/internal.h"
 
 #include <math.h>
 
 #define BINS       128
-#define UNSEEN     0.8              /* survival per depth of what was never tried, in hope; */
-#define SEEN       0.64             /* and of what was; */
-#define LUCK       1.5              /* or what it was and so many deviations more */
-#define HARDLY     0.02             /* a survival below is not drafted for */
+#define UNSEEN     0.8              /* hopeful: survival per depth is at least this without seen drafts, */
+#define SEEN       0.64             /* this with them, */
+#define LUCK       1.5              /* and so many standard deviations above its mean */
+#define HARDLY     0.02             /* nodes with less survival are not drafted */
 
 bool spec_control_seen(const struct spec_control *c, int drafter)
 {
     return c->arm[c->arm[drafter].of].seen_weight[0] >= 4;
 }
 
-/* One draft pass for n sequences, from the nearest size that was seen, or as foreseen; < 0: neither. */
+/* Time of one draft pass for n sequences: measured at the nearest batch size, or forecast; < 0: neither. */
 static double nearest_draft_ns(const struct spec_arm *a, int n_due)
 {
     int size = spec_size_of(n_due);
@@ -49,10 +49,10 @@ void spec_plan_expect(const struct spec_control *c, int drafter, int session, in
     }
 }
 
-/* Nodes of all sequences' drafts by how likely each is to be kept. */
+/* Nodes of all sequences' drafts, by survival. */
 struct bins { int count[BINS]; double sum[BINS]; };
 
-/* Those that drafts have at this depth. */
+/* Adds the nodes of one depth. */
 static void add_depth(struct bins *b, const struct spec_control *c, int n_due, int depth)
 {
     for (int i = 0; i < n_due; i++) {
@@ -65,7 +65,7 @@ static void add_depth(struct bins *b, const struct spec_control *c, int n_due, i
     }
 }
 
-/* The best that this depth makes of the bins: how many of the likeliest nodes to take. */
+/* The best plan of this depth, drafting and verifying in turn: the number of likeliest nodes with the highest gain. */
 static struct spec_plan plan_in_turn(const struct spec_control *c, const struct spec_ask *q, int drafter, int depth,
                                      bool hopeful, const struct bins *b)
 {
@@ -90,7 +90,7 @@ static struct spec_plan plan_in_turn(const struct spec_control *c, const struct 
     return best;
 }
 
-/* Beside the pass: all that is ready is verified, and the pass takes as long as both together. */
+/* The plan of this depth with overlapped drafting: all guesses that are ready are verified. */
 static struct spec_plan plan_ahead(const struct spec_control *c, const struct spec_ask *q, int drafter, int depth,
                                    bool hopeful)
 {
@@ -108,7 +108,7 @@ static struct spec_plan plan_ahead(const struct spec_control *c, const struct sp
                            .contention = spec_ahead_contention(c, a, q->size, hopeful) };
     double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
     double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);
-    p.pass_ns = less + (more - less) * (rows - (int)rows);      /* some steps have more rows, some have less */
+    p.pass_ns = less + (more - less) * (rows - (int)rows);      /* mean over steps with more rows and with fewer */
     p.gain = (q->off_ns + kept * q->token_ns) / spec_ahead_ns(p.pass_ns, p.draft_ns, p.contention);
     return p;
 }

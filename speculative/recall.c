@@ -1,17 +1,17 @@
-/* speculative/recall.c - where a text has stood before as it stands now: the longest earlier matches.
+/* speculative/recall.c - finds the longest earlier matches of a sequence's last tokens.
  *
- * Tokens lie in a ring, the latest replacing the oldest.  At three lengths, the position after every run of so
- * many tokens is chained to the one before it with the same hash, most recent first.  A search tries the
- * longest length first; whoever matches it is compared backwards, token by token, so a hash that lies costs
- * time only.  When any earlier place matches a length, no shorter match is among the longest.
+ * Tokens lie in a ring; the newest replaces the oldest.  For three run lengths, the position after every run of so
+ * many tokens is chained to the position before it with the same hash, most recent first.  A search tries the longest
+ * run first and compares each candidate backwards, token by token, so a hash collision costs time only.  It stops
+ * when `most` matches are at least as long as the last run tried.
  *
- * 28 bytes per token.  Adding one is 19 multiplications; a search looks at PROBES places per length at most. */
+ * 28 bytes per token.  Adding one is 19 multiplications; a search looks at PROBES places per run length at most. */
 #include "speculative/internal.h"
 
 #define N_LEVEL SPEC_RECALL_LEVELS
 #define PROBES  64
-#define BLOCK   64                              /* tokens that share a record of whose they are */
-#define BORDER  INT32_MIN                       /* between texts; equal to no token */
+#define BLOCK   64                              /* tokens that share one salt record */
+#define BORDER  INT32_MIN                       /* between sequences; equal to no token */
 
 static const int level_length[N_LEVEL] = { 2, 5, 12 };
 
@@ -42,7 +42,7 @@ static void push(struct spec_recall *r, int32_t token)
         r->start = r->n - r->mask - 1;
 }
 
-/* A text begins at a block, so that a block is one text's. */
+/* A sequence begins at a block, so that all tokens of a block have the same salt. */
 void spec_recall_text(struct spec_recall *r, uint64_t salt)
 {
     do
@@ -72,7 +72,7 @@ void spec_recall_add(struct spec_recall *r, int32_t token)
     r->run++;
 }
 
-/* Positions wrap around; one is there when it is no further back than the oldest. */
+/* Positions wrap around; a position is stored if it is no further back than the oldest. */
 static bool is_there(const struct spec_recall *r, uint32_t at) { return r->n - at - 1 < r->n - r->start; }
 
 bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out)
@@ -94,7 +94,7 @@ static int length_at(const struct spec_recall *r, uint32_t at, uint64_t salt, co
     return length;
 }
 
-/* Longest first; of equals, the one that was there first. */
+/* Inserts m, longest first; among equal lengths the earlier inserted comes first. */
 static int insert(struct spec_match *best, int n, int most, struct spec_match m)
 {
     int i = n;
@@ -110,7 +110,7 @@ static int insert(struct spec_match *best, int n, int most, struct spec_match m)
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most)
 {
-    int longer = INT32_MAX;                     /* matches this long have been seen */
+    int longer = INT32_MAX;                     /* all matches of at least this length were found */
     for (int i = N_LEVEL; i-- > 0; longer = level_length[i]) {
         uint64_t h = gram_begin(salt, level_length[i]);
         if (n_tail < level_length[i])

@@ -1,15 +1,15 @@
-/* speculative/sample.c - chooses a token from a row of logits, exactly as speculative.h defines it.
+/* speculative/sample.c - samples a token from a row of logits, exactly as speculative.h defines it.
  *
- * It owns scratch for one row, taken at open.  In come logits, parameters and history; out goes a token,
- * or the distribution that it would be drawn from.
+ * It owns scratch memory for one row, allocated at open.  In come logits, parameters and history; out goes a token, or
+ * the distribution that it would be sampled from.
  *
- * The definition sorts the vocabulary and draws two logarithms per token.  Neither is done:
- *   - tokens are thrown into buckets by their logit.  Counts and weights of whole buckets show in which of
- *     them the cuts end; what is above is in the head in whatever order, and only that bucket is sorted, by
- *     popping a heap.  Weights are whole numbers, so their sums do not depend on order either;
- *   - the Gumbel noise of a token is computed only when its hash could win: g = -log(-log u) is less than
- *     -log(1 - u), which the number of leading ones of u's bits bounds.  Of 150,000 tokens a dozen or so
- *     pay for the logarithms (2 multiplications each for the rest: about 1 ns).
+ * The definition sorts the vocabulary and computes two logarithms per token.  The code avoids both:
+ *   - tokens are put into buckets by logit.  Counts and weights of whole buckets show the bucket in which the support
+ *     ends; all tokens of the buckets above are in it, in any order, and only that bucket is sorted, by a heap.
+ *     Weights are integers, so their sums do not depend on the order either;
+ *   - the Gumbel noise of a token is computed only if its hash could win: g = -log(-log u) is less than
+ *     -log(1 - u), which is bounded by the number of leading ones of u's bits.  Of 150,000 tokens about a dozen
+ *     need the logarithms (2 multiplications each for the rest: about 1 ns).
  * Both give the definition's result by construction; tests compare them with a plain sort. */
 #include "speculative/internal.h"
 
@@ -19,28 +19,28 @@
 
 #define MAX_VOCAB (1 << 24)
 #define N_BUCKET  2048
-#define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is nothing */
-#define NO_BUCKET UINT16_MAX                    /* not in the head, whatever the cuts */
-#define IN_HEAD   (N_BUCKET + 1)                /* of the last bucket, and taken */
+#define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is negligible */
+#define NO_BUCKET UINT16_MAX                    /* cut by min-p or at -INFINITY */
+#define IN_HEAD   (N_BUCKET + 1)                /* a token of the last bucket in the support */
 
 struct spec_sampler {
     const struct kn_ops *ops;
     int n_vocab;
-    float    *z;            /* [n_vocab] processed logits; -INFINITY: never */
+    float    *z;            /* [n_vocab] processed logits; -INFINITY: banned */
     float    *prob;         /* [n_vocab] */
     int32_t  *support;      /* [n_vocab] */
-    uint64_t *heap;         /* [n_vocab] sort keys; between calls, room for whoever asks */
+    uint64_t *heap;         /* [n_vocab] sort keys; between calls, spec_room */
     uint32_t *count;        /* [n_vocab] zero between calls */
     uint16_t *bucket;       /* [n_vocab] */
     uint64_t weight_in[N_BUCKET];
     int      count_in[N_BUCKET];
-    double most, log_first; /* of the row after step 0: the largest logit, and its log probability */
+    double most, log_first; /* of the row after step 0: largest logit, its log probability */
 };
 
 /* ---- noise ------------------------------------------------------------------------------------- */
 
-/* Seed, choice and position each pass through the hash before the next is added, so that neighbours in
- * one of them share nothing; a row's tokens are then a splitmix64 sequence from that point. */
+/* Seed, choice and position each pass through the hash before the next is added, so that neighbouring values give
+ * unrelated noise; the tokens of a row are then a splitmix64 sequence from that point. */
 static uint64_t noise_stream(uint64_t seed, uint32_t choice, int64_t position)
 {
     return spec_stream(seed, choice, position, SPEC_FOR_CHOICE);
@@ -55,8 +55,8 @@ static double noise_gumbel(uint64_t bits)
     return -kn_log(-kn_log(u));
 }
 
-/* More than noise_gumbel(bits): with n leading ones 1 - u > 2^-(n + 1), and -log(u) > 1 - u.  The
- * factor is ln 2 and a part in 10^9, far more than the error of kn_log. */
+/* An upper bound of noise_gumbel(bits): with n leading ones 1 - u > 2^-(n + 1), and -log(u) > 1 - u.  The
+ * factor is ln 2 plus one part in 10^9, far more than the error of kn_log. */
 static inline double noise_most(uint64_t bits)
 {
     int n = __builtin_clzll(~bits | 1);
@@ -155,7 +155,7 @@ void spec_sampler_close(struct spec_sampler *s)
 
 /* ---- steps 0 to 2 ------------------------------------------------------------------------------ */
 
-/* A logit that can be compared and added.  Adding 0 makes -0 into 0, whose sort keys would differ. */
+/* Step 0.  Adding 0 turns -0 into 0, for their sort keys would differ. */
 static inline float clean(float z)
 {
     if (!(z > -INFINITY))
@@ -163,7 +163,7 @@ static inline float clean(float z)
     return (z < FLT_MAX ? z : FLT_MAX) + 0.0f;
 }
 
-/* The largest value, -inf of none.  So many abreast, for each waits for the one before it. */
+/* The largest value; -INFINITY if n is 0.  16 independent chains, because each comparison waits for the one before. */
 static float most_of(const float *z /* [n] */, int n)
 {
     float most[16];
@@ -180,7 +180,7 @@ static float most_of(const float *z /* [n] */, int n)
     return most[0];
 }
 
-/* The lowest id of the largest value. */
+/* The lowest id with the largest value. */
 static int32_t largest(const float *z /* [n] */, int n)
 {
     float most = most_of(z, n);
@@ -238,7 +238,7 @@ static void apply_mask(struct spec_sampler *s, const uint32_t *mask /* [spec_mas
             s->z[i] = -INFINITY;
 }
 
-/* All of them; first is the likeliest token. */
+/* Steps 0 to 2; first is the token with the largest z. */
 static int process(struct spec_sampler *s, const struct spec_params *p, const float *logits,
                    const int32_t *history, int n_history, int64_t position, int32_t *first)
 {
@@ -269,7 +269,7 @@ double *spec_room(struct spec_sampler *s) { return (double *)(void *)s->heap; }
 
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
-/* The argmax of z / T + g so far, and the most that any other has. */
+/* The argmax of z / T + g so far, and the second largest score. */
 struct winner { uint64_t stream; double temperature, score, second; int32_t token; };
 
 static inline void consider(struct winner *w, float z, int32_t token)
@@ -289,16 +289,17 @@ static inline void consider(struct winner *w, float z, int32_t token)
     }
 }
 
-/* Other logits choose the same if they like it as well, or if it was far ahead with its noise: at a high temperature
- * nearly always, however unlikely it is, and at none more often than it is likely.  Half and half is right on the mean
- * of trained drafts. */
+/* Another model with similar logits and the same noise samples the same token if the token is probable, or if its score
+ * leads the second by far.  With a high temperature the lead decides: agreement is near certain for improbable tokens
+ * too; at temperature 0 agreement is more frequent than the token's probability.  The mean of both estimates is right
+ * on average for trained draft models. */
 static float chance_of(const struct winner *w, float logprob)
 {
     double ahead = (w->score - w->second) * w->temperature;
     return (float)((kn_exp((double)logprob) + 1 / (1 + kn_exp(-ahead))) / 2);
 }
 
-/* Orders as (value descending, id ascending) when sorted from the largest down. */
+/* A key that sorts, from the largest down, by value descending, then id ascending. */
 static uint64_t sort_key(float z, int32_t token)
 {
     uint32_t bits;
@@ -330,13 +331,13 @@ static uint64_t heap_pop(uint64_t *heap, int n)
     return top;
 }
 
-/* What the cuts leave: tokens and weight that the head may still take. */
+/* Tokens and weight that the support may still take. */
 struct cut { int64_t n; uint64_t weight; };
 
-/* 2^44 leaves room for the sum of a row, which is 1 up to rounding. */
+/* 2^44 leaves bits for the sum of a row, which is 1 up to rounding. */
 static uint64_t weight_of(double prob) { return (uint64_t)(prob * 0x1p44); }
 
-/* Takes count and weight from what is left; false when that is the end of it. */
+/* Subtracts count and weight from the rest; false: the support ends here. */
 static bool cut_take(struct cut *left, int count, uint64_t weight)
 {
     if (count >= left->n || weight >= left->weight)
@@ -346,7 +347,7 @@ static bool cut_take(struct cut *left, int count, uint64_t weight)
     return true;
 }
 
-/* Buckets per unit of (z - most) / T, so that the candidates spread over all of them. */
+/* Buckets per unit of (z - most) / T, so that the candidates spread over all buckets. */
 static double bucket_scale(const struct spec_sampler *s, double most, double temperature)
 {
     double least = most;
@@ -359,7 +360,7 @@ static double bucket_scale(const struct spec_sampler *s, double most, double tem
     return N_BUCKET / (range < MAX_RANGE ? range : MAX_RANGE);
 }
 
-/* Fills the buckets with what passes min-p.  Equal logits meet in one, and a larger one is in no later. */
+/* Fills the buckets with the tokens that pass min-p.  Equal logits share a bucket; a larger one is never in a later. */
 static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, double most)
 {
     double lowest = p->min_p > 0 ? kn_log(p->min_p) : -DBL_MAX, temperature = p->temperature;
@@ -370,7 +371,7 @@ static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, do
     for (int i = 0; i < s->n_vocab; i++) {
         double scaled = (s->z[i] - most) / temperature, at = -scaled * scale;
         s->bucket[i] = NO_BUCKET;
-        if (scaled < lowest)                    /* -INFINITY is, whatever min-p */
+        if (scaled < lowest)                    /* also -INFINITY, without min-p */
             continue;
         int b = at < N_BUCKET - 1 ? (int)at : N_BUCKET - 1;
         s->bucket[i] = (uint16_t)b;
@@ -380,7 +381,7 @@ static void fill_buckets(struct spec_sampler *s, const struct spec_params *p, do
     }
 }
 
-/* The bucket in which the cuts end, N_BUCKET if in none; left is what they allow of it. */
+/* The bucket in which the support ends, N_BUCKET: in none; left is the rest for that bucket. */
 static int last_bucket(const struct spec_sampler *s, struct cut *left)
 {
     int b = 0;
@@ -391,8 +392,8 @@ static int last_bucket(const struct spec_sampler *s, struct cut *left)
 
 static bool cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
 
-/* Considers the head for w.  Without one, only tells it: a token is in the head if its bucket is before the
- * one returned, or IN_HEAD. */
+/* Finds the support, and passes its tokens to consider(w) if w is not NULL.  A token is in the support if its bucket is
+ * less than the returned one, or IN_HEAD. */
 static int head(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
 {
     struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX,
@@ -476,7 +477,7 @@ void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_to
 
 /* ---- the support --------------------------------------------------------------------------------- */
 
-/* Its ids, ascending, and how many they are. */
+/* Writes the support's ids, ascending; returns their number. */
 static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t first)
 {
     int last, n = 0;
@@ -491,9 +492,9 @@ static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t f
     return n;
 }
 
-/* ---- several choices ----------------------------------------------------------------------------- */
+/* ---- several tokens ------------------------------------------------------------------------------ */
 
-/* The largest of all z. */
+/* The n largest z. */
 static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_top *out)
 {
     int k = 0;
@@ -506,7 +507,7 @@ static int rank_plain(struct spec_sampler *s, int32_t first, int n, struct spec_
     return k;
 }
 
-/* The largest of z / T + g, and these. */
+/* The n largest z / T + g, and their scores. */
 static int rank_noisy(const struct spec_sampler *s, const struct spec_params *p, int64_t position,
                       const int32_t *support /* [n_support]; NULL: all */, int n_support, int n, struct spec_top *out,
                       double *score /* [n] */)

@@ -1,8 +1,8 @@
 /* speculative/simulate.c - the algorithms of simulate.h on a table of draws.
  *
- * It owns a virtual clock: the time at which each worker of the pool will be done.  The next event is the
- * earliest of these; at equal times verifications come first, as they may cancel what else would happen.
- * Where targets contend, those times move whenever one begins or ends. */
+ * It owns a virtual clock: the time at which each worker of the pool will finish.  The next event is the
+ * earliest of these; at equal times verifications come first, as they may cancel other events.
+ * If targets contend, these times change whenever a pass begins or ends. */
 #include "speculative/simulate.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ static int32_t *row(const struct spec_draws *d, int repeat)
     return d->wrong + (size_t)repeat * ((size_t)d->n_position + 1);
 }
 
-/* The numbers behind the draws do not depend on the acceptance: what is right at one stays right at a
+/* The random numbers do not depend on the acceptance rate: a draft that is right at one rate is right at each
  * higher one. */
 void spec_draws_fill(struct spec_draws *d, uint64_t seed, double acceptance)
 {
@@ -52,7 +52,7 @@ void spec_draws_fill(struct spec_draws *d, uint64_t seed, double acceptance)
 
 /* ---- the authors' formulas --------------------------------------------------------------------- */
 
-/* The accepted are not cut to what was drafted, so the last iteration may count more than is left. */
+/* Accepted tokens are not limited to the drafted ones, so the last iteration may count tokens beyond n_tok. */
 struct spec_cost spec_offline_si(const struct spec_draws *d, int repeat, int lookahead)
 {
     const int32_t *wrong = row(d, repeat);
@@ -65,10 +65,10 @@ struct spec_cost spec_offline_si(const struct spec_draws *d, int repeat, int loo
     return cost;
 }
 
-/* Run after run, each up to its rejection.  A run costs its draft steps, those of the rejected block in full,
- * and one pass that nothing hides, but never more than plain decoding of its tokens.  (Their program does
- * not count the steps of a block whose first token is rejected right after another rejection; a run of one
- * token costs a pass either way.) */
+/* A run is a sequence of blocks up to a rejection.  It costs its draft steps, those of the rejected block in
+ * full, and one pass that nothing overlaps, but never more than plain decoding of its tokens.  (The authors'
+ * program does not count the steps of a block with a first token that is rejected right after another
+ * rejection; a run of one token costs one pass either way.) */
 int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, int64_t target_ns,
                          int64_t draft_ns)
 {
@@ -91,10 +91,10 @@ int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, 
     return cost;
 }
 
-/* ---- what happens ------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------ */
 
-/* The next iteration drafts from the token that the pass gave after the last accepted one: no other pass
- * is needed. */
+/* The next iteration drafts from the token that the pass gave after the last accepted one: no other pass is
+ * needed. */
 struct spec_cost spec_event_si(const struct spec_draws *d, int repeat, int lookahead)
 {
     const int32_t *wrong = row(d, repeat);
@@ -115,7 +115,7 @@ struct spec_pool {
     struct task *task;                          /* [n_worker] end_ns NEVER: idle */
     int32_t *tokens;                            /* [most_lookahead + 1] */
     int n_worker, most_lookahead;
-    double contention, slower;                  /* times that targets at work take now */
+    double contention, slower;                  /* slower: present factor of pass times */
 };
 
 int spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_lookahead)
@@ -161,7 +161,7 @@ void spec_pool_close(struct spec_pool *p)
 
 void spec_pool_contend(struct spec_pool *p, double contention) { p->contention = contention; }
 
-/* Moves the ends of all passes to what so many at once take. */
+/* Moves the end times of all running passes to the contention of their present number. */
 static void contend(struct spec_pool *p, int64_t now)
 {
     int n = 0, n_target = p->n_worker - 1;
@@ -176,7 +176,7 @@ static void contend(struct spec_pool *p, int64_t now)
     p->slower = slower;
 }
 
-/* A cancellation takes no time.  Of a draft, the steps begun until then count. */
+/* A cancellation takes no time.  A cancelled draft counts the steps begun until then. */
 static void cancel(struct spec_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_cost *cost)
 {
     struct task *t = &p->task[w];
@@ -207,7 +207,7 @@ static void act(struct spec_pool *p, int64_t now, int64_t target_ns, int64_t dra
     contend(p, now);
 }
 
-/* The target's tokens are all 0, a draft's are 1 where it is wrong. */
+/* The target's tokens are all 0; a draft's token is 1 where it is wrong. */
 static void finish(struct spec_pool *p, const int32_t *wrong, int w)
 {
     struct task *t = &p->task[w];

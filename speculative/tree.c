@@ -1,7 +1,7 @@
-/* speculative/tree.c - builds a draft: nodes, what was drawn, and pruning.
+/* speculative/tree.c - builds a draft: nodes, draws and pruning.
  *
- * A tree is a few hundred nodes in plain arrays, parents before children; a child is looked for by walking
- * them, which at this size costs less than keeping an index would. */
+ * A tree is a few hundred nodes in plain arrays, parents before children; a child is found by a linear search, which at
+ * this size costs less than an index. */
 #include "speculative/internal.h"
 
 void spec_tree_clear(struct spec_tree *t)
@@ -39,7 +39,7 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
     return i;
 }
 
-/* Beyond so many asked for, whether there is room depends on how many draws were of the same token. */
+/* After more than SPEC_NODES calls, the free space depends on how many draws gave the same token. */
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
                    float survival, uint8_t source)
 {
@@ -70,8 +70,8 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
     for (int i = 0; i < t->n_draw; i++)
         if (at[t->draw[i].node] >= 0)
             t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
-    t->peeked |= t->n_draw > 0 && !blind;       /* that all was kept is a decision too */
-    t->n_asked -= t->n_draw - n_draw;           /* what is left of a drawn chain is one */
+    t->peeked |= t->n_draw > 0 && !blind;       /* keeping all is a decision too */
+    t->n_asked -= t->n_draw - n_draw;           /* so that a pruned drawn chain still counts as one */
     t->n = n;
     t->n_draw = n_draw;
 }

@@ -1,14 +1,14 @@
-/* speculative/verify.c - walks a draft over the rows of the model, and says which tokens are kept.
+/* speculative/verify.c - walks a draft over the target's rows and finds the accepted tokens.
  *
- * In come a tree, and one row of logits at a time, of the node that is asked for; out go the path that is
- * kept and a token more.  A row that is not on the walk costs nothing: a row is processed when it is reached.
+ * In come a tree and, one at a time, the rows of logits of the nodes that are asked for; out go the accepted path and
+ * one more token.  Only rows on the walk are processed.
  *
- * The law of a row while draws are tried is the target's weights until one is rejected, and then a residual
- * over the same support, in the sampler's room.  Support and q both ascend by id, so a residual is a pass over
- * each and one to clamp and sum: 152,000 tokens are 4 MB, less than the sampler's own passes read. */
+ * While draws are tried, a row's distribution is the target's weights until one draw is rejected, and then a residual
+ * over the same support, in the sampler's scratch memory.  Support and q both ascend by id, so a residual is a pass
+ * over each and one to clamp and sum: 152,000 tokens are 4 MB, less than the sampler's own passes read. */
 #include "speculative/internal.h"
 
-/* ---- the law of a row ----------------------------------------------------------------------------- */
+/* ---- the distribution of a row -------------------------------------------------------------------- */
 
 struct law {
     struct spec_dist p;
@@ -32,7 +32,7 @@ static double law_prob(const struct law *l, int32_t token)
     return i < 0 ? 0 : (l->mass ? l->mass[i] : l->p.weight[i]) / l->sum;
 }
 
-#define BLOCK 256                               /* tokens that are summed apart: four chains of additions */
+#define BLOCK 256                               /* tokens in a partial sum; it has four chains of additions */
 
 static double block_sum(const double *mass, int n)
 {
@@ -42,11 +42,11 @@ static double block_sum(const double *mass, int n)
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-/* mass, over p's support, less q. */
+/* Subtracts q from mass, which is over p's support. */
 static void take_away(double *mass, const struct spec_dist *p, const struct spec_dist *q)
 {
     double scale = 1 / q->sum;
-    if (!p->token && !q->token) {               /* the merge's answer, at a third of its time */
+    if (!p->token && !q->token) {               /* same result as the merge below, in a third of its time */
         for (int i = 0; i < kn_min(p->n, q->n); i++)
             mass[i] -= q->weight[i] * scale;
         return;
@@ -60,7 +60,7 @@ static void take_away(double *mass, const struct spec_dist *p, const struct spec
     }
 }
 
-/* The law becomes what is left of carry times it when q is taken away; returns how much that is of 1. */
+/* The distribution becomes the positive part of carry * distribution - q; returns the sum of that part. */
 static double law_subtract(struct law *l, struct spec_sampler *s, double carry, const struct spec_dist *q)
 {
     double *mass = spec_room(s), scale = carry / l->sum, sum = 0;
@@ -72,7 +72,7 @@ static double law_subtract(struct law *l, struct spec_sampler *s, double carry, 
         mass[i] = mass[i] > 0 ? mass[i] : 0;
     for (int i = 0; i < n; i += BLOCK)
         sum += block_sum(mass + i, kn_min(BLOCK, n - i));
-    l->mass = sum > 0 ? mass : NULL;            /* nothing is left: q is the law, and so p will do */
+    l->mass = sum > 0 ? mass : NULL;            /* nothing left: q equals p, which stays */
     l->sum = sum > 0 ? sum : l->p.sum;
     return sum;
 }
@@ -87,7 +87,7 @@ static int32_t law_token(const struct law *l, double u)
         sum += here;
     for (end = kn_min(i + BLOCK, l->p.n), taken = i; i < end && sum <= at; i++) {
         sum += l->mass[i];
-        taken = l->mass[i] > 0 ? i : taken;     /* rounding may leave at beyond the last */
+        taken = l->mass[i] > 0 ? i : taken;     /* by rounding, at may exceed the last sum */
     }
     return spec_dist_id(&l->p, taken);
 }
@@ -102,7 +102,7 @@ static double roll(struct spec_verify *v)
                    : spec_uniform(spec_stream(p->seed, p->choice, v->position, SPEC_FOR_VERIFY), (uint32_t)n);
 }
 
-/* The n-th draw, from one on, of a child of the node; n_draw when there is none. */
+/* The first draw of a child of the node, from draw n on; n_draw: none. */
 static int next_draw(const struct spec_tree *t, int node, int n)
 {
     while (n < t->n_draw && t->parent[t->draw[n].node] != node)
@@ -117,8 +117,8 @@ static void go_to(struct spec_verify *v, int child)
     v->node = child;
 }
 
-/* Every node has at most one child, which was drawn once, and nothing else was asked for: what was might have become
- * another node, and a rule that goes by whether it did has looked at the tokens. */
+/* Every node has at most one child, drawn once, and no node was added twice: a second proposal may have become another
+ * node, and a rule that depends on whether it did depends on the drawn tokens. */
 static bool is_drawn_chain(const struct spec_tree *t)
 {
     for (int i = 0; i < t->n; i++)
@@ -139,9 +139,9 @@ void spec_verify_start(struct spec_verify *v)
     v->carry = 1;
 }
 
-/* ---- a row at a time ------------------------------------------------------------------------------- */
+/* ---- rules that settle a row at a time ------------------------------------------------------------- */
 
-/* Tries the draws below v->node in order; what none of them takes is drawn from what they leave. */
+/* Tries the draws below v->node in order; if none is accepted, samples from the residual. */
 static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
                      const float *logits, struct spec_choice *out)
 {
@@ -164,7 +164,7 @@ static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct
     return 0;
 }
 
-/* The token is settled now, and the walk goes on where it leads. */
+/* Settles the row's token and continues the walk in its child. */
 static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
                       const float *logits)
 {
@@ -187,12 +187,12 @@ static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struc
     return 0;
 }
 
-/* ---- a block at a time ------------------------------------------------------------------------------ */
+/* ---- block verification ----------------------------------------------------------------------------- */
 
-/* Sun et al., "Block verification accelerates speculative decoding".  carry is the probability, given the
- * tokens so far, that all of them are kept; a walk that goes on has not settled whether it is.  At a node the
- * residual is the positive part of carry * p - q, S in all, and the walk's tokens are what is kept, unless
- * a later node's are, with probability S / (S + 1 - carry); at the last, with probability carry. */
+/* Sun et al., "Block verification accelerates speculative decoding".  carry is the probability, given the tokens so
+ * far, that all of them are accepted; while the walk continues, this is open.  At a node, S is the sum of the positive
+ * part of carry * p - q.  With probability S / (S + 1 - carry) the tokens up to this node are the accepted ones, unless
+ * a later node's are; at the last node, with probability carry. */
 
 static void finish_block(struct spec_verify *v)
 {
@@ -201,7 +201,7 @@ static void finish_block(struct spec_verify *v)
     v->node = SPEC_END;
 }
 
-/* Whether all of the walk is kept, when nothing is drafted after it. */
+/* Decides whether the whole walk is accepted, when no drafted token follows it. */
 static bool keep_all(struct spec_verify *v)
 {
     if (!(roll(v) < v->carry))
@@ -215,7 +215,7 @@ static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struc
 {
     const struct spec_tree *t = v->tree;
     int child = v->node + 1;
-    if (child == t->n) {                        /* kept, or it would not have been asked for */
+    if (child == t->n) {                        /* all accepted, else this row would not be asked for */
         int e = spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
                             v->position + v->n_walked, &v->last);
         if (e == 0)
@@ -256,7 +256,7 @@ int spec_verify_row(struct spec_verify *v, struct spec_sampler *s, const float *
     if (e == 0)
         return 0;
     spec_verify_stop(v);
-    return v->n_out > v->n_path ? 0 : e;        /* what was kept may end before this row */
+    return v->n_out > v->n_path ? 0 : e;        /* the accepted path may end above this row */
 }
 
 void spec_verify_stop(struct spec_verify *v)

@@ -1,5 +1,6 @@
 /* Completions: text that goes on from a prompt, in the shape that came before chat. */
 #include "engine/api/dialect.h"
+#include "engine/base/base.h"
 
 #include <stdio.h>
 #include <string.h>

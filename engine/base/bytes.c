@@ -1,6 +1,6 @@
 /* A growing run of bytes, and JSON written to it. */
 #include "engine/base/bytes.h"
-#include "engine/text/text.h"
+#include "engine/base/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -104,4 +104,22 @@ void eng_bytes_json(struct eng_bytes *b, const json_t *value)
 {
     if (json_dump_callback(value, add_json, b, JSON_COMPACT | JSON_ENCODE_ANY))
         b->failed = true;
+}
+
+size_t eng_json_piece(struct moe_string s, size_t *at, char *out)
+{
+    int bad = 1;
+    bool cut;
+    const char *p = s.data + *at;
+    size_t n = (size_t)eng_utf8_next(p, s.n - *at, &bad, &cut);
+    uint8_t c = (uint8_t)*p;
+    *at += n ? n : (size_t)bad;
+    if (!n)
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\ufffd");
+    if (c < 0x20 || c == 0x7f)
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\u%04x", c);
+    if (c == '"' || c == '\\')
+        return (size_t)snprintf(out, ENG_JSON_PIECE, "\\%c", c);
+    memcpy(out, p, n);
+    return n;
 }

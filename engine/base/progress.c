@@ -5,9 +5,11 @@
  * last 3 s and not the mean since the start, because the time left follows from the current rate.
  *
  * Without a terminal, or when quiet, no thread is started and nothing is written. */
-#include "engine/cli/cli.h"
+#include "engine/base/base.h"
+#include "offload/offload.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>

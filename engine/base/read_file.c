@@ -1,5 +1,5 @@
 /* engine/base/read_file.c - all of a file or a pipe, into memory; and the three files that a program is started with. */
-#include "engine/cli/cli.h"
+#include "engine/base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,6 +6,7 @@
  * killed or a disk that was full, and is cut off at open, as is what a power cut left as zeros.
  *
  * A lock on each file, which ends with the process, keeps a second batch away. */
+#include "engine/base/base.h"
 #include "engine/batch/batch.h"
 
 #include <errno.h>

@@ -190,7 +190,7 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
     char line[400];
     int depth;
     if (way.how == ENG_BENCH_IN_TURN && survival_of(b, survival)) {
-        struct eng_setting s = eng_advise_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);
+        struct eng_setting s = eng_forecast_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);
         double ideal = eng_plan_gain(&s, batch, survival, DEPTH, &depth);
         printf(c->json ? ",\"ideal\":%.4f,\"ideal_gamma\":%d,\"of_ideal\":%.4f"
                        : "  bytes and operations allow %.3f with %d drafted tokens; reached: %.0f %%\n", ideal, depth,

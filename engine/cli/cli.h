@@ -76,7 +76,7 @@ struct eng_config {
     const char *mirror;                                 /* folder with a copy of the model; NULL: none */
     enum kn_isa isa;
     enum kn_kv kv;
-    struct eng_draft_wish draft[ENG_DRAFTERS_MOST];
+    struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft, gamma;                                 /* gamma: draft length, or ENG_GAMMA_AUTO */
     int n_dsi, n_ahead;                                 /* verifying workers, 0: no DSI, or ENG_GAMMA_AUTO; lookahead */
     enum spec_rule verify;
@@ -101,29 +101,6 @@ struct eng_options eng_config_options(const struct eng_config *config);
 
 /* The name closest to a mistyped word, or NULL when none is close. */
 const char *eng_nearest(const char *word, const char *const *names, int n);
-
-/* ---- input ------------------------------------------------------------------------------------- */
-
-/* Reads to the end of the file.  The caller frees *text with kn_free, also after a failure. */
-int eng_read_all(int fd, const char *name, char **text, size_t *n);
-int eng_read_file(const char *path, char **text, size_t *n);
-
-/* Opens /dev/null for each of stdin, stdout and stderr that is closed at start.  Otherwise the first file opened
- * would get that number, and log lines would be written into a batch's answers. */
-void eng_stdio_keep(void);
-
-/* ---- progress ---------------------------------------------------------------------------------- */
-
-/* A progress bar on stderr, drawn by its own thread, only on a terminal and unless quiet.  It counts bytes, or
- * items of `unit` ("lines"). */
-struct eng_progress;
-int  eng_progress_open(struct eng_progress **out, const char *what, bool quiet);
-int  eng_progress_open_of(struct eng_progress **out, const char *what, const char *unit, bool quiet);
-struct off_progress *eng_progress_counter(struct eng_progress *p);
-void eng_progress_close(struct eng_progress *p);        /* replaces the bar by the total and the rate */
-
-/* The log's sink: prints the line in place of the bar, which is drawn again below it. */
-void eng_progress_log(enum kn_level level, const char *line);
 
 /* ---- used by several commands ------------------------------------------------------------------- */
 

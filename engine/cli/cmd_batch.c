@@ -5,6 +5,7 @@
  * the batch after the current step; finished answers stay in the file, and the same command resumes.
  *
  * Exit: 0 every line has an answer, 1 some have none, 2 usage or refused. */
+#include "engine/base/base.h"
 #include "engine/batch/batch.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
@@ -75,7 +76,7 @@ static int open_engine(struct job *j)
     int error = 0;
     if (!o.n_parallel) {
         o.aside = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);
-        error = eng_advise_parallel(&o.n_parallel, &o);
+        error = eng_forecast_parallel(&o.n_parallel, &o);
     }
     if (error)
         return error;

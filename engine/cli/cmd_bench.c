@@ -10,6 +10,7 @@
  * before and right after each figure, and the better rate counts.
  *
  * bench_drafts.c measures the effect of drafts. */
+#include "engine/base/base.h"
 #include "engine/cli/bench.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/plan/plan.h"
@@ -339,7 +340,7 @@ static void name_drafters(struct eng_bench *b)
     static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
     size_t n = 0;
     for (int i = 0; i < b->config->n_draft && n < sizeof b->drafter; i++) {
-        const struct eng_draft_wish *w = &b->config->draft[i];
+        const struct eng_draft_option *w = &b->config->draft[i];
         if (w->kind == ENG_DRAFT_NONE)
             continue;
         n += (size_t)snprintf(b->drafter + n, sizeof b->drafter - n, "%s%s", n ? "+" : "", name[w->kind]);

@@ -5,6 +5,7 @@
  *                               KV cache; every token but a window's first counts
  *
  * Every id is a row of the same forward pass that serves requests; --chunk is the maximum rows of a pass. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"

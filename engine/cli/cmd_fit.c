@@ -11,6 +11,7 @@
  * With --draft a network replaces the oracle and its own passes are measured too: each drafted token of all sequences
  * takes one.  All depths of a number of sequences count together, and every third number is held out.  The times of
  * passes, sampling and drafts give the acceptance rate from which drafting pays. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/engine.h"
@@ -39,7 +40,7 @@ struct fit {
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct eng_draft_wish wish;                 /* the oracle, or the measured network */
+    struct eng_draft_option wish;               /* the oracle, or the measured network */
     char drafter[ENG_FIT_NAME];                 /* name of the measured network; "": none */
     struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
     int n_pass, n_draft;                        /* n_draft: points of draft, one per number of sequences (its rows) */
@@ -353,17 +354,17 @@ static void print_gains(const struct fit *f)
 /* Finds the one draft network among --draft; without one the oracle drafts. */
 static int find_drafter(struct fit *f)
 {
-    f->wish = (struct eng_draft_wish){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
+    f->wish = (struct eng_draft_option){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
     for (int i = 0; i < f->config->n_draft; i++) {
-        const struct eng_draft_wish *w = &f->config->draft[i];
+        const struct eng_draft_option *w = &f->config->draft[i];
         char name[ENG_FIT_NAME];
-        eng_fit_name(name, w);
+        eng_draft_name(name, w);
         if (*name && *f->drafter)
             return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: run it once for "
                            "each, with its own -o FILE", f->drafter, name);
         if (!*name && w->kind != ENG_DRAFT_NONE)
             kn_say(KN_LOG_INFO, "--draft %s takes almost no time and is not measured",
-                   eng_draft_kind_name(w->kind));
+                   eng_draft_properties(w->kind)->name);
         if (!*name)
             continue;
         memcpy(f->drafter, name, sizeof name);

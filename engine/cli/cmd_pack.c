@@ -4,6 +4,7 @@
  * In: a model file or the first of its splits.  Out: the pack file, by default beside the model, where run, bench
  * and eval find it; on stdout one line, or with --json one object, with experts and bytes.  After Ctrl-C or a
  * crash a .part file remains, and the same command resumes from it. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 

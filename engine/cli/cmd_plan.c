@@ -100,7 +100,7 @@ static void print_forecast(const struct eng_forecast *f, const struct eng_machin
 
 static void print_speed(const struct eng_config *c, const struct eng_engine *e, const struct eng_machine *m)
 {
-    struct eng_setting s = eng_advise_setting(e, m, ENG_PLAN_POSITION);
+    struct eng_setting s = eng_forecast_setting(e, m, ENG_PLAN_POSITION);
     if (!c->json) {
         printf("\n");
         if (m->disk_Bps > 0)
@@ -124,7 +124,7 @@ int eng_cmd_plan(const struct eng_config *c)
     struct eng_options o = eng_config_options(c);
     if (eng_describe(&e, &o))
         return 2;
-    int error = eng_advise_rates(&machine, e, c->disk_rate, c->dram_rate);
+    int error = eng_forecast_rates(&machine, e, c->disk_rate, c->dram_rate);
     if (!error) {
         if (c->json)
             print_split_json(e);

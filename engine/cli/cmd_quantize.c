@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 
 /* ---- output ---------------------------------------------------------------------------------- */

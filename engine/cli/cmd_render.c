@@ -1,6 +1,7 @@
 /* spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
  *
  * The chat template is the model's or a file; every member of the JSON object is a variable of the template. */
+#include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 

@@ -3,6 +3,7 @@
  * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer
  * goes to stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the
  * model's turns and every turn goes on from the KV of the last. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/dsi.h"

@@ -4,6 +4,7 @@
  * In: a shape's name, and optionally the number of layers, an MTP layer, experts used per token, vocabulary size,
  * format of the experts and a seed.
  * Out: a GGUF file, the same bytes for the same options.  moe_synth() lists fallbacks on stderr. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 
 int eng_cmd_synth(const struct eng_config *config)

@@ -6,6 +6,7 @@
  *
  * The file is INI: keys are long flag names, and a section named like a command overrides the global keys
  * above it.  A key of another command is ignored; a key of no command is an error. */
+#include "engine/base/base.h"
 #include "engine/cli/options.h"
 
 #include <ini.h>

@@ -1,6 +1,7 @@
 /* engine/cli/main.c - the program: picks the command, parses its flags, returns the exit status.
  *
  * Exit status: 0 done, 1 some failed, 2 usage or refused.  No other file calls exit(). */
+#include "engine/base/base.h"
 #include "engine/cli/options.h"
 
 #include <stdlib.h>

@@ -8,6 +8,7 @@
  *
  * A drafter takes memory in which experts would stand.  While some are on disk, that makes every pass longer by a share
  * that is known; who gains less than that, over thousands of steps, is unloaded, and the store grows by his memory. */
+#include "engine/plan/disk_rate.h"
 #include "engine/plan/fit_file.h"
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
@@ -36,14 +37,14 @@ static int measure(struct eng_machine *out, struct eng_engine *e, bool fitted)
     *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
     if (error || split->n_resident == split->n_expert)
         return error;
-    error = eng_know_disk(e);
+    error = eng_disk_measure_once(moe_file_files(e->file), e->opt.mirror, split->total - split->fixed, &e->disk_Bps);
     out->disk_Bps = e->disk_Bps;
     return error;
 }
 
-static const struct eng_draft_wish *wish_of(const struct eng_engine *e, int drafter)
+static const struct eng_draft_option *wish_of(const struct eng_engine *e, int drafter)
 {
-    const struct eng_draft_wish *w = e->opt.draft;
+    const struct eng_draft_option *w = e->opt.draft;
     while (w->kind == ENG_DRAFT_NONE || drafter-- > 0)
         w++;
     return w;
@@ -67,7 +68,7 @@ static void price(const struct eng_engine *e, const struct eng_fitted *f, struct
     bool met = !*f->drafter, networks = false;
     for (int i = 0; i < e->n_drafter; i++) {
         char name[ENG_FIT_NAME];
-        eng_fit_name(name, wish_of(e, i));
+        eng_draft_name(name, wish_of(e, i));
         bool its = *name && !strcmp(name, f->drafter);
         out[i] = its ? (struct spec_draft_cost){ f->cost.draft_ns, f->cost.draft_row_ns }
                      : (struct spec_draft_cost){ .ns = by_size(e, e->drafter[i]) };

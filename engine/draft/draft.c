@@ -8,92 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is wished for -------------------------------------------------------------------------------- */
-
-static const char *const kind_name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
-static const char *const tree_name[] = { "chain", "static", "dynamic" };
-#define N_KIND ((int)(sizeof kind_name / sizeof *kind_name))
-#define N_TREE ((int)(sizeof tree_name / sizeof *tree_name))
 #define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
 #define ALL    "all"                            /* of several drafters, beside each of them alone */
 #define AHEAD  "ahead"
-
-const char *eng_draft_kind_name(enum eng_draft_kind kind) { return kind_name[kind]; }
-const char *eng_tree_name(enum eng_tree tree) { return tree_name[tree]; }
-
-static bool is_head(const struct eng_draft_wish *w) { return w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP; }
-static bool takes_file(enum eng_draft_kind kind) { return kind == ENG_DRAFT_MODEL || kind == ENG_DRAFT_EAGLE; }
-
-static bool is_word(const char *text, size_t n, const char *word)
-{
-    return strlen(word) == n && !memcmp(text, word, n);
-}
-
-static int parse_option(struct eng_draft_wish *w, const char *text, size_t n)
-{
-    if (w->kind == ENG_DRAFT_SUFFIX && is_word(text, n, "shared")) {
-        w->shared = true;
-        return 0;
-    }
-    size_t at = sizeof "lengths=" - 1, tree = sizeof "tree=" - 1;
-    if (takes_file(w->kind) && n > at && n - at < sizeof w->lengths && !memcmp(text, "lengths=", at)) {
-        memcpy(w->lengths, text + at, n - at);
-        return 0;
-    }
-    bool grows = (is_head(w) || w->kind == ENG_DRAFT_MODEL) && n > tree && !memcmp(text, "tree=", tree);
-    for (int i = 0; grows && i < N_TREE; i++)
-        if (is_word(text + tree, n - tree, tree_name[i])) {
-            w->tree = (enum eng_tree)i;
-            return 0;
-        }
-    return kn_fail(KN_EINVAL, "--draft: '%.*s' is no option of %s", (int)n, text, kind_name[w->kind]);
-}
-
-static int parse_argument(struct eng_draft_wish *w, const char *text, size_t n)
-{
-    char *end;
-    if (n >= sizeof w->file)
-        return kn_fail(KN_ELIMIT, "--draft: a file name of %zu bytes; %zu are possible", n, sizeof w->file - 1);
-    memcpy(w->file, text, n);
-    w->file[n] = 0;
-    if (w->kind == ENG_DRAFT_ORACLE) {
-        w->right = strtod(w->file, &end);
-        if (n && !*end && w->right >= 0 && w->right <= 1)
-            return 0;
-        return kn_fail(KN_EINVAL, "--draft: oracle takes a probability, as in oracle:0.8");
-    }
-    if (takes_file(w->kind) && !n)
-        return kn_fail(KN_EINVAL, "--draft: %s takes a file, as in %s:draft.gguf", kind_name[w->kind],
-                       kind_name[w->kind]);
-    if (n && !takes_file(w->kind) && w->kind != ENG_DRAFT_SUFFIX)
-        return kn_fail(KN_EINVAL, "--draft: %s takes no argument", kind_name[w->kind]);
-    return 0;
-}
-
-int eng_draft_parse(struct eng_draft_wish *out, const char *text)
-{
-    struct eng_draft_wish w = { .kind = ENG_DRAFT_NONE };
-    size_t n = strcspn(text, ":,");
-    int kind = 0, error;
-    while (kind < N_KIND && !is_word(text, n, kind_name[kind]))
-        kind++;
-    if (kind == N_KIND)
-        return kn_fail(KN_EINVAL, "--draft: '%.*s' is not a kind of drafter: none, ngram, suffix, model:FILE, "
-                       "eagle:FILE, mtp or oracle:P are", (int)n, text);
-    w.kind = (enum eng_draft_kind)kind;
-    w.tree = w.kind == ENG_DRAFT_EAGLE ? ENG_TREE_DYNAMIC : ENG_TREE_CHAIN;     /* each row of the others is dearer */
-    text += n;
-    n = *text == ':' ? strcspn(text + 1, ",") : 0;
-    if ((error = parse_argument(&w, text + (*text == ':'), n)))
-        return error;
-    for (text += n + (*text == ':'); *text == ','; text += n) {
-        n = strcspn(++text, ",");
-        if ((error = parse_option(&w, text, n)))
-            return error;
-    }
-    *out = w;
-    return 0;
-}
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -477,17 +394,17 @@ int eng_drafters_open(struct eng_engine *e)
 {
     int error = 0;
     for (int i = 0; i < e->opt.n_draft && !error; i++) {
-        const struct eng_draft_wish *w = &e->opt.draft[i];
+        const struct eng_draft_option *w = &e->opt.draft[i];
         if (w->kind == ENG_DRAFT_NONE)
             continue;
         struct eng_drafter **d = &e->drafter[e->n_drafter];
         error = w->kind == ENG_DRAFT_MODEL ? eng_draft_model_open(d, e, w)
-                : is_head(w)               ? eng_draft_head_open(d, e, w)
+                : eng_draft_properties(w->kind)->is_head               ? eng_draft_head_open(d, e, w)
                                            : eng_draft_text_open(d, e, w);
         if (error)
             break;
         (*d)->number = e->n_drafter++;
-        (*d)->name = kind_name[w->kind];
+        (*d)->name = eng_draft_properties(w->kind)->name;
         if (*w->lengths)
             error = eng_lengths_open(e, (*d)->number, w->lengths);
     }

@@ -45,7 +45,7 @@ static void close_head(struct eng_drafter *base)
     kn_free(d);
 }
 
-static int open_model(struct draft_head *d, const struct eng_draft_wish *w)
+static int open_model(struct draft_head *d, const struct eng_draft_option *w)
 {
     struct eng_engine *e = d->base.engine;
     if (w->kind == ENG_DRAFT_MTP)
@@ -56,7 +56,7 @@ static int open_model(struct draft_head *d, const struct eng_draft_wish *w)
 }
 
 /* The model's context keeps what all heads read. */
-static int ask_features(const struct draft_head *d, const struct eng_draft_wish *w)
+static int ask_features(const struct draft_head *d, const struct eng_draft_option *w)
 {
     struct moe_features its = moe_model_reads(d->model), *all = &d->base.engine->features;
     if (its.n_inner && all->n_inner && memcmp(its.inner, all->inner, sizeof its.inner) != 0)
@@ -70,7 +70,7 @@ static int ask_features(const struct draft_head *d, const struct eng_draft_wish 
     return 0;
 }
 
-int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+int eng_draft_head_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
 {
     struct draft_head *d = kn_calloc(1, sizeof *d);
     if (!d)

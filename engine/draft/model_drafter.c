@@ -97,7 +97,7 @@ static void close_model(struct eng_drafter *base)
     kn_free(d);
 }
 
-int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+int eng_draft_model_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
 {
     struct draft_model *d = kn_calloc(1, sizeof *d);
     size_t n = (size_t)e->opt.n_parallel;

@@ -1,6 +1,6 @@
 /* Drafters that need no model: what has been said before is said again.  spec_drafter does the work; here
  * it meets sessions, by the number of their seat, and documents. */
-#include "engine/cli/cli.h"
+#include "engine/base/base.h"
 #include "engine/internal.h"
 
 #include <string.h>
@@ -108,7 +108,7 @@ static int read_document(const struct eng_engine *e, const char *path, struct en
     return error;
 }
 
-int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_wish *w)
+int eng_draft_text_open(struct eng_drafter **out, struct eng_engine *e, const struct eng_draft_option *w)
 {
     static const enum spec_drafter_kind kinds[] = {
         [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM, [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,

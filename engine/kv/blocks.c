@@ -2,7 +2,7 @@
  *
  * A position's slot is block * ENG_KV_BLOCK + position % ENG_KV_BLOCK, so that the 64 positions of one
  * attention chunk are neighbours in memory, and a block means the same in every text that has it. */
-#include "engine/internal.h"
+#include "engine/kv/kv.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * kept at few places (keep_state.c chooses), and its whole blocks count as far as the last of them.  A state
  * belongs to one block, goes with it, and makes room for others when it was not used for the longest time.
  * Integers only; the memory is the context's. */
-#include "engine/internal.h"
+#include "engine/kv/kv.h"
 
 #include <string.h>
 

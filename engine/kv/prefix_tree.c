@@ -5,7 +5,7 @@
  * block's tokens, under a secret of this process.  It only finds; what is found counts when salt, parent
  * and tokens are equal, so that no two texts are ever taken for each other.  The tail of a text, less
  * than a block, is in the tree but not in the table. */
-#include "engine/internal.h"
+#include "engine/kv/kv.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  * 3.1 against 2.2 GB/s where this was seen, with the knee just below 64 MiB.  A budget below that has its experts in
  * as little memory, and so it is measured in no more. */
 #include "engine/plan/disk_rate.h"
-#include "engine/engine.h"
+#include "engine/base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -148,6 +148,14 @@ int eng_disk_measure_model(const struct off_files *files, const char *mirror, si
         if (kn_io()->size(files->fd[i]) > kn_io()->size(files->fd[largest]))
             largest = i;
     return eng_disk_measure(files->path[largest], mirror, room, bytes_per_s);
+}
+
+int eng_disk_measure_once(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s)
+{
+    if (*bytes_per_s > 0 || room < ENG_DISK_LEAST)
+        return 0;
+    int error = eng_disk_measure_model(files, mirror, room < ENG_DISK_BYTES ? room : ENG_DISK_BYTES, bytes_per_s);
+    return error == KN_ENOMEM ? error : 0;
 }
 
 /* Bytes that no disk can compress or find a copy of. */

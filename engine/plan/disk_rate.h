@@ -2,6 +2,7 @@
 #ifndef ENGINE_DISK_H
 #define ENGINE_DISK_H
 
+#include "engine/base/base.h"
 #include "offload/offload.h"
 
 /* Memory that a measurement takes while it lasts: this, or less where there is less; and beside an engine of a
@@ -24,6 +25,10 @@ bool eng_disk_copy(char *out /* [ENG_PATH_BYTES] */, const char *folder, const c
 
 /* The same of the largest of a model's files. */
 int eng_disk_measure_model(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s);
+
+/* The same, unless *bytes_per_s holds a rate already. It stays 0 where `room` is too small for a measurement and where
+ * the files cannot be read past the page cache. Fails only for lack of memory. */
+int eng_disk_measure_once(const struct off_files *files, const char *mirror, size_t room, double *bytes_per_s);
 
 /* A nameless file of up to `bytes` in the folder, on the disk when this returns; shorter when the disk is
  * slow.  KN_EUNSUPPORTED, nothing said: none can be made there, or none with O_DIRECT. */

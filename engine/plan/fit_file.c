@@ -17,7 +17,6 @@
 
 #define FIRST "# what passes take"
 #define MOST_TEXT 2048
-#define MOST_BASE 120
 #define AT(f) { #f, offsetof(struct spec_cost_model, f) }
 static const struct { const char *name; size_t at; } field[] = {
     AT(fixed_ns), AT(dense_ns), AT(load_ns), AT(expert_ns), AT(ridge), AT(growth), AT(wait),
@@ -119,27 +118,6 @@ static int write_whole(const char *path, const char *text, size_t n)
     if (error)
         io->unlink(t.part);
     return error;
-}
-
-/* As --draft has it.  Spaces would be cut off by who reads it, and lines after 200 bytes. */
-void eng_fit_name(char *out, const struct eng_draft_wish *w)
-{
-    bool head = w->kind == ENG_DRAFT_EAGLE || w->kind == ENG_DRAFT_MTP;
-    size_t end = strlen(w->file), from;
-    out[0] = 0;
-    if (!head && w->kind != ENG_DRAFT_MODEL)
-        return;
-    while (end > 0 && w->file[end - 1] == '/')
-        end--;
-    for (from = end; from > 0 && w->file[from - 1] != '/';)
-        from--;
-    int n = snprintf(out, ENG_FIT_NAME, "%s%s%.*s", eng_draft_kind_name(w->kind), end ? ":" : "",
-                     kn_min((int)(end - from), MOST_BASE), w->file + from);
-    if (head || w->tree != ENG_TREE_CHAIN)
-        snprintf(out + n, ENG_FIT_NAME - (size_t)n, ",tree=%s", eng_tree_name(w->tree));
-    for (char *c = out; *c; c++)
-        if ((unsigned char)*c <= ' ' || *c == 127)
-            *c = '_';
 }
 
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)

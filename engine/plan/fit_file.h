@@ -3,17 +3,15 @@
 #ifndef ENGINE_FIT_FILE_H
 #define ENGINE_FIT_FILE_H
 
-#include "engine/engine.h"
+#include "engine/draft/option.h"
+#include "moe/moe.h"
 #include "speculative/fit.h"
 
 /* Can such a file be written, before minutes of measuring?  What is there stays as it is, and nothing new is left. */
 int eng_fit_check(const char *path);
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter);
 
-/* What a drafter is known by there: its kind, its file without the folder, how its drafts branch.  Empty: it looks texts
- * up, in no time worth measuring. */
-#define ENG_FIT_NAME 160
-void eng_fit_name(char *out /* [ENG_FIT_NAME] */, const struct eng_draft_wish *wish);
+#define ENG_FIT_NAME 160                         /* bytes of a drafter's name: eng_draft_name() */
 
 struct eng_fitted {
     struct spec_cost_model cost;

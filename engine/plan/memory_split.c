@@ -1,19 +1,88 @@
-/* The budget for a model on this machine: what it asks for, how much there is, and who refuses.
+/* engine/plan/memory_split.c - how the memory budget is split among weights, buffers, KV cache, kept states and experts.
  *
- * What is small is measured when it is there: file header, vocabulary, sessions.  What comes later and is
- * not asked for by size is a round figure above what was measured: FIXED is code and libraries as far as
- * they are touched, the kernel's part and the reading threads; a worker takes its stacks; an expert a
- * line in the store's lists.  The header has gone through the page cache, which a cgroup counts as well. */
-#include "engine/internal.h"
+ * eng_plan_split() works on numbers alone. First come the parts that every pass needs, in full; then kept states, for
+ * a model that has them, at most a tenth of the rest; then the KV cache: the size asked for, or else n_parallel
+ * contexts, but at most 30 % of the rest, or the part that experts leave free, or one context, whichever is largest.
+ * Experts get the remainder. Page tables take one byte in 512 of all mapped memory and count as fixed.
+ *
+ * eng_budget() fills in the numbers for a model on this machine. Small parts exist by then and are measured: file
+ * header, vocabulary, sessions. Parts that come later and have no exact size are round figures above the measured
+ * ones: FIXED covers code and libraries as far as they are touched, the kernel's share and the reading threads; each
+ * worker takes its stacks; each expert a line in the store's lists. The file header has gone through the page cache,
+ * which a cgroup counts as well. */
+#include "engine/plan/plan.h"
+#include "engine/kv/kv.h"
 
 #include <stdio.h>
 
+#define TABLES 512                              /* page tables: 8 bytes for a page of 4 KiB */
 #define MIB          ((size_t)1 << 20)
 #define FIXED        (16 * MIB)
 #define PER_THREAD   (MIB / 4)
 #define PER_EXPERT   1024
 #define FEW_ROWS     128                        /* a pass of no more takes little room for them */
 #define LEAST_MARGIN (256 * MIB)                /* of what is free, to others: this, or a twentieth */
+
+/* ---- the split ---------------------------------------------------------------------------------------------- */
+
+static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
+static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
+
+/* With page tables, and rounded up: (n + n / TABLES) is enough for n. */
+static size_t with_tables(size_t n) { return n + (n + TABLES - 1) / TABLES; }
+
+static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
+{
+    if (need->kv_mem)
+        return need->kv_mem;
+    size_t beside = room > need->expert_bytes ? room - need->expert_bytes : 0;
+    return least_of((size_t)need->n_parallel * one, most_of(one, most_of(room / 10 * 3, beside)));
+}
+
+/* Two for each text at work, the end of its last turn and that of its prompt, and two for beginnings that many
+ * have; at least one.  They take nothing from one context and the least of experts. */
+static int n_state(const struct eng_need *need, size_t room, size_t always)
+{
+    if (!need->state_bytes || room < always + need->state_bytes)
+        return 0;
+    size_t most = most_of(least_of(room / 10, room - always) / need->state_bytes, 1);
+    return (int)least_of(2 * (size_t)need->n_parallel + 2, most);
+}
+
+int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total)
+{
+    size_t block = ENG_KV_BLOCK * need->kv_slot_bytes;
+    size_t one = kn_align_up((size_t)need->n_ctx, ENG_KV_BLOCK) * need->kv_slot_bytes;
+    size_t kv_least = need->kv_mem ? need->kv_mem : one, always = need->dense_bytes + need->step_bytes;
+    *out = (struct eng_split){ .total = total, .kv_least = one, .n_expert = need->n_expert };
+    out->least = need->fixed_bytes + with_tables(always + kv_least + need->expert_least);
+    if (kv_least < one)
+        return KN_EINVAL;
+    if (total < out->least)
+        return KN_ELIMIT;
+
+    size_t room = (total - need->fixed_bytes) / (TABLES + 1) * TABLES;
+    room = room > always ? room - always : 0;   /* may be a few bytes short of what `least` has rounded up */
+    room = most_of(room, kv_least + need->expert_least);
+    out->n_state = n_state(need, room, kv_least + need->expert_least);
+    out->state = (size_t)out->n_state * need->state_bytes;
+    room -= out->state;
+    size_t n_block = least_of(kv_wish(need, room, one) / block, INT32_MAX / 2 / ENG_KV_BLOCK);
+    out->n_kv_slot = (int)n_block * ENG_KV_BLOCK;
+    out->kv = n_block * block;
+    out->dense = need->dense_bytes;
+    out->step = need->step_bytes;
+    out->expert = least_of(need->expert_bytes, room - out->kv);
+    if (need->n_expert)
+        out->n_resident = (int)((double)out->expert / (double)need->expert_bytes * need->n_expert);
+    size_t mapped = always + out->kv + out->state + out->expert;
+    out->fixed = need->fixed_bytes + (with_tables(mapped) - mapped);
+    size_t taken = out->fixed + mapped;
+    out->spare = total > taken ? total - taken : 0;
+    return 0;
+}
+
+/* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
 static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */
 

@@ -1,19 +1,12 @@
-/* The arithmetic of `plan`: a budget's parts, and the time that a pass takes.
+/* engine/plan/pass_forecast.c - how long a pass takes, from a model's shape, the memory split and the machine's rates.
  *
- * The split goes down the list: what every pass needs comes first and whole; kept states, of a model that
- * has them, a tenth of what is left at most; KV takes what was asked for, or room for n_parallel contexts, but
- * at most 30 % of what is left then, or what experts leave over, or one context, whichever is most; experts get
- * the rest.  Of all that is mapped page tables take one byte in 512, which count as fixed.
- *
- * A pass takes the disk the bytes of missing experts over its rate, while the cores take the bytes touched
- * over the memory's rate and the multiply-adds over theirs, one after the other: a core that waits for
- * bytes does not multiply.  The slower of the two sets the pace.  An expert is there with the share of
- * experts that fit: an even router gives no cache a better chance than that. */
-#include "engine/internal.h"
+ * The disk takes the bytes of missing experts over its rate. Meanwhile the cores take the bytes touched over the
+ * memory's rate and then the multiply-adds over theirs, one after the other: a core that waits for bytes does not
+ * multiply. A pass takes the longer of the two. An expert is resident with the probability (experts that fit) /
+ * (experts): with an even router no cache does better. */
+#include "engine/plan/plan.h"
 
 #include <math.h>
-
-#define TABLES 512                              /* 8 bytes for a page of 4 KiB */
 
 /* What decoding reaches of the rates that the probes reach, with 1 to 16 sequences wholly in memory: 0.85
  * to 0.90 of the sum of both times (evals/results/speed-2026-11-20.md). */
@@ -21,63 +14,6 @@
 
 /* And of sums alone, when rows are many: 318 to 370 G of 720 in Q4_K with 16 to 96 rows (ibid.). */
 #define OF_SUMS 0.45
-
-static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
-static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
-
-/* With page tables, and rounded up: (n + n / TABLES) is enough for n. */
-static size_t with_tables(size_t n) { return n + (n + TABLES - 1) / TABLES; }
-
-static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
-{
-    if (need->kv_mem)
-        return need->kv_mem;
-    size_t beside = room > need->expert_bytes ? room - need->expert_bytes : 0;
-    return least_of((size_t)need->n_parallel * one, most_of(one, most_of(room / 10 * 3, beside)));
-}
-
-/* Two for each text at work, the end of its last turn and that of its prompt, and two for beginnings that many
- * have; at least one.  They take nothing from one context and the least of experts. */
-static int n_state(const struct eng_need *need, size_t room, size_t always)
-{
-    if (!need->state_bytes || room < always + need->state_bytes)
-        return 0;
-    size_t most = most_of(least_of(room / 10, room - always) / need->state_bytes, 1);
-    return (int)least_of(2 * (size_t)need->n_parallel + 2, most);
-}
-
-int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total)
-{
-    size_t block = ENG_KV_BLOCK * need->kv_slot_bytes;
-    size_t one = kn_align_up((size_t)need->n_ctx, ENG_KV_BLOCK) * need->kv_slot_bytes;
-    size_t kv_least = need->kv_mem ? need->kv_mem : one, always = need->dense_bytes + need->step_bytes;
-    *out = (struct eng_split){ .total = total, .kv_least = one, .n_expert = need->n_expert };
-    out->least = need->fixed_bytes + with_tables(always + kv_least + need->expert_least);
-    if (kv_least < one)
-        return KN_EINVAL;
-    if (total < out->least)
-        return KN_ELIMIT;
-
-    size_t room = (total - need->fixed_bytes) / (TABLES + 1) * TABLES;
-    room = room > always ? room - always : 0;   /* may be a few bytes short of what `least` has rounded up */
-    room = most_of(room, kv_least + need->expert_least);
-    out->n_state = n_state(need, room, kv_least + need->expert_least);
-    out->state = (size_t)out->n_state * need->state_bytes;
-    room -= out->state;
-    size_t n_block = least_of(kv_wish(need, room, one) / block, INT32_MAX / 2 / ENG_KV_BLOCK);
-    out->n_kv_slot = (int)n_block * ENG_KV_BLOCK;
-    out->kv = n_block * block;
-    out->dense = need->dense_bytes;
-    out->step = need->step_bytes;
-    out->expert = least_of(need->expert_bytes, room - out->kv);
-    if (need->n_expert)
-        out->n_resident = (int)((double)out->expert / (double)need->expert_bytes * need->n_expert);
-    size_t mapped = always + out->kv + out->state + out->expert;
-    out->fixed = need->fixed_bytes + (with_tables(mapped) - mapped);
-    size_t taken = out->fixed + mapped;
-    out->spare = total > taken ? total - taken : 0;
-    return 0;
-}
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {

@@ -1,6 +1,12 @@
-/* engine/plan/plan.h - how a budget is split, and what speed to expect of it.  Internal to engine.
+/* engine/plan/plan.h - how a memory budget is split, and the speed to expect from the split.
  *
- * Numbers in, numbers out: plan.c knows no model, no machine and no clock.  budget.c asks them. */
+ *     memory_split.c    the split, as numbers (eng_plan_split) and for a model on this machine (eng_budget)
+ *     pass_forecast.c   how long a pass takes
+ *     disk_rate.c       the rate of a disk, measured outside the engine's own reads
+ *     host_rate.c       the rates of memory and multiply-adds
+ *     fit_file.c        the constants that `fit` found, in a file
+ *
+ * eng_plan_* take numbers and return numbers: they know no model, no machine and no clock. */
 #ifndef ENGINE_PLAN_H
 #define ENGINE_PLAN_H
 
@@ -68,7 +74,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s);
  * that is nothing. */
 double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survival /* [most] */, int most, int *depth);
 
-/* ---- budget.c: the split for a model on this machine ------------------------------------------- */
+/* ---- the split for a model on this machine ------------------------------------------------------ */
 
 struct eng_extra {                              /* bytes, of a drafter */
     size_t weights, step;
@@ -89,20 +95,5 @@ struct eng_use {
 
 /* Everything small is there already and counts as it is; everything large comes after.  Says why not. */
 int eng_budget(struct eng_split *out, const struct eng_use *use);
-
-/* ---- advise.c: the forecast for a model on this machine ------------------------------------------ */
-
-#define ENG_PLAN_POSITION 512                   /* tokens that a sequence is taken to have */
-
-struct eng_engine;
-struct eng_options;
-
-/* An engine's own, on such a machine. */
-struct eng_setting eng_advise_setting(const struct eng_engine *e, const struct eng_machine *machine, int position);
-
-/* Measured in about a second, but for what is given; the disk only when experts will be read from it. */
-int eng_advise_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate);
-/* How many sequences at once are expected to be fastest under these options. */
-int eng_advise_parallel(int *out, const struct eng_options *opt);
 
 #endif

@@ -1,5 +1,6 @@
 /* Keys from a file, compared without telling by time how much of one was right. */
 #include "engine/serve/api_keys.h"
+#include "engine/base/base.h"
 
 #include <string.h>
 #include <strings.h>

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 #include "engine/api/request.h"
+#include "engine/base/base.h"
 #include "engine/serve/http.h"
 #include "engine/serve/engine_thread.h"
 #include "engine/serve/api_keys.h"

@@ -1,5 +1,6 @@
 /* Prometheus text format 0.0.4: for each family its help, its type, its lines. */
 #include "engine/serve/metrics.h"
+#include "engine/base/base.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"

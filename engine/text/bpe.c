@@ -10,6 +10,7 @@
  * piece of n symbols needs n log n time and no more than 2 n heap entries, whatever it holds. */
 #include <string.h>
 
+#include "engine/base/base.h"
 #include "engine/text/internal.h"
 
 _Static_assert(sizeof(struct eng_symbol) == 20, "20 bytes a symbol");

@@ -6,6 +6,7 @@
  * piece as <0x41>. */
 #include <string.h>
 
+#include "engine/base/base.h"
 #include "engine/text/internal.h"
 
 void eng_letters_init(struct eng_letters *l)

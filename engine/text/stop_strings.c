@@ -2,7 +2,7 @@
  *
  * Held back is the longest tail that is the beginning of a stop string.  The string that is complete first
  * ends the text (of two that end together, the longer), so that the pieces do not matter. */
-#include "engine/engine.h"
+#include "engine/text/text.h"
 
 #include <string.h>
 

@@ -107,12 +107,22 @@ size_t eng_decoder_feed(struct eng_decoder *d, int32_t id, char *out);
 /* After the last id: the pending bytes, as one U+FFFD. */
 size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 
-/* ---- bytes
-   ------------------------------------------------------------------------------------- */
+/* ---- stop strings ------------------------------------------------------------------------------ */
 
-/* The length of the character at p, or 0 when what is there is not UTF-8; *n_bad is then how many
- * bytes to give up on (at least 1), and *cut whether more bytes after n could still have made it
- * one. */
-int eng_utf8_next(const char *p, size_t n, int *n_bad, bool *cut);
+/* Watches text go by and ends it before the first stop string, holding back what may begin one. */
+#define ENG_STOP_BYTES 256
+struct eng_stop {
+    const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
+    int n;
+    bool hit;
+    int which;                                  /* hit: the string that did it */
+    size_t n_held;
+    char held[ENG_STOP_BYTES];
+};
+
+int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
+/* Takes n bytes, writes what may be shown to out (room for n + ENG_STOP_BYTES), returns its length. */
+size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
+size_t eng_stop_finish(struct eng_stop *s, char *out);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "engine/base/base.h"
 #include "engine/text/internal.h"
 
 struct work {

@@ -8,6 +8,7 @@
  *
  * Steps: kind; tokens with their types; the names that end a turn; texts; merges or scores; the
  * tokens with a role; the table of special tokens. */
+#include "engine/base/base.h"
 #include "engine/text/internal.h"
 
 #include <limits.h>

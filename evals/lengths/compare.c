@@ -7,6 +7,7 @@
  * records, which nobody knows beforehand, and the truth.  error: root of the mean square of tokens kept less tokens
  * foreseen, of drafts 4 and 8 deep.  speed: tokens per time when each pass is drafted for as deep as it promises most,
  * over no drafts, where a draft pass takes DRAFT of a plain pass and a row more PASS_ROW of it. */
+#include "engine/base/base.h"
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
 #include "engine/cli/cli.h"

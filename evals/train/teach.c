@@ -9,6 +9,7 @@
  * without the features that an EAGLE head learns from (lessons.py adds them).  OUT_FOLDER gets one .npy per SHARD
  * prompts, for distil.py and boost.py; files that are there already are not made again.  Seeds are the prompts'
  * numbers. */
+#include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"

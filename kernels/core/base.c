@@ -1,6 +1,6 @@
-/* Status text, the log's sink, the assertion, the clock.
+/* Error texts, the log's sink, assertions, the clock.
  *
- * The sink is one of the program's few globals: set once by main (or a test) before threads start. */
+ * The sink is one of the program's few globals: main (or a test) sets it once, before threads start. */
 #include "kernels/core.h"
 
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static void say(enum kn_level level, const char *fmt, va_list args)
         return;
     char line[1024];
     vsnprintf(line, sizeof line, fmt, args);
-    for (char *c = line; *c; c++)                   /* names come from files: no line of theirs is ours */
+    for (char *c = line; *c; c++)                   /* names from files must not break or forge log lines */
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
     sink(level, line);

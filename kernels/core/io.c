@@ -1,7 +1,7 @@
-/* The seam's system side, and files on top of it.
+/* struct kn_io of the operating system, and the file calls above it.
  *
- * kn_io_system is what runs outside tests: malloc, mmap with huge pages, nodes as libnuma knows them, and
- * the system calls.  The file calls below it know EINTR and short transfers, and say what failed where. */
+ * kn_io_system is used outside tests: malloc, mmap with huge pages, nodes as libnuma reports them, and
+ * system calls.  The kn_file_* calls retry after EINTR and short transfers, and log which path failed and why. */
 #include "kernels/core.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* A node that is full gives way to the next one: slower memory is better than none. */
+/* Preferred, not strict: pages come from the next node when this one is full. */
 static void system_bind(void *p, size_t bytes, int node)
 {
     unsigned long mask[16] = { 0 };
@@ -31,7 +31,7 @@ static void system_bind(void *p, size_t bytes, int node)
     (void)mbind(p, bytes, MPOL_PREFERRED, mask, sizeof mask * 8 + 1, 0);
 }
 
-/* A node may have no memory, or none that a cpuset lets us take: its CPUs go to the nearest that has. */
+/* A node may have no memory, or a cpuset may exclude its memory: its CPUs use the nearest node that has some. */
 static void system_cpu_nodes(int *node, int n_cpu)
 {
     int with[64], n = 0;
@@ -50,7 +50,7 @@ static void system_cpu_nodes(int *node, int n_cpu)
     }
 }
 
-/* mmap aligned to a huge page when it is worth one. */
+/* Aligned to a huge page if the mapping is at least that large. */
 static void *system_map(size_t bytes, int node)
 {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
@@ -72,7 +72,7 @@ static void *system_map(size_t bytes, int node)
     return p;
 }
 
-/* Making a page is clearing it, which whoever touches it first waits for.  From 5.14. */
+/* The first touch of a page makes the kernel clear it; this does so now.  Needs Linux 5.14. */
 static void system_touch(void *p, size_t bytes)
 {
     (void)madvise(p, bytes, MADV_POPULATE_WRITE);
@@ -179,8 +179,8 @@ int kn_file_refuse_target(const char *path)
         return 0;
     bool plain = seam->size(fd) >= 0;
     kn_file_close(fd);
-    return plain ? 0 : kn_fail(KN_EINVAL, "%s: a file would take the place of this link or device; name another "
-                               "to write", path);
+    return plain ? 0 : kn_fail(KN_EINVAL, "%s: this is a link or a device, which a file would replace; name another "
+                               "file to write", path);
 }
 
 int kn_file_refuse_other(const char *path, const char *magic, const char *what)
@@ -195,7 +195,7 @@ int kn_file_refuse_other(const char *path, const char *magic, const char *what)
     kn_file_close(fd);
     if (n == 0 || (n == sizeof begins && !memcmp(begins, magic, sizeof begins)))
         return 0;
-    return kn_fail(KN_EINVAL, "%s: it is there and no %s: remove it, or name another file to write", path, what);
+    return kn_fail(KN_EINVAL, "%s: exists and is not a %s: remove it, or name another file to write", path, what);
 }
 
 int kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset)
@@ -233,11 +233,11 @@ int kn_fail_size(const char *path)
 {
     if (errno == ESPIPE)
         return kn_fail(KN_EINVAL, "%s: neither a file nor a folder, but a pipe or a device", path);
-    return kn_fail(KN_EIO, "%s: its size cannot be told: %s", path, strerror(errno));
+    return kn_fail(KN_EIO, "%s: cannot find out its size: %s", path, strerror(errno));
 }
 
 int kn_fail_short(const char *path, uint64_t end, uint64_t missing)
 {
-    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes before what it promises: an incomplete copy?",
+    return kn_fail(KN_ESHORT, "%s: the file ends at byte %llu, %llu bytes too early: an incomplete copy?",
                    path, (unsigned long long)end, (unsigned long long)missing);
 }

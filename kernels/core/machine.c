@@ -1,4 +1,4 @@
-/* What the machine has: instruction sets, usable processors, nodes, memory under a cgroup's limit. */
+/* Properties of the machine: instruction sets, usable processors, nodes, memory within the cgroups' limits. */
 #include "kernels/internal.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 enum kn_isa kn_isa_best(void)
 {
 #if defined(__x86_64__)
-    /* f16c is older than avx2, and clang 14 cannot ask for it */
+    /* AVX2 implies f16c here: every processor with avx2 has it, and clang 14 has no name for it */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
         !__builtin_cpu_supports("bmi2"))
         return KN_ISA_SCALAR;
@@ -33,7 +33,7 @@ const char *kn_isa_name(enum kn_isa isa)
 
 /* ---- memory under a cgroup's limits ------------------------------------------------------------ */
 
-/* The number after `key` in a small file of the kernel's, key "" for its first; `otherwise` when there is
+/* The number after `key` in a small kernel file; key "": the first number.  Returns `otherwise` when there is
  * none ("max", absent, unreadable). */
 static size_t read_number(const char *path, const char *key, size_t otherwise)
 {
@@ -54,14 +54,14 @@ static size_t read_number(const char *path, const char *key, size_t otherwise)
     return otherwise;
 }
 
-/* The two generations differ in names only. */
+/* cgroup v1 and v2 differ in names only. */
 struct hierarchy { const char *controller, *folder, *limit, *usage, *cache; };
 static const struct hierarchy v1 = { "memory", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
                                      "total_inactive_file" };
 static const struct hierarchy v2 = { "", "", "memory.max", "memory.current", "inactive_file" };
 
-/* Room under the limits of a group and of all above it.  What it uses of cache that nobody has asked for
- * again gives way, and counts as room. */
+/* Lowers *room to the free bytes under the limits of a group and of its ancestors, and *limit to the lowest limit.
+ * Inactive page cache of a group counts as free: the kernel reclaims it first. */
 static void visit_groups(const struct hierarchy *h, const char *mount, char *group, size_t *limit,
                          size_t *room)
 {
@@ -89,7 +89,7 @@ static void visit_groups(const struct hierarchy *h, const char *mount, char *gro
     }
 }
 
-/* A line is number:controllers:path; the second generation has number 0 and names no controllers. */
+/* A line is number:controllers:path; cgroup v2 has number 0 and names no controllers. */
 static char *group_path(char *line, const char *controller)
 {
     char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
@@ -138,7 +138,7 @@ static size_t available_bytes(size_t otherwise)
     return otherwise;
 }
 
-/* ---- processors, and the nodes that they are near to --------------------------------------------- */
+/* ---- processors, and their nodes ------------------------------------------------------------------ */
 
 void kn_cpus_get(struct kn_cpus *out)
 {
@@ -149,7 +149,7 @@ void kn_cpus_get(struct kn_cpus *out)
         return;
     kn_io()->cpu_nodes(node_of, CPU_SETSIZE);
     for (int k = 0, last = INT_MIN; n < CPU_COUNT(&may); k++) {
-        int next = INT_MAX;                     /* nodes in ascending order, as far as there is room */
+        int next = INT_MAX;                     /* nodes in ascending order; the last entry has all the rest */
         for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
             if (CPU_ISSET(cpu, &may) && node_of[cpu] > last && node_of[cpu] < next)
                 next = node_of[cpu];
@@ -174,7 +174,7 @@ int kn_machine_stay(int node)
         if (cpus.cpu[i] >= 0)
             CPU_SET(cpus.cpu[i], &set);
     if (cpus.n_node > 1 && sched_setaffinity(0, sizeof set, &set) != 0)
-        return kn_fail(KN_ENODEV, "cannot keep to the processors of node %d: %s", node, strerror(errno));
+        return kn_fail(KN_ENODEV, "cannot bind threads to the processors of node %d: %s", node, strerror(errno));
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* Memory: small allocations, large mappings, arenas; and the ban on both during a step. */
+/* Memory: small allocations, large mappings, arenas, and the ban on allocation during a step. */
 #include "kernels/core.h"
 
 #include <malloc.h>

@@ -1,16 +1,16 @@
 /* The worker team.
  *
- * A job is (fn, arg, n).  Its items are cut into one run for each thread, who claims its own run's items
- * in order and then helps the others with theirs, those of its node first: neighbours in memory stay with
- * one core, whose prefetching pays across items, and no one waits for long at the end.  Workers spin for a little while
- * between jobs, because a forward pass has some hundred of them a millisecond or less apart, and then
- * sleep on a futex, so that an idle server costs nothing.
+ * A job is (fn, arg, n).  Its items are cut into one run per thread.  A thread claims the items of its own
+ * run in order, then helps other threads with theirs, first on its own node.  So neighbours in memory stay
+ * with one core, hardware prefetch works across items, and no thread waits long at the end.  Workers spin
+ * for a short time between jobs, because a forward pass has some hundred jobs a millisecond or less apart;
+ * then they sleep on a futex, so that an idle server uses no CPU.
  *
- *   serial    written by the caller (release), read by workers (acquire): a new job is there
- *   next      claims of one run; fetch_add by everyone
+ *   serial    written by the caller (release), read by workers (acquire): a change is a new job
+ *   next      next unclaimed item of a run; every thread does fetch_add
  *   running   workers still inside the job; the last one's decrement (release) pairs with the caller's
- *             acquire load, which makes their results visible to him
- *   sleepers  how many may be in futex_wait; seq_cst with serial, so that no wake-up is lost */
+ *             acquire load, which makes the workers' results visible to the caller
+ *   sleepers  workers that may be in futex_wait; seq_cst like serial, so that no wake-up is lost */
 #include "kernels/internal.h"
 
 #include <errno.h>
@@ -28,9 +28,9 @@
 #define SPIN_PAUSE() ((void)0)
 #endif
 
-#define HURRY_SLICE_NS 100000           /* the shortest there is: a thread with less to do goes first */
-#define GIVE_WAY 10                     /* of nice */
-#define SPIN_NS 200000                  /* then sleep: a step's own gaps are shorter */
+#define HURRY_SLICE_NS 100000           /* the shortest slice the kernel accepts */
+#define GIVE_WAY 10                     /* nice levels */
+#define SPIN_NS 200000                  /* then sleep: gaps between jobs of one step are shorter */
 
 struct worker {
     struct kn_team *team;
@@ -47,11 +47,11 @@ struct run {
 
 struct kn_team {
     int n_thread, n_started;
-    int n_node, node[KN_NODES];         /* node[k]: k for kn_map */
-    int first[KN_NODES + 1];            /* first thread of each node; one without threads is possible */
+    int n_node, node[KN_NODES];         /* node[k]: argument for kn_map */
+    int first[KN_NODES + 1];            /* first thread of each node; a node may have no threads */
     size_t bytes;
     struct worker *worker;              /* [n_thread - 1] */
-    kn_task *fn;                        /* the job: written before serial is */
+    kn_task *fn;                        /* the job: written before serial */
     void *arg;
     bool quit;
     _Alignas(64) atomic_uint serial;
@@ -65,11 +65,11 @@ static void futex(atomic_uint *word, int op, unsigned value)
     syscall(SYS_futex, (uint32_t *)word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* A time slice says how long a thread wants to run once it runs; asking for less, it is let in sooner.  With
- * the usual one it would wait some 3 ms for a computing thread to finish its own. */
+/* The kernel (EEVDF) runs threads that request a shorter time slice sooner.  With the default slice the thread
+ * would wait some 3 ms for a computing thread to finish its own. */
 void kn_thread_hurry(void)
 {
-    struct {                                    /* as the kernel has it; its header and libc's do not mix */
+    struct {                                    /* kernel layout; the kernel's and libc's headers conflict */
         uint32_t size, policy;
         uint64_t flags;
         int32_t  nice;
@@ -82,11 +82,11 @@ void kn_thread_hurry(void)
     }
 }
 
-/* Ten steps are a tenth of the time when both want all of it. */
+/* Ten nice levels: a tenth of the CPU time when both threads want all of it. */
 void kn_thread_give_way(void)
 {
     errno = 0;
-    int now = getpriority(PRIO_PROCESS, 0);     /* of this thread, as Linux has it */
+    int now = getpriority(PRIO_PROCESS, 0);     /* Linux: of this thread, not the process */
     if (!errno)
         (void)setpriority(PRIO_PROCESS, 0, now + GIVE_WAY < 19 ? now + GIVE_WAY : 19);
 }
@@ -104,7 +104,7 @@ static void work(struct kn_team *t, int thread)
     }
 }
 
-/* Returns when serial is no longer `seen`. */
+/* Returns when serial differs from `seen`. */
 static unsigned await_job(struct kn_team *t, unsigned seen)
 {
     uint64_t began = kn_io_system.now_ns();
@@ -151,7 +151,7 @@ static void publish(struct kn_team *t)
 
 static int part(int n, int i, int of) { return (int)((int64_t)n * i / of); }
 
-/* Items item0..item1-1 are runs of threads thread0..thread1-1. */
+/* Cuts items item0..item1-1 into runs for threads thread0..thread1-1. */
 static void deal(struct kn_team *t, int thread0, int thread1, int item0, int item1)
 {
     int n = item1 - item0, n_thread = thread1 - thread0;
@@ -161,7 +161,7 @@ static void deal(struct kn_team *t, int thread0, int thread1, int item0, int ite
     }
 }
 
-/* Runs have been dealt. */
+/* Call after deal(). */
 static void run_job(struct kn_team *t, kn_task *fn, void *arg)
 {
     t->fn = fn;
@@ -172,11 +172,11 @@ static void run_job(struct kn_team *t, kn_task *fn, void *arg)
     for (unsigned spin = 1; atomic_load_explicit(&t->running, memory_order_acquire) != 0; spin++) {
         SPIN_PAUSE();
         if (spin % 4096 == 0)
-            sched_yield();              /* more threads than processors: let the last one run */
+            sched_yield();              /* more threads than processors: let a worker run */
     }
 }
 
-/* Not worth waking anyone, or nobody there to wake. */
+/* With one item or one thread, runs all items here without waking workers. */
 static bool run_alone(struct kn_team *t, int n, kn_task *fn, void *arg)
 {
     if (n > 1 && t->n_thread > 1)
@@ -199,7 +199,7 @@ void kn_parallel_on(struct kn_team *t, const int cut[KN_NODES + 1], kn_task *fn,
     int n = cut[KN_NODES], item = 0;
     if (run_alone(t, n, fn, arg))
         return;
-    for (int k = 0; k < t->n_node; k++) {       /* what lies where nobody is goes to the next, or the last */
+    for (int k = 0; k < t->n_node; k++) {       /* items of a node without threads go to the next node, or the last */
         if (t->first[k] == t->first[k + 1])
             continue;
         int end = t->first[k + 1] == t->n_thread ? n : cut[k + 1];
@@ -233,8 +233,8 @@ void kn_team_bind(const struct kn_team *t, void *p, int n, size_t bytes)
 
 /* ---- open and close ------------------------------------------------------------------------------------ */
 
-/* Every node has the threads that its share of the processors asks for, rounded so that the caller is on
- * the first. */
+/* Each node gets a share of threads proportional to its processors, rounded so that the caller is on the
+ * first node. */
 static void spread(struct kn_team *t, const struct kn_cpus *cpus)
 {
     int n_cpu = cpus->first[cpus->n_node];
@@ -244,7 +244,7 @@ static void spread(struct kn_team *t, const struct kn_cpus *cpus)
         t->first[k] = (int)(((int64_t)t->n_thread * cpus->first[k] + n_cpu - 1) / n_cpu);
 }
 
-/* A worker keeps to a processor when there is one for each, else to its node's. */
+/* Pins a worker to one processor if each thread can have one, else to its node's processors. */
 static void pin(struct worker *w, const struct kn_cpus *cpus)
 {
     const struct kn_team *t = w->team;
@@ -267,7 +267,7 @@ int kn_team_open(struct kn_team **out, int n_thread)
     kn_cpus_get(&cpus);
     if (n_thread <= 0)
         n_thread = cpus.first[cpus.n_node];
-    /* mapped, for the counters sit on cache lines of their own */
+    /* mapped, because the counters need cache lines of their own */
     size_t bytes = sizeof(struct kn_team) + (size_t)n_thread * sizeof(struct run);
     struct kn_team *t = kn_map(bytes, -1);
     if (!t)
@@ -283,7 +283,7 @@ int kn_team_open(struct kn_team **out, int n_thread)
     for (int i = 0; i < n_thread - 1; i++) {
         struct worker *w = &t->worker[i];
         *w = (struct worker){ .team = t, .index = i + 1 };
-        pin(w, &cpus);                  /* the caller's thread stays where it is: no worker takes its place */
+        pin(w, &cpus);                  /* the caller is not pinned: no worker uses its processor */
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
             kn_team_close(t);
             return kn_fail(KN_ENOMEM, "cannot start thread %d of %d: lower --threads", i + 2, n_thread);

@@ -1,44 +1,44 @@
 /* kernels/cpu/attention.tmpl.c - one row's attention over one KV head, per instruction set.
  *
- * Equal to kn_attend in cpu/reference.c bit for bit. The query heads that share a KV head are
- * worked on together, so that a key or value is read from memory once for all of them: keys are
- * staged as floats, a tile of positions at a time, and every head's query runs over them; values
- * are widened on the way into the sums of MANY heads. Rows are asked for ahead of time, spread over
- * the arithmetic.
+ * Equal to kn_attend in cpu/reference.c bit for bit. All query heads that share a KV head are computed
+ * together, so that a key or value is read from memory once for all of them. Keys are staged as
+ * floats, a tile of positions at a time, and the queries of all heads use the tile; values are
+ * widened while they are added to the sums of MANY heads. Rows are prefetched, spread over the
+ * arithmetic.
  *
  * Bytes and operations at d_head 128, f16, 8 heads: a position is 512 bytes and 2048 products, 128
- * fma of 16 lanes. At 12 GB/s and 3 GHz per core the bytes take 128 cycles and the products 64, the
- * trees' sums half as much again: a long past is bound by DRAM, prefill, whose keys are cached, by
+ * fma of 16 lanes. At 12 GB/s and 3 GHz per core the bytes take 128 cycles, the products 64 and the
+ * trees' sums half as much again: a long past is bound by DRAM; prefill, with its keys in cache, by
  * the arithmetic.
  *
- *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products run at
- *            once and their trees are finished together (sum_quads), 16 (8) scores to a register
- *   weights  a register is 16 (8) positions of the chunk; the 64 are their sum's 64 accumulators
- *   values   a register is 16 (8) of a head's outputs; positions ascend, each e is broadcast */
+ *   scores   a register holds 16 (8) of a dot product's 64 accumulators; NP dot products are computed
+ *            together, and their trees finished together (sum_quads), giving registers of 16 (8) scores
+ *   weights  a register is 16 (8) positions of the chunk; the chunk's 64 are the 64 accumulators of the sum
+ *   values   a register is 16 (8) outputs of a head; positions ascend, each weight e is broadcast */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
 
 #include <math.h>
 
 #define TILE  16                                         /* keys staged at once */
-#define GROUP 16                                         /* heads worked on at once */
-#define NP    KN_QUADS                                   /* dot products at once */
-#define PART  (KN_ACCS / 4)                              /* passes over them: 4 accumulators each */
+#define GROUP 16                                         /* heads computed together */
+#define NP    KN_QUADS                                   /* dot products computed together */
+#define PART  (KN_ACCS / 4)                              /* passes over them, of 4 accumulators each */
 
-struct heads { float most[GROUP], sum[GROUP]; };         /* what the outputs are relative to */
+struct heads { float most[GROUP], sum[GROUP]; };         /* maximum and sum that outputs are relative to */
 
-/* Rows are padded to whole sets of 64 accumulators. A query's padding is -0, a staged key's +0:
- * their product is -0, which leaves every accumulator as it is, even one that holds -0. */
+/* Rows are padded to a multiple of 64 values. A query's padding is -0 and a staged key's is +0: the product
+ * is -0, which changes no accumulator, even one that is -0. */
 struct work {
     const struct kn_attend *a;
     int n_q, d_pad, v_pad;                               /* heads, padded d_key and d_value */
-    int lo, hi;                                          /* what is seen of this chunk, of 0..64 */
-    bool first;                                          /* chunk */
+    int lo, hi;                                          /* attended positions of this chunk, of 0..64 */
+    bool first;                                          /* this is the first chunk */
     float *out;                                          /* [n_q][d_value] */
     const float *sink;                                   /* [n_q] or NULL */
-    struct heads so_far, chunk;                          /* of all chunks, of this one */
-    float keep[GROUP], take[GROUP];                      /* what a merge multiplies them by */
-    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* this chunk's positions, the next's */
+    struct heads so_far, chunk;                          /* of all chunks up to now, of this one */
+    float keep[GROUP], take[GROUP];                      /* factors of a merge for total and chunk */
+    int32_t slot[KN_CHUNK], next[KN_CHUNK];              /* slots of this chunk's positions, of the next chunk's */
     _Alignas(64) float e[GROUP][KN_CHUNK];               /* scores, then weights */
     _Alignas(64) float key[TILE * KN_MAX_D_HEAD];        /* [TILE][d_pad] */
     _Alignas(64) float q[GROUP * KN_MAX_D_HEAD];         /* [n_q][d_pad] */
@@ -47,7 +47,7 @@ struct work {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* The slots of the chunk's seen positions; 0 for the others, which may have none. */
+/* The slots of the chunk's attended positions; 0 for other positions, which may have no slot. */
 static void find_slots(const struct kn_attend *a, int base, int32_t slot[KN_CHUNK])
 {
     int lo = kn_max(0, a->first - base), hi = kn_max(lo, kn_min(KN_CHUNK, a->last + 1 - base));
@@ -69,7 +69,7 @@ KN_INLINE size_t value_at(const struct work *w, int32_t slot)
     return (size_t)slot * (size_t)w->a->v_step;
 }
 
-/* Asks for n values that are due later; spread over the arithmetic, which many would hold up. */
+/* Prefetches n values. Calls are spread over the arithmetic, because many at once would stall it. */
 KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
 {
     int value = kv == KN_KV_F16 ? sizeof(uint16_t) : sizeof(float);
@@ -77,7 +77,7 @@ KN_INLINE void ask(const void *rows, size_t at, int n, enum kn_kv kv)
     for (int i = 0; i < n * value; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
-/* Values i.. of a row, as many as fit a register or as there are. */
+/* Loads up to a register of a row, from value i on; n: values left. */
 KN_INLINE vf load_kv(const void *rows, size_t i, int n, enum kn_kv kv)
 {
     const uint16_t *half = (const uint16_t *)rows + i;
@@ -88,7 +88,7 @@ KN_INLINE vf load_kv(const void *rows, size_t i, int n, enum kn_kv kv)
     return vf_load_f16(some);
 }
 
-/* Keys lo..hi-1 of one tile to rows of w->key; row 0 is the tile's first position, seen or not. */
+/* Stages keys lo..hi-1 of one tile in w->key; row 0 is the tile's first position, attended to or not. */
 KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 {
     const void *k = w->a->k;
@@ -107,7 +107,7 @@ KN_INLINE void stage_keys(struct work *w, int lo, int hi, enum kn_kv kv)
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-/* NP dot products of q with rows that lie 4 apart, each down to 4 lanes, side by side. */
+/* NP dot products of q with every fourth row, each summed down to 4 lanes, side by side. */
 KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
 {
     vf dot[NP];
@@ -131,9 +131,9 @@ KN_INLINE vf dot_quads(const float *q, const float *row, int d_pad)
     return fold_to_quads(dot);
 }
 
-/* On the way the values of every fourth position are asked for, in four places of memory at once:
- * that keeps more of the machine's readers busy than one (evals/attention: 13 for 10 GB/s at one
- * head). Values that are a part of their keys are there already. */
+/* Meanwhile prefetches the values of every fourth position per head, so from four places of memory at once,
+ * which keeps more memory channels busy than one (evals/attention: 13 instead of 10 GB/s with one head).
+ * Values that are a part of their keys are in cache already. */
 KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
 {
     vf scale = vf_set1(w->a->scale);
@@ -150,7 +150,7 @@ KN_INLINE void score_rows(struct work *w, int tile, int d_pad)
     }
 }
 
-/* The usual widths are constants to the compiler, which then unrolls their dot products. */
+/* The usual widths are compile-time constants, so that their dot products are unrolled. */
 static void score_tile(struct work *w, int tile)
 {
     switch (w->d_pad) {
@@ -160,9 +160,9 @@ static void score_tile(struct work *w, int tile)
     }
 }
 
-/* Scores of the seen positions to weights relative to their maximum; the others to +0. An unseen
- * position is first given the score of a seen one: that leaves the maximum alone, and unlike minus
- * infinity it does not underflow in exp, which costs the processor a detour. */
+/* Turns scores of attended positions into weights relative to their maximum, other positions into +0. Before
+ * exp, a position not attended to gets the score of one that is: this does not change the maximum, and
+ * avoids the slow underflow of exp(-inf). */
 static void weigh(struct work *w)
 {
     vm seen[KN_ACCS];
@@ -186,7 +186,7 @@ static void weigh(struct work *w)
     }
 }
 
-/* Takes the chunk's maximum and sum into those of all; keep and take are for the outputs. */
+/* Merges the chunk's maximum and sum into so_far; sets keep and take, the factors for the outputs. */
 static void merge_heads(struct work *w)
 {
     if (w->first) {
@@ -210,9 +210,9 @@ static void merge_heads(struct work *w)
 #define MOST_HEADS 8
 #define MOST_REGS  4
 
-/* Outputs d.. of n_head heads in n_reg registers each, the last of them n_last wide. kv and the
- * counts are constants, so that the sums of the whole chunk stay in registers. The first heads ask
- * for the same part of the keys to come. */
+/* Adds values to outputs d .. of n_head heads, n_reg registers each, the last with n_last values. kv and the
+ * counts are compile-time constants, so that the sums of the whole chunk stay in registers. The call for the
+ * first heads also prefetches the same part of the next chunk's keys. */
 KN_INLINE void add_values(struct work *w, int h0, int d, enum kn_kv kv, int n_head, int n_reg,
                           int n_last)
 {
@@ -255,7 +255,7 @@ KN_INLINE void add_heads(struct work *w, int h, enum kn_kv kv, int n_head, int n
 }
 
 #if KN_LANES == 16
-#define MANY 8                                           /* by 2 registers: half of all there are */
+#define MANY 8                                           /* times 2 registers: half of all registers */
 #else
 #define MANY 4
 #endif
@@ -270,7 +270,7 @@ KN_INLINE void add_all_values(struct work *w, enum kn_kv kv)
 
 /* ---- chunks --------------------------------------------------------------------------------- */
 
-/* Positions lo..hi-1, all of one chunk. */
+/* Attends to positions lo..hi-1, all of one chunk. */
 static void attend_chunk(struct work *w, int lo, int hi)
 {
     int base = lo / KN_CHUNK * KN_CHUNK;
@@ -293,7 +293,7 @@ static void attend_chunk(struct work *w, int lo, int hi)
     else add_all_values(w, KN_KV_F32);
 }
 
-/* What head h's outputs are divided by; the sink, where there is one, is the last that is added. */
+/* The divisor of head h's outputs; *keep: their factor. A sink is added last. */
 static float total_sum(const struct work *w, int h, float *keep)
 {
     float sum = w->so_far.sum[h], old = w->so_far.most[h];
@@ -335,7 +335,7 @@ void KN_FN(kn_attend)(const struct kn_attend *a)
     w.a = a;
     w.d_pad = (int)kn_align_up((size_t)a->d_key, 64);
     w.v_pad = (int)kn_align_up((size_t)a->d_value, 64);
-    memset(&w.chunk, 0, sizeof w.chunk);                 /* the heads there are not */
+    memset(&w.chunk, 0, sizeof w.chunk);                 /* lanes beyond n_q */
     memset(w.take, 0, sizeof w.take);
     memset(w.keep, 0, sizeof w.keep);
     memset(w.key, 0, (size_t)(TILE * w.d_pad) * sizeof *w.key);

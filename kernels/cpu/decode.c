@@ -1,10 +1,10 @@
-/* kernels/cpu/decode.c - the values behind a format's bits.
+/* kernels/cpu/decode.c - from a format's bits to values.
  *
- * Comes in: a file row, or an interleaved matrix.  Goes out: float32 values by each format's usual
- * dequantisation.  Nothing here is on the path of a matrix product: this is the plain meaning of the
- * bits, for embedding look-ups, for making files, and for tests to hold kernels against.
+ * Input: a file row, or an interleaved matrix.  Output: float32 values by each format's usual
+ * dequantisation.  Matrix products do not use this file: it serves embedding lookups, file
+ * conversion, and tests that compare kernels with it.
  *
- * A row inside a panel is read by gathering its bytes back into a file block; so every format is
+ * A row of a panel is read by gathering its bytes back into a file block, so that every format is
  * decoded in one place only. */
 #include "kernels/internal.h"
 
@@ -12,9 +12,9 @@
 
 /* ---- packed scales --------------------------------------------------------------------------- */
 
-/* Eight scales and eight minimums of 6 bits.  The first four of each lie in the low bits of bytes
- * 0..3 and 4..7; of the last four, the low halves share bytes 8..11 and the top two bits fill the
- * rest of bytes 0..7. */
+/* Eight scales and eight minimums of 6 bits.  The first four of each are in the low bits of bytes
+ * 0..3 and 4..7.  Of the last four, the low 4 bits share bytes 8..11, and the top 2 bits are in the
+ * top bits of bytes 0..7. */
 void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min[8])
 {
     for (int j = 0; j < 4; j++) {
@@ -27,7 +27,6 @@ void kn_q4_k_scales(const uint8_t *sc, int stride, uint8_t scale[8], uint8_t min
     }
 }
 
-/* The other way round: six bits each, spread over the twelve bytes. */
 void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min)
 {
     kn_assert(i >= 0 && i < 8);
@@ -41,7 +40,7 @@ void kn_q4_k_scale_put(uint8_t sc[12], int i, int scale, int min)
     }
 }
 
-/* Low halves of scales 0..7 and 8..15 share bytes 0..7; byte 8 + i has the top two bits of scales i,
+/* The low 4 bits of scales 0..7 and 8..15 share bytes 0..7; byte 8 + i has the top 2 bits of scales i,
  * i + 4, i + 8 and i + 12. */
 int kn_q3_k_scale(const uint8_t *sc, int stride, int i)
 {
@@ -108,7 +107,7 @@ static void decode_q6_k(const struct kn_q6_k *w, float *out)
     }
 }
 
-/* 2^(e - 127) has e for its exponent bits, but for 2^-127, which has no bit of them. */
+/* 2^(e - 127) has exponent bits e; 2^-127 is denormal, so has exponent bits 0. */
 float kn_mxfp4_step(uint8_t e)
 {
     uint32_t bits = e ? (uint32_t)e << 23 : 0x00400000;
@@ -129,8 +128,8 @@ static void decode_mxfp4(const struct kn_mxfp4 *w, float *out)
     }
 }
 
-/* Blocks of 32 whose values are nibbles and up to a bit more, times d: k in the low and k + 16 in the
- * high nibble. */
+/* Code k of a block of 32: k < 16 in the low nibble of q[k], others in the high nibble of q[k - 16]; a fifth bit
+ * in bit k of high_bits. */
 static int code_of(const uint8_t q[16], uint32_t high_bits, int k)
 {
     return (q[k % 16] >> k / 16 * 4 & 15) | (int)(high_bits >> k & 1) << 4;
@@ -255,14 +254,14 @@ static void decode_int4(const struct kn_q4_0 *w, float *out)
         out[k] = d * (float)(code_of(w->q, 0, k) - 8);
 }
 
-/* ---- codes and scales apart -------------------------------------------------------------------- */
+/* ---- separate codes and scales ----------------------------------------------------------------- */
 
 size_t kn_code_bytes(enum kn_format f)
 {
     return f == KN_FP8 ? 128 : f == KN_MXFP4 || f == KN_INT4 || f == KN_Q4_0 ? 16 : 0;
 }
 
-/* Four bytes to every other of eight. */
+/* Bytes 0..3 of x to the even bytes of the result. */
 static uint64_t spread(uint32_t x)
 {
     uint64_t y = x;
@@ -271,13 +270,13 @@ static uint64_t spread(uint32_t x)
     return (y | y << 8) & 0x00FF00FF00FF00FF;
 }
 
-/* Bytes of neighbours k and k + 1 to bytes of k and k + 16. */
+/* From bytes that hold values 2 i and 2 i + 1, to bytes that hold values i and i + 16. */
 static void unpair(const uint8_t in[16], uint8_t out[16])
 {
     const uint64_t low = 0x0F0F0F0F0F0F0F0F;
     uint64_t a, b, even, odd, y[2];
 
-    memcpy(&a, in, 8);                          /* of values 0..15 */
+    memcpy(&a, in, 8);                          /* values 0..15 */
     memcpy(&b, in + 8, 8);
     even = (a & low) | (b & low) << 4;
     odd = (a >> 4 & low) | (b & ~low);
@@ -304,15 +303,15 @@ void kn_join(enum kn_format f, const void *codes, const void *scales, int scale_
     }
 }
 
-/* The four low nibbles to a byte each. */
+/* The four low nibbles of x, each to a byte. */
 static uint32_t nibbles(uint32_t x)
 {
     x = (x & 0xFF) | (x & 0xFF00) << 8;
     return (x | x << 4) & 0x0F0F0F0F;
 }
 
-/* A block is 64 bytes of each of four rows of words, and leaves as four items of 64: whole lines in and out, and
- * nothing but shifts within lanes between. */
+/* A block is read as 64 bytes from each of four rows of words and written as four items of 64: whole cache lines in
+ * and out, with only shifts within lanes in between. */
 void kn_join_columns(const uint32_t *codes, const uint16_t *scales, int n_out, int n_in, int per_scale, int panel,
                      void *out)
 {
@@ -389,7 +388,7 @@ void kn_row_decode(enum kn_format f, const void *row, int n_in, float *out)
     decode(f, row, n_in / n, out);
 }
 
-/* Row `lane`'s bytes out of a panel's block, whose fields lie in kn_format_fields()' order. */
+/* The bytes of row `lane` of a panel's block, as a file block; fields are in kn_format_fields()' order. */
 static void gather_block(enum kn_format f, const uint8_t *p, int lane, uint8_t *out)
 {
     for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)

@@ -1,23 +1,22 @@
 /* kernels/cpu/delta.tmpl.c - one value head of a gated delta net, per instruction set.
  *
- * Equal to kn_delta in cpu/reference.c bit for bit. A column of the state depends on no other, so
- * the columns of two registers go through all rows before the next two do: over a chunk of a prompt
- * a tile stays in the nearest cache, and a single row reads and writes each tile once. The 4
- * accumulators of a sum in 2 registers are 8 chains of fma, as many as two ports of 4 cycles keep
- * under way.
+ * Equal to kn_delta in cpu/reference.c bit for bit. Columns of the state are independent, so the
+ * columns of two registers go through all rows before the next two do: over a chunk of a prompt a
+ * tile stays in the L1 cache, and a single row reads and writes each tile once. The 4 accumulators
+ * of a sum in 2 registers are 8 chains of fma, enough to fill two ports with a latency of 4 cycles.
  *
  * Bytes and operations at d_key = d_value = 128: 64 KiB read and written, 4 operations for each of
- * 1024 registers of 16 lanes. At 12 GB/s and 3 GHz per core a row from DRAM takes 32000 cycles,
- * one whose state is cached 2048. */
+ * 1024 registers of 16 lanes. At 12 GB/s and 3 GHz per core a row takes 32000 cycles with the state
+ * in DRAM, 2048 with the state in cache. */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
 
 #define REGS 2
-#define STEP (REGS * KN_LANES)                           /* columns at once */
+#define STEP (REGS * KN_LANES)                           /* columns computed together */
 
 struct columns { vf x[REGS]; };
 
-/* n may be 0 or less: what is beyond the end is 0. */
+/* Loads n columns, the others 0; n may be 0 or less. */
 KN_INLINE struct columns load_columns(const float *p, int n)
 {
     struct columns c;
@@ -64,7 +63,7 @@ KN_INLINE struct columns dot(const float *x, const float *s, int d_key)
     return sum_of(acc);
 }
 
-/* Row i of the columns goes on; what it gives is added to out, if there is any. */
+/* Updates row i of the columns; with `out`, adds q[i] times the new row to acc. */
 KN_INLINE void advance(vf acc[REGS], const struct kn_delta_row *r, int i, struct columns e, float *s, bool out)
 {
     vf k = vf_set1(r->k[i]), decay = vf_set1(r->decay), q = out ? vf_set1(r->q[i]) : k;
@@ -90,7 +89,7 @@ KN_INLINE struct columns advance_all(const struct kn_delta_row *r, struct column
     return sum_of(acc);
 }
 
-/* Columns at..at + STEP - 1, which lie at s. */
+/* One row for columns at..at + STEP - 1; s points to them. */
 static void run_row(const struct kn_delta *d, const struct kn_delta_row *r, int at, float *s)
 {
     struct columns m = dot(r->k, s, d->d_key), v = load_columns(r->v + at, d->d_value - at), e;

@@ -1,8 +1,8 @@
-/* kernels/cpu/dispatch.c - which function runs an operation on this processor.
+/* kernels/cpu/dispatch.c - selects the functions for this processor.
  *
- * One table per instruction set, filled by the same macro, so that no operation can be missing
- * from one of them.  The level is capped by what the processor has; a test asks for each level in
- * turn. */
+ * One table per instruction set, all filled by the same macro, so that no table can lack an
+ * operation.  kn_ops() never returns a table above the processor's level; tests ask for each level
+ * in turn. */
 #include "kernels/internal.h"
 
 #define KN_TABLE(level, name)               \

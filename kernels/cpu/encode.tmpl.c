@@ -1,9 +1,9 @@
 /* kernels/cpu/encode.tmpl.c - float32 values to blocks of a weight format, with the least squared
  * error that a short search finds (simd_search.h).
  *
- * Comes in: any number of whole blocks of values.  Goes out: the blocks as a file has them.  A
- * block depends on its own values only.  Values too large for a block format become the largest it
- * can hold.  Here are blocks of 256 and plain floats; encode_32.tmpl.c has blocks of 32.
+ * Input: whole blocks of values.  Output: blocks in file layout.  A block depends on its own values
+ * only.  A value too large for a block format becomes the largest that the format can hold.  This
+ * file has blocks of 256 and plain floats; encode_32.tmpl.c has blocks of 32.
  */
 #include "kernels/cpu/simd_search.h"
 
@@ -97,7 +97,7 @@ static void pack_iq4_xs(const struct groups *p, int g, struct kn_iq4_xs *b)
     }
 }
 
-/* One after another; a search does the groups of one block or of two. */
+/* Encoders of n_block blocks; one search does the sixteen groups of one block or of two. */
 #define BLOCKS_OF_16(name)                                                           \
     static void encode_##name(const float *x, size_t n_block, struct kn_##name *b)   \
     {                                                                                \

@@ -1,6 +1,6 @@
-/* kernels/cpu/encode_32.tmpl.c - float32 values to blocks of 32: encode.tmpl.c's other half.
+/* kernels/cpu/encode_32.tmpl.c - float32 values to blocks of 32, for encode.tmpl.c.
  *
- * A lane is a block.  Steps of Q8_0 and of MXFP4 are so few near a block's range that all are tried. */
+ * A lane is a block.  For Q8_0 and MXFP4, few steps are near a block's range, so all of them are tried. */
 #include "kernels/cpu/simd_search.h"
 
 /*                                 low      iq4    n   of  codes      -        -  ranges          again */
@@ -10,7 +10,7 @@ static const struct grid q5_0 = { NO_LOW,  false, 32, 1,  -16,  15,  0, 0,    0,
 static const struct grid q5_1 = { ANY_LOW, false, 32, 1,  0,    31,  0, 0,    0, 16, 28.75f, 0.25f, 2 };
 static const struct grid iq4_nl = { NO_LOW, true, 32, 1,  -127, 113, 0, 0,    0, 16, 100.0f, 3.0f,  2 };
 
-/* ---- nibbles, with a step and perhaps a low -------------------------------------------------- */
+/* ---- nibbles, with a step and for some formats a low ----------------------------------------- */
 
 /* Value k is in the low and k + 16 in the high nibble; returns the codes' fifth bits. */
 static uint32_t pack_nibbles(const struct groups *p, int g, uint8_t q[16])
@@ -74,10 +74,10 @@ BLOCKS(q5_0, q5_0)
 BLOCKS(q5_1, q5_1)
 BLOCKS(iq4_nl, q4_0)
 
-/* ---- Q8_0: one step, every half-precision number near the range's own tried ------------------ */
+/* ---- Q8_0: tries every half-precision step near that of the values' range -------------------- */
 
 static const struct grid q8_0 = { .n = 32, .least = -127, .most = 127 };
-#define BELOW 8                             /* bits of the step, in units of its last place */
+#define BELOW 8                             /* the first of TRIED steps is this many below */
 #define TRIED 20
 
 KN_INLINE void best_steps(struct groups *p, uint16_t step[GROUPS])
@@ -130,11 +130,11 @@ static void encode_q8_0(const float *x, size_t n_block, struct kn_q8_0 *b)
     }
 }
 
-/* ---- MXFP4: the exponent of the largest value's own, or the next one up, which clips nothing -------- */
+/* ---- MXFP4: tries the exponent of the largest value, and the next one, which clips nothing --------- */
 
-#define E2M1_MOST 12.0f                     /* codes are twice the format's values: whole numbers */
+#define E2M1_MOST 12.0f                     /* codes are twice the format's values, so integers */
 
-/* The nearest of 0 1 2 3 4 6 8 12, with x's sign: the gap doubles at 4 and at 8. */
+/* The nearest of 0 1 2 3 4 6 8 12, with the sign of x: the gap doubles at 4 and at 8. */
 KN_INLINE vf nearest_e2m1(vf x)
 {
     const vf two = vf_set1(2), four = vf_set1(4);
@@ -155,8 +155,8 @@ KN_INLINE vf error_e2m1(const float *x, vf inverse, vf step)
     return error;
 }
 
-/* The exponents of sixteen blocks; p->w.d becomes what values are multiplied by to be codes.  Steps are
- * powers of two, 2^-127 and above, so their inverses are exact. */
+/* The exponents of sixteen blocks; p->w.d becomes the factor from values to codes.  Steps are powers of two from
+ * 2^-127 on, so their inverses are exact. */
 KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
 {
     float least[GROUPS], error[GROUPS];
@@ -169,7 +169,7 @@ KN_INLINE void best_exponents(struct groups *p, uint8_t exponent[GROUPS])
             bits = bits << 1 >> 24;
             top = bits > top ? bits : top;
         }
-        exponent[g] = top > 2 ? (uint8_t)(top - 2) : 1;         /* the largest becomes 8 to 16 steps */
+        exponent[g] = top > 2 ? (uint8_t)(top - 2) : 1;         /* the largest value becomes 8 to 16 steps */
     }
     for (uint8_t up = 0; up < 2; up++) {
         float step[GROUPS], inverse[GROUPS];

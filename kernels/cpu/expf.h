@@ -1,16 +1,16 @@
 /* kernels/cpu/expf.h - exp of a float, made of correctly rounded operations only. Valid in C and
  * CUDA C.
  *
- * One sequence of operations for every backend: the scalar specification and the device use the
- * function, the SIMD bodies (cpu/vector.tmpl.c) repeat it lane by lane with the same constants.
+ * One sequence of operations for every backend: the scalar specification and the device use this
+ * function, the SIMD bodies (vf_exp) repeat it lane by lane with the same constants.
  *
  *   x = n ln2 + r, |r| <= ln2 / 2;   e^r = 1 + (r + r^2 Q(r));   result = e^r * 2^n
  *
- * n is rounded by adding 1.5 * 2^23, whose last bit weighs one. n LN2_HI has few enough bits for
- * the first fmaf to be exact. 2^n is applied in two factors, so that the only rounding left is the
- * one into the denormals. Q is of degree 4, fitted to (e^r - 1 - r) / r^2 by Chebyshev
- * interpolation (its own error is at most 0.13 ulp). Over all floats the result is within 1.0954
- * ulp (tests/kernels/test_math.c). */
+ * n is rounded by adding 1.5 * 2^23: there the last bit of a float is 1. n LN2_HI has few enough bits
+ * for the first fmaf to be exact. 2^n is applied in two factors, so that only a denormal result is
+ * rounded. Q is of degree 4, fitted to (e^r - 1 - r) / r^2 by Chebyshev interpolation (its own error
+ * is at most 0.13 ulp). Over all floats the error of the result is at most 1.0954 ulp
+ * (tests/kernels/test_math.c). */
 #ifndef KERNELS_CPU_EXPF_H
 #define KERNELS_CPU_EXPF_H
 

@@ -1,9 +1,9 @@
 /* kernels/cpu/formats.c - the table of weight formats: names, sizes, the fields of their blocks; and
  * half precision.
  *
- * A block's fields are listed once, in the order that they have in a panel.  Whatever moves blocks
- * without looking at their values (the plain repack, a row out of a panel) goes by that list; what the
- * values are is in decode.c. */
+ * The fields of a format's block are listed once, in panel order.  Code that moves blocks without
+ * decoding them (the scalar repack, reading a row of a panel) uses that list; decode.c decodes
+ * values. */
 #include "kernels/internal.h"
 
 #include <stddef.h>
@@ -53,7 +53,7 @@ int kn_format_from_gguf(uint32_t type, enum kn_format *out)
 #define FIELD(format, member, size) \
     { offsetof(struct kn_##format, member), sizeof(((struct kn_##format *)0)->member) / size, size }
 
-/* Within a block's codes, four bytes are one item. */
+/* An item of a block's codes is four bytes (one byte in FP8). */
 static const struct kn_field fields[KN_FORMAT_COUNT][KN_FIELDS] = {
     [KN_F32]  = { { 0, 1, 4 } },
     [KN_F16]  = { { 0, 1, 2 } },
@@ -144,7 +144,7 @@ float kn_f16_to_f32(uint16_t h)
     uint32_t exponent = h >> 10 & 31, fraction = h & 0x3FF;
 
     if (exponent == 31) {
-        /* The quiet bit is set, as the processor's conversion does. */
+        /* sets the quiet bit, as the processor's conversion does */
         return from_bits(sign | 0x7F800000 | fraction << 13 | (fraction ? 0x400000 : 0));
     }
     if (exponent == 0) {
@@ -163,7 +163,7 @@ uint16_t kn_f32_to_f16(float x)
     if (a >= 0x477FF000)                        /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7C00);
     if (a < 0x38800000) {
-        /* Below 2^-14: adding 1/2 leaves the value in units of 2^-24 in the fraction, rounded. */
+        /* below 2^-14: adding 1/2 leaves the value in the fraction, rounded, in units of 2^-24 */
         return (uint16_t)(sign | (to_bits(from_bits(a) + 0.5f) - to_bits(0.5f)));
     }
     return (uint16_t)(sign | (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13);

@@ -1,19 +1,18 @@
-/* kernels/cpu/math.c - exp, log, pow, sin and cos, ours.
+/* kernels/cpu/math.c - exp, log, pow, sin and cos.
  *
- * Why not the library's: its results differ between versions, machines and processors, and the same
- * request must give the same bytes on all of them. Everything here is made of + - * / and fma,
- * which IEEE 754 rounds correctly, so every machine agrees to the last bit.
+ * Library functions differ between versions, machines and processors, but the same request must give
+ * the same bytes on all of them. Everything here is made of + - * / and fma, which IEEE 754 rounds
+ * correctly, so all machines agree to the last bit.
  *
- * The doubles are good to about one ulp. Where a plain double would lose bits (the reduced
- * argument, the logarithm that pow multiplies by y) a value is carried as the unevaluated sum hi +
- * lo. */
+ * The double functions are accurate to about one ulp. Where a double would lose bits (the reduced
+ * argument, the logarithm that pow multiplies by y) a value is the unevaluated sum hi + lo. */
 #include "kernels/cpu/expf.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LN2_HI 0x1.62e42fefa38p-1          /* 42 bits: an exponent times this is exact */
+#define LN2_HI 0x1.62e42fefa38p-1          /* 42 bits: its product with an exponent is exact */
 #define LN2_LO 0x1.ef35793c7673p-45
 
 struct pair { double hi, lo; };
@@ -32,7 +31,7 @@ static double from_bits(uint64_t u)
     return x;
 }
 
-/* a + b and a * b without error. */
+/* a + b and a * b, exactly. */
 static struct pair two_sum(double a, double b)
 {
     double s = a + b, t = s - a;
@@ -53,7 +52,7 @@ static double horner(const double *c, int n, double x)
     return y;
 }
 
-/* The nearest whole number, for |x| < 2^51. */
+/* The nearest integer, for |x| < 2^51. */
 static double nearest(double x)
 {
     const double shift = 0x1.8p52;
@@ -67,7 +66,7 @@ float kn_expf(float x)
     return kn_expf_inline(x);
 }
 
-/* e^(hi + lo) = 2^n e^r, |r| <= ln2 / 2, by Taylor's series; the first term left out is 5e-18. */
+/* e^(hi + lo) = 2^n e^r, |r| <= ln2 / 2, by Taylor series; the first omitted term is 5e-18. */
 static double exp_pair(double hi, double lo)
 {
     static const double c[] = {                             /* 1 / (i + 2)! */
@@ -82,7 +81,7 @@ static double exp_pair(double hi, double lo)
     struct pair r = two_sum(hi - n * LN2_HI, lo - n * LN2_LO);
     double e = 1 + (r.hi + (r.hi * r.hi * horner(c, sizeof c / sizeof c[0], r.hi) + r.lo));
 
-    int k = (int)n, half = k / 2;                       /* two steps: one rounding into denormals */
+    int k = (int)n, half = k / 2;                       /* two factors: only one rounding into denormals */
     e *= from_bits((uint64_t)(half + 1023) << 52);
     return e * from_bits((uint64_t)(k - half + 1023) << 52);
 }
@@ -95,7 +94,7 @@ double kn_exp(double x)
 /* ---- log and pow ---------------------------------------------------------------------------- */
 
 /* x = 2^k m, sqrt(1/2) <= m < sqrt(2), s = (m - 1) / (m + 1), log m = 2 (s + s^3/3 + s^5/5 + ...).
- * s and s^3/3 are carried as pairs, so the whole is good to 2^-60.  x is positive and finite. */
+ * s and s^3/3 are pairs, so the result is accurate to 2^-60.  x must be positive and finite. */
 static struct pair log_pair(double x)
 {
     static const double c[] = {                             /* 2 / (2i + 5) */
@@ -129,7 +128,7 @@ static struct pair log_pair(double x)
 double kn_log(double x)
 {
     if (x == 0) return -HUGE_VAL;
-    if (!(x > 0)) return (double)NAN;                       /* negative, or not a number */
+    if (!(x > 0)) return (double)NAN;                       /* negative, or NaN */
     if (x == HUGE_VAL) return x;
     return log_pair(x).hi;
 }
@@ -146,9 +145,9 @@ double kn_pow(double x, double y)
 
 /* ---- sine and cosine ------------------------------------------------------------------------ */
 
-/* pi/2 in three doubles. For |x| < 2^30 the first step is exact (the difference is a multiple of
- * 2^-53 below one), the second is carried as a pair, and 2^-110 n, the error of the third, is far
- * below the smallest distance of a double in this range from a multiple of pi/2. */
+/* r = x - n pi/2, with pi/2 in three doubles. For |x| < 2^30 the first step is exact (the difference is a
+ * multiple of 2^-53 below one), the second is a pair, and the error of the third, 2^-110 n, is far below
+ * the smallest distance of a double in this range from a multiple of pi/2. */
 static struct pair reduce_quarter(double x, double n)
 {
     double r = fma(-n, 0x1.921fb54442d18p+0, x);
@@ -175,8 +174,8 @@ void kn_sincos(double x, double *s, double *c)
     struct pair r = reduce_quarter(x, n);
     double z = r.hi * r.hi, half = 0.5 * z, near_one = 1 - half;
 
-    /* sin(hi + lo) = sin hi + lo cos hi;  cos(hi + lo) = cos hi - lo sin hi; 1 - z/2 loses what is
-     * added back first. */
+    /* sin(hi + lo) = sin hi + lo cos hi;  cos(hi + lo) = cos hi - lo sin hi. The bits that 1 - z/2
+     * loses are added back first. */
     double sine = r.hi + (r.hi * z * horner(sc, sizeof sc / sizeof sc[0], z) + r.lo * near_one);
     double cosine = near_one + ((1 - near_one) - half
                     + (z * z * horner(cc, sizeof cc / sizeof cc[0], z) - r.hi * r.lo));

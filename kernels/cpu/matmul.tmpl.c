@@ -1,23 +1,23 @@
 /* kernels/cpu/matmul.tmpl.c - y = W x for 16 weight rows at a time.
  *
- * Comes in: panels (formats.h) and activation rows.  Goes out: y rows, to the bit what
- * reference_matmul.c gives.  One lane is one weight row, so nothing is summed across lanes; an
- * activation is spread from memory into all of them.
+ * Input: panels (formats.h) and activation rows.  Output: y rows, with the bits that reference_matmul.c
+ * gives.  One lane is one weight row, so no sum crosses lanes; an activation is broadcast from memory
+ * to all lanes.
  *
- * A panel is read once and serves a group of activation rows.  What is costly to unpack is unpacked
- * once for the group, into a few KiB that stay in the nearest cache, if the group is more than a tile.
+ * A panel is read once for a group of activation rows.  If the group is more than one tile, expensive
+ * unpacking is done once for the group, into a few KiB that stay in the L1 cache.
  *
- * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory bounds it;
- * what one core can read (17 GB/s where this was measured) it reaches only if the next bytes are
- * asked for while it computes, for its own window of instructions is shorter than a block.  Many
- * rows: 64 instructions of 64 products for a block and activation row, two a cycle, and half as
- * many again for scales, so 3 GHz allow 250 GMAC/s.  Memory idles while a panel is read again from
- * the cache; so a tile is as large as registers allow, and what does not fit goes through a few
- * KiB of the panel before more is asked for. */
+ * Bytes against operations.  One row of Q4_K: 144 bytes for 256 products, so memory is the bound.  A
+ * core reaches its full read rate (17 GB/s where this was measured) only with software prefetch,
+ * because its out-of-order window is shorter than a block.  Many rows: 64 instructions of 64 products
+ * for a block and activation row, two per cycle, and half as many again for scales, so 3 GHz allow 250
+ * GMAC/s.  Memory is idle while a panel is read again from the cache.  So a tile is as large as
+ * registers allow, and several tiles go through a few KiB of the panel before the next part is
+ * prefetched. */
 #include "kernels/cpu/simd_matmul.h"
 
-/* Panels outermost, so that a panel is read from memory once and serves a group of rows from
- * cache. */
+/* Panels are the outermost loop, so that a panel is read from memory once and from the cache for
+ * further groups of rows. */
 void KN_FN(kn_matmul)(const struct kn_matmul *m, int panel0, int panel1)
 {
     const struct kn_format_info *info = kn_format_info(m->w.format);

@@ -1,41 +1,41 @@
 /* kernels/cpu/matmul_256.tmpl.c - products of weights in blocks of 256.
  *
- * A format is one decoder: scales(), which unpacks a block's factors into struct codes, and a line
- * function, which gives four codes of each of the 16 rows.  Tiles decode lines on their way, and hold them in
- * registers while rows pass; where that takes too many registers or instructions, tiles of many rows share
- * them decoded.  From there on formats differ only in how sums are folded.
+ * A format is two functions: scales(), which unpacks a block's factors into struct codes, and a line
+ * function, which gives four codes of each of the 16 rows.  A tile decodes lines as it uses them, and holds
+ * them in registers while it goes through its rows.  Where this needs too many registers or instructions,
+ * lines are decoded once and shared by all tiles.  The rest differs between formats only in how sums are folded.
  *
- * What is folded: a run of lines is summed unsigned, sum times scale goes to isum.  With the sums of
- * activations per 16 the minimums go to msum, or what codes are above themselves comes off isum. */
+ * Folding: a run of lines is summed with unsigned codes, and sum times scale is added to isum.  The sums of 16
+ * activations correct it: times the minimums they give msum, or times the codes' offset they reduce isum. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define FAR_BLOCKS 7                      /* from the next to what the outer caches are asked for */
+#define FAR_BLOCKS 7                      /* distance in blocks of the prefetch to the outer caches */
 
-/* Sixteen rows' block, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
+/* The block of 16 rows, unpacked.  Line i holds the codes of k = 4 * i .. 4 * i + 3. */
 struct codes {
     uint8_t q[64][64];
-    vi scale[KN_PARTS][16];               /* of each sub-block, for dot_fold() */
+    vi scale[KN_PARTS][16];               /* of each sub-block, prepared by dot_scale() */
     vi min[KN_PARTS][8];                  /* two int16: the factors of sums 2 * i and 2 * i + 1 */
     vf d[KN_PARTS], dmin[KN_PARTS];
-    const void *block;                    /* which these are */
-    const uint8_t *ahead;                 /* the next block, to ask for meanwhile */
+    const void *block;                    /* the block, packed */
+    const uint8_t *ahead;                 /* the next block, for prefetch */
 };
 
-/* What min is for.  With MINS dmin times min times sum comes off the row's sum; with ABOVE(b) codes are 2^b too
- * large, and so much times min, which is the scale, times sum comes off isum. */
+/* Meaning of min.  MINS: dmin * min * sum is subtracted from the row's sum.  ABOVE(b): codes are stored with 2^b
+ * added; min is the scale, and 2^b * min * sum is subtracted from isum. */
 enum mins { MINS = -1, NO_MINS = 0 };
 #define ABOVE(b) (b)
 
-/* How more than TILE rows come by lines: each tile holds them for itself, or all share them decoded. */
+/* How a job of more than TILE rows gets its lines: HELD: each tile decodes them; SHARED: decoded once. */
 enum lines { HELD, SHARED };
 
-/* Part of line 32 * half + i of a block, i 0..31.  The compiler knows i, so that fields are moved by constants. */
+/* Part of line 32 * half + i of a block, i 0..31; i is a compile-time constant, so shifts are constant too. */
 typedef vi line_fn(const void *block, int half, int i, int part);
 typedef void scales_fn(const void *block, struct codes *c);
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* Two int16 in each lane. */
+/* Packs two int16 into each lane. */
 KN_INLINE vi pair(vi even, vi odd) { return vi_or(vi_and(even, vi_set1(0xFFFF)), vi_shl(odd, 16)); }
 
 KN_INLINE vi nibbles(const void *p, int high)
@@ -53,13 +53,13 @@ KN_INLINE vi pairs(const void *p, int f)
     return vi_and(f ? vi_shr(q, 2 * f) : q, vi_bytes(3));
 }
 
-/* Bit b of each byte as bit `to` of it, b known to the running program alone. */
+/* Moves bit b of each byte to bit `to`; b need not be a compile-time constant. */
 KN_INLINE vi bit_to(const void *p, int b, int to)
 {
     return vi_and(vi_shl(vi_shr_by(vi_load(p), b), to), vi_bytes((uint8_t)(1 << to)));
 }
 
-/* The scales and minimums of kn_q4_k_scales(), bytes abreast. */
+/* Scales and minimums as in kn_q4_k_scales(), many rows at once. */
 KN_INLINE void scales_6_bit(const uint8_t sc[12][16], const uint16_t *d, const uint16_t *dmin,
                             int largest, struct codes *c)
 {
@@ -115,7 +115,7 @@ static void scales_q5_k(const void *block, struct codes *c)
     scales_6_bit(w->sc, w->d, w->dmin, 31, c);
 }
 
-/* Factors of two sub-blocks whose codes are above themselves. */
+/* Sets the factors of two sub-blocks of codes with an offset. */
 KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int largest)
 {
     c->scale[part][i] = dot_scale(even, largest);
@@ -123,7 +123,7 @@ KN_INLINE void set_scale(struct codes *c, int part, int i, vi even, vi odd, int 
     c->min[part][i / 2] = pair(even, odd);
 }
 
-/* Codes are left at 0..63. */
+/* Codes keep their offset: 0..63. */
 KN_INLINE vi line_q6_k(const void *block, int half, int i, int part)
 {
     const struct kn_q6_k_x16 *w = block;
@@ -171,7 +171,7 @@ static void scales_q2_k(const void *block, struct codes *c)
     }
 }
 
-/* Codes are left at 0..7. */
+/* Codes keep their offset: 0..7. */
 KN_INLINE vi line_q3_k(const void *block, int half, int i, int part)
 {
     const struct kn_q3_k_x16 *w = block;
@@ -230,7 +230,7 @@ static void scales_iq4_xs(const void *block, struct codes *c)                  /
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* A tile's share of what is next, while it is at `line` of 64. */
+/* Prefetches a tile's share of the next block, while it is at `line` of 64. */
 KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int bytes)
 {
     const int n = kn_ceil_div(bytes / 64 * run, 64 * KN_PARTS);
@@ -242,7 +242,7 @@ KN_INLINE void ask_for(const struct codes *c, int line, int run, int part, int b
     }
 }
 
-/* Lines that are summed before they are folded. */
+/* Number of lines that are summed before they are folded. */
 KN_INLINE int run_of(int n_sub, int largest) { return kn_min(64 / n_sub, KN_RUN(largest)); }
 
 KN_INLINE bool is_held(int run, enum lines lines)
@@ -252,8 +252,8 @@ KN_INLINE bool is_held(int run, enum lines lines)
     return lines == HELD && most == run;
 }
 
-/* isum of rows from..to for the run that begins with line i of a half; x: the rows' codes there.
- * Lines are in `held`, or are decoded by `unpack`, or lie decoded in c. */
+/* Adds to isum of rows from..to - 1 the run that begins with line i of a half; x: the rows' codes of that half.
+ * Lines are in `held`, or decoded by `unpack`, or decoded already in c. */
 KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int run, const vi *held,
                         line_fn *unpack, vi scale, int largest, const int8_t *const *x,
                         int from, int to, vi *isum)
@@ -274,7 +274,7 @@ KN_INLINE void run_rows(const struct codes *c, int part, int half, int i, int ru
         isum[r] = dot_fold(isum[r], dot[r], scale, largest);
 }
 
-/* msum of rows from..to, and what a block adds to their sums. */
+/* Computes msum of rows from..to - 1, and adds the block to their sums. */
 KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, int to, vi *isum)
 {
     const struct codes *c = t->w;
@@ -303,8 +303,8 @@ KN_INLINE void finish_rows(const struct tile *t, int part, int mins, int from, i
     }
 }
 
-/* A block's share in up to TILE rows, which decode its lines on their way; all but t are constants where
- * this is inlined. */
+/* Adds a block to up to TILE rows, decoding its lines on the way; all parameters but t are compile-time constants
+ * where this is inlined. */
 KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int largest,
                         int mins, line_fn *unpack)
 {
@@ -334,7 +334,7 @@ KN_INLINE void rows_256(const struct tile *t, int n, int bytes, int n_sub, int l
     }
 }
 
-/* A part's runs for more rows, sides of which pass while a run's lines stay in registers; x moves on. */
+/* All runs of a part for more rows: groups of rows go past each run's lines in registers; advances x. */
 KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
                          int largest, line_fn *unpack, const int8_t **x, vi *isum)
 {
@@ -360,7 +360,7 @@ KN_INLINE void held_runs(const struct tile *t, int n, int part, int bytes, int r
     }
 }
 
-/* The same with lines that lie decoded. */
+/* The same with decoded lines. */
 KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int run, int n_line,
                            int largest, const int8_t *const *x, vi *isum)
 {
@@ -378,7 +378,7 @@ KN_INLINE void shared_runs(const struct tile *t, int n, int part, int bytes, int
     }
 }
 
-/* A block's share in more rows. */
+/* Adds a block to more than TILE rows. */
 KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, int largest,
                              int mins, line_fn *unpack, enum lines lines)
 {

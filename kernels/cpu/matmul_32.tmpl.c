@@ -1,25 +1,25 @@
 /* kernels/cpu/matmul_32.tmpl.c - products of weights in blocks of 32.
  *
- * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and perhaps a
- * minimum.  Up to TILE rows are one tile, and decode on their way.  More rows go through 16 blocks at a
- * time: where there are registers to hold a block's codes, each tile decodes them; else they are decoded
- * once for all, and Q8_0 is its own decoded form.
+ * A format is one decoder: a line of four signed codes for each of the 16 rows, a factor, and for some
+ * formats a minimum.  Up to TILE rows are one tile, which decodes as it goes.  More rows go through 16
+ * blocks at a time: with enough registers to hold a block's codes, each tile decodes them; else they are
+ * decoded once for all tiles.  Q8_0 needs no decoding.
  *
- * Codes of a block stay in registers while rows pass.  A block and row: 8 products, and 4 or 5 more
- * instructions for start and scale, two a cycle. */
+ * A block's codes stay in registers while rows go past.  A block and row: 8 products, and 4 or 5 more
+ * instructions for start and scale, two per cycle. */
 #include "kernels/cpu/simd_matmul.h"
 
-#define STEP 16                           /* blocks that all tiles go through: 8.5 KiB of Q8_0 */
-#define NEAR 1024                         /* bytes from use to what the inner cache is */
-#define FAR 16384                         /* and the outer ones are asked for */
-#define HELD (HOLD(8) == 8)               /* a block's codes have registers */
+#define STEP 16                           /* blocks per round of all tiles: 8.5 KiB of Q8_0 */
+#define NEAR 1024                         /* prefetch distance in bytes, to the L1 cache */
+#define FAR 16384                         /* and to the outer caches */
+#define HELD (HOLD(8) == 8)               /* registers can hold a block's codes */
 
-/* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3 as signed_dot() takes them; and the
+/* Part of line i, 0..7, of a block: codes of k = 4 * i .. 4 * i + 3, as signed_dot() needs them; and the
  * factors, or minimums, of its 16 rows. */
 typedef vi line_fn(const void *block, int i, int part);
 typedef vf factor_fn(const void *block, int part);
 
-/* A block decoded. */
+/* A decoded block. */
 struct plain { uint8_t q[8][64]; float d[16], m[16]; };
 
 /* ---- formats --------------------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ KN_INLINE vi line_q8_0(const void *block, int i, int part)
     return signed_codes(vi_load(w->q[i][part * KN_LANES]));
 }
 
-/* What the nibbles of k = 4 * i .. 4 * i + 3 stand for. */
+/* Looks up the values of the nibbles of k = 4 * i .. 4 * i + 3. */
 KN_INLINE vi line_nibbles(const uint8_t q[4][16][4], int i, int part, __m128i value)
 {
     vi both = vi_load(q[i % 4][part * KN_LANES]);
@@ -94,7 +94,7 @@ KN_INLINE vf factor_int4(const void *block, int part)
     return vf_load_bf16(((const struct kn_q4_0_x16 *)block)->d + part * KN_LANES);
 }
 
-/* Halves that begin a block: d, and behind its 16 m. */
+/* A block begins with 16 halves d; where there is m, its 16 halves follow. */
 KN_INLINE vf factor_half(const void *block, int part)
 {
     return vf_load_f16((const uint16_t *)block + part * KN_LANES);
@@ -125,13 +125,13 @@ KN_INLINE vf least_plain(const void *block, int part)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Sums of a row of codes times the sum of its block's. */
+/* The sum of all codes of an activation block. */
 KN_INLINE vf sum_of(const struct kn_x32 *x)
 {
     return vf_from_int(vi_dot_i16(vi_zero(), vi_set1(0x00010001), vi_spread(x->sum)));
 }
 
-/* A part of a block for rows from..to of a tile, whose codes are in q, or line by line are loaded. */
+/* Adds a part of a block to rows from..to - 1 of a tile; its codes are in q, or are loaded line by line. */
 KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const void *w, int part,
                           const vi *q, line_fn *line, factor_fn *factor, factor_fn *least, vf *acc)
 {
@@ -156,8 +156,8 @@ KN_INLINE void block_rows(const struct kn_x32 *const *x, int from, int to, const
     }
 }
 
-/* Part i of what is asked for at a block.  All at once takes every place there is for loads that are under
- * way, and where the products load much themselves, sums and all, they would wait for one. */
+/* Prefetches part i of `of` for a block.  All prefetches at once would occupy every slot for outstanding loads, and
+ * products that load much themselves would wait for one. */
 KN_INLINE void ask_for(const uint8_t *w, int bytes, int i, int of)
 {
     const int n_line = bytes / 64 + 1;
@@ -194,8 +194,8 @@ KN_INLINE void rows_32(const struct tile *t, int n, int bytes, line_fn *line, fa
     }
 }
 
-/* More rows: a block's codes stay in registers instead, while rows and their sums pass, as many abreast
- * as there are registers for. */
+/* More rows: a block's codes stay in registers, while rows and their sums go past, as many side by side as there are
+ * registers for. */
 KN_INLINE void rows_32_wide(const struct tile *t, int n, int bytes, line_fn *line, factor_fn *factor,
                             factor_fn *least, bool ask)
 {
@@ -282,7 +282,7 @@ KN_INLINE void wide_least(const struct tile *t, int n)
 WIDE_TILES(wide_plain)
 WIDE_TILES(wide_least)
 
-/* What a format is to a job.  Without a decoder it is used as it lies. */
+/* The functions of a format.  Without a decoder its blocks are used in place. */
 #define KIND(name, how)                                                        \
     { rows_##name##_tiles, HELD ? wide_##name##_tiles : how##_tiles, HELD ? NULL : decode_##name }
 static const struct kind {

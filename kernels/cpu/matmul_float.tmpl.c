@@ -1,27 +1,27 @@
 /* kernels/cpu/matmul_float.tmpl.c - products of float weights: k ascending, one fma each.
  *
- * F32 is used as it lies; half-width floats are widened once for all rows of the job, 64 k or more of
- * them at a time, into a few KiB that stay in the nearest cache, and so is FP8, a block at a time. */
+ * F32 is used in place.  Half-width floats are widened once for all rows of the job, 64 or 128 k at a time,
+ * into a few KiB that stay in the L1 cache; FP8 likewise, a block at a time. */
 #include "kernels/cpu/simd_matmul.h"
 
 #define PAIR FLOAT_PANELS
 #define CHUNK 128                         /* most k widened at a time: 16 KiB */
 #define WIDE (KN_PANEL * sizeof(float))
 #define HALF (KN_PANEL * sizeof(uint16_t))
-#define AHEAD 4096                        /* bytes of F32 from use to what is asked for */
+#define AHEAD 4096                        /* prefetch distance in F32, in bytes */
 
-/* Panel p of the two.  An odd one at the end is taken twice; its second sums are not stored. */
+/* Panel p of the pair.  A single panel is used twice; its second sums are not stored. */
 KN_INLINE const uint8_t *panel_of_pair(const struct job *j, int p)
 {
     return j->w + (size_t)kn_min(p, j->n_panel - 1) * j->panel_bytes;
 }
 
-/* Weights as wide as float, and the panels they were widened from. */
+/* Weights widened to float, and the panels that they come from. */
 struct wide { uint8_t w[PAIR][CHUNK * WIDE]; const uint8_t *from[PAIR]; };
 
-/* F32 is used as it lies, the other formats out of a struct wide.  Eight activation rows leave few
- * registers for addresses: what is asked for is at a fixed distance, or behind a single pointer,
- * where each tile has its share of the next chunk. */
+/* F32 is used in place, the other formats from a struct wide.  Eight activation rows leave few registers for
+ * addresses: so the prefetched address is at a fixed distance (F32), or a single pointer, with which each
+ * tile prefetches its share of the next chunk. */
 KN_INLINE void rows_floats(const struct tile *t, int n, bool f32)
 {
     const struct wide *wide = t->w;
@@ -107,7 +107,7 @@ KN_INLINE void run_halves(const struct job *j, vf (*widen)(const uint16_t *))
     store_sums(j, acc);
 }
 
-/* Rows ask for what is next as if it were halves: for each of its lines twice, two blocks ahead or more. */
+/* The row functions prefetch as for halves: here that is each line twice, at least two blocks ahead. */
 static void run_fp8(const struct job *j)
 {
     float acc[GROUP][ACC] __attribute__((aligned(64)));

@@ -1,7 +1,7 @@
-/* kernels/cpu/one_lane.h - what cpu/simd.h offers, with registers of one float, in plain C.
+/* kernels/cpu/one_lane.h - the operations of cpu/simd.h for a register of one float, in plain C.
  *
- * For a *.tmpl.c whose lanes never meet: compiled with this header it is its own specification.
- * Every operation gives what a lane of simd.h's gives, to the bit. */
+ * A *.tmpl.c with independent lanes that is compiled with this header is its own specification.
+ * Every operation gives the same bits as one lane of simd.h. */
 #ifndef KERNELS_CPU_ONE_LANE_H
 #define KERNELS_CPU_ONE_LANE_H
 

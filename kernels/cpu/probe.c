@@ -1,4 +1,4 @@
-/* The scalar probes: the same questions to a processor of which nothing is known. */
+/* The scalar probes, for processors without a SIMD table. */
 #include "kernels/internal.h"
 
 void kn_probe_read_scalar(const void *p, size_t bytes)

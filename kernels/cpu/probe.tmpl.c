@@ -1,8 +1,8 @@
-/* What the machine itself gives, for the bounds that measurements are held against: reading memory and
- * multiplying int8 codes, with nothing else in the loop.
+/* Measures the rates used for performance bounds: reading memory, and multiplying int8 codes, with
+ * nothing else in the loop.
  *
- * Reading goes along four streams a few KiB ahead of itself: one stream keeps a core's few outstanding
- * cache misses half idle (11 against 18 GB/s on one core of an Emerald Rapids). */
+ * The read uses four streams, with prefetch: one stream leaves half of a core's few outstanding cache
+ * misses unused (11 against 18 GB/s on one core of an Emerald Rapids). */
 #include "kernels/internal.h"
 #include "kernels/cpu/simd.h"
 
@@ -25,7 +25,7 @@ void KN_FN(kn_probe_read)(const void *p, size_t bytes)
     __asm__ volatile("" : : "v"(sum));
 }
 
-/* Twelve independent chains hide the instruction's latency; unrolled, or they would live in memory. */
+/* Twelve independent chains hide the instruction's latency; unrolled, so that they stay in registers. */
 void KN_FN(kn_probe_mac)(long n)
 {
     vi chain[12], x = vi_zero();

@@ -1,9 +1,9 @@
 /* kernels/cpu/quantize.tmpl.c - float32 activations to int8 codes with a scale per block.
  *
- * Comes in: a row of floats.  Goes out: its blocks (formats.h), to the bit what
- * reference_matmul.c gives.  The largest magnitude is an integer maximum over the bits, so NaN
- * and infinity are seen the same way everywhere; division and product are correctly rounded; the
- * conversion rounds to nearest even.  A block with a NaN scale or below 2^-100 has no codes. */
+ * Input: a row of floats.  Output: its blocks (formats.h), with the bits that reference_matmul.c
+ * gives.  The largest magnitude is an integer maximum over the bits, so NaN and infinity are found
+ * the same way everywhere; division and product are correctly rounded; the conversion rounds to
+ * nearest even.  A block with a NaN scale, or with no value of 2^-100 or more, has codes of 0. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 

@@ -1,15 +1,15 @@
-/* kernels/cpu/reference.c - what norm, rope, swiglu, softmax, the sums, attention and the delta rule
- * are, in plain C.
+/* kernels/cpu/reference.c - the specification of norm, rope, swiglu, softmax, sums, attention and the
+ * delta rule, in plain C.
  *
- * This file is the specification: every other body of these operations (cpu/vector.tmpl.c,
- * cpu/attention.tmpl.c, cuda/) gives the same bits, and the tests compare them with memcmp.  So the
- * order of every float operation is part of it:
+ * Every other implementation of these operations (cpu/vector.tmpl.c, cpu/attention.tmpl.c, cuda/)
+ * gives the same bits, and the tests compare them with memcmp.  So the order of every float operation
+ * is specified here:
  *
  *   - a sum over n elements has 64 accumulators that start at +0; element i goes to accumulator
  *     i mod 64, i ascending; then acc[i] += acc[i + 32] for i < 32, and so on with 16, 8, 4, 2, 1;
- *   - a maximum starts at minus infinity and takes x where x > max, so what is not a number never
- *     becomes the maximum, and the order does not matter;
- *   - exp is kn_expf (cpu/expf.h), sqrtf and / are IEEE's. */
+ *   - a maximum starts at minus infinity and becomes x where x > max; so a NaN never becomes the
+ *     maximum, and the order does not matter;
+ *   - exp is kn_expf (cpu/expf.h); sqrtf and / are IEEE's. */
 #include "kernels/internal.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ void kn_swiglu_scalar(const float *gate, const float *up, int n, float *y)
     for (int i = 0; i < n; i++) y[i] = (gate[i] / (1.0f + kn_expf(-gate[i]))) * up[i];
 }
 
-/* Of a limit and what is not a number, the latter. */
+/* A NaN in gate or up stays NaN: it is not replaced by the limit. */
 void kn_swiglu_clamped_scalar(const float *gate, const float *up, float alpha, float limit, int n,
                               float *y)
 {
@@ -124,7 +124,7 @@ void kn_kv_store_scalar(enum kn_kv kv, const float *x, int n, void *out)
     for (int i = 0; i < n; i++) half[i] = kn_f32_to_f16(x[i]);
 }
 
-/* The n values at `at` as floats. */
+/* Converts n values from index `at` on to floats. */
 static void load_row(enum kn_kv kv, const void *rows, size_t at, int n, float *x)
 {
     for (int i = 0; i < n; i++)
@@ -137,7 +137,7 @@ static size_t slot_of(const struct kn_attend *a, int p)
     return (size_t)(p < a->n_base ? a->base[p] : a->tail[p - a->n_base]);
 }
 
-/* The part of one head's attention that positions lo..hi-1 of one chunk give. */
+/* One head's attention over positions lo..hi-1 of one chunk; sum and o are relative to the maximum. */
 struct part { float most, sum, o[KN_MAX_D_HEAD]; };
 
 static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int hi, struct part *c)
@@ -159,7 +159,7 @@ static void attend_chunk(const struct kn_attend *a, const float *q, int lo, int 
     c->sum = tree_sum(weight);
 }
 
-/* total and part, each relative to its own maximum, become total relative to the larger one. */
+/* Merges c into total; both become relative to the larger maximum. */
 static void merge(struct part *total, const struct part *c, int d_value)
 {
     float most = larger(c->most, total->most);
@@ -169,7 +169,7 @@ static void merge(struct part *total, const struct part *c, int d_value)
     for (int i = 0; i < d_value; i++) total->o[i] = fmaf(c->o[i], take, total->o[i] * keep);
 }
 
-/* One position more, with that score and no value: it takes its share of the weights. */
+/* Adds one position with score `sink` and no value: it only reduces the other weights. */
 static void add_sink(struct part *total, float sink, int d_value)
 {
     float most = larger(sink, total->most), keep = kn_expf(total->most - most);
@@ -177,8 +177,8 @@ static void add_sink(struct part *total, float sink, int d_value)
     for (int i = 0; i < d_value; i++) total->o[i] = total->o[i] * keep;
 }
 
-/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, whatever is seen of it. So a
- * row's result does not depend on how its past was computed, stored or cut. */
+/* Chunks are absolute: chunk c holds positions 64 c .. 64 c + 63, even if only some are attended to.
+ * So a row's result does not depend on how its past was computed, stored or cut. */
 void kn_attend_scalar(const struct kn_attend *a)
 {
     for (int h = 0; h < a->n_q; h++) {
@@ -196,7 +196,7 @@ void kn_attend_scalar(const struct kn_attend *a)
 
 /* ---- the gated delta rule ------------------------------------------------------------------- */
 
-/* The sum over i of x[i] times row i of one column of a tile. */
+/* Dot product of x with one column of a tile. */
 static float column_dot(const float *x, const float *column, int d_key)
 {
     float acc[4] = {0};
@@ -204,7 +204,7 @@ static float column_dot(const float *x, const float *column, int d_key)
     return (acc[0] + acc[2]) + (acc[1] + acc[3]);
 }
 
-/* Columns beyond d_value go the same way, with a value of 0. */
+/* Padding columns, beyond d_value, are computed with value 0. */
 static void delta_column(const struct kn_delta *d, const struct kn_delta_row *r, int at, float *column)
 {
     float v = at < d->d_value ? r->v[at] : 0;

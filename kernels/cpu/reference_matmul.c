@@ -1,13 +1,13 @@
 /* kernels/cpu/reference_matmul.c - the specification of quantize, repack and matmul, in plain C.
  *
- * Every other implementation gives these bits.  What they may not change:
- *   - a float format takes k ascending, acc = fmaf(w, x, acc);
- *   - a quantised format makes, per block, integer sums with the integer scales folded in, and
+ * Every other implementation gives the same bits.  It must keep these rules:
+ *   - a float format goes through k in ascending order, acc = fmaf(w, x, acc);
+ *   - a quantised format computes, per block, integer sums that include the integer scales, and
  *     adds the blocks in ascending order by fmaf; the factor d * dx is rounded once;
  *   - accumulators start at +0.
- * What they may: the order of everything integer, for no sum below leaves 32 bits.
+ * It may change the order of integer operations, because no sum below exceeds 32 bits.
  *
- * Comes in: activation rows and panels (formats.h).  Goes out: y rows, activations, panels. */
+ * Input: activation rows and panels (formats.h).  Output: y rows, activations, panels. */
 #include "kernels/internal.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* Largest magnitude of the block, found on the bits: a NaN is above infinity is above all else. */
+/* Largest magnitude of the block, compared as bits: NaN above infinity above all numbers. */
 static uint32_t largest_bits(const float *x, int n)
 {
     uint32_t largest = 0;
@@ -31,10 +31,10 @@ static uint32_t largest_bits(const float *x, int n)
     return largest;
 }
 
-/* Codes of one block and the sums of each 16; returns the scale. */
+/* Quantises one block: codes, and the sum of each 16; returns the scale. */
 static float quantize_block(const float *x, int n, int8_t *q, int16_t *sum)
 {
-    const float to_integer = 0x1.8p23f;         /* adding it leaves no bits below 1: nearest even */
+    const float to_integer = 0x1.8p23f;         /* adding it leaves no bits below 1: rounds to nearest even */
     uint32_t bits = largest_bits(x, n);
     float largest, inverse;
 
@@ -80,7 +80,7 @@ void kn_quantize_scalar(enum kn_act a, const float *x, int n, void *out)
 
 /* ---- repack ---------------------------------------------------------------------------------- */
 
-/* One row's block into a panel's: item i of a field goes to item i * 16 + lane. */
+/* Writes one row's block to its lane of a panel: item i of a field goes to item i * 16 + lane. */
 static void scatter_block(enum kn_format f, uint8_t *p, int lane, const uint8_t *in)
 {
     for (const struct kn_field *w = kn_format_fields(f); w->n; p += w->n * KN_PANEL * w->size, w++)
@@ -111,7 +111,7 @@ void kn_repack_scalar(enum kn_format f, const void *rows, int n_out, int n_in, v
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* One block of one row: acc and what the block adds to it. */
+/* One block of one row: returns acc plus the block's product. */
 typedef float block_fn(const void *w, int lane, const void *x, float acc);
 
 static float block_f32(const void *w, int lane, const void *x, float acc)
@@ -159,7 +159,7 @@ static int nibble_of(const uint8_t q[4][16][4], int lane, int k)
 
 static int fifth_of(const uint8_t qh[16][4], int lane, int k) { return (qh[lane][k / 8] >> k % 8 & 1) << 4; }
 
-/* acc and d * dx * isum, and then, with a minimum, m * dx * the sum of the activation's codes. */
+/* acc + d * dx * isum; then, with a minimum, + m * dx * the sum of the activation's codes. */
 static float add_32(uint16_t d, const uint16_t *m, const struct kn_x32 *a, int32_t isum, float acc)
 {
     acc = fmaf(kn_f16_to_f32(d) * a->d, (float)isum, acc);
@@ -233,7 +233,7 @@ static float block_q5_1(const void *w, int lane, const void *x, float acc)
     return add_32(b->d[lane], &b->m[lane], a, isum, acc);
 }
 
-/* The same and then, with minimums, d's less dmin's. */
+/* acc + d * dx * isum; then, with minimums, - dmin * dx * msum. */
 static float add_256(uint16_t d, const uint16_t *dmin, float dx, int32_t isum, int32_t msum, float acc)
 {
     acc = fmaf(kn_f16_to_f32(d) * dx, (float)isum, acc);

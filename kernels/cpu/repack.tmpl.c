@@ -1,18 +1,18 @@
 /* kernels/cpu/repack.tmpl.c - file rows to panels of 16 interleaved rows.
  *
- * Comes in: rows as they lie in the file, at any alignment.  Goes out: panels (formats.h), the
- * last one filled up with zero rows.  Only bytes move, so a panel is as long as its 16 rows.
+ * Input: rows in file layout, at any alignment.  Output: panels (formats.h), the last one padded with
+ * zero rows.  Only bytes move, so a panel is as long as its 16 rows.
  *
- * The idea: 16 rows' next 16 bytes are one transposition, whatever the size of its items.
- * Written one after another, item i of row r has index r * n + i; each perfect shuffle of the 16
- * registers rotates the index's bits by one, so four of them leave i * 16 + r.  64 shuffles move
- * 256 bytes, two a cycle: about 20 GB/s a core in cache, above what memory takes. */
+ * The next 16 bytes of 16 rows are one transposition, whatever the size of the items.  With the rows
+ * one after another, item i of row r has index r * n + i.  Each perfect shuffle of the 16 registers
+ * rotates the bits of the index by one, so four of them give index i * 16 + r.  64 shuffles move 256
+ * bytes, two per cycle: about 20 GB/s a core in cache, above the rate of memory. */
 #include "kernels/cpu/simd.h"
 #include "kernels/internal.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* The low, or the high, halves of a and b, items alternating. */
+/* Interleaves the items of the low (high) halves of a and b. */
 KN_INLINE __m128i zip_low(__m128i a, __m128i b, int size)
 {
     return size == 1 ? _mm_unpacklo_epi8(a, b)
@@ -25,7 +25,7 @@ KN_INLINE __m128i zip_high(__m128i a, __m128i b, int size)
          : size == 2 ? _mm_unpackhi_epi16(a, b) : _mm_unpackhi_epi32(a, b);
 }
 
-/* Sixteen bytes of 16 rows, items of `size` bytes: item by item, row by row within an item. */
+/* Transposes 16 bytes of 16 rows, as items of `size` bytes: item 0 of all rows first, then item 1, ... */
 KN_INLINE void transpose(const uint8_t *const row[KN_PANEL], size_t at, int size, __m128i v[16])
 {
     UNROLL for (int r = 0; r < KN_PANEL; r++)
@@ -48,7 +48,7 @@ KN_INLINE void store_all(uint8_t *out, const __m128i v[16])
         _mm_storeu_si128((__m128i *)out + i, v[i]);
 }
 
-/* A field of `bytes` bytes a row, a multiple of 16, made of items of `size` bytes. */
+/* Moves a field of `bytes` bytes per row, a multiple of 16, made of items of `size` bytes. */
 KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int bytes, int size,
                               uint8_t *out)
 {
@@ -61,14 +61,14 @@ KN_INLINE uint8_t *move_field(const uint8_t *const row[KN_PANEL], size_t at, int
     return out;
 }
 
-/* The same of four-byte items, as codes are: once, for all formats. */
+/* The same for items of four bytes, like codes: one copy of the code for all formats. */
 static __attribute__((noinline)) uint8_t *move_codes(const uint8_t *const row[KN_PANEL], size_t at,
                                                      int bytes, uint8_t *out)
 {
     return move_field(row, at, bytes, 4, out);
 }
 
-/* A field of one item of `size` bytes a row, when no 16 bytes around it are the row's own. */
+/* Moves a field of one item per row, where a load of 16 bytes could leave the row. */
 KN_INLINE uint8_t *move_item(const uint8_t *const row[KN_PANEL], size_t at, int size, uint8_t *out)
 {
     for (int r = 0; r < KN_PANEL; r++)
@@ -76,7 +76,7 @@ KN_INLINE uint8_t *move_item(const uint8_t *const row[KN_PANEL], size_t at, int 
     return out + KN_PANEL * size;
 }
 
-/* Sixteen rows' block; `row` points at each row's. */
+/* Moves one block of 16 rows; row[r] points to the block of row r. */
 typedef void block_fn(const uint8_t *const row[KN_PANEL], uint8_t *out);
 
 static void block_of_items2(const uint8_t *const row[KN_PANEL], uint8_t *out)
@@ -95,7 +95,7 @@ static void block_q8_0(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_q8_0, q), 32, out);
 }
 
-/* Items of two bytes that were moved as two of one. */
+/* Joins pairs of one-byte items i, i + 1 to items of two bytes. */
 KN_INLINE void join(__m128i v[16], int i)
 {
     __m128i low = zip_low(v[i], v[i + 1], 1), high = zip_high(v[i], v[i + 1], 1);
@@ -144,7 +144,7 @@ static void block_q2_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
     move_codes(row, offsetof(struct kn_q2_k, q), 64, out);
 }
 
-/* The last 16 bytes are two codes, the scales and d. */
+/* The last 16 bytes of a block are two bytes of codes, the scales and d. */
 static void block_q3_k(const uint8_t *const row[KN_PANEL], uint8_t *out)
 {
     __m128i v[16], head[14];
@@ -252,7 +252,7 @@ void KN_FN(kn_repack)(enum kn_format f, const void *rows, int n_out, int n_in, v
             for (int r = 0; r < KN_PANEL; r++)
                 row[r] += stride[r] * step;
         }
-        for (; at < row_bytes; at += (size_t)item) {     /* floats beyond the last 16 bytes */
+        for (; at < row_bytes; at += (size_t)item) {     /* floats after the last whole 16 bytes */
             move_item(row, 0, item, out + at * KN_PANEL);
             for (int r = 0; r < KN_PANEL; r++)
                 row[r] += stride[r] * (size_t)item;

@@ -1,15 +1,14 @@
-/* kernels/cpu/simd.h - the few vector operations that kernels are written in, per instruction
- * set.
+/* kernels/cpu/simd.h - the few vector operations that the kernels use, per instruction set.
  *
- * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the
- * flags for it, and names what it exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its
- * bodies know only vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is
- * KN_PARTS of them, the 64 accumulators of a reduction are 64 / KN_LANES.
+ * A *.tmpl.c file is compiled once per instruction set, with -DKN_ISA=avx2 or avx512 and the compiler
+ * flags for it.  It names its exports KN_FN(kn_matmul), which becomes kn_matmul_avx2.  Its bodies use
+ * vf and vi: one register of KN_LANES floats or int32s.  A panel of 16 rows is KN_PARTS registers;
+ * the 64 accumulators of a sum are 64 / KN_LANES registers.
  *
- * Every operation here is exact or correctly rounded, so both instruction sets give the same
- * bits; the order of operations is the caller's.  There is no contraction but the fma that is
- * written. Names are short and without the folder's prefix, for the expressions' sake: none is
- * exported. Of equal or unordered arguments max and min give the second. */
+ * Every operation here is exact or correctly rounded, so both instruction sets give the same bits if
+ * the caller fixes the order of operations.  Compilers must not contract; the only fma is vf_fma and
+ * vf_fnma.  Names are short and without the folder's prefix, to keep expressions readable: none is
+ * exported.  If the arguments of max or min are equal or one is NaN, the result is the second. */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
@@ -23,10 +22,10 @@
 
 #define KN_INLINE static inline __attribute__((always_inline))
 
-#define KN_SMALL  15                                     /* codes up to which dot_fold() is short */
-#define KN_SIGNED 255                                    /* codes are what signed_codes() made */
+#define KN_SMALL  15                                     /* largest code for which dot_fold() is short */
+#define KN_SIGNED 255                                    /* codes are signed, made by signed_codes() */
 
-/* Picks byte i of each of four lanes for all of that lane's bytes. */
+/* Shuffle control: copies byte i of each of four lanes to all bytes of that lane. */
 KN_INLINE __m128i vi_byte_of_lanes(int i)
 {
     return _mm_add_epi8(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C), _mm_set1_epi8((char)i));
@@ -75,7 +74,7 @@ KN_INLINE vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-/* kn_e4m3_part() of so many codes: sign and fraction of a half are where they belong 7 bits on. */
+/* kn_e4m3_part() of KN_LANES codes: shifted by 7 bits, sign and fraction are in their places in a half. */
 KN_INLINE vf vf_load_e4m3_part(const uint8_t *p)
 {
     __m128i code = _mm_loadu_si128((const __m128i *)p), ones = _mm_set1_epi8(0x7F);
@@ -108,7 +107,7 @@ KN_INLINE vi vi_xor(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
 
-/* Each byte of i, 0..15, becomes that byte of table. */
+/* Replaces each byte of i, 0..15, by that byte of the table. */
 KN_INLINE vi vi_look_up(__m128i table, vi i)
 {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i);
@@ -134,10 +133,10 @@ KN_INLINE void vi_store_i8(int8_t *p, vi x)                     /* x in [-128, 1
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
 }
 
-/* By as many bits as only the running program knows. */
+/* Right shift by a number of bits that is not a compile-time constant. */
 KN_INLINE vi vi_shr_by(vi a, int n)           { return _mm512_srlv_epi32(a, _mm512_set1_epi32(n)); }
 
-/* x, with `amount` added to byte j of a lane where bit 4 * i + j of that lane's `bits` is set. */
+/* Adds `amount` to byte j of each lane where bit 4 * i + j of the same lane of `bits` is set. */
 KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
 {
     vi byte = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(vi_byte_of_lanes(i / 2)));
@@ -145,15 +144,15 @@ KN_INLINE vi vi_add_at_bits(vi x, vi bits, int i, int8_t amount)
     return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8(amount));
 }
 
-/* acc + a.b of each lane's two int16. */
+/* acc + dot product of the two int16 of each lane. */
 KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)   { return _mm512_dpwssd_epi32(acc, a, b); }
 
-/* A run of dot_codes() sums u.s over each lane's four bytes, u unsigned and s in [-127, 127],
- * from vi_zero(); dot_fold() then adds the sum times the lane's scale, a signed byte that is prepared by
- * dot_scale().  A run is at most KN_RUN(largest u) calls long, so that a sum of small codes has 16 bits,
- * whose product is one instruction, and one of large codes 24.  Of those the lowest 8 go to one half of the
- * lane and the others to the second half, whose scale is 256 times as large: a move and the same
- * instruction, where a product of 32 bits would be two and a sum. */
+/* A run of dot_codes() adds u.s over the four bytes of each lane, u unsigned and s in [-127, 127],
+ * starting from vi_zero(); dot_fold() then adds the sum times the lane's scale, a signed byte prepared by
+ * dot_scale().  A run has at most KN_RUN(largest u) calls, so that a sum of small codes has 16 bits and
+ * one multiplication folds it, and a sum of large codes has 24 bits.  Then its lowest 8 bits go to one half of
+ * the lane and the others to the other half, with a scale 256 times as large: one shuffle and the same
+ * instruction, where a 32-bit multiplication would need two instructions and an addition. */
 #define KN_RUN(largest) (((largest) <= KN_SMALL ? INT16_MAX : (1 << 23) - 1) / (4 * 127 * (largest)))
 KN_INLINE vi dot_codes(vi run, vi u, vi s, int largest)
 {
@@ -175,9 +174,9 @@ KN_INLINE vi dot_fold(vi acc, vi run, vi scale, int largest)
     return _mm512_dpwssd_epi32(acc, run, scale);
 }
 
-/* Signed codes w are prepared by signed_codes(), or looked up in a signed_table(), which makes them
- * larger by KN_SIGNED_BIAS.  A sum of theirs starts from signed_start(), which takes two sums of s,
- * packed, that make up the whole run. */
+/* Signed codes w are prepared by signed_codes(), or looked up in a signed_table(); both add
+ * KN_SIGNED_BIAS.  Their sum starts from signed_start(), which removes the bias; it takes two packed sums
+ * of s, together the sum over all s of the run. */
 #define KN_SIGNED_BIAS 128
 KN_INLINE vi signed_codes(vi w)               { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 KN_INLINE __m128i signed_table(__m128i w)     { return _mm_xor_si128(w, _mm_set1_epi8(-128)); }
@@ -192,7 +191,7 @@ KN_INLINE vi signed_dot(vi acc, vi w, vi s)   { return _mm512_dpbusd_epi32(acc, 
 #define KN_LANES 8
 typedef __m256 vf;
 typedef __m256i vi;
-typedef __m256i vm;                                      /* all ones where true */
+typedef __m256i vm;                                      /* all bits of a lane 1 where true */
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
@@ -312,9 +311,9 @@ KN_INLINE vi vi_dot_i16(vi acc, vi a, vi b)
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
 
-/* The run is kept as two int16 a lane, and must end before 2 * 127 * largest a call overflows
- * them.  The sign of a signed code, of 7 bits without it, moves to s, which has no -128; so a pair of
- * products is at most 2 * 128 * 127 < 2^15, and a run one call. */
+/* A run is two int16 per lane, and must end before they overflow: each call adds at most 2 * 127 * largest.
+ * For signed codes, |w| <= 128 is the unsigned factor and the sign of w is applied to s, which has no -128.
+ * A pair of products is then at most 2 * 128 * 127 < 2^15, so a run is one call. */
 #define KN_RUN(largest) ((largest) == KN_SIGNED ? 1 : 32767 / (2 * 127 * (largest)))
 KN_INLINE vi signed_pairs(vi w, vi s)
 {
@@ -347,7 +346,7 @@ KN_INLINE vi signed_dot(vi acc, vi w, vi s)
 
 #endif
 
-#define KN_PARTS (16 / KN_LANES)                         /* registers to a panel's 16 rows */
+#define KN_PARTS (16 / KN_LANES)                         /* registers for a panel's 16 rows */
 
 KN_INLINE __m128i vi_quarter_sum(vi x)
 {
@@ -359,14 +358,14 @@ KN_INLINE __m128i vi_quarter_sum(vi x)
     return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
-KN_INLINE int32_t vi_sum(vi x)                                  /* of all lanes */
+KN_INLINE int32_t vi_sum(vi x)                                  /* sum of all lanes */
 {
     __m128i quarter = vi_quarter_sum(x);
     quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0x4E));
     return _mm_cvtsi128_si32(quarter) + _mm_extract_epi32(quarter, 1);
 }
 
-/* The same byte, or the same four bytes from memory, in every lane. */
+/* Broadcasts a byte, or four bytes from memory, to every lane. */
 KN_INLINE vi vi_bytes(uint8_t byte)
 {
     return vi_set1((int32_t)(byte * UINT32_C(0x01010101)));

@@ -1,11 +1,10 @@
-/* kernels/cpu/simd_math.h - what vector.tmpl.c and attention.tmpl.c share on top of simd.h: exp,
- * partial registers, and sums in the one order of cpu/reference.c.
+/* kernels/cpu/simd_math.h - shared by vector.tmpl.c, attention.tmpl.c and delta.tmpl.c, on top of simd.h:
+ * exp, partial registers, and sums in the order of cpu/reference.c.
  *
- * The 64 accumulators of a sum are KN_ACCS registers, accumulator i in lane i mod KN_LANES of
+ * The 64 accumulators of a sum are KN_ACCS registers: accumulator i is lane i mod KN_LANES of
  * register i / KN_LANES. The first steps of the halving tree add whole registers, the last ones add
- * halves of a register; where many sums are due at once, the halves of several registers are put
- * side by side first, so that every addition still fills a register. Which sums are added when is
- * the tree's in both. */
+ * halves of a register. To finish many sums at once, halves of several registers are first put side by
+ * side, so that every addition fills a register. The order of additions is the tree's in both cases. */
 #ifndef KERNELS_CPU_SIMD_MATH_H
 #define KERNELS_CPU_SIMD_MATH_H
 
@@ -15,7 +14,7 @@
 #define KN_ACCS  (64 / KN_LANES)
 #define KN_QUADS (KN_LANES / 4)                          /* 128-bit parts of a register */
 
-/* ---- partial registers: n may be anything above 0 ------------------------------------------- */
+/* ---- partial registers: n > 0, may exceed KN_LANES ------------------------------------------ */
 
 KN_INLINE vf load_some(const float *p, int n)
 {
@@ -28,11 +27,11 @@ KN_INLINE void store_some(float *p, vf x, int n)
     else vf_store_n(p, x, n);
 }
 
-/* ---- what the two instruction sets say differently ------------------------------------------ */
+/* ---- operations that differ between the instruction sets ------------------------------------ */
 
 #if KN_LANES == 16
 
-KN_INLINE vm lanes_between(int lo, int hi)               /* lo..hi-1; both may lie outside */
+KN_INLINE vm lanes_between(int lo, int hi)               /* lanes lo..hi-1; both may be out of range */
 {
     vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_cmpge_epi32_mask(lane, vi_set1(lo)) & _mm512_cmplt_epi32_mask(lane, vi_set1(hi));
@@ -40,7 +39,7 @@ KN_INLINE vm lanes_between(int lo, int hi)               /* lo..hi-1; both may l
 
 KN_INLINE vf vf_times_pow2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
-KN_INLINE vf vf_low_pairs(vf a, vf b)                    /* of each 128 bits: a0 a1 b0 b1 */
+KN_INLINE vf vf_low_pairs(vf a, vf b)                    /* in each 128 bits: a0 a1 b0 b1 */
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
@@ -51,7 +50,7 @@ KN_INLINE vf vf_high_pairs(vf a, vf b)                   /* a2 a3 b2 b3 */
 KN_INLINE vf vf_evens(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x88); }    /* a0 a2 b0 b2 */
 KN_INLINE vf vf_odds(vf a, vf b)  { return _mm512_shuffle_ps(a, b, 0xdd); }    /* a1 a3 b1 b3 */
 
-/* 16 lanes of each of 4 registers to 4 lanes each: part i of the result is x[i]'s. */
+/* Adds 16 lanes down to 4, for each of 4 registers: 128-bit part i of the result belongs to x[i]. */
 KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])
 {
     vf a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),
@@ -78,7 +77,7 @@ KN_INLINE vm lanes_between(int lo, int hi)
                                _mm256_cmpgt_epi32(vi_set1(hi), lane));
 }
 
-KN_INLINE vf vf_times_pow2(vf x, vf n)                   /* in two steps, as in expf.h */
+KN_INLINE vf vf_times_pow2(vf x, vf n)                   /* two factors, as in expf.h */
 {
     vi k = vf_to_int(n), half = _mm256_srai_epi32(k, 1), bias = vi_set1(127);
     x = vf_mul(x, vf_bits(vi_shl(vi_add(half, bias), 23)));
@@ -96,7 +95,7 @@ KN_INLINE vf vf_high_pairs(vf a, vf b)
 KN_INLINE vf vf_evens(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x88); }
 KN_INLINE vf vf_odds(vf a, vf b)  { return _mm256_shuffle_ps(a, b, 0xdd); }
 
-KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])         /* 8 lanes of 2 registers to 4 each */
+KN_INLINE vf fold_to_quads(const vf x[KN_QUADS])         /* 8 lanes down to 4, for 2 registers */
 {
     return _mm256_add_ps(_mm256_permute2f128_ps(x[0], x[1], 0x20),
                          _mm256_permute2f128_ps(x[0], x[1], 0x31));
@@ -118,7 +117,7 @@ KN_INLINE float vf_largest(vf x)
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
-/* 64 accumulators to one register: steps 32 and 16 of the tree, and 8 with 8 lanes. */
+/* 64 accumulators to one register: steps 32 and 16 of the tree, and step 8 with 8 lanes. */
 KN_INLINE vf fold_accumulators(const vf acc[KN_ACCS])
 {
     vf x[KN_ACCS];
@@ -135,7 +134,7 @@ KN_INLINE float sum_accumulators(const vf acc[KN_ACCS])
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-/* Steps 2 and 1 for four registers of quads: lane 4 i + k is the sum of part i of x[k]. */
+/* Steps 2 and 1 of the tree for four registers of quads: lane 4 i + k is the sum of part i of x[k]. */
 KN_INLINE vf sum_quads(const vf x[4])
 {
     vf a = vf_add(vf_low_pairs(x[0], x[1]), vf_high_pairs(x[0], x[1]));
@@ -147,7 +146,7 @@ KN_INLINE vf sum_quads(const vf x[4])
 
 KN_INLINE vf vf_exp(vf x)
 {
-    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* of unordered the second: NaN stays */
+    x = vf_max(vf_set1(KN_EXPF_LOWEST), x);              /* if one is NaN, the second: NaN stays */
     x = vf_min(vf_set1(KN_EXPF_HIGHEST), x);
 
     vf shift = vf_set1(KN_EXPF_SHIFT);

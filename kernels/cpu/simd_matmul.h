@@ -1,12 +1,12 @@
-/* kernels/cpu/simd_matmul.h - what the bodies of products share: the work they are given, and tiles.
+/* kernels/cpu/simd_matmul.h - shared by the product kernels: jobs and tiles.
  *
- * A product's work is cut into jobs, of a panel and up to GROUP activation rows, by matmul.tmpl.c.  One
- * file for each way of coding weights does a job: matmul_256 and matmul_32 for blocks of so many
- * values, matmul_float for floats.  They cut its rows into tiles whose sums fit the registers; a tile
- * of any size costs in proportion, for each size has a function of its own.
+ * matmul.tmpl.c cuts a product into jobs: one panel (or two) and up to GROUP activation rows.  Each kind
+ * of format has a file that does a job: matmul_256 and matmul_32 for blocks of 256 and 32 values,
+ * matmul_float for floats.  A job cuts its rows into tiles, so that the sums of a tile fit the registers.
+ * Each tile size has a function of its own, so the cost of a tile is proportional to its size.
  *
- * Those functions are what takes a compiler's time.  So each is short: loops over a tile's rows are
- * unrolled, since rows are registers, and loops along the row of weights are not. */
+ * These functions take most of the compile time, so each is short: loops over a tile's rows are
+ * unrolled, since rows are registers; loops along the row of weights are not. */
 #ifndef KERNELS_CPU_SIMD_MATMUL_H
 #define KERNELS_CPU_SIMD_MATMUL_H
 
@@ -14,12 +14,12 @@
 #include "kernels/internal.h"
 
 #if KN_LANES == 16
-#define TILE 8                            /* activation rows whose sums fit the registers, */
-#define WIDE_TILE 16                      /* when a row has but one */
+#define TILE 8                            /* activation rows with sums in registers, */
+#define WIDE_TILE 16                      /* if each row has only one sum register */
 #define HOLD(run) (run)                   /* lines of codes that stay in registers meanwhile */
-#define GROUP_256 24                      /* with blocks of 256: each of more than 28 takes a Zen 5 half as long again */
+#define GROUP_256 24                      /* for blocks of 256: above 28 rows, a row costs a Zen 5 1.5 times as much */
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7) X(of, 8)
-/* The sizes that more than TILE rows fall into. */
+/* The tile sizes that occur when more than TILE rows are cut evenly. */
 #define EACH_WIDE_TILE(X, of) \
     X(of, 8) X(of, 9) X(of, 10) X(of, 11) X(of, 12) X(of, 13) X(of, 14) X(of, 15) X(of, 16)
 #else
@@ -30,12 +30,12 @@
 #define EACH_TILE(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #define EACH_WIDE_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6)
 #endif
-#define GROUP 64                          /* activation rows that share what is unpacked */
-#define ACC (2 * KN_PANEL)                /* sums kept for an activation row */
+#define GROUP 64                          /* activation rows that share unpacked weights */
+#define ACC (2 * KN_PANEL)                /* sums per activation row */
 
-/* Arrays of registers are registers only when the loops over them are unrolled; code under a
- * sanitizer is not meant to be fast, and would take minutes to compile: there one function does tiles
- * of any size, by the same body. */
+/* Arrays of registers are registers only when the loops over them are unrolled.  Sanitizer builds need
+ * no speed, and would compile for minutes: there, one function handles tiles of any size by the same
+ * body. */
 #define ROLLED _Pragma("GCC unroll 1")
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define UNROLL
@@ -44,11 +44,11 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* What was loaded before is loaded again after: keeps the compiler from carrying so much in registers
- * that sums leave them. */
+/* Makes the compiler load values again after this point, because keeping them all in registers would push
+ * sums out of registers. */
 KN_INLINE void forget_loads(void) { __asm__ volatile("" : : : "memory"); }
 
-/* A panel, or two, and up to GROUP activation rows. */
+/* One panel, or two, and up to GROUP activation rows. */
 struct job {
     enum kn_format format;
     const uint8_t *w;
@@ -56,30 +56,30 @@ struct job {
     float *y[GROUP];
     size_t panel_bytes;
     int n, n_block, n_panel;
-    int n_lane;                           /* 16 a panel, fewer in a matrix's last */
+    int n_lane;                           /* rows of weights: 16 per panel, fewer in a matrix's last */
 };
 
 void KN_FN(kn_job_256)(const struct job *j);
 void KN_FN(kn_job_32)(const struct job *j);
 void KN_FN(kn_job_floats)(const struct job *j);
-#define FLOAT_PANELS (2 / KN_PARTS)       /* panels of a job of floats: their rows fill two registers */
+#define FLOAT_PANELS (2 / KN_PARTS)       /* panels of a float job: its sums fill two registers */
 
-/* A step of the work: some k of the panel, some of the activation rows. */
+/* Some blocks (or k) of the panel, for some of the activation rows. */
 struct tile {
     const struct job *job;
-    const void *w;                        /* what was unpacked, if something was */
-    const uint8_t *const *x;              /* the rows, which start at byte `at` */
+    const void *w;                        /* weights: in the panel, or unpacked */
+    const uint8_t *const *x;              /* the rows; this tile starts at byte `at` of each */
     size_t at;
-    float (*acc)[ACC];                    /* their sums so far */
-    int n;                                /* how many rows */
-    int i, of;                            /* which of the tiles over the same weights, */
-    int ask0, ask1;                       /* and of 64 parts of the step those to ask for what is next in */
-    int n_step;                           /* blocks of 32, k of floats */
+    float (*acc)[ACC];                    /* sums of the rows so far */
+    int n;                                /* number of rows */
+    int i, of;                            /* this is tile i of `of` over the same weights */
+    int ask0, ask1;                       /* prefetches for parts ask0..ask1-1 of 64 */
+    int n_step;                           /* blocks of 32, or k of floats */
 };
 
 typedef void tile_fn(const struct tile *t);
 
-/* body(t, n) made a function for each n; apart, so that one n's constants crowd no other's
+/* Makes a function of body(t, n) for each n.  Separate functions keep one n's constants from using another's
  * registers. */
 #ifdef ANY_TILE
 #define TILE_BODIES(each, body) static void body##_any(const struct tile *t) { body(t, t->n); }
@@ -97,7 +97,7 @@ typedef void tile_fn(const struct tile *t);
     TILE_BODIES(EACH_WIDE_TILE, body) \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_WIDE_TILE(TILE_ENTRY, body) };
 
-/* The i-th of so many tiles.  It takes divisions, so whoever has but one does this once, not step by step. */
+/* Makes t the i-th of `of` tiles.  This divides, so a caller with only one tile should do it once, not per step. */
 static inline void set_tile(struct tile *t, float (*acc)[ACC], int i, int of)
 {
     const struct job *j = t->job;
@@ -112,9 +112,9 @@ static inline void set_tile(struct tile *t, float (*acc)[ACC], int i, int of)
     t->acc = acc + from;
 }
 
-/* All rows through one step, in tiles of about equal size, at most `most`.  What t says of the step is the
- * caller's.  It is not copied: compilers copy by whole registers, and to load one over words that were just
- * stored a processor waits until they have left it, so that no block would overlap with the one before. */
+/* Does one step for all rows, in tiles of about equal size, at most `most`.  The caller sets the other fields of
+ * t.  t is not copied: compilers copy by whole registers, and a processor cannot load a register from words that
+ * were just stored until they have left the store buffer, so no block would overlap with the previous one. */
 static inline void each_tile(struct tile *t, float (*acc)[ACC], tile_fn *const *tiles, int most)
 {
     const int n_tile = kn_ceil_div(t->job->n, most);
@@ -136,8 +136,8 @@ static inline void store_sums(const struct job *j, float (*acc)[ACC])
 KN_INLINE void prefetch(const void *p)     { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 KN_INLINE void prefetch_far(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T2); }
 
-/* Rows of a tile of n that are taken abreast, so that their sums' latencies hide each other: up to
- * TILE, in groups of about equal size. */
+/* Rows of a tile of n that are computed side by side, so that their sums' latencies overlap: up to TILE, in
+ * groups of about equal size. */
 KN_INLINE int abreast(int n) { return kn_ceil_div(n, kn_ceil_div(n, TILE)); }
 
 #endif

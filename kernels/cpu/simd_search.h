@@ -1,29 +1,30 @@
-/* kernels/cpu/simd_search.h - what encoders share: for sixteen groups of values the step, the low and
- * the codes with the least squared error that a short search finds.
+/* kernels/cpu/simd_search.h - shared by the encoders: a short search for the step, the low and the codes
+ * of sixteen groups of values, with the least squared error.
  *
- * A lane is a group: the values that share one scale (a sub-block of a k-quant, a whole block of 32).
- * Lanes never meet, so every instruction set gives the same bits.  All groups are written
+ * A group is the values that share one scale (a sub-block of a k-quant, a whole block of 32); one lane
+ * is one group.  Lanes are independent, so every instruction set gives the same bits.  All groups use
  *
  *     value = step * code - low               low is 0 where the format has no minimums
  *
- * and a code is a whole number, or in the IQ4 formats one of sixteen.
+ * A code is an integer, or in the IQ4 formats one of sixteen values.
  *
  * For given codes the best step and low are a linear least-squares problem; for a given step and
- * low the best codes are the nearest ones.  From there:
+ * low the best codes are the nearest ones.  The search:
  *
- *   1. fit     each group alone, as if steps and lows were real numbers: codes for several ranges
- *              around that of the values, step and low by least squares, the best range wins; with
- *              few codes the two are then repeated some times, each for the other's result;
- *   2. unit    a block writes its groups' steps and lows as small integers times one unit each
- *              (d, dmin; half precision): of sixteen units the one that distorts them least;
- *   3. choose  each group takes those integers near its fit whose true error, every value coded
- *              anew, is least;
- *   4. refine  the units are solved for again with all codes fixed, and 3 repeated; a block keeps
- *              the better of what it had and what this gives.
+ *   1. fit     for each group alone, with real step and low: tries codes for several ranges around
+ *              that of the values, with step and low by least squares, and takes the best range;
+ *              formats with few codes then alternate new codes and new step and low some times;
+ *   2. unit    a block stores its groups' steps and lows as small integers times one unit each
+ *              (d, dmin; half precision): tries sixteen units and takes the one with the least
+ *              distortion;
+ *   3. choose  for each group, of the integers near its fit, takes those with the least true error,
+ *              with all values coded again;
+ *   4. refine  solves for the units again with all codes fixed, and repeats 3; a block keeps the
+ *              better of both results.
  *
  * A block of 32 has a step and a low of its own, in half precision: 1, then 4 (once()).
  *
- * Every value's error counts the same: what the activations will be is not known here. */
+ * Every value's error has the same weight, because the activations are not known here. */
 #ifndef KERNELS_CPU_SIMD_SEARCH_H
 #define KERNELS_CPU_SIMD_SEARCH_H
 
@@ -34,27 +35,27 @@
 #endif
 #include "kernels/internal.h"
 
-#define GROUPS    16                        /* worked on together, KN_LANES at a time */
-#define LARGEST   0x1p28f                   /* beyond half-precision units; its squares can be summed */
+#define GROUPS    16                        /* searched together, KN_LANES at a time */
+#define LARGEST   0x1p28f                   /* cap of values: exceeds half-precision units; squares can be summed */
 #define HALF_MOST 65504.0f
-#define WORST     3e38f                     /* above every error */
+#define WORST     3e38f                     /* above any error */
 
-enum low { NO_LOW, LOW, ANY_LOW };          /* LOW is never below 0, ANY_LOW may be */
+enum low { NO_LOW, LOW, ANY_LOW };          /* LOW is at least 0, ANY_LOW may be negative */
 
-/* What a format allows: its low and kind of codes are constants to the compiler wherever a grid is used. */
+/* The limits of a format.  low and iq4 are compile-time constants wherever a grid is used. */
 struct grid {
     enum low low;
-    bool iq4;                               /* codes are the sixteen of KN_IQ4, kept as their values */
-    int n, per_block;                       /* values of a group, groups of a block */
-    float least, most;                      /* codes */
-    float sc_most, m_most;                  /* integers: 0..sc_most, with no low of either sign; 0..m_most */
-    int near;                               /* how far from the fit they are looked for */
-    int n_range;                            /* ranges tried: over the values' own there are .. */
-    float first, by;                        /* .. first + i * by codes */
-    int n_again;                            /* times that codes and step are found anew */
+    bool iq4;                               /* codes are the values of KN_IQ4 */
+    int n, per_block;                       /* values per group, groups per block */
+    float least, most;                      /* smallest and largest code */
+    float sc_most, m_most;                  /* integers: sc 0..sc_most, with NO_LOW of both signs; m 0..m_most */
+    int near;                               /* integers tried on each side of the fit */
+    int n_range;                            /* ranges tried: the values' range becomes */
+    float first, by;                        /* first + i * by codes */
+    int n_again;                            /* repetitions of codes and step in the fit */
 };
 
-/* How each group is written: step is d * sc, low is dmin * m. */
+/* The result for each group: step is d * sc, low is dmin * m. */
 struct written { float d[GROUPS], dmin[GROUPS], sc[GROUPS], m[GROUPS], error[GROUPS]; };
 
 struct groups {
@@ -79,14 +80,14 @@ KN_INLINE vf clamp(vf x, float least, float most)
     return vf_min(vf_max(x, vf_set1(least)), vf_set1(most));
 }
 
-/* a / b, and 0 where b is. */
+/* a / b, or 0 where b is 0. */
 KN_INLINE vf ratio(vf a, vf b)
 {
     vf r = vf_div(a, b), none = vf_zero();
     return vf_select(vf_less(b, none), r, vf_select(vf_less(none, b), r, none));
 }
 
-/* The code nearest to x, of the IQ4 formats what it stands for: above each middle between two, the larger. */
+/* The code nearest to x; for IQ4 formats its value: between two values the limit is their middle. */
 KN_INLINE vf code_for(const struct grid *f, vf x)
 {
     static const float value[16] = { KN_IQ4 };
@@ -100,7 +101,7 @@ KN_INLINE vf code_for(const struct grid *f, vf x)
 
 struct sums { vf q, qq, xq; };
 
-/* Over the codes nearest to (x + low) * inverse. */
+/* Sums over the codes nearest to (x + low) * inverse. */
 KN_INLINE struct sums sums_of(const struct grid *f, const float *x, vf inverse, vf low)
 {
     struct sums s = { vf_zero(), vf_zero(), vf_zero() };
@@ -114,7 +115,7 @@ KN_INLINE struct sums sums_of(const struct grid *f, const float *x, vf inverse, 
     return s;
 }
 
-/* Squared error of the group when every value has the code nearest to it. */
+/* Squared error of the group if every value has its nearest code. */
 KN_INLINE vf error_of(const struct grid *f, const float *x, vf step, vf low)
 {
     vf inverse = ratio(vf_set1(1), step), error = vf_zero();
@@ -127,7 +128,7 @@ KN_INLINE vf error_of(const struct grid *f, const float *x, vf step, vf low)
     return error;
 }
 
-/* The best low for codes that sum to q, and a step. */
+/* The best low for a given step and codes with sum q. */
 KN_INLINE vf low_for(const struct grid *f, vf step, vf q, vf sum_x)
 {
     vf low = vf_div(vf_sub(vf_mul(step, q), sum_x), vf_set1((float)f->n));
@@ -158,8 +159,9 @@ KN_INLINE void keep_sums(struct groups *p, int g, struct sums s, vf step, vf low
 
 /* ---- 1. fit ---------------------------------------------------------------------------------- */
 
-/* The values' range: with a low that is not below 0 that of the values and 0; without one the largest
- * value becomes the least code, which is the largest. */
+/* The range of the values.  LOW: from the smaller of 0 and the least value, to the largest; *low is set so that the
+ * range starts at code 0.  NO_LOW: the value of largest magnitude gets the least code, which has the largest
+ * magnitude of all codes. */
 KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
 {
     const float *x = &p->x[0][g];
@@ -178,7 +180,7 @@ KN_INLINE vf range_of(const struct grid *f, struct groups *p, int g, vf *low)
     return vf_select(vf_less(negated, most), vf_sub(vf_zero(), most), negated);
 }
 
-/* What codes leave is sum(x^2) less what they explain; the most explained is the best. */
+/* The error that codes leave is sum(x^2) - explained, so the largest explained is best. */
 struct fitted { struct sums s; vf step, low, explained; };
 
 KN_INLINE struct fitted fit_codes(const struct grid *f, const float *x, vf sum_x, vf inverse, vf low)
@@ -206,7 +208,7 @@ KN_INLINE void fit(const struct grid *f, struct groups *p, int g)
     for (int c = 0; c < f->n_range; c++) {
         vf inverse = vf_mul(unit, vf_set1(f->first + (float)c * f->by));
         best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, inverse, low0));
-        if (f->iq4)                             /* which are denser below 0 than above */
+        if (f->iq4)                             /* IQ4 codes are denser below 0 than above: tries both signs */
             best = better_fit(best, fit_codes(f, &p->x[0][g], sum_x, vf_sub(vf_zero(), inverse), low0));
     }
     for (int i = 0; i < f->n_again; i++) {
@@ -223,7 +225,7 @@ static float half(float x)
     return kn_f16_to_f32(kn_f32_to_f16(x < HALF_MOST ? x : HALF_MOST));
 }
 
-/* The unit in which n numbers are best written as integers up to most: here a lane is a unit. */
+/* The unit with which n numbers are best stored as integers up to `most`; a lane is one candidate unit. */
 static float best_unit(const float *value, const float *weight, int n, float most)
 {
     float top = 0, unit[16], loss[16];
@@ -253,8 +255,8 @@ static float best_unit(const float *value, const float *weight, int n, float mos
     return kn_f16_to_f32(bits[best]);
 }
 
-/* Units of the block whose groups begin at g.  A step's error costs what its codes spread, since
- * the low makes up for their mean; a low's costs the same for every value. */
+/* The units of the block with groups g ...  Weights: an error of a step counts by the spread of its codes, since the
+ * low compensates their mean; an error of a low counts the same for every value. */
 KN_INLINE void units(const struct grid *f, struct groups *p, int g)
 {
     float weight[GROUPS], low[GROUPS], n = (float)f->n;
@@ -313,7 +315,7 @@ KN_INLINE void choose(const struct grid *f, struct groups *p, int g)
 
 /* ---- 4. refine ------------------------------------------------------------------------------- */
 
-/* Sums of the codes as chosen, and the step and low that would be best for them. */
+/* Sums of the chosen codes, and the best real step and low for them. */
 KN_INLINE void sum_up(const struct grid *f, struct groups *p, int g)
 {
     vf step = vf_mul(vf_load(p->w.d + g), vf_load(p->w.sc + g)), low;
@@ -323,7 +325,7 @@ KN_INLINE void sum_up(const struct grid *f, struct groups *p, int g)
     keep_sums(p, g, s, step, low);
 }
 
-/* The block's units for its codes and integers as they are: least squares in two unknowns. */
+/* The block's best units for its present codes and integers: least squares with two unknowns. */
 KN_INLINE void solve_units(const struct grid *f, struct groups *p, int g)
 {
     float aa = 0, ab = 0, bb = 0, ax = 0, bx = 0, d = 0, dmin = 0;
@@ -358,7 +360,7 @@ static float block_error(const float *error, int n)
     return sum;
 }
 
-/* The block at g goes back to what it was where that was no worse. */
+/* Restores the block at g unless it has become better. */
 KN_INLINE void keep_better(const struct grid *f, struct written *now, const struct written *was,
                            int g)
 {
@@ -371,7 +373,7 @@ KN_INLINE void keep_better(const struct grid *f, struct written *now, const stru
     memcpy(now->m + g, was->m + g, bytes);
 }
 
-/* All of it, for the sixteen groups in p.  A second refinement would take off 0.1 % more. */
+/* The whole search, for the sixteen groups in p.  A second refinement would reduce the error by 0.1 % more. */
 KN_INLINE void search_all(const struct grid *f, struct groups *p)
 {
     for (int g = 0; g < GROUPS; g += KN_LANES)
@@ -391,7 +393,7 @@ KN_INLINE void search_all(const struct grid *f, struct groups *p)
         keep_better(f, &p->w, &was, g);
 }
 
-/* Three times, so that the compiler knows which kind of grid it is. */
+/* Three calls, so that the kind of grid is a compile-time constant. */
 static __attribute__((noinline, unused)) void search(const struct grid *f, struct groups *p)
 {
     struct grid g = *f;
@@ -407,7 +409,7 @@ static __attribute__((noinline, unused)) void search(const struct grid *f, struc
     }
 }
 
-/* ---- blocks of their own --------------------------------------------------------------------- */
+/* ---- blocks with a single group -------------------------------------------------------------- */
 
 struct pair { vf step, low, error; };
 
@@ -418,8 +420,8 @@ KN_INLINE vf to_half(vf x)
     return vf_load_f16(bits);
 }
 
-/* Of best and a step rounded to half precision, up or down by about its last place or neither, and the
- * low for codes that sum to q, the better one. */
+/* The best of `best` and three candidates: step rounded to half precision, as it is and moved up or down by about
+ * its last place; each with the best low for codes with sum q. */
 KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct pair best, vf step, vf q,
                                   vf sum_x)
 {
@@ -435,7 +437,7 @@ KN_INLINE struct pair better_half(const struct grid *f, const float *x, struct p
     return best;
 }
 
-/* Sixteen blocks of one group: p->w becomes step times 1 less low times 1, both in half precision. */
+/* Sixteen blocks of one group each: in p->w, d and dmin are step and low, both in half precision; sc and m are 1. */
 KN_INLINE void once_of(const struct grid *f, struct groups *p)
 {
     for (int g = 0; g < GROUPS; g += KN_LANES) {
@@ -471,7 +473,7 @@ static __attribute__((noinline, unused)) void once(const struct grid *f, struct 
 
 /* ---- groups in and out ----------------------------------------------------------------------- */
 
-/* Sixteen groups of n values; what is missing of them is zero. */
+/* Loads sixteen groups of n values; missing values are 0. */
 static void load_groups(struct groups *p, const float *x, int n, size_t n_value)
 {
     for (int g = 0; g < GROUPS; g++)
@@ -482,8 +484,8 @@ static void load_groups(struct groups *p, const float *x, int n, size_t n_value)
         }
 }
 
-/* Values become codes, counted from the least one: those that the group's error was taken with.  Of the
- * IQ4 formats how many are smaller, which is the nibble. */
+/* Replaces values by their codes, counted from the least code; the codes are those of the group's error.  For IQ4
+ * formats the code is the number of smaller values, which is the nibble. */
 static void to_codes(const struct grid *f, struct groups *p)
 {
     static const float value[16] = { KN_IQ4 };

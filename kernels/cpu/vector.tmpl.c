@@ -1,8 +1,8 @@
 /* kernels/cpu/vector.tmpl.c - norm, softmax, swiglu, rope, sums and KV rows, per instruction set.
  *
- * Equal to cpu/reference.c bit for bit. These are a few passes over rows that lie in the nearest
- * caches, at the speed of loads and stores; what matters is that the 64 accumulators of a sum are
- * registers and that no lane holds up another. */
+ * Equal to cpu/reference.c bit for bit. Each function makes a few passes over rows that are in the L1
+ * or L2 cache, at the speed of loads and stores. So the 64 accumulators of a sum are kept in registers,
+ * and lanes do not depend on one another. */
 #include "kernels/cpu/simd_math.h"
 #include "kernels/internal.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- sums and norms ------------------------------------------------------------------------- */
 
-/* Past the end zeros are added, which leaves these accumulators as they are: none is ever -0. */
+/* Past the end zeros are added, which does not change an accumulator, because none is ever -0. */
 static float sum_of_squares(const float *x, int n)
 {
     vf acc[KN_ACCS];
@@ -130,7 +130,7 @@ void KN_FN(kn_add_scaled)(float *x, float a, const float *y, int n)
 
 /* ---- rotation ------------------------------------------------------------------------------- */
 
-/* {c0 s0 c1 s1 ...} to the cosines and the sines of KN_LANES pairs. */
+/* {c0 s0 c1 s1 ...} to a register of cosines and one of sines, of KN_LANES pairs. */
 KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
 {
     vf a = vf_load(turn), b = vf_load(turn + KN_LANES);
@@ -145,7 +145,7 @@ KN_INLINE void load_turns(const float *turn, vf *c, vf *s)
 #endif
 }
 
-/* KN_LANES / 2 pairs that lie side by side. */
+/* Rotates KN_LANES / 2 pairs (x[2 i], x[2 i + 1]). */
 KN_INLINE vf turn_pairs(vf x, vf turn)
 {
 #if KN_LANES == 16

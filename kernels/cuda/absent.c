@@ -1,4 +1,4 @@
-/* kernels/cuda/absent.c - the names of kernels/cuda/ in a build without nvcc: no device. */
+/* kernels/cuda/absent.c - stubs for kernels/cuda/ in a build without nvcc: there is no device. */
 #include "kernels/cuda/orders.h"
 
 static int no_device(void)

@@ -1,4 +1,4 @@
-/* kernels/cuda/device.cu - which devices there are. */
+/* kernels/cuda/device.cu - the CUDA devices of this machine. */
 #include <cuda_runtime.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ bool kn_device_built(void)
     return true;
 }
 
-/* No driver and no device are the same to us: none. */
+/* Without a driver the count is 0, as without a device. */
 int kn_device_count(void)
 {
     int n = 0;

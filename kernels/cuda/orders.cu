@@ -1,12 +1,12 @@
 /* kernels/cuda/orders.cu - the trial of orders.h: Q4_K by dp4a and mma, a norm, attention.
  *
- * Why these equal the scalar specification:
- *   - integer sums are exact in any order, so a tensor core may take them; each sub-block of 32
+ * These kernels equal the scalar specification because:
+ *   - integer sums are exact in any order, so tensor cores may compute them; each sub-block of 32
  *     codes is one mma of depth 32, and the panel's interleaving (formats.h) is its A fragment;
- *   - the 64 accumulators of a float sum are two to a lane of a warp; the tree's step 32 is within
- *     the lane, and 16, 8, 4, 2, 1 are shuffles;
- *   - every multiplication, addition, division and root is the correctly rounded intrinsic, so that
- *     no compiler flag can contract them; exp is the function of kernels/cpu/expf.h itself. */
+ *   - each lane of a warp holds two of the 64 accumulators of a float sum; step 32 of the tree is
+ *     within a lane, and steps 16, 8, 4, 2, 1 are shuffles;
+ *   - every multiplication, addition, division and root is the correctly rounded intrinsic, so
+ *     compiler flags cannot contract them; exp is the function of kernels/cpu/expf.h itself. */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -25,7 +25,7 @@ __device__ static float half_at(const uint16_t *p)
 
 /* ---- Q4_K ----------------------------------------------------------------------------------- */
 
-/* The 6-bit scale and minimum of sub-block `sub` of row l: twelve packed bytes. */
+/* 6-bit scale and minimum of sub-block `sub` of row l, from twelve packed bytes. */
 __device__ static void q4_k_scale(const struct kn_q4_k_x16 *b, int l, int sub, int *scale, int *min)
 {
     if (sub < 4) {
@@ -89,9 +89,9 @@ __global__ static void q4_k_dp4a(struct q4_k m)
     if (r < m.n_out) m.y[(size_t)blockIdx.y * m.n_out + r] = acc;
 }
 
-/* c[16][8] = a[16][32] b[32][8]. Lane t holds of a the rows t / 4 and t / 4 + 8 at k = 4 (t % 4) +
- * 0..3 and the same 16 further on; of b the column t / 4 at the same k; of c the rows t / 4 and t /
- * 4 + 8 at the columns 2 (t % 4) and the next. */
+/* c[16][8] = a[16][32] b[32][8]. Lane t holds of a: rows t / 4 and t / 4 + 8 at k = 4 (t % 4) + 0..3,
+ * and the same rows at k + 16; of b: column t / 4 at the same k; of c: rows t / 4 and t / 4 + 8 at
+ * columns 2 (t % 4) and 2 (t % 4) + 1. */
 __device__ static void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -143,7 +143,7 @@ __global__ static void q4_k_mma(struct q4_k m)
 
 /* ---- float sums ----------------------------------------------------------------------------- */
 
-/* The halving tree over 64 accumulators, lane t holding t and t + 32; every lane gets the sum. */
+/* The halving tree over 64 accumulators: lane t holds t and t + 32; every lane gets the sum. */
 __device__ static float tree_sum(float low, float high)
 {
     float x = __fadd_rn(low, high);
@@ -162,7 +162,7 @@ __device__ static float warp_dot(const float *x, const float *y, int n)
     return tree_sum(acc[0], acc[1]);
 }
 
-/* One warp. */
+/* Run by one warp. */
 __global__ static void rms_norm(const float *x, const float *w, float eps, int n, float *y)
 {
     float mean = __fdiv_rn(warp_dot(x, x, n), (float)n);
@@ -187,7 +187,7 @@ __device__ static float larger(float x, float most)
     return x > most ? x : most;
 }
 
-/* Scores of positions lo..hi-1 of a chunk, lane t holding t and t + 32; returns their maximum. */
+/* Scores of positions lo..hi-1 of a chunk: lane t holds t and t + 32; returns their maximum. */
 __device__ static float score_chunk(const struct kn_attend *a, const float *q, int lo, int hi,
                                     float *row, float score[2])
 {
@@ -204,7 +204,7 @@ __device__ static float score_chunk(const struct kn_attend *a, const float *q, i
     return most;
 }
 
-/* One warp per query head.  A lane has outputs t, t + 32, ... of the chunk and of all so far. */
+/* One warp per query head.  A lane holds outputs t, t + 32, ... of the current chunk and of the total. */
 __global__ static void attend(struct kn_attend a)
 {
     __shared__ float row[KN_MAX_D_HEAD];
@@ -257,7 +257,7 @@ static int failed(cudaError_t e)
     return kn_fail(code, "CUDA: %s", cudaGetErrorString(e));
 }
 
-/* Device copies of a call's arrays: all are freed together.  in NULL: zeroed. */
+/* Device copies of a call's arrays; finish() frees all.  in NULL: zeroed. */
 struct copies { void *at[6]; int n, error; };
 
 static void *copy_in(struct copies *c, const void *in, size_t bytes)
@@ -271,7 +271,7 @@ static void *copy_in(struct copies *c, const void *in, size_t bytes)
     return at;
 }
 
-/* After the launch: waits, brings the result home, frees. */
+/* After the launch: waits, copies the result to the host, frees. */
 static int finish(struct copies *c, void *out, const void *result, size_t bytes)
 {
     if (c->error == 0) c->error = failed(cudaGetLastError());

@@ -338,7 +338,7 @@ static inline void run_crowd(struct eng_engine *e, int n_least)
 /* Each is refused with one line. */
 static inline void assert_wishes_refused(const char *const *bad, size_t n)
 {
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     faults_listen();
     for (size_t i = 0; i < n; i++) {
         int before = faults.n_line;

@@ -27,7 +27,7 @@ static void errors_have_texts_and_are_said_once(void **state)
     kn_log_set(keep_line, KN_LOG_INFO);
     assert_int_equal(kn_fail(KN_ESHORT, "%s: field\n%d", "file", 7), KN_ESHORT);
     assert_string_equal(last_line, "file: field?7");
-    assert_string_equal(kn_error_text(KN_ESHORT), "file is shorter than it says");
+    assert_string_equal(kn_error_text(KN_ESHORT), "file is shorter than its header says");
     assert_string_equal(kn_error_text(0), "no error");
     kn_say(KN_LOG_DEBUG, "unheard");
     assert_string_equal(last_line, "file: field?7");

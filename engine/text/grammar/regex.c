@@ -6,6 +6,7 @@
  * \d \w \s are those of ASCII; . is anything but the four line ends.  A pattern may match anywhere
  * unless it is anchored. */
 #include "engine/text/grammar/regex.h"
+#include "engine/base/base.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,7 @@
  * before it (lstrip_blocks) and the newline after it (trim_blocks), unless there is a "+".  Within
  * tags the tokens are Python's names, numbers and strings, and operators; a tag cannot end while a
  * bracket is open. */
+#include "engine/base/base.h"
 #include "engine/text/jinja/internal.h"
 #include "engine/text/text.h"
 

@@ -1,6 +1,7 @@
 /* The progress bar on a terminal, and its silence everywhere else.
  *
  * One thread: not under MODE=tsan. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "tests/engine/pty.h"
 

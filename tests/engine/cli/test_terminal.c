@@ -1,5 +1,6 @@
 /* Messages out of a pipe, and out of a terminal on which a person types.  The terminal is a real one: a
  * child has it, this process types into the other end and waits for what must appear. */
+#include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "tests/engine/pty.h"
 

@@ -413,7 +413,7 @@ static void who_is_not_worth_his_memory_goes(void **state)
 static void wishes_are_read_or_refused(void **state)
 {
     (void)state;
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     assert_int_equal(eng_draft_parse(&w, "model:a:b.gguf"), 0);
     assert_true(w.kind == ENG_DRAFT_MODEL && !strcmp(w.file, "a:b.gguf"));
     assert_int_equal(eng_draft_parse(&w, "oracle:0.25"), 0);

@@ -334,7 +334,7 @@ static void what_does_not_fit_is_refused(void **state)
 static void wishes_are_read_or_refused(void **state)
 {
     (void)state;
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf"), 0);
     assert_true(w.kind == ENG_DRAFT_EAGLE && w.tree == ENG_TREE_DYNAMIC && !strcmp(w.file, "a.gguf"));
     assert_int_equal(eng_draft_parse(&w, "eagle:a.gguf,tree=static"), 0);

@@ -254,7 +254,7 @@ static void who_has_none_is_refused(void **state)
 static void wishes_are_read_or_refused(void **state)
 {
     (void)state;
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     assert_int_equal(eng_draft_parse(&w, "mtp"), 0);
     assert_true(w.kind == ENG_DRAFT_MTP && w.tree == ENG_TREE_CHAIN);
     assert_int_equal(eng_draft_parse(&w, "mtp,tree=dynamic"), 0);

@@ -337,7 +337,7 @@ static void its_memory_is_foreseen(void **state)
 static void wishes_are_read_or_refused(void **state)
 {
     (void)state;
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     assert_int_equal(eng_draft_parse(&w, "model:a.gguf"), 0);
     assert_true(w.kind == ENG_DRAFT_MODEL && w.tree == ENG_TREE_CHAIN);
     assert_int_equal(eng_draft_parse(&w, "model:a.gguf,tree=dynamic,lengths=b"), 0);

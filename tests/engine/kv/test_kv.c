@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/internal.h"
+#include "engine/kv/kv.h"
 #include "tests/faults.h"
 
 #define N_BLOCK 23

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/cli/cli.h"
+#include "engine/draft/option.h"
 #include "engine/plan/fit_file.h"
 #include "tests/faults.h"
 
@@ -65,14 +66,14 @@ static void drafters_have_names(void **state)
     };
     struct spec_fit f = found;
     struct eng_fitted got;
-    struct eng_draft_wish w;
+    struct eng_draft_option w;
     char name[ENG_FIT_NAME], longest[256] = "eagle:";
     f.cost.draft_ns = 1;
     for (size_t i = 0; i <= sizeof tries / sizeof *tries; i++) {
         bool last = i == sizeof tries / sizeof *tries;
         memset(longest + 6, 'n', sizeof longest - 7);
         assert_int_equal(eng_draft_parse(&w, last ? longest : tries[i].wish), 0);
-        eng_fit_name(name, &w);
+        eng_draft_name(name, &w);
         assert_true(last ? strlen(name) == 6 + 120 + 13 : strcmp(name, tries[i].name) == 0);
         assert_int_equal(eng_fit_write(path, "m.gguf", &f, name), 0);
         assert_int_equal(eng_fit_read(path, &shape, &got), 0);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/base/base.h"
 #include "engine/text/text.h"
 
 #define EXPO_FAMILIES 200

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/engine.h"
+#include "engine/text/text.h"
 #include "tests/faults.h"
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))

@@ -6,6 +6,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "engine/base/base.h"
 #include "tests/engine/text/recipe.h"
 
 #define DATA "tests/engine/data/"
