@@ -1,10 +1,10 @@
-/* engine/base/progress.c - the bar that a person watches while a model loads.
+/* engine/base/progress.c - the progress bar on stderr while a model loads or a command runs.
  *
- * In come two counters that other threads move; out goes a line on stderr: per cent, bytes, bytes per
- * second, time left.  A thread of its own draws it, so that nobody who works has to.  The rate is that of
- * the last seconds, not of the whole, because a person wants to know how long it will still take.
+ * In: two counters that other threads advance.  Out: a line on stderr with per cent, bytes, bytes per second and
+ * time left.  A thread of its own draws the bar, so the working threads never write it.  The rate is that of the
+ * last 3 s and not the mean since the start, because the time left follows from the current rate.
  *
- * On anything but a terminal, or when quiet, no thread is started and nothing is written. */
+ * Without a terminal, or when quiet, no thread is started and nothing is written. */
 #include "engine/base/base.h"
 #include "offload/offload.h"
 
@@ -16,21 +16,21 @@
 #include <unistd.h>
 
 #define DRAW_NS    100000000
-#define N_PAST     32                   /* drawings that the rate looks back on: 3 s */
+#define N_PAST     32                   /* drawings that the rate is measured over: 3 s */
 #define ERASE_LINE "\r\033[K"
 
 struct eng_progress {
-    struct off_progress counter;        /* moved by those who read, with relaxed order */
+    struct off_progress counter;        /* advanced by the working threads, relaxed order */
     const char *what, *unit;            /* unit NULL: bytes */
     uint64_t start_ns;
     struct { uint64_t ns, bytes; } past[N_PAST];
     int n_drawn;
-    bool drawing, closing;              /* closing: under the mutex */
+    bool drawing, closing;              /* closing: guarded by stderr_mutex */
     pthread_t thread;
     pthread_cond_t wake;
 };
 
-/* Who writes on stderr: the bar's thread or the log.  shown: a bar stands on the last line. */
+/* Held by the bar's thread or the log while it writes to stderr.  shown: the last line is a bar. */
 static pthread_mutex_t stderr_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
 
@@ -40,7 +40,7 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* 1.5 GB, in decimal units as disks and manuals count; things that are counted go without a unit. */
+/* Bytes in decimal units as on disk labels, "1.5 GB"; counted items as a plain number. */
 static void amount_text(double bytes, bool counted, char *out, size_t size)
 {
     if (counted) {
@@ -144,8 +144,8 @@ int eng_progress_open_of(struct eng_progress **out, const char *what, const char
 
 struct off_progress *eng_progress_counter(struct eng_progress *p) { return &p->counter; }
 
-/* In the bar's place, what was reached; nothing, if that is not the end.  What is too small to be counted
- * while it is read may be missing at the end. */
+/* Replaces the bar by the total and the mean rate if the work is complete, else only erases it.  Complete allows
+ * 1/64 to be missing: reads too small to be counted. */
 static void end_line(struct eng_progress *p)
 {
     char bytes[32], speed[32];

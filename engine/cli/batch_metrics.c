@@ -1,6 +1,7 @@
-/* A batch that can be watched as the server is: GET /metrics on a port of this machine, with the same families.
+/* Metrics of a running batch: GET /metrics on a port of 127.0.0.1, with the server's metric families.
  *
- * A thread of its own answers with what it was last told; the batch tells now and then, and never waits for it. */
+ * A thread of its own answers from a copy of the counters.  The batch updates the copy at most five times a second
+ * and never waits for an answer to be sent. */
 #include "engine/cli/batch_metrics.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #define N_CONNECTION 16
-#define MOST_BYTES   16384                      /* of a request */
+#define MOST_BYTES   16384                      /* largest head or body of a request */
 #define PATIENCE_MS  5000
 
 struct eng_watch {
@@ -24,7 +25,7 @@ struct eng_watch {
     bool started;
     const char *model;
     uint64_t start_ns;
-    pthread_mutex_t lock;                       /* of what is below */
+    pthread_mutex_t lock;                       /* guards view and counts */
     struct eng_hub_view view;
     struct eng_batch_counts counts;
 };
@@ -41,9 +42,9 @@ static void write_lines(struct eng_bytes *out, const struct eng_batch_counts *n)
 {
     const struct { const char *name, *help; uint64_t value; } line[] = {
         { "spillway_batch_lines", "lines of the batch", n->total },
-        { "spillway_batch_lines_before", "of these, dealt with by earlier runs", n->before },
-        { "spillway_batch_lines_done", "and by this one", n->done },
-        { "spillway_batch_lines_failed", "of those of this one, without an answer", n->failed },
+        { "spillway_batch_lines_before", "lines done by earlier runs", n->before },
+        { "spillway_batch_lines_done", "lines done by this run", n->done },
+        { "spillway_batch_lines_failed", "lines of this run that failed", n->failed },
     };
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         eng_bytes_format(out, "# HELP %s %s\n# TYPE %s gauge\n%s %llu\n", line[i].name, line[i].help, line[i].name,
@@ -65,7 +66,7 @@ static void write_metrics(struct eng_watch *w, struct eng_bytes *out)
 
 static void on_request(void *arg, struct eng_exchange *x)
 {
-    static const char nothing[] = "{\"error\":{\"message\":\"a batch answers GET /metrics alone\"}}";
+    static const char nothing[] = "{\"error\":{\"message\":\"a batch serves only GET /metrics\"}}";
     struct eng_bytes out = { 0 };
     if (strcmp(eng_http_path(x), "/metrics") != 0 || strcmp(eng_http_method(x), "GET") != 0) {
         eng_http_answer(x, 404, "application/json", nothing, sizeof nothing - 1);
@@ -76,7 +77,7 @@ static void on_request(void *arg, struct eng_exchange *x)
     eng_bytes_free(&out);
 }
 
-/* A client's leaving is an error of the write, and not the end of the batch. */
+/* The metrics thread.  SIGPIPE is blocked: a client that disconnects causes a write error, not the end of the batch. */
 static void *serve(void *arg)
 {
     sigset_t gone;
@@ -101,7 +102,7 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model)
     if (w->wake_fd < 0 || !(w->base = event_base_new()) ||
         !(w->wake = event_new(w->base, w->wake_fd, EV_READ, on_wake, w)) || event_add(w->wake, NULL)) {
         eng_watch_close(w);
-        return kn_fail(KN_ENOMEM, "the system gives no events to --metrics-port");
+        return kn_fail(KN_ENOMEM, "--metrics-port: the event loop cannot be opened");
     }
     int error = eng_http_open(&w->http, w->base, &(struct eng_http_options){
         .host = "127.0.0.1", .port = port, .max_header = MOST_BYTES, .max_body = MOST_BYTES,
@@ -109,7 +110,7 @@ int eng_watch_open(struct eng_watch **out, int port, const char *model)
         .patience_ms = PATIENCE_MS, .idle_ms = 60000, .on_request = on_request, .on_gone = on_gone, .arg = w });
     if (!error) {
         w->started = pthread_create(&w->thread, NULL, serve, w) == 0;
-        error = w->started ? 0 : kn_fail(KN_ELIMIT, "the system gives no thread to --metrics-port");
+        error = w->started ? 0 : kn_fail(KN_ELIMIT, "--metrics-port: the thread cannot be started");
     }
     if (error) {
         eng_watch_close(w);

@@ -1,10 +1,10 @@
-/* What drafts do to speed: ways of drafting beside each other.
+/* The effect of drafts on speed: compares ways of drafting.
  *
- * A round has a block without drafts, one as --gamma says, one drafted ahead with --dsi, and one of each number of
- * tokens that --against lists: the same sequences from the same prompts, so the same tokens, which is checked where
- * --verify is coupled.  A ratio is that of two blocks of a round.  The controller, where it decides, has rehearsed
- * before, and learns nothing from blocks of --against.  Beside the ratio stands what bytes and operations would
- * allow. */
+ * A round has a timed block without drafts, one with --gamma, with --dsi one that drafts during verification, and
+ * one for each draft length of --against.  All blocks run the same sequences from the same prompts, so they
+ * generate the same tokens; this is checked where --verify is coupled.  A ratio compares two blocks of one round.
+ * Where the controller chooses the draft length, it runs untimed passes first until it has settled, and it learns
+ * nothing from blocks of --against.  Beside the ratio stands the speed-up that bytes and operations would allow. */
 #include "engine/cli/bench.h"
 #include "engine/internal.h"
 #include "engine/plan/plan.h"
@@ -14,16 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARM       8                            /* tokens of a block that are not timed */
-#define CALM       8                            /* passes without anything new, and the controller is settled */
-#define DEPTH      8                            /* drafts that the ideal is looked for among */
+#define WARM       8                            /* first tokens of a block, not timed */
+#define CALM       8                            /* passes without a change until the controller counts as settled */
+#define DEPTH      8                            /* longest draft of the ideal speed-up */
 #define MAX_ROUNDS 64
 #define MAX_WAYS   16
 
 static const struct eng_bench_way none = { ENG_BENCH_NONE, 0 };
 
 struct ways {
-    struct eng_bench_way way[MAX_WAYS];         /* none first, then --gamma's */
+    struct eng_bench_way way[MAX_WAYS];         /* [0] without drafts, [1] --gamma's */
     int n;
     double speed[MAX_ROUNDS][MAX_WAYS], disk_Bps;
 };
@@ -38,7 +38,7 @@ void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way)
 
 /* ---- a block ------------------------------------------------------------------------------------------- */
 
-/* All sequences from their prompts again, read and with their first tokens, without drafts. */
+/* Restarts all sequences from their prompts without drafts, up to the first token of each. */
 static int restart(struct eng_bench *b, int batch)
 {
     eng_bench_close_all(b, batch);
@@ -47,7 +47,7 @@ static int restart(struct eng_bench *b, int batch)
     return error ? error : eng_bench_run_passes(b, batch, 0);
 }
 
-/* said: tokens of who has said most. */
+/* Raises *said to the most tokens that any sequence has generated. */
 static int step_once(struct eng_bench *b, int batch, int *said)
 {
     int got = eng_step(b->engine, b->event);
@@ -62,7 +62,7 @@ static int step_once(struct eng_bench *b, int batch, int *said)
     return got < 0 ? got : 0;
 }
 
-/* Until the first has said so much. */
+/* Steps until the first sequence has generated n_said tokens. */
 static int run_until(struct eng_bench *b, int batch, int n_said)
 {
     int error = 0;
@@ -76,7 +76,7 @@ static int32_t *said_of(const struct eng_bench *b, int i)
     return b->said + (size_t)i * (size_t)b->config->n_gen;
 }
 
-/* The same sequences have to say the same. */
+/* Checks that each sequence has generated the tokens of the block without drafts. */
 static int compare(const struct eng_bench *b, int batch)
 {
     for (int i = 0; i < batch; i++) {
@@ -84,7 +84,7 @@ static int compare(const struct eng_bench *b, int batch)
         const int32_t *token = eng_session_tokens(b->session[i], &n);
         n = kn_min(n - b->config->n_prompt, b->n_said[i]);
         if (memcmp(said_of(b, i), token + b->config->n_prompt, (size_t)n * sizeof *token))
-            return kn_fail(KN_ECORRUPT, "sequence %d said something else with drafts: this must not be", i);
+            return kn_fail(KN_ECORRUPT, "sequence %d: other tokens with drafts than without: this is a bug", i);
     }
     return 0;
 }
@@ -108,7 +108,7 @@ static int restart_with_drafts(struct eng_bench *b, int batch, struct eng_bench_
     return error;
 }
 
-/* Nothing is being learnt or tried. */
+/* True while the controller neither learns nor tries another setting. */
 static bool is_calm(const struct eng_bench *b)
 {
     struct eng_drafts d;
@@ -122,7 +122,7 @@ static bool decides(const struct eng_bench *b, struct eng_bench_way way)
     return way.gamma == ENG_GAMMA_AUTO && !(way.how == ENG_BENCH_AHEAD && b->config->n_dsi == 1);
 }
 
-/* Until the controller has been calm for a while: then what is measured is what lasts. */
+/* Runs untimed passes until the controller has been settled for CALM passes in a row. */
 static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bool *settled)
 {
     const struct eng_config *c = b->config;
@@ -139,7 +139,7 @@ static int rehearse(struct eng_bench *b, int batch, struct eng_bench_way way, bo
     return error;
 }
 
-/* Its beginning only warms up. */
+/* Runs a block; its first tokens are warm-up. */
 static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, struct eng_figure *f)
 {
     const struct eng_config *c = b->config;
@@ -154,16 +154,16 @@ static int run_block(struct eng_bench *b, int batch, struct eng_bench_way way, s
         (error = run_until(b, batch, c->n_gen)) ||
         (error = eng_bench_stop_clock(b, &start, f, batch * m * (n + m / 2))))
         return error;
-    if (drafts)                                 /* other rules keep the distribution, not the text */
+    if (drafts)                                 /* other rules keep the distribution, not the tokens */
         return c->verify == SPEC_COUPLED ? compare(b, batch) : 0;
     note_said(b, batch);
     return 0;
 }
 
-/* ---- what is said of them ------------------------------------------------------------------------------ */
+/* ---- output -------------------------------------------------------------------------------------------- */
 
-/* How often drafts survive to each depth: what an oracle promises, or what the controller has seen of whom it
- * asked most.  false: nobody knows. */
+/* The rate at which drafts are accepted to each depth: the oracle's setting, or the controller's statistics of the
+ * drafter it used most.  false: unknown. */
 static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
 {
     const struct eng_config *c = b->config;
@@ -179,7 +179,7 @@ static bool survival_of(const struct eng_bench *b, double *out /* [DEPTH] */)
     return true;
 }
 
-/* Beside the ratio: what it could be, and what the controller has to say. */
+/* Adds to a ratio the ideal speed-up and the controller's explanation. */
 static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_way way, double ratio, double disk_Bps)
 {
     const struct eng_config *c = b->config;
@@ -191,7 +191,7 @@ static void print_ideal(const struct eng_bench *b, int batch, struct eng_bench_w
         struct eng_setting s = eng_forecast_setting(b->engine, &machine, c->n_prompt + c->n_gen / 2);
         double ideal = eng_plan_gain(&s, batch, survival, DEPTH, &depth);
         printf(c->json ? ",\"ideal\":%.4f,\"ideal_gamma\":%d,\"of_ideal\":%.4f"
-                       : "  bytes and operations allow %.3f with %d tokens drafted: %.0f %% of that\n", ideal, depth,
+                       : "  bytes and operations allow %.3f with %d drafted tokens; reached: %.0f %%\n", ideal, depth,
                ratio / ideal * (c->json ? 1 : 100));
     }
     if (way.gamma == ENG_GAMMA_AUTO && way.how == (c->n_dsi ? ENG_BENCH_AHEAD : ENG_BENCH_IN_TURN)) {
@@ -206,7 +206,7 @@ static const char *gamma_text(int gamma, char out[16])
     return out;
 }
 
-/* Of rounds of blocks, two ways: the mean ratio, and the half width of its 95 % interval (Student's t). */
+/* Prints the mean ratio of two ways over the rounds, and the half width of its 95 % interval (Student's t). */
 static void print_ratio(const struct eng_bench *b, int batch, const struct ways *w, int on, int off)
 {
     static const double t[] = { 0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23 };
@@ -225,9 +225,9 @@ static void print_ratio(const struct eng_bench *b, int batch, const struct ways 
                b->drafter, eng_bench_how[way->how], eng_bench_how[over->how], way->gamma, over->gamma,
                b->config->n_ahead, n, mean, half);
     else if (over->how == ENG_BENCH_NONE)
-        printf("with %s %s, gamma %s, at batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
+        printf("drafts of %s %s, gamma %s, batch %d: %.3f times as fast, +- %.3f (%d pairs of blocks%s)\n", b->drafter,
                eng_bench_how[way->how], gamma_text(way->gamma, gamma), batch, mean, half, n,
-               b->config->verify == SPEC_COUPLED ? ", the same tokens" : "");
+               b->config->verify == SPEC_COUPLED ? ", same tokens" : "");
     else
         printf("  %s, gamma %s, over %s, gamma %s: %.3f, +- %.3f\n", eng_bench_how[way->how],
                gamma_text(way->gamma, gamma), eng_bench_how[over->how], gamma_text(over->gamma, over_gamma), mean,
@@ -288,10 +288,10 @@ int eng_bench_drafts(struct eng_bench *b, int batch)
     for (int i = 0; i < b->config->n_round && !error; i++)
         error = run_round(b, batch, &w, i, settled);
     for (int i = 1; i < w.n && !error; i++) {
-        eng_bench_draft(b, w.way[i]);           /* whoever explains himself is the one that was asked */
+        eng_bench_draft(b, w.way[i]);           /* eng_explain() describes the current way */
         print_ratio(b, batch, &w, i, 0);
     }
-    for (int i = 2; i < w.n && !error; i++)     /* ahead is judged by in turn, and --gamma's by --against */
+    for (int i = 2; i < w.n && !error; i++)     /* DSI is compared with in turn, --gamma's with --against's */
         print_ratio(b, batch, &w, w.way[i].how == ENG_BENCH_AHEAD ? i : 1, w.way[i].how == ENG_BENCH_AHEAD ? 1 : i);
     eng_bench_close_all(b, batch);
     eng_bench_draft(b, none);

@@ -11,7 +11,7 @@
 
 const char *const eng_bench_how[ENG_BENCH_HOWS] = { "none", "in turn", "ahead" };
 
-/* A piece of the text, or plain tokens only; another sequence for every (batch, index). */
+/* Fills b->prompt with a piece of the text, or with random normal tokens; `which` selects the piece. */
 static void make_prompt(struct eng_bench *b, uint64_t which)
 {
     const struct eng_vocab *v = eng_vocab(b->engine);
@@ -66,7 +66,7 @@ int eng_bench_run_passes(struct eng_bench *b, int batch, int n)
 
 /* ---- a figure ---------------------------------------------------------------------------------------- */
 
-/* Weights, the keys and values that attention reads, and states, which a token's row reads and writes. */
+/* Adds weights, the KV positions that attention reads, and the states that each token's row reads and writes. */
 static void add_costs(const struct eng_bench *b, struct eng_figure *f, double positions)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(b->engine));
@@ -74,7 +74,7 @@ static void add_costs(const struct eng_bench *b, struct eng_figure *f, double po
     double kv = (double)moe_kv_slot_bytes(eng_model(b->engine), b->config->kv);
     f->bytes = f->passes * ((double)s->pass_bytes + f->experts * expert) + kv * positions +
                2 * (double)s->state_bytes * f->logits;
-    double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits pay for it */
+    double head = (double)s->d_model * s->n_vocab;      /* only rows that want logits compute it */
     f->macs = f->rows * (s->row_macs - head) + f->logits * head + s->position_macs * positions;
 }
 
@@ -116,13 +116,14 @@ static void print_row(const struct eng_bench *b, const struct eng_figure *f, dou
                s->read_bytes ? 100.0 * (double)s->wasted_bytes / (double)s->read_bytes : 0,
                100.0 * (double)s->stall_ns / 1e9 / f->seconds, f->settled ? "" : "  (not settled)");
     if (f->drafter)
-        printf("  %s %s: %.0f of %.0f kept, of %.2f drafted %.2f tokens a pass", f->drafter, eng_bench_how[f->way.how],
-               f->kept, f->drafted, f->drafted / f->passes / f->batch, f->tokens / f->passes / f->batch);
+        printf("  %s %s: accepted %.0f of %.0f drafted tokens; per sequence and pass %.2f drafted, %.2f generated",
+               f->drafter, eng_bench_how[f->way.how], f->kept, f->drafted, f->drafted / f->passes / f->batch,
+               f->tokens / f->passes / f->batch);
     if (s->early_bytes)
-        printf(", read early %.1f MB, of use %.1f, gone %.1f", (double)s->early_bytes / 1e6,
+        printf(", prefetched %.1f MB, used %.1f, evicted unused %.1f", (double)s->early_bytes / 1e6,
                (double)s->early_used_bytes / 1e6, (double)s->early_wasted_bytes / 1e6);
     if (s->mirror_bytes)
-        printf(", %.1f MB from the second copy", (double)s->mirror_bytes / 1e6);
+        printf(", %.1f MB read from the mirror", (double)s->mirror_bytes / 1e6);
     printf("\n");
 }
 
@@ -212,7 +213,7 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
     f->least_read = (double)least;
     f->passes = (double)(engine.n_pass - s->engine.n_pass);
     if (f->passes < 1)
-        return kn_fail(KN_EINVAL, "--gen %d is over before the clock starts: raise it", b->config->n_gen);
+        return kn_fail(KN_EINVAL, "--gen %d: all tokens came before timing began: raise --gen", b->config->n_gen);
     f->rows = (double)(engine.n_row - s->engine.n_row);
     f->tokens = f->tokens > 0 ? f->tokens : (double)(engine.n_token - s->engine.n_token);
     f->logits = f->logits > 0 ? f->logits : f->rows;
@@ -225,8 +226,8 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
     return error;
 }
 
-/* Until slots are full and one window of passes hits about as often as the one before.  Returns how many
- * passes it took. */
+/* Runs passes until the expert slots are full and the hit rates of two windows in a row differ by less than 0.01.
+ * Returns the number of passes, or KN_E*. */
 int eng_bench_warm_up(struct eng_bench *b, int batch, bool *settled)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));

@@ -1,10 +1,10 @@
-/* spillway batch: a file of requests to a file of answers.
+/* spillway batch: answers a file of requests into a file of answers.
  *
- * What a batch is, and what survives which accident, stands in batch/batch.h; here it gets its model, its
- * memory and its number of sessions, and says how far it is: on a terminal a bar, otherwise a line now and
- * then.  Ctrl-C ends it after the step under way; what was done is kept, and the same command goes on.
+ * batch/batch.h describes a batch and its state after a crash.  This file opens the model, sets the memory
+ * and the number of sessions, and shows progress: a bar on a terminal, otherwise a line every 10 s.  Ctrl-C ends
+ * the batch after the current step; finished answers stay in the file, and the same command resumes.
  *
- * Exit: 0 every line has an answer, 1 some have not, 2 usage, or refused. */
+ * Exit: 0 every line has an answer, 1 some have none, 2 usage or refused. */
 #include "engine/base/base.h"
 #include "engine/cli/batch_metrics.h"
 #include "engine/cli/cli.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAY_NS        10000000000               /* between two lines, where there is no terminal */
-#define TELL_NS       200000000                 /* to who watches */
+#define SAY_NS        10000000000               /* between two progress lines without a terminal */
+#define TELL_NS       200000000                 /* between two updates of --metrics-port */
 #define GRAMMAR_BYTES ((size_t)16 << 20)
-#define UNTOLD_CTX    8192                      /* --ctx-size 0 is at most that */
+#define UNTOLD_CTX    8192                      /* the largest context of --ctx-size 0 */
 
 struct job {
     const struct eng_config *config;
@@ -24,7 +24,7 @@ struct job {
     struct eng_engine *engine;
     struct eng_api_model model;
     struct eng_progress *bar;
-    struct eng_watch *watch;                    /* NULL: nobody asked to */
+    struct eng_watch *watch;                    /* NULL: no --metrics-port */
     int n_parallel;
     uint64_t start_ns, said_ns, told_ns;
     char errors[ENG_PATH_BYTES], name[ENG_PATH_BYTES];
@@ -36,7 +36,7 @@ static int open_batch(struct job *j)
     const char *name = c->errors ? c->errors : c->output;
     if (snprintf(j->errors, sizeof j->errors, "%s%s", name, c->errors ? "" : ".errors") >=
         (int)sizeof j->errors)
-        return kn_fail(KN_ELIMIT, "%s: too long a name", c->output);
+        return kn_fail(KN_ELIMIT, "%s: the name is too long", c->output);
     return eng_batch_open(&j->batch, &(struct eng_batch_options){
         .in = c->input, .out = c->output, .errors = j->errors, .retry_failed = c->retry_failed });
 }
@@ -53,7 +53,7 @@ static int open_watch(struct job *j)
     return error;
 }
 
-/* Nobody waits for a single token here: prompts fill the passes as far as they go. */
+/* Latency of single tokens does not matter in a batch, so prompts may fill passes completely. */
 static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
@@ -80,14 +80,14 @@ static int open_engine(struct job *j)
     return error;
 }
 
-/* A model that knows no conversations still completes texts. */
+/* A model without a chat template still answers completions. */
 static int open_setup(struct job *j, struct eng_api_setup *setup)
 {
     int error = eng_api_model_open(&j->model, setup, j->engine, j->config->model);
     return error == KN_EUNSUPPORTED ? 0 : error;
 }
 
-/* ---- telling how far it is --------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------- */
 
 static void say(const struct eng_batch_counts *n, double seconds)
 {
@@ -140,20 +140,20 @@ static void tell_end(struct job *j, bool stopped)
                (unsigned long long)missing, (unsigned long long)n.n_token, seconds,
                seconds > 0 ? (double)n.n_token / seconds : 0);
     if (n.before)
-        kn_say(KN_LOG_INFO, "%llu lines were done before", (unsigned long long)n.before);
+        kn_say(KN_LOG_INFO, "%llu lines were done by earlier runs", (unsigned long long)n.before);
     kn_say(KN_LOG_INFO, "%llu lines done, %llu tokens, %.1f tokens/s", (unsigned long long)n.done,
            (unsigned long long)n.n_token, seconds > 0 ? (double)n.n_token / seconds : 0);
     if (failed)
-        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed tries them again)",
+        kn_say(KN_LOG_WARN, "%llu lines failed: see %s (--retry-failed retries them)",
                (unsigned long long)failed, j->errors);
     if (missing)
-        kn_say(KN_LOG_WARN, "%s with %llu lines to go: the same command goes on from here",
+        kn_say(KN_LOG_WARN, "%s with %llu lines left: run the same command to resume",
                stopped ? "interrupted" : "ended", (unsigned long long)missing);
 }
 
 /* ---- the job ----------------------------------------------------------------------------------- */
 
-/* 0: through; otherwise the exit status.  What is done is durable before anything is said about it. */
+/* Runs the batch; returns the exit status.  Answers are durable on disk before they are reported as done. */
 static int work(struct job *j, const struct eng_api_setup *setup, const atomic_bool *stop)
 {
     int got = eng_batch_start(j->batch, j->engine, setup, j->n_parallel);

@@ -1,15 +1,15 @@
-/* spillway bench: how fast, and how far from what the machine allows; and what drafts do to that.
+/* spillway bench: measures speed, the bound that the machine sets, and the effect of drafts.
  *
- * For each batch size: as many sequences with prompts of their own, sampled at temperature 1 with a seed
- * each.  Prefill is timed until the last prompt is read; then passes are warmed up, until the slots for
- * experts are full and the share of hits stands still, then timed.
+ * For each batch size it runs that many sequences, each with its own prompt and seed, at temperature 1.  Prefill
+ * is timed until the last prompt is computed.  Then warm-up passes run until the expert slots are full and the
+ * hit rate is stable, then decode passes are timed.
  *
- * The bound beside a figure is the longest of three times: the bytes that an optimal cache of this size
- * would have read, at the disk's rate; the bytes touched, at the memory's; the operations, at the
- * processor's.  All rates are measured in the same run, outside the engine's own path, the disk's right
- * before and after each figure, of which the better one counts.
+ * The bound beside a figure is the longest of three times: the bytes that an optimal cache of this size would
+ * have read, at the disk's rate; the bytes touched, at the memory's rate; the operations, at the processor's
+ * rate.  All rates are measured in the same run, outside the engine's own path.  The disk is measured right
+ * before and right after each figure, and the better rate counts.
  *
- * Sequences and the clock: bench_run.c; what drafts do to it: bench_drafts.c. */
+ * bench_run.c runs and times sequences; bench_drafts.c measures the effect of drafts. */
 #include "engine/base/base.h"
 #include "engine/cli/bench.h"
 #include "engine/kv/kv.h"
@@ -21,8 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRACE_BYTES ((size_t)8 << 20)           /* of the traces, while the model is there */
-#define HUGE_STRETCH 1e9                        /* prompts are timed in whole chunks, whoever waits */
+#define TRACE_BYTES ((size_t)8 << 20)           /* memory reserved for traces while the model is loaded */
+#define HUGE_STRETCH 1e9                        /* no latency limit: prefill runs in whole chunks */
 
 static int parse_batches(struct eng_bench *b)
 {
@@ -32,7 +32,7 @@ static int parse_batches(struct eng_bench *b)
         errno = 0;
         long v = strtol(s, &end, 10);
         if (end == s || errno || v < 1 || v > 4096 || (*end && *end != ',') || b->n_batch == ENG_BENCH_BATCHES)
-            return kn_fail(KN_EINVAL, "--batch: '%.20s': up to %d numbers from 1 to 4096, as in 1,4,16",
+            return kn_fail(KN_EINVAL, "--batch: '%.20s' is not a list of up to %d numbers from 1 to 4096, as in 1,4,16",
                            s, ENG_BENCH_BATCHES);
         b->batch[b->n_batch++] = (int)v;
         b->most = kn_max(b->most, (int)v);
@@ -68,7 +68,7 @@ static int bench_batch(struct eng_bench *b, int batch)
     return !error && c->n_gen && *b->drafter ? eng_bench_drafts(b, batch) : error;
 }
 
-/* Before the model is there, so that its memory and the probe's are never taken together. */
+/* Called before the model is loaded: the probe's memory and the model's are not allocated at the same time. */
 static int measure_machine(struct eng_bench *b)
 {
     struct kn_team *team;
@@ -80,7 +80,7 @@ static int measure_machine(struct eng_bench *b)
     return error;
 }
 
-/* What is measured is what lasts: not the first seconds, when memory fills. */
+/* Waits until the expert cache is filled: timings of the first seconds would not be typical. */
 static void wait_until_filled(const struct eng_bench *b)
 {
     struct off_store *store = moe_model_store(eng_model(b->engine));
@@ -89,7 +89,7 @@ static void wait_until_filled(const struct eng_bench *b)
         off_stats_get(store, &s);
 }
 
-/* An oracle knows what will come, as no real drafter does: its name stands on every line. */
+/* Names all drafters for the output.  An oracle is named with its acceptance rate, as it is no real drafter. */
 static void name_drafters(struct eng_bench *b)
 {
     static const char *const name[] = { "none", "ngram", "suffix", "model", "eagle", "mtp", "oracle" };
@@ -104,7 +104,7 @@ static void name_drafters(struct eng_bench *b)
     }
 }
 
-/* Prompts from a file, as its tokens go on from anywhere. */
+/* Reads and tokenizes the text of --file; prompts are pieces of it. */
 static int read_text(struct eng_bench *b)
 {
     const struct eng_config *c = b->config;
@@ -115,7 +115,7 @@ static int read_text(struct eng_bench *b)
         error = eng_tokenize(eng_vocab(b->engine), text, n, ENG_TEXT_PARSE_SPECIAL, &b->text);
     kn_free(text);
     if (!error && c->input && b->text.n < (size_t)c->n_prompt)
-        error = kn_fail(KN_EINVAL, "%s: %zu tokens are fewer than --prompt %d", c->input, b->text.n, c->n_prompt);
+        error = kn_fail(KN_EINVAL, "%s has %zu tokens, fewer than --prompt %d", c->input, b->text.n, c->n_prompt);
     return error;
 }
 
@@ -138,14 +138,14 @@ static int open_bench(struct eng_bench *b)
     if (error)
         return error;
     if (need > eng_n_ctx(b->engine))
-        return kn_fail(KN_EINVAL, "--prompt and --gen take %d tokens, --ctx-size is %d", need,
+        return kn_fail(KN_EINVAL, "--prompt, --gen and the warm-up need %d tokens, --ctx-size is %d", need,
                        eng_n_ctx(b->engine));
     int n_kv = (int)kn_align_up((size_t)need, ENG_KV_BLOCK);
     if (eng_memory(b->engine)->n_kv_slot / n_kv < b->most)
-        return kn_fail(KN_EINVAL, "%d sequences of %d tokens take more keys and values than the %d positions "
-                       "that fit: raise --host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
+        return kn_fail(KN_EINVAL, "%d sequences of %d tokens do not fit the KV cache of %d positions: raise "
+                       "--host-mem or --kv-mem, or lower --batch or --gen", b->most, need,
                        eng_memory(b->engine)->n_kv_slot);
-    eng_bench_draft(b, (struct eng_bench_way){ ENG_BENCH_NONE, 0 });      /* until it is drafts that are measured */
+    eng_bench_draft(b, (struct eng_bench_way){ ENG_BENCH_NONE, 0 });      /* first measure without drafts */
     name_drafters(b);
     if ((error = read_text(b)))
         return error;
@@ -166,7 +166,7 @@ static void print_streaming(const struct eng_bench *b)
     struct off_store *store = moe_model_store(eng_model(b->engine));
     struct off_stats s;
     off_stats_get(store, &s);
-    printf("%d of %d experts fit; the rest are read from %s when asked for (%s)\n",
+    printf("%d of %d experts fit in memory; the others are read from %s when needed (%s)\n",
            eng_memory(b->engine)->n_resident, eng_memory(b->engine)->n_expert,
            s.n_packed ? "the pack file" : "disk", off_store_io(store));
 }
@@ -178,10 +178,10 @@ static void print_heading(const struct eng_bench *b)
            kn_team_size(eng_team(b->engine)));
     if (b->streams)
         print_streaming(b);
-    printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "what", "batch", "tokens/s", "bound", "of it", "bound by",
+    printf("%-8s %5s %10s %10s  %6s  %-10s %8s %9s", "phase", "batch", "tokens/s", "bound", "share", "bound by",
            "experts", "GB/s");
     if (b->streams)
-        printf(" %8s %9s %9s %8s %8s", "hits", "read GB/s", "disk GB/s", "wasted", "stalled");
+        printf(" %8s %9s %9s %8s %8s", "hit rate", "read GB/s", "disk GB/s", "wasted", "stalled");
     printf("\n");
 }
 

@@ -1,8 +1,8 @@
-/* spillway doctor: what this machine offers the engine, what stands in its way, and what to do about it.
+/* spillway doctor: checks the machine for the engine and suggests fixes.
  *
- * Each finding is one line (or with --json one object): what was looked at, what was found, and, when it is
- * not as it should be, the command that changes it.  It only looks; it changes nothing.  The disk is
- * measured with the file of -m, else with a nameless file in the current folder; and so is that of --mirror. */
+ * Each finding is one line, or with --json one object: the name of the check, the result and, for a problem, the
+ * command that fixes it.  The command changes nothing on the machine.  The disk is measured with the file of -m,
+ * or without -m with an unnamed temporary file in the current folder; the disk of --mirror likewise. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
@@ -16,13 +16,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define TRIAL_BYTES    ((size_t)256 << 20)
-#define ENOUGH_MEMLOCK ((rlim_t)1 << 30)        /* landing buffers that io_uring registers */
-#define SLOW_DISK      1e9                      /* bytes/s: below, streaming experts is hopeless */
+#define TRIAL_BYTES    ((size_t)256 << 20)      /* of the temporary file */
+#define ENOUGH_MEMLOCK ((rlim_t)1 << 30)        /* read buffers that io_uring registers */
+#define SLOW_DISK      1e9                      /* bytes/s: below this rate streaming experts is too slow to use */
 
 /* ---- findings ---------------------------------------------------------------------------------- */
 
-enum state { GOOD, NOTE, BAD };                 /* note: works, but could do better */
+enum state { GOOD, NOTE, BAD };                 /* NOTE: works, but could be faster */
 
 struct report { bool json; int n_bad; };
 
@@ -38,7 +38,7 @@ static void print_json_string(const char *s)
     putchar('"');
 }
 
-/* number: of `unit`, for scripts; unit NULL: there is none.  fix: NULL, or what to do. */
+/* unit: JSON key of `number`, NULL: no number.  fix: NULL, or the suggested fix. */
 struct finding {
     const char *what;
     enum state state;
@@ -69,7 +69,7 @@ static void say(struct report *r, struct finding f)
     printf("}\n");
 }
 
-/* The first line of a small file of the kernel's, without its end; false when there is none. */
+/* Reads the first line of a file of /proc or /sys, without its newline; false if it cannot be read. */
 static bool read_line(const char *path, char *out, size_t size)
 {
     FILE *f = fopen(path, "re");
@@ -106,11 +106,11 @@ static void check_isa(struct report *r)
 #endif
     snprintf(text, sizeof text, "%s is used%s%s", kn_isa_name(best), missing[0] ? "; missing:" : "", missing);
     say(r, (struct finding){ "isa", best == KN_ISA_SCALAR ? BAD : best == KN_ISA_AVX512 ? GOOD : NOTE, text,
-        .fix = best == KN_ISA_SCALAR ? "plain C is ten times slower: use a processor with AVX2, and in a "
-                                       "virtual machine pass the host's CPU model on" : NULL });
+        .fix = best == KN_ISA_SCALAR ? "scalar code is ten times slower: use a processor with AVX2; in a "
+                                       "virtual machine pass the host's CPU model through" : NULL });
 }
 
-/* CPUs' worth of time that the cgroup grants, or 0 for no limit. */
+/* The CPU quota of the cgroup in CPUs, or 0 for no limit. */
 static double cpu_quota(void)
 {
     char line[64];
@@ -126,17 +126,17 @@ static void check_cpus(struct report *r, const struct kn_machine *m)
     char text[128], fix[128], governor[64];
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     double quota = cpu_quota();
-    snprintf(text, sizeof text, "%d of %ld CPUs may be used", m->n_cpu, online);
+    snprintf(text, sizeof text, "%d of %ld CPUs are available", m->n_cpu, online);
     say(r, (struct finding){ "cpus", GOOD, text, .unit = "n", .number = m->n_cpu });
     if (quota > 0 && quota < m->n_cpu) {
-        snprintf(text, sizeof text, "the container grants the time of %.1f CPUs", quota);
-        snprintf(fix, sizeof fix, "give --threads %d, or threads are put to sleep while others wait for them",
+        snprintf(text, sizeof text, "the container has a quota of %.1f CPUs", quota);
+        snprintf(fix, sizeof fix, "use --threads %d: with more, throttled threads make the others wait",
                  kn_max(1, (int)quota));
         say(r, (struct finding){ "cpu quota", BAD, text, .fix = fix });
     }
     if (read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor) &&
         !strcmp(governor, "powersave"))
-        say(r, (struct finding){ "governor", NOTE, "the clock is governed by powersave",
+        say(r, (struct finding){ "governor", NOTE, "the CPU frequency governor is powersave",
             .fix = "sudo cpupower frequency-set -g performance" });
 }
 
@@ -148,13 +148,13 @@ static void check_nodes(struct report *r, const struct kn_machine *m)
     read_line("/sys/devices/system/node/has_memory", list, sizeof list);
     bool refused = m->node[0] < 0 && list[strcspn(list, ",-")];
     if (refused)
-        snprintf(text, sizeof text, "there is memory on nodes %s, but not to be placed", list);
+        snprintf(text, sizeof text, "nodes %s have memory, but placing memory on a node is refused", list);
     else
         snprintf(text, sizeof text, "%d NUMA node%s%s", m->n_node, m->n_node > 1 ? "s" : "",
                  moves ? ", and the kernel moves pages between them" : "");
     say(r, (struct finding){ "numa", moves || refused ? NOTE : GOOD, text, "n", m->n_node,
         moves ? "sudo sysctl kernel.numa_balancing=0" :
-        refused ? "a seccomp filter or a cpuset forbids it: docker run --cap-add SYS_NICE" : NULL });
+        refused ? "a seccomp filter or a cpuset forbids it: use docker run --cap-add SYS_NICE" : NULL });
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -166,7 +166,7 @@ static void check_memory(struct report *r, const struct kn_machine *m)
     int n = snprintf(text, sizeof text, "%.1f GiB free of %.1f", (double)m->available_bytes / 0x1p30,
                      (double)physical / 0x1p30);
     if (m->memory_bytes < physical)
-        snprintf(text + n, sizeof text - (size_t)n, ", and the container may use %.1f",
+        snprintf(text + n, sizeof text - (size_t)n, ", the container is limited to %.1f",
                  (double)m->memory_bytes / 0x1p30);
     say(r, (struct finding){ "memory", GOOD, text, .unit = "bytes", .number = (double)m->available_bytes });
 }
@@ -194,15 +194,15 @@ static void check_memlock(struct report *r)
         return;
     bool little = limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < ENOUGH_MEMLOCK && geteuid() != 0;
     if (limit.rlim_cur == RLIM_INFINITY)
-        snprintf(text, sizeof text, "memory may be locked without limit");
+        snprintf(text, sizeof text, "locked memory is unlimited");
     else
-        snprintf(text, sizeof text, "%.0f MiB of memory may be locked", (double)limit.rlim_cur / 0x1p20);
+        snprintf(text, sizeof text, "at most %.0f MiB of memory can be locked", (double)limit.rlim_cur / 0x1p20);
     say(r, (struct finding){ "memlock", little ? NOTE : GOOD, text, "bytes", (double)limit.rlim_cur,
-        little ? "ulimit -l 1048576; for a service LimitMEMLOCK=1G; for a user a line 'memlock' in "
+        little ? "ulimit -l 1048576; for a service LimitMEMLOCK=1G; for a user a memlock line in "
                  "/etc/security/limits.conf" : NULL });
 }
 
-/* Each node alone: a slow one has fewer or slower modules than the rest. */
+/* Measures each node alone: a slower node has fewer or slower memory modules than the others. */
 static void check_node_rates(struct report *r)
 {
     struct kn_machine m;
@@ -212,7 +212,7 @@ static void check_node_rates(struct report *r)
     for (int k = 0; m.n_node > 1 && k < m.n_node; k++) {
         if (eng_measure_node(&rates, kn_ops(KN_ISA_COUNT - 1), k) != 0)
             return;
-        snprintf(text, sizeof text, "%.1f GB/s from node %d by its own processors", rates.dram_Bps * 1e-9,
+        snprintf(text, sizeof text, "%.1f GB/s from node %d by its own CPUs", rates.dram_Bps * 1e-9,
                  m.node[k]);
         say(r, (struct finding){ "dram node", GOOD, text, .unit = "Bps", .number = rates.dram_Bps });
     }
@@ -230,7 +230,7 @@ static void check_rates(struct report *r, const struct eng_config *config)
         snprintf(text, sizeof text, "%.1f GB/s read by %d %s", rates.dram_Bps * 1e-9, kn_team_size(team),
                  threads);
         say(r, (struct finding){ "dram", GOOD, text, .unit = "Bps", .number = rates.dram_Bps });
-        snprintf(text, sizeof text, "%.0f G int8 multiply-adds a second by %d %s", rates.mac_ps * 1e-9,
+        snprintf(text, sizeof text, "%.0f G int8 multiply-adds/s by %d %s", rates.mac_ps * 1e-9,
                  kn_team_size(team), threads);
         say(r, (struct finding){ "arithmetic", GOOD, text, .unit = "mac_ps", .number = rates.mac_ps });
     }
@@ -255,13 +255,13 @@ static void check_io_uring(struct report *r)
     if (disabled > 0)
         fix = "sudo sysctl kernel.io_uring_disabled=0";
     else if (e == -EPERM || e == -EACCES)
-        fix = "a seccomp filter forbids it: let the container's profile allow io_uring_setup, io_uring_enter "
-              "and io_uring_register";
+        fix = "a seccomp filter forbids it: allow io_uring_setup, io_uring_enter and io_uring_register in the "
+              "container's profile";
     else if (e == -ENOSYS)
-        fix = "the kernel, or a seccomp filter, does not know it: Linux 5.6 or later has it";
+        fix = "the kernel or a seccomp filter does not know io_uring: use Linux 5.6 or later";
     else if (e == -ENOMEM)
         fix = "ulimit -l 1048576: the limit of locked memory is too small";
-    snprintf(text, sizeof text, "refused: %s%s; threads with pread read instead", strerror(-e),
+    snprintf(text, sizeof text, "refused: %s%s; pread threads are used instead", strerror(-e),
              disabled > 0 ? " (kernel.io_uring_disabled is set)" : "");
     say(r, (struct finding){ "io_uring", NOTE, text, .fix = fix });
 }
@@ -280,7 +280,7 @@ static void measure_depths(struct report *r, const char *what, const char *path,
             say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
         if (e == KN_ESHORT)
             say(r, (struct finding){ what, NOTE, "not measured: the file has less than 1 MiB",
-                .fix = "give the -m of a larger model, or none" });
+                .fix = "give a larger model with -m, or no -m" });
         if (e < 0)
             return;
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f GB/s with %d read%s at once",
@@ -288,11 +288,11 @@ static void measure_depths(struct report *r, const char *what, const char *path,
     }
     bool slow = rate < SLOW_DISK;
     say(r, (struct finding){ what, slow ? NOTE : GOOD, text, "Bps", rate,
-        slow ? "slower than 1 GB/s: models load slowly; experts that do not fit memory want a local NVMe disk"
+        slow ? "below 1 GB/s models load slowly; experts that do not fit in memory need a local NVMe disk"
              : NULL });
 }
 
-/* The model's file, or a new one in the folder.  KN_EUNSUPPORTED: it cannot be read through O_DIRECT. */
+/* Opens the model's file, or a temporary file in the folder.  KN_EUNSUPPORTED: no O_DIRECT. */
 static int open_disk(const char *folder, const char *model, int *fd)
 {
     if (!model)
@@ -309,7 +309,7 @@ static void check_disk(struct report *r, const char *what, const char *folder, c
     if (e == KN_EUNSUPPORTED && model)
         say(r, (struct finding){ what, BAD, no_direct, .fix = move_models });
     else if (e == KN_EUNSUPPORTED)
-        say(r, (struct finding){ what, NOTE, "not measured: no file can be made here",
+        say(r, (struct finding){ what, NOTE, "not measured: no file can be created here",
             .fix = "give -m MODEL" });
     if (e < 0)
         return;
@@ -321,8 +321,8 @@ static void check_mirror(struct report *r, const struct eng_config *config)
 {
     char copy[ENG_PATH_BYTES];
     if (config->model && !eng_disk_copy(copy, config->mirror, config->model))
-        say(r, (struct finding){ "mirror", NOTE, "no copy of the model there",
-            .fix = "copy the model's file, or its .experts file, to the folder of --mirror" });
+        say(r, (struct finding){ "mirror", NOTE, "no copy of the model in the folder of --mirror",
+            .fix = "copy the model's file, or its .experts file, to that folder" });
     else
         check_disk(r, "mirror", config->mirror, config->model ? copy : NULL);
 }
@@ -335,10 +335,10 @@ static void check_devices(struct report *r)
     int n = kn_device_count();
     if (!kn_device_built())
         say(r, (struct finding){ "gpu", NOTE, "this program is built without CUDA",
-            .fix = "build it again where nvcc is, if this machine has an NVIDIA card" });
+            .fix = "if this machine has an NVIDIA GPU, build the program with nvcc installed" });
     else if (n < 1)
-        say(r, (struct finding){ "gpu", NOTE, "no CUDA device answers",
-            .fix = "nvidia-smi should list one: load the driver, or hand the device to the container" });
+        say(r, (struct finding){ "gpu", NOTE, "no CUDA device found",
+            .fix = "nvidia-smi should list one: load the driver, or pass the device to the container" });
     for (int i = 0; i < n; i++) {
         struct kn_device_info d;
         if (kn_device_get(i, &d) < 0)
@@ -349,7 +349,7 @@ static void check_devices(struct report *r)
     }
 }
 
-/* A file or a folder. */
+/* Checks that path is a readable file or folder. */
 static int check_model(const char *path)
 {
     int fd, error = kn_file_open_read(&fd, path);

@@ -1,10 +1,10 @@
-/* spillway eval: what a model thinks of given tokens.
+/* spillway eval: logits of given tokens, or the perplexity of a text.
  *
  *   --ids 1,2,3 --logits FILE   float32 [n_ids][n_vocab], the logits after each id
- *   --text FILE                 perplexity: windows of --ctx-size tokens (512 unless told), each read
- *                               from nothing, every token but a window's first counted
+ *   --text FILE                 perplexity: windows of --ctx-size tokens (default 512), each with an empty
+ *                               KV cache; every token but a window's first counts
  *
- * Every id is a row of the same forward pass that serves requests; --chunk says how many go at once. */
+ * Every id is a row of the same forward pass that serves requests; --chunk is the maximum rows of a pass. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
@@ -28,7 +28,7 @@ struct eval {
     int n_ctx, n_chunk, n_vocab;
 };
 
-/* Called with the logits after token first + i of a window, in order. */
+/* Called for each token i of a window, in order, with the logits [n_vocab] after it; nonzero ends the window. */
 typedef int eval_sink(void *arg, int i, const float *logits);
 
 static int load_weights(struct eval *ev, const struct eng_split *split)
@@ -84,7 +84,7 @@ static void close_eval(struct eval *ev)
     kn_free(ev->slot);
 }
 
-/* One window: all its tokens from position 0. */
+/* Computes the n tokens of a window from position 0. */
 static int run_window(struct eval *ev, const int32_t *token, int n, eval_sink *sink, void *arg)
 {
     for (int done = 0; done < n; ) {
@@ -135,7 +135,7 @@ static int write_logits(void *arg, int i, const float *logits)
     return kn_file_write(out->fd, out->path, logits, bytes, (uint64_t)i * bytes);
 }
 
-/* The file appears under its name when it is whole; whatever happens before, nothing of it stays. */
+/* Writes to a .part file and renames it at the end; after a failure the .part file is deleted. */
 static int write_whole(struct eval *ev, const struct eng_ids *ids)
 {
     const struct eng_config *c = ev->config;
@@ -233,7 +233,7 @@ static int eval_text(struct eval *ev)
     int n_ctx = ev->config->n_ctx ? ev->config->n_ctx : 512;
     int error = tokens_of_text(ev, &ids);
     if (!error && ids.n < 2)
-        error = kn_fail(KN_EINVAL, "%s: too short to measure", ev->config->text);
+        error = kn_fail(KN_EINVAL, "%s: too short to measure: fewer than 2 tokens", ev->config->text);
     if (error || (error = open_eval(ev, n_ctx)))
         goto done;
     t.n_vocab = ev->n_vocab;
@@ -249,7 +249,7 @@ static int eval_text(struct eval *ev)
         printf("{\"perplexity\":%.6f,\"loss\":%.8f,\"tokens\":%ld,\"window\":%d}\n", kn_exp(mean), mean,
                t.n_counted, n_ctx);
     else
-        printf("perplexity %.4f  (loss %.5f over %ld tokens, windows of %d)\n", kn_exp(mean), mean,
+        printf("perplexity %.4f  (mean loss %.5f over %ld tokens, windows of %d tokens)\n", kn_exp(mean), mean,
                t.n_counted, n_ctx);
 done:
     eng_ids_free(&ids);

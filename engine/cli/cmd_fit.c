@@ -1,16 +1,16 @@
-/* spillway fit: measures what passes take, fits MoESD's cost model to it, and says how far to trust it.
+/* spillway fit: measures the time of passes, fits MoESD's cost model to them and prints the model's error.
  *
- * A pass is measured at a few numbers of sequences with and without drafts, so at numbers of rows whose
- * experts are chosen by many texts and by few.  Every third point with drafts is held back: the model has not
- * seen it, and its error there is what the model is worth.  The drafts are an oracle's, told tokens at random:
- * what is verified costs the same whatever is kept.  All points are measured in turns, some passes at a time, so that a
- * time in which the machine had other work is nobody's alone, and of a point's passes the quicker half counts: other
- * work only ever adds.  The fit is of absolute times (speculative/fit.h).  What it finds can be the
- * controller's first opinion: --fit.
+ * A point is a number of sequences with a draft length (0: no drafts); the same number of rows thus comes from many
+ * sequences or from few, which choose different numbers of experts.  Every third point with drafts is held out of the
+ * fit, and the model's error at these points is its quality.  The drafts are an oracle's with random tokens:
+ * verification costs the same whether drafts are accepted or not.  Points are measured in turn, a few passes each
+ * round, so a disturbance of the machine is spread over points; the quicker half of a point's passes counts, since a
+ * disturbance only adds time.  The fit is of absolute times (speculative/fit.h).  --fit gives the result to the
+ * controller as its first estimate.
  *
- * With --draft a network takes the oracle's place, and its own passes are measured beside those that verify: a token of
- * every sequence takes one.  Of a number of sequences all depths count together, and every third number is held back.
- * From passes, choices and drafts follows how often drafts have to be kept to pay. */
+ * With --draft a network replaces the oracle and its own passes are measured too: each drafted token of all sequences
+ * takes one.  All depths of a number of sequences count together, and every third number is held out.  The times of
+ * passes, sampling and drafts give the acceptance rate from which drafting pays. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
@@ -29,22 +29,22 @@
 #define MOST_POINT  64
 #define MOST_NUMBER 6
 #define ROUNDS      4
-#define PASSES      4                           /* of a round, of all of which the quicker half counts */
-#define WARM        3                           /* a drafter takes in the prompts meanwhile, 288 rows at a time */
+#define PASSES      4                           /* timed passes of a point in a round; the quicker half of all counts */
+#define WARM        3                           /* untimed passes; a drafter prefills meanwhile, 288 rows a pass */
 #define N_PROMPT    16
 
 struct fit {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_rates rates;
-    double disk_Bps;                            /* 0: all experts fit */
+    double disk_Bps;                            /* 0: all experts fit in memory */
     struct eng_event *event;
     struct eng_session *session[MOST_SEQ];
     int32_t told[1024];
-    struct eng_draft_option wish;                 /* an oracle, or who is measured, */
-    char drafter[ENG_FIT_NAME];                 /* known by this; empty: nobody */
+    struct eng_draft_option wish;               /* the oracle, or the measured network */
+    char drafter[ENG_FIT_NAME];                 /* name of the measured network; "": none */
     struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
-    int n_pass, n_draft;                        /* of draft: numbers of sequences, which are its rows */
+    int n_pass, n_draft;                        /* n_draft: points of draft, one per number of sequences (its rows) */
     struct { int n_seq, depth; } at[MOST_POINT];
     struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
     struct spec_fit fit;
@@ -75,7 +75,7 @@ static void stop_sequences(struct fit *f, int n)
         eng_session_close(f->session[i]);
 }
 
-/* All prompts are read and every sequence is due. */
+/* Steps without drafts until all prompts are computed. */
 static int read_prompts(struct fit *f, int n)
 {
     eng_set_gamma(f->engine, 0);
@@ -86,7 +86,7 @@ static int read_prompts(struct fit *f, int n)
         for (int i = 0; i < got; i++)
             if (f->event[i].finish != ENG_RUNNING)
                 return f->event[i].status ? f->event[i].status
-                                          : kn_fail(KN_ELIMIT, "a sequence ended while its prompt was read");
+                                          : kn_fail(KN_ELIMIT, "a sequence ended during prefill");
         done = 0;
         for (int i = 0; i < n; i++)
             done += eng_session_computed(f->session[i]) >= N_PROMPT;
@@ -143,7 +143,7 @@ static int measure_point(struct fit *f, int n_seq, int depth, struct taken *out 
     return error;
 }
 
-/* Of a point's passes the mean of the quicker half. */
+/* A point is the mean of the quicker half of its passes. */
 static void settle_point(struct fit *f, int i, bool hold)
 {
     const int n = ROUNDS * PASSES / 2;
@@ -161,7 +161,7 @@ static void settle_point(struct fit *f, int i, bool hold)
     f->choose[i] = (struct spec_point){ mean.rows, 0, 0, mean.choose, hold };
 }
 
-/* Who has drafted nothing has taken no time for it. */
+/* Adds the mean draft time of the quicker half.  Fails if a pass had no drafts: its time would count as 0. */
 static int settle_draft(struct fit *f, int i, double *ns)
 {
     const int n = ROUNDS * PASSES / 2;
@@ -175,7 +175,7 @@ static int settle_draft(struct fit *f, int i, double *ns)
     return 0;
 }
 
-/* Points of a number of sequences stand together. */
+/* Joins the points of each number of sequences, which are adjacent. */
 static int settle_drafts(struct fit *f)
 {
     int error = 0;
@@ -200,7 +200,7 @@ static int measure(struct fit *f)
         error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
                                        eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
-        kn_say(KN_LOG_WARN, "%s cannot be read past the page cache, or is too short to measure: misses have no price",
+        kn_say(KN_LOG_WARN, "%s is too short to measure, or has no O_DIRECT: cache misses count as free",
                f->config->model);
         error = 0;
     }
@@ -217,7 +217,7 @@ static int measure(struct fit *f)
     return error || !*f->drafter ? error : settle_drafts(f);
 }
 
-/* ---- what is said of it ------------------------------------------------------------------------------------ */
+/* ---- output ------------------------------------------------------------------------------------------------ */
 
 static double plain_ns(const struct fit *f, int n_seq)
 {
@@ -229,7 +229,7 @@ static double plain_ns(const struct fit *f, int n_seq)
 
 static double percent(const struct fit *f, double x) { return f->config->json ? x : 100 * x; }
 
-/* N(t): if experts were chosen evenly. */
+/* N(t): distinct experts if every expert were chosen equally often. */
 static double even(const struct fit *f, const struct spec_point *p)
 {
     return spec_cost_distinct(f->fit.cost.n_expert, f->fit.cost.n_used, p->rows);
@@ -250,15 +250,15 @@ static void print_points(const struct fit *f)
                     : "%9d %6d %6.0f %9.1f %7.1f %10.3f %12.3f %12.3f %+7.1f %% %10.3f%s\n",
                f->at[i].n_seq, f->at[i].depth, p->rows, p->distinct, even(f, p), p->miss_ns / 1e6, p->ns / 1e6,
                p->ns * (1 + error) / 1e6, percent(f, error), plain / p->ns,
-               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+               json ? p->hold ? "true" : "false" : p->hold ? "  held out" : "");
     }
     printf(json ? "{\"what\":\"fit\",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
-                : "error %.1f %% (worst %.1f); of points held back %.1f %% (worst %.1f)\n",
+                : "error %.1f %% (worst %.1f); of held-out points %.1f %% (worst %.1f)\n",
            percent(f, f->fit.error), percent(f, f->fit.worst), percent(f, f->fit.held_error),
            percent(f, f->fit.held_worst));
 }
 
-/* The experts that passes needed, beside those of rows that choose evenly. */
+/* Distinct experts of the measured passes, relative to rows that choose all experts equally often. */
 static void print_experts(const struct fit *f)
 {
     double mean = 0, least = INFINITY, most = 0;
@@ -270,16 +270,16 @@ static void print_experts(const struct fit *f)
     }
     if (f->fit.cost.n_expert > 0)
         printf(f->config->json ? "{\"what\":\"experts\",\"ratio\":%.4f,\"least\":%.4f,\"most\":%.4f}\n"
-                               : "experts over N(t) = E (1 - (1 - K/E)^t): %.2f on the mean, %.2f to %.2f\n",
+                               : "experts relative to N(t) = E (1 - (1 - K/E)^t): mean %.2f, range %.2f to %.2f\n",
                mean, least, most);
 }
 
-/* ---- and of drafts ----------------------------------------------------------------------------------------- */
+/* ---- output of drafts -------------------------------------------------------------------------------------- */
 
 static void print_drafts(const struct fit *f)
 {
     bool json = f->config->json;
-    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 };      /* of those fitted, and of those held back */
+    double sum[2] = { 0 }, worst[2] = { 0 }, n[2] = { 0 };      /* [0] fitted points, [1] held-out points */
     if (!json)
         printf("\n%9s %12s %12s %8s\n", "sequences", "draft ms", "model ms", "error");
     for (int i = 0; i < f->n_draft; i++) {
@@ -289,7 +289,7 @@ static void print_drafts(const struct fit *f)
                       "\"held\":%s}\n"
                     : "%9.0f %12.3f %12.3f %+7.1f %%%s\n",
                p->rows, p->ns / 1e6, model / 1e6, percent(f, error),
-               json ? p->hold ? "true" : "false" : p->hold ? "  held back" : "");
+               json ? p->hold ? "true" : "false" : p->hold ? "  held out" : "");
         sum[p->hold] += fabs(error);
         worst[p->hold] = fmax(worst[p->hold], fabs(error));
         n[p->hold]++;
@@ -298,7 +298,7 @@ static void print_drafts(const struct fit *f)
     if (json)
         eng_json_string(stdout, (struct moe_string){ f->drafter, strlen(f->drafter) });
     printf(json ? ",\"error\":%.4f,\"worst\":%.4f,\"held_error\":%.4f,\"held_worst\":%.4f}\n"
-                : "error %.1f %% (worst %.1f); of those held back %.1f %% (worst %.1f)\n",
+                : "error %.1f %% (worst %.1f); of held-out points %.1f %% (worst %.1f)\n",
            percent(f, sum[0] / fmax(n[0], 1)), percent(f, worst[0]), percent(f, sum[1] / fmax(n[1], 1)),
            percent(f, worst[1]));
 }
@@ -309,7 +309,7 @@ static double model_ns(const struct fit *f, const struct spec_point *p)
     return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(c, p->rows);
 }
 
-/* A round takes as long as so many plain ones, and has to say as much. */
+/* Acceptance rate at which a round with drafts yields as many tokens as undrafted passes of the same total time. */
 static double pays_from(const struct fit *f, int i, int plain)
 {
     int depth = f->at[i].depth;
@@ -329,12 +329,12 @@ static void print_accept(const struct fit *f, int i, double accept)
         printf("}\n");
 }
 
-/* Points of a number of sequences stand together, the one without drafts first. */
+/* The points of a number of sequences are adjacent, the one without drafts first. */
 static void print_gains(const struct fit *f)
 {
     bool json = f->config->json;
     if (!json)
-        printf("\ndrafts pay if each of their tokens is kept more often than, by how many are drafted:\n%9s",
+        printf("\nacceptance rate from which drafting pays, by draft length:\n%9s",
                "sequences");
     for (int i = 0; i < f->n_pass && f->at[i].n_seq == f->at[0].n_seq && !json; i++)
         if (f->at[i].depth)
@@ -352,7 +352,7 @@ static void print_gains(const struct fit *f)
 
 /* ---- the command ------------------------------------------------------------------------------------------- */
 
-/* Who is to be measured: the one network among --draft. */
+/* Finds the one draft network among --draft; without one the oracle drafts. */
 static int find_drafter(struct fit *f)
 {
     f->wish = (struct eng_draft_option){ .kind = ENG_DRAFT_ORACLE, .right = 1 };
@@ -361,10 +361,10 @@ static int find_drafter(struct fit *f)
         char name[ENG_FIT_NAME];
         eng_draft_name(name, w);
         if (*name && *f->drafter)
-            return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: ask for each, with a "
-                           "file of its own (-o)", f->drafter, name);
+            return kn_fail(KN_EINVAL, "--draft: fit measures one network at a time, %s or %s: run it once for "
+                           "each, with its own -o FILE", f->drafter, name);
         if (!*name && w->kind != ENG_DRAFT_NONE)
-            kn_say(KN_LOG_INFO, "--draft %s takes next to no time: there is nothing to measure of it",
+            kn_say(KN_LOG_INFO, "--draft %s takes almost no time and is not measured",
                    eng_draft_properties(w->kind)->name);
         if (!*name)
             continue;
@@ -404,7 +404,8 @@ static int open_fit(struct fit *f)
     return f->event ? 0 : kn_fail(KN_ENOMEM, "no memory for the fit");
 }
 
-/* No pass is faster than memory gives its bytes; and the ridge lies where operations take as long. */
+/* Fits with bounds: a pass, and the load of an expert, takes at least half the time of its bytes at the memory rate;
+ * the ridge point is at most the number of rows whose operations take as long as the bytes. */
 static int fit_points(struct fit *f)
 {
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));

@@ -1,11 +1,11 @@
-/* engine/cli/cmd_inspect.c - `spillway inspect MODEL`: what a model file holds, without loading it.
+/* engine/cli/cmd_inspect.c - `spillway inspect MODEL`: prints a summary of a model file without loading it.
  *
- * In: the header of any GGUF file, whatever its architecture, or a folder of a family that is known,
- * as the GGUF file that it would be.  Out: a summary, as lines or with --json as one object with the
- * same things; with --verbose also every metadata value (of arrays the first few items) and every
- * tensor.  What the file does not say is left out.
+ * In: the header of a GGUF file of any architecture, or a folder of a supported family, shown as the GGUF file
+ * it would be converted to.  Out: a summary as lines, or with --json as one object with the same content; with
+ * --verbose also every metadata value (of arrays the first few items) and every tensor.  Values that the file
+ * does not have are left out.
  *
- * Both forms come from one walk: a sheet knows which it is, and prints a thing as a line or a
+ * Both forms come from one walk: struct sheet has the form, and the put_ functions print a line or a JSON
  * member. */
 #include <inttypes.h>
 #include <math.h>
@@ -14,14 +14,14 @@
 
 #include "engine/cli/cli.h"
 
-#define SHOWN_ITEMS 8                       /* of an array */
-#define COLUMN      15                      /* where values begin; in the long lists, WIDE_COLUMN */
+#define SHOWN_ITEMS 8                       /* items printed of an array */
+#define COLUMN      15                      /* column of values; in the lists of --verbose WIDE_COLUMN */
 #define WIDE_COLUMN 50
-#define N_TYPE      512                     /* tensor types in use have numbers below */
+#define N_TYPE      512                     /* all tensor types in use have smaller numbers */
 
 struct sheet {
     FILE *out;
-    bool json, comma;                       /* comma: a member precedes */
+    bool json, comma;                       /* comma: a member comes before the next */
     int indent, column;
 };
 
@@ -32,7 +32,7 @@ static struct moe_string view(const char *text)
     return (struct moe_string){ text, strlen(text) };
 }
 
-/* Begins a member: its name in JSON, its label in lines. */
+/* Begins a value: prints its name in JSON, its label in lines. */
 static void begin(struct sheet *s, const char *name, const char *label)
 {
     if (s->json) {
@@ -114,7 +114,7 @@ static void put_bytes(struct sheet *s, const char *name, const char *label, uint
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-/* An integer of the architecture; where a file has one per layer, the largest. */
+/* An integer of the architecture's keys; where the file has one per layer, the largest.  false: none. */
 static bool arch_int(const struct moe_file *f, struct moe_string arch, const char *key,
                      uint64_t *out)
 {
@@ -195,7 +195,7 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         { "expert_used_count", "n_used", "  used" },
         { "expert_feed_forward_length", "d_expert", "  width" },
         { "expert_shared_count", "n_shared", "  shared" },
-        { "full_attention_interval", "attention_interval", "attends each" },
+        { "full_attention_interval", "attention_interval", "attn interval" },
         { "ssm.group_count", "n_key_head", "  key heads" },
         { "ssm.time_step_rank", "n_value_head", "  value heads" },
         { "ssm.state_size", "d_state", "  head width" },
@@ -214,7 +214,7 @@ static void put_shape(struct sheet *s, const struct moe_file *f)
         put_arch_int(s, f, arch, "vocab_size", "n_vocab", "vocabulary");
 }
 
-/* Layers behind the last that guess tokens ahead, of which converters often leave only the number. */
+/* Multi-token prediction (MTP) layers after the last layer.  Converters often keep their count but not the tensors. */
 static void put_ahead(struct sheet *s, const struct moe_file *f)
 {
     const struct moe_value *v = moe_file_find(f, "general.architecture");
@@ -229,20 +229,20 @@ static void put_ahead(struct sheet *s, const struct moe_file *f)
         snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 32 ? t->name.n : 32), t->name.data);
         bytes += !strncmp(name, "blk.", 4) && strtoull(name + 4, NULL, 10) >= n_layer - n_ahead ? t->bytes : 0;
     }
-    put_count(s, "n_ahead", "guess ahead", n_ahead);
+    put_count(s, "n_ahead", "MTP layers", n_ahead);
     put_bytes(s, "ahead_bytes", bytes ? "  --draft mtp" : "  left out", bytes);
 }
 
-/* Keys and values of latent attention in one matrix: the keys' part is used the other way. */
+/* Latent attention with K and V in one matrix: the K part is used transposed, so a quantised one is expanded to F32. */
 static void put_widened(struct sheet *s, const struct moe_file *f)
 {
     const struct moe_tensor *t = moe_file_find_tensor(f, "blk.0.attn_kv_b.weight");
     const struct moe_tensor_type *type = t ? moe_tensor_type(t->gguf_type) : NULL;
     if (type && type->block_values > 1 && !moe_file_find_tensor(f, "blk.0.attn_k_b.weight"))
-        put_string(s, "attn_kv_b", "attn_kv_b", view("quantised along rows: its keys will be held as F32"));
+        put_string(s, "attn_kv_b", "attn_kv_b", view("quantised along rows: the key part is held as F32"));
 }
 
-/* Tensors and bytes of each type, by number; numbers nobody has used are counted together. */
+/* Tensors and bytes of each type, by type number; numbers from N_TYPE on are counted together. */
 static void put_formats(struct sheet *s, const struct moe_file *f)
 {
     struct { uint64_t count, bytes; } tally[N_TYPE + 1] = { 0 };
@@ -271,7 +271,7 @@ static void put_formats(struct sheet *s, const struct moe_file *f)
     close_nest(s, ']');
 }
 
-/* ---- everything ------------------------------------------------------------------------------ */
+/* ---- all values and tensors ------------------------------------------------------------------ */
 
 static void put_item(struct sheet *s, const struct moe_value *v, size_t i)
 {
@@ -365,7 +365,7 @@ int eng_cmd_inspect(const struct eng_config *config)
     put_sizes(&s, f);
     put_shape(&s, f);
     put_text(&s, f, "tokenizer.ggml.model", "tokenizer", "tokenizer");
-    put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  splits as");
+    put_text(&s, f, "tokenizer.ggml.pre", "pre_tokenizer", "  pre type");
     put_ahead(&s, f);
     put_widened(&s, f);
     put_formats(&s, f);

@@ -1,9 +1,9 @@
-/* engine/cli/cmd_pack.c - `spillway pack MODEL [-o FILE]`: a model's experts in a file of their own, as they
- * are used, so that each is one read and none has to be interleaved.
+/* engine/cli/cmd_pack.c - `spillway pack MODEL [-o FILE]`: writes a model's experts to a file of their own in
+ * their memory layout, so that an expert is one read and needs no interleaving.
  *
- * In: a model file or the first of its splits.  Out: the pack file, beside the model unless told otherwise,
- * where run, bench and eval find it; on stdout one line, or with --json one object, that says what there is.
- * Ctrl-C, or anything else that ends it, leaves a part from which the same command goes on. */
+ * In: a model file or the first of its splits.  Out: the pack file, by default beside the model, where run, bench
+ * and eval find it; on stdout one line, or with --json one object, with experts and bytes.  After Ctrl-C or a
+ * crash a .part file remains, and the same command resumes from it. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
@@ -15,7 +15,7 @@ static void print(const struct eng_config *c, const char *path, const struct off
     if (!c->json) {
         printf("%s: %d experts, %.2f GB", path, p->n_expert, (double)p->file_bytes / 1e9);
         if (p->n_before)
-            printf(" (%d experts were there from before)", p->n_before);
+            printf(" (%d experts from an earlier run)", p->n_before);
         printf("\n");
         return;
     }

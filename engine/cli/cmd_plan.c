@@ -1,9 +1,9 @@
-/* spillway plan: how a model would share this machine's memory, and how fast it would be, before a weight
+/* spillway plan: prints how a model would split this machine's memory and the speed to expect, before any weight
  * is read.
  *
- * The split is the one that run and bench make of the same flags.  The speed is what each tier allows by
- * itself, and what is expected of all together; rates are measured here, in a second, or given, to plan for
- * another machine. */
+ * The split is the one that run and bench make with the same flags.  The speeds are the bound of each tier alone
+ * and the expected speed of all together.  The rates of disk and memory are measured in about a second, or given
+ * by flags to plan for another machine. */
 #include "engine/cli/cli.h"
 #include "engine/engine.h"
 #include "engine/plan/plan.h"
@@ -26,30 +26,30 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e)
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     char kv[96], states[96], experts[96] = "", widened[96] = "", ahead[96];
     int context = (int)kn_align_up((size_t)eng_n_ctx(e), 64);
-    snprintf(kv, sizeof kv, "%d positions: %.1f contexts of %d for %d request%s", s->n_kv_slot,
+    snprintf(kv, sizeof kv, "%d positions: %.1f contexts of %d tokens for %d request%s", s->n_kv_slot,
              (double)s->n_kv_slot / context, eng_n_ctx(e), c->n_parallel, c->n_parallel > 1 ? "s" : "");
-    snprintf(states, sizeof states, "%d of %.1f MiB, to go on from", s->n_state,
+    snprintf(states, sizeof states, "%d of %.1f MiB, for prefix reuse", s->n_state,
              (double)shape->state_bytes / 0x1p20);
     if (s->n_expert)
         snprintf(experts, sizeof experts, "%d of %d: %.1f of %d per layer", s->n_resident, s->n_expert,
                  (double)s->n_resident * shape->n_expert / s->n_expert, shape->n_expert);
-    print_part(c->host_mem ? "--host-mem" : "free, less a margin", s->total, "");
+    print_part(c->host_mem ? "--host-mem" : "free memory less margin", s->total, "");
     print_part("the program", s->fixed, "code, vocabulary, lists, page tables");
     if (shape->widened_bytes)
-        snprintf(widened, sizeof widened, "%.1f MiB of it F32 what the file has quantised (attn_kv_b)",
+        snprintf(widened, sizeof widened, "%.1f MiB of it are F32, quantised in the file (attn_kv_b)",
                  (double)shape->widened_bytes / 0x1p20);
-    print_part("weights of every token", s->dense, widened);
-    print_part("buffers of a pass", s->step, shape->state_bytes ? "and the states of who is at work" : "");
-    print_part("keys and values", s->kv, kv);
+    print_part("dense weights", s->dense, widened);
+    print_part("buffers of a pass", s->step, shape->state_bytes ? "and states of running sequences" : "");
+    print_part("KV cache", s->kv, kv);
     if (shape->state_bytes)
-        print_part("kept states", s->state, states);
-    print_part("experts", s->expert, experts);
-    snprintf(ahead, sizeof ahead, "%d layer%s, left in the file: --draft mtp drafts with the first", shape->n_ahead,
+        print_part("cached states", s->state, states);
+    print_part("expert cache", s->expert, experts);
+    snprintf(ahead, sizeof ahead, "%d layer%s, not loaded; --draft mtp uses the first", shape->n_ahead,
              shape->n_ahead > 1 ? "s" : "");
     if (shape->ahead_bytes && !shape->n_expert_ahead)
-        print_part("to guess ahead", shape->ahead_bytes, ahead);
-    print_part("not needed", s->spare, "");
-    print_part("smallest that works", s->least, "");
+        print_part("MTP layers", shape->ahead_bytes, ahead);
+    print_part("unused", s->spare, "");
+    print_part("smallest --host-mem", s->least, "");
 }
 
 static void print_split_json(const struct eng_engine *e)
@@ -105,7 +105,7 @@ static void print_speed(const struct eng_config *c, const struct eng_engine *e, 
         printf("\n");
         if (m->disk_Bps > 0)
             printf("disk %.2f GB/s%s, ", m->disk_Bps / 1e9, c->disk_rate ? " (given)" : "");
-        printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; sequences of %d tokens\n"
+        printf("memory %.1f GB/s%s, %.0f G int8 multiply-adds/s; tokens/s at %d tokens of context:\n"
                "%5s %8s %9s %9s %9s %9s %9s  %s\n", m->dram_Bps / 1e9, c->dram_rate ? " (given)" : "",
                m->mac_ps / 1e9, ENG_PLAN_POSITION, "batch", "experts", "read MB", "disk", "memory", "operations",
                "expected", "bound by");

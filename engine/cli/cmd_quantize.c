@@ -1,10 +1,10 @@
-/* engine/cli/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: a model's weights
- * in other formats.
+/* engine/cli/cmd_quantize.c - `spillway quantize IN.gguf -o OUT.gguf --format q4_k`: converts a model's
+ * weights to other formats.
  *
- * In: a model file, the first of its splits or a folder, and by option a format for each part of the model.
- * Out: one file, and on stdout what became of each tensor: its formats, bits per weight and
- * relative error (root mean square of what changed over that of the values), then the same of all.
- * With --json the same as one object.  Fallbacks are listed on stderr by moe_quantize(). */
+ * In: a model file, the first of its splits or a folder, and optionally a format for each part of the model.
+ * Out: one file, and on stdout a line for each tensor: both formats, bits per weight and relative error (root
+ * mean square of the differences over that of the values), then a total.  With --json the same as one object.
+ * moe_quantize() lists fallbacks on stderr. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 
-/* ---- what was done --------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static double bits_per_weight(const struct moe_quantized *q)
 {
@@ -36,7 +36,7 @@ static struct moe_quantized sum_of(const struct moe_quantized *done, size_t n)
     return sum;
 }
 
-/* What has no weights is a list of tokens, and stays one. */
+/* A tensor without weights is a list of token ids (I64) and is copied. */
 static const char *name_of(const struct moe_quantized *q, enum kn_format f)
 {
     return q->n_value ? kn_format_info(f)->name : "I64";
@@ -82,13 +82,13 @@ static void print_json(const char *path, const struct moe_file *f, const struct 
     printf("]}\n");
 }
 
-/* ---- what is to be done ---------------------------------------------------------------------- */
+/* ---- the conversion -------------------------------------------------------------------------- */
 
 static int read_format(const char *flag, const char *name, enum kn_format *out)
 {
     if (!kn_format_find(name, out))
         return 0;
-    return kn_fail(KN_EINVAL, "--%s %s: there are%s", flag, name, kn_format_list);
+    return kn_fail(KN_EINVAL, "--%s %s is unknown; the formats are%s", flag, name, kn_format_list);
 }
 
 static int read_formats(const struct eng_config *config, enum kn_format format[MOE_PART_COUNT])

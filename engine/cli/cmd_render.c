@@ -1,6 +1,6 @@
-/* spillway render: a conversation as JSON on stdin to the text of the prompt, exactly, on stdout.
+/* spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
  *
- * The template is the model's, or a file's; every member of the JSON object is a variable of it. */
+ * The chat template is the model's or a file; every member of the JSON object is a variable of the template. */
 #include "engine/base/base.h"
 #include "engine/text/chat_prompt.h"
 #include "engine/cli/cli.h"
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One line, whatever the template raised. */
+/* Reports the template's error, with its line ends replaced by spaces.  Returns code. */
 static int refuse(const char *where, int code, struct eng_template_error *e)
 {
     for (char *c = e->text; *c; c++)
@@ -28,7 +28,7 @@ static int read_request(json_t **out)
     if (!error && !(*out = json_loadb(text, n, JSON_ALLOW_NUL, &e)))
         error = kn_fail(KN_EINVAL, "stdin:%d:%d: %s", e.line, e.column, e.text);
     else if (!error && !json_is_object(*out))
-        error = kn_fail(KN_EINVAL, "stdin: an object is wanted, {\"messages\": [...]}");
+        error = kn_fail(KN_EINVAL, "stdin: not a JSON object such as {\"messages\": [...]}");
     kn_free(text);
     return error;
 }
@@ -86,7 +86,7 @@ int eng_cmd_render(const struct eng_config *config)
         error = config->template ? with_file(config->template, request, &text, &n)
                                  : with_model(config->model, request, &text, &n);
     if (!error)
-        fwrite(text, 1, n, stdout);             /* main looks whether all of it went out */
+        fwrite(text, 1, n, stdout);             /* main() checks for write errors */
     kn_free(text);
     json_decref(request);
     return !error ? 0 : error == KN_EIO || error == KN_ENOMEM ? 1 : 2;

@@ -1,6 +1,6 @@
-/* engine/cli/cmd_simulate.c - `spillway simulate WHAT`: what speculation would bring.  No model, CSV on stdout.
+/* engine/cli/cmd_simulate.c - `spillway simulate WHAT`: simulations of speculation, without a model; CSV on stdout.
  *
- * A simulation is a line of the table below and a file of its own. */
+ * Each simulation has a line in the table below and a file of its own. */
 #include "engine/cli/simulate.h"
 
 #include <string.h>
@@ -15,6 +15,6 @@ int eng_cmd_simulate(const struct eng_config *config)
     for (size_t i = 0; i < sizeof simulations / sizeof *simulations; i++)
         if (!strcmp(config->what, simulations[i].name))
             return simulations[i].run(config) < 0 ? 2 : 0;
-    kn_fail(KN_EINVAL, "simulate %s: there is dsi, moesd", config->what);
+    kn_fail(KN_EINVAL, "simulate %s is unknown; use dsi or moesd", config->what);
     return 2;
 }

@@ -1,10 +1,9 @@
-/* engine/cli/cmd_synth.c - `spillway synth --shape NAME -o FILE`: a model of a real shape, random
- * weights.
+/* engine/cli/cmd_synth.c - `spillway synth --shape NAME -o FILE`: writes a model with the shape of a
+ * real one and random weights.
  *
- * In: a shape's name, and by option layers, a layer that guesses ahead, experts of a token, vocabulary size, format
- * of the experts and a seed.
- * Out: a GGUF file, the same bytes for the same options.  Fallbacks are listed on stderr by
- * moe_synth(). */
+ * In: a shape's name, and optionally the number of layers, an MTP layer, experts used per token, vocabulary size,
+ * format of the experts and a seed.
+ * Out: a GGUF file, the same bytes for the same options.  moe_synth() lists fallbacks on stderr. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 
@@ -15,7 +14,7 @@ int eng_cmd_synth(const struct eng_config *config)
         .ahead = config->ahead, .seed = config->seed_given ? config->sampling.seed : 0,
     };
     if (kn_format_find(config->format, &opt.format)) {
-        kn_fail(KN_EINVAL, "--format %s: there are%s", config->format, kn_format_list);
+        kn_fail(KN_EINVAL, "--format %s is unknown; the formats are%s", config->format, kn_format_list);
         return 2;
     }
     struct eng_progress *bar = NULL;

@@ -1,10 +1,10 @@
-/* engine/cli/cmd_tokenize.c - `spillway tokenize`: all of stdin to ids on one line, and back.
+/* engine/cli/cmd_tokenize.c - `spillway tokenize`: converts all of stdin to token ids on one line, or back.
  *
- * In: a model file of any architecture that has a tokenizer, and stdin: text, or with --decode
- * ids separated by commas or blanks.  Out: ids separated by commas, or text, on stdout.  With
- * --special the text begins as a prompt does (BOS where the file asks for it), the text of
- * special tokens is those tokens, and --decode writes it; without, it is plain text, and --decode
- * leaves those tokens out. Nothing is written unless all of the input is good. */
+ * In: a model file of any architecture with a tokenizer, and stdin: text, or with --decode ids separated by
+ * commas or white space.  Out: ids separated by commas, or text, on stdout.  With --special BOS is added where
+ * the file asks for it, special tokens in the text are parsed, and --decode writes their text.  Without
+ * --special they are parsed as plain text, and --decode leaves them out.  Nothing is written unless all of the
+ * input is valid. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct text {
     size_t n, cap;
 };
 
-/* Room for n more bytes. */
+/* Makes room for n more bytes. */
 static int text_grow(struct text *t, size_t n)
 {
     size_t least, cap;

@@ -1,11 +1,11 @@
-/* engine/cli/config.c - arguments, environment and configuration file to struct eng_config.
+/* engine/cli/config.c - fills struct eng_config from arguments, environment and configuration file.
  *
- * A flag beats the environment, which beats the file, which beats the default; each source is applied in
- * turn onto what the ones before it left.  What options there are stands in options.c.  This is the only
- * file that reads the environment.
+ * A flag overrides the environment, which overrides the file, which overrides the default: the sources are
+ * applied from the weakest to the strongest.  The table of options is in options.c.  This is the only file that
+ * reads the environment.
  *
- * The file is INI: keys are long flag names, and a section named like a command overrides the globals
- * above it.  A key that another command takes is passed over; one that no command takes is an error. */
+ * The file is INI: keys are long flag names, and a section named like a command overrides the global keys
+ * above it.  A key of another command is ignored; a key of no command is an error. */
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 
@@ -15,21 +15,21 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define MAX_GIVEN 256                           /* flags of one command line */
-#define MAX_FILE  (64 << 10)                    /* bytes of a configuration file */
+#define MAX_GIVEN 256                           /* most flags on a command line */
+#define MAX_FILE  (64 << 10)                    /* most bytes of a configuration file */
 
 /* ---- the file ---------------------------------------------------------------------------------- */
 
 struct file {
     struct eng_config *config;
     enum eng_command_id command;
-    const char *path, *text, *end;      /* text: what is still to be read */
+    const char *path, *text, *end;      /* text: the unread rest */
     char section[64];
-    bool seen[ENG_MAX_OPTION];                /* in this section */
+    bool seen[ENG_MAX_OPTION];                /* keys of this section */
     int line, error;
 };
 
-/* libinih's fgets.  A line longer than its buffer would be taken for two. */
+/* fgets for libinih.  Rejects a line longer than the buffer: libinih would parse it as two. */
 static char *read_line(char *buffer, int size, void *stream)
 {
     struct file *f = stream;
@@ -40,7 +40,7 @@ static char *read_line(char *buffer, int size, void *stream)
     const char *newline = memchr(f->text, '\n', left);
     size_t n = newline ? (size_t)(newline - f->text) + 1 : left;
     if (n >= (size_t)size || memchr(f->text, 0, n)) {
-        f->error = kn_fail(KN_EINVAL, "%s:%d: line is not text, or longer than %d characters",
+        f->error = kn_fail(KN_EINVAL, "%s:%d: the line is not text, or longer than %d characters",
                            f->path, f->line, size - 2);
         return NULL;
     }
@@ -92,7 +92,7 @@ static int take_key(struct file *f, const char *section, const char *name, const
 
     const char *kept = keep_text(f->config, value);
     if (!kept)
-        return kn_fail(KN_ELIMIT, "%s: more than %zu bytes of values", who, sizeof f->config->pool);
+        return kn_fail(KN_ELIMIT, "%s: the values of the file are longer than %zu bytes", who, sizeof f->config->pool);
     snprintf(who, sizeof who, "%s:%d: %s", f->path, f->line, name);
     return eng_option_set(f->config, o, kept, who);
 }
@@ -115,9 +115,9 @@ static int apply_file(struct eng_config *c, enum eng_command_id command, const c
     int64_t size = kn_io()->size(fd);
     char *text = NULL;
     if (size < 0 || size > MAX_FILE)
-        e = kn_fail(KN_EINVAL, "%s: not a configuration file of at most %d KiB", path, MAX_FILE >> 10);
+        e = kn_fail(KN_EINVAL, "%s: not a configuration file: not plain, or over %d KiB", path, MAX_FILE >> 10);
     else if (!(text = kn_alloc((size_t)size)))
-        e = kn_fail(KN_ENOMEM, "%s: no memory to read it", path);
+        e = kn_fail(KN_ENOMEM, "%s: no memory to read the file", path);
     else
         e = kn_file_read(fd, path, text, (size_t)size, 0);
     kn_file_close(fd);
@@ -135,7 +135,7 @@ static int apply_file(struct eng_config *c, enum eng_command_id command, const c
 
 /* ---- the environment --------------------------------------------------------------------------- */
 
-/* SPILLWAY_TOP_K=40 to --top-k; false when it is no variable of ours. */
+/* Converts SPILLWAY_TOP_K=40 to --top-k; false for a variable without the prefix. */
 static bool env_flag(const char *variable, char *flag, size_t size, const char **value)
 {
     size_t skip = strlen(ENG_ENV_PREFIX), n = strcspn(variable, "=");
@@ -161,7 +161,7 @@ static int apply_environment(struct eng_config *c, enum eng_command_id command)
         snprintf(who, sizeof who, "%.*s", (int)strcspn(*v, "="), *v);
         const struct eng_option *o = eng_option_find(flag, 1u << command);
         if (!eng_option_find(flag, ENG_ALL_COMMANDS))
-            kn_say(KN_LOG_WARN, "%s in the environment is no option; ignored", who);
+            kn_say(KN_LOG_WARN, "%s in the environment is not an option; ignored", who);
         if (!o || !value[0])
             continue;
         eng_option_forget(c, o);
@@ -186,7 +186,7 @@ static int add_given(struct arguments *a, const struct eng_option *o, const char
     return 0;
 }
 
-/* A flag at argv[*i], perhaps with its value in the next argument. */
+/* Takes the flag at argv[*i]; advances *i if its value is the next argument. */
 static int take_flag(struct arguments *a, enum eng_command_id command, int argc, char **argv, int *i)
 {
     char name[ENG_MAX_NAME + 3];
@@ -210,7 +210,7 @@ static int take_flag(struct arguments *a, enum eng_command_id command, int argc,
     return add_given(a, o, argv[*i], word);
 }
 
-/* The flag that a command's first word without dashes stands for; NULL: it takes none. */
+/* The flag set by a command's first word without dashes; NULL: the command takes no such word. */
 static const char *place_flag(enum eng_command_id command)
 {
     if (command == ENG_simulate)
@@ -232,7 +232,7 @@ static int read_arguments(struct arguments *a, enum eng_command_id command, int 
         else if (place && n_place++ == 0)
             e = add_given(a, eng_option_find(place, 1u << command), argv[i], place);
         else
-            e = kn_fail(KN_EINVAL, "%s: '%s' is not a flag; quote a text of several words",
+            e = kn_fail(KN_EINVAL, "%s: '%s' is not a flag; put a text of several words in quotes",
                         eng_command_name[command], argv[i]);
     }
     return e;
@@ -253,17 +253,17 @@ static int apply_arguments(struct eng_config *c, const struct arguments *a)
     return 0;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------- */
+/* ---- the configuration ------------------------------------------------------------------------- */
 
 static int draw_seed(struct eng_config *c)
 {
     if (getrandom(&c->sampling.seed, sizeof c->sampling.seed, 0) != sizeof c->sampling.seed)
-        return kn_fail(KN_EIO, "the system gives no random numbers; give --seed");
-    c->sampling.seed >>= 32;                    /* ten digits are enough, and can be typed again */
+        return kn_fail(KN_EIO, "the system provides no random numbers; give --seed");
+    c->sampling.seed >>= 32;                    /* 32 bits: at most ten digits to type again */
     return 0;
 }
 
-/* A folder may be said with slashes at its end; what lies beside it is named without. */
+/* Removes slashes at the end of a model folder: names of files beside it are the folder's name and an ending. */
 static void trim_model(struct eng_config *c)
 {
     static char model[ENG_PATH_BYTES];          /* parsed once, by the main thread */
@@ -277,7 +277,7 @@ static void trim_model(struct eng_config *c)
     c->model = model;
 }
 
-/* What a service manager tells those that it starts: sd_notify(3). */
+/* Reads the variables that a service manager sets for its services: sd_notify(3). */
 static void read_manager(struct eng_config *c)
 {
     const char *us = getenv("WATCHDOG_USEC");
@@ -287,7 +287,7 @@ static void read_manager(struct eng_config *c)
 
 int eng_config_parse(struct eng_config *config, enum eng_command_id command, int argc, char **argv)
 {
-    static struct arguments a;                  /* too large for a stack; parsed once, by the main thread */
+    static struct arguments a;                  /* too large for the stack; parsed once, by the main thread */
     a = (struct arguments){ 0 };
     eng_option_defaults(config, command);
     int e = read_arguments(&a, command, argc, argv);
@@ -322,7 +322,7 @@ struct eng_options eng_config_options(const struct eng_config *c)
         .gamma = c->gamma, .verify = c->verify, .explain = c->explain, .fit = c->fit, .io = c->io, .keep_heat = true,
         .no_pack = c->no_pack, .mirror = c->mirror, .lookahead = c->n_ahead,
         .dsi = c->n_dsi == 1 ? ENG_DSI_ON : c->n_dsi == ENG_GAMMA_AUTO ? ENG_DSI_AUTO : ENG_DSI_OFF };
-    for (int i = 0; i < c->n_draft; i++)        /* none is nobody, and costs nothing */
+    for (int i = 0; i < c->n_draft; i++)        /* --draft none adds no drafter */
         if (c->draft[i].kind != ENG_DRAFT_NONE)
             o.draft[o.n_draft++] = c->draft[i];
     return o;

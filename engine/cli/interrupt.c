@@ -1,5 +1,5 @@
-/* engine/cli/interrupt.c - Ctrl-C for commands that write, or a terminal that is closed: the wish to stop becomes a
- * flag that they look at, so that ten gigabytes of a half-written file are not left on the disk. */
+/* engine/cli/interrupt.c - SIGINT, SIGTERM and SIGHUP for commands that write files: the signal sets a flag that the
+ * command polls, so that a half-written file of ten gigabytes is not left on the disk. */
 #include <signal.h>
 
 #include "engine/cli/cli.h"
@@ -17,7 +17,7 @@ const atomic_bool *eng_interrupt(void)
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)      /* nohup stays as asked */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)      /* keeps nohup's setting */
         sigaction(SIGHUP, &action, NULL);
     return &stop;
 }

@@ -1,4 +1,4 @@
-/* engine/cli/json_out.c - text that may hold anything, as JSON. */
+/* engine/cli/json_out.c - writes arbitrary bytes as JSON strings. */
 #include "engine/cli/cli.h"
 #include "engine/base/bytes.h"
 

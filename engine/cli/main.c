@@ -1,6 +1,6 @@
-/* engine/cli/main.c - the program: which command, what it is told, how it ended.
+/* engine/cli/main.c - the program: picks the command, parses its flags, returns the exit status.
  *
- * Exit status: 0 done, 1 some failed, 2 usage or refused.  Nothing else in the tree exits. */
+ * Exit status: 0 done, 1 some failed, 2 usage or refused.  No other file calls exit(). */
 #include "engine/base/base.h"
 #include "engine/cli/options.h"
 
@@ -19,8 +19,8 @@ static void print_usage(FILE *out)
                  "usage: spillway COMMAND [flags]\n\n");
     for (int i = 0; i < ENG_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(out, "\nspillway COMMAND --help lists its flags; --version says which program this is,\n"
-                 "--man writes its manual page, --completion a completion for bash.\n");
+    fprintf(out, "\nspillway COMMAND --help lists its flags; --version prints the version,\n"
+                 "--man the manual page, --completion a bash completion script.\n");
 }
 
 static int refuse_command(const char *word)
@@ -30,9 +30,9 @@ static int refuse_command(const char *word)
         names[i] = commands[i].name;
     const char *near = eng_nearest(word, names, ENG_COMMAND_COUNT);
     if (near)
-        kn_fail(KN_EINVAL, "'%s' is no command; did you mean %s?", word, near);
+        kn_fail(KN_EINVAL, "'%s' is not a command; did you mean %s?", word, near);
     else
-        kn_fail(KN_EINVAL, "'%s' is no command; see spillway --help", word);
+        kn_fail(KN_EINVAL, "'%s' is not a command; see spillway --help", word);
     return 2;
 }
 
@@ -55,7 +55,7 @@ static int dispatch(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
-    if (!strcmp(argv[1], "help") && argc > 2) {         /* help run: run --help */
+    if (!strcmp(argv[1], "help") && argc > 2) {         /* `help run` is `run --help` */
         argv[1] = argv[2];
         argv[2] = help;
     }
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
     eng_stdio_keep();
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        kn_fail(KN_EIO, "standard output: cannot write all of it");
+        kn_fail(KN_EIO, "standard output: not all of the output could be written");
         status = 1;
     }
     exit(status);

@@ -1,8 +1,8 @@
-/* engine/cli/manual.c - what --help, the man page and the shell's completion say.
+/* engine/cli/manual.c - prints --help, the man page and the bash completion.
  *
- * All three are written from the tables of commands and options, so none of them can lie about a flag:
- * `spillway --man` is the page that make install puts into place, `spillway --completion` the bash script.
- * Only what no table knows (what the program is for, files, examples) stands here as text. */
+ * All three are generated from the tables of commands and options, so they agree with the parser.
+ * `spillway --man` is the page that make install installs, `spillway --completion` the bash script.  Only the
+ * description, the files and the examples are text in this file. */
 #include <string.h>
 
 #include "engine/cli/options.h"
@@ -47,9 +47,9 @@ void eng_option_help(enum eng_command_id command)
         printf("  %-36s %s", names, o->help);
         printf(value[0] ? " [%s]\n" : "\n", value);
     }
-    printf("\nEach flag is also a variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the --config file "
-           "(top-k = 40).\nA flag beats the variable, which beats the file.  SIZE: K, M and G are "
-           "1024-based.\n");
+    printf("\nEach flag is also an environment variable (--top-k: " ENG_ENV_PREFIX "TOP_K) and a key of the\n"
+           "--config file (top-k = 40).  A flag overrides the variable, which overrides the file.\n"
+           "SIZE: bytes; K, M and G are 1024-based.\n");
 }
 
 /* ---- the man page ------------------------------------------------------------------------------ */
@@ -64,34 +64,35 @@ static const char page_head[] =
     "[\\fIflags\\fR]\n"
     ".SH DESCRIPTION\n"
     "Spillway runs mixture-of-experts models on one machine, from GGUF files and from folders\n"
-    "of .safetensors as the transformers package writes them.  What every token needs stays in\n"
-    "memory; experts live in as much memory as\n"
+    "of .safetensors as the transformers package writes them.  The weights that every token uses stay in\n"
+    "memory; the rest of\n"
     ".B \\-\\-host\\-mem\n"
-    "leaves them, and are read from disk when they are asked for.  A request with a seed gives the same bytes\n"
-    "whatever else runs beside it.\n"
+    "caches experts, and other experts are read from disk when a token needs them.  A request with a seed gives\n"
+    "the same bytes whatever other requests run beside it.\n"
     ".PP\n"
     "Results go to standard output, everything else to standard error.\n"
     ".SH COMMANDS\n";
 
 static const char page_tail[] =
     ".SH CONFIGURATION\n"
-    "Each flag is also a variable of the environment\n"
+    "Each flag is also an environment variable\n"
     "(\\fB\\-\\-top\\-k\\fR: \\fBSPILLWAY_TOP_K\\fR) and a key of the file that \\fB\\-\\-config\\fR names\n"
-    "(\\fBtop\\-k = 40\\fR, under the command's \\fB[section]\\fR or above all of them).\n"
-    "A flag beats the variable, which beats the file.\n"
+    "(\\fBtop\\-k = 40\\fR, in the command's \\fB[section]\\fR or above all sections).\n"
+    "A flag overrides the variable, which overrides the file.\n"
     ".SH EXIT STATUS\n"
-    "0 done, 1 some failed, 2 wrong usage, or refused: the last line on standard error says why.\n"
+    "0 done, 1 some failed, 2 wrong usage or refused: the last line on standard error gives the reason.\n"
     ".SH FILES\n"
     ".TP\n"
     "\\fIMODEL\\fB.experts\\fR\n"
-    "experts as memory holds them, written by \\fBspillway pack\\fR and found by itself\n"
+    "experts in their memory layout, written by \\fBspillway pack\\fR and used automatically\n"
     ".TP\n"
     "\\fIDIR\\fR of \\fB\\-\\-mirror\\fR\n"
-    "copies of the model's files or of \\fIMODEL\\fB.experts\\fR by the same names, whole or cut short; each is compared with\n"
-    "the first at 64 places when it is opened, and not read when it is no copy or once it has failed, which is said\n"
+    "copies of the model's files or of \\fIMODEL\\fB.experts\\fR under the same names, whole or only their beginning;\n"
+    "both drives are read at once.  A copy is compared with the original at 64 places when it is opened.  It is not\n"
+    "used if it differs, or after a failed read; a message reports that\n"
     ".TP\n"
     "\\fIMODEL\\fB.gguf.heat\\fR\n"
-    "which experts were used; may be deleted\n"
+    "how often each expert was used; may be deleted\n"
     ".TP\n"
     "\\fB/etc/spillway/spillway.env\\fR\n"
     "variables of the systemd service\n"
@@ -104,7 +105,7 @@ static const char page_tail[] =
     "SPILLWAY_HOST_MEM=24G spillway bench \\-m model.gguf \\-\\-batch 1,4,16\n"
     ".fi\n";
 
-/* Text as troff takes it: no line begins with a dot, dashes are dashes. */
+/* Escapes text for troff: dashes, backslashes and quotes. */
 static void put_troff(const char *s)
 {
     for (; *s; s++) {
@@ -142,7 +143,7 @@ static void put_names(const struct eng_option *o)
     putchar('\n');
 }
 
-/* "run, bench: default 0.8", and those that share a default together. */
+/* Lines like "run, bench: default 0.8": commands with the same default share a line. */
 static void put_takers(const struct eng_option *o)
 {
     bool told[ENG_COMMAND_COUNT] = { false };
@@ -188,7 +189,8 @@ void eng_manual_page(void)
         put_troff(about[i]);
         putchar('\n');
     }
-    fputs(".SH OPTIONS\nUnder each stands who takes it.  SIZE is a number of bytes; K, M and G are 1024-based.\n"
+    fputs(".SH OPTIONS\nBelow each option are the commands that take it.  SIZE is a number of bytes; K, M and G are\n"
+          "1024-based.\n"
           ".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe flags of a command\n", stdout);
     for (int i = 0; (o = eng_option_at(i)); i++) {
         fputs(".TP\n", stdout);

@@ -1,6 +1,6 @@
-/* engine/cli/option_values.c - what an option is given, from text to its field and back.
+/* engine/cli/option_values.c - values of options: text to a field, and defaults to text.
  *
- * In: an option and its text.  Out: a field of struct eng_config, or one line that says what was wanted. */
+ * In: an option and its text.  Out: a field of struct eng_config, or one line of error with the accepted values. */
 #include "engine/cli/options.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static bool read_integer(const char *s, long long *out)
     char *end;
     if (!(s[0] == '-' || (s[0] >= '0' && s[0] <= '9')))
         return false;
-    *out = strtoll(s, &end, 10);                /* too large a number becomes LLONG_MAX: out of all ranges */
+    *out = strtoll(s, &end, 10);                /* overflow gives LLONG_MAX: outside every range */
     return end != s && !*end;
 }
 
@@ -29,7 +29,7 @@ static bool read_number(const char *s, double *out)
     return end != s && !*end && *out >= -FLT_MAX && *out <= FLT_MAX;
 }
 
-/* Digits, perhaps a fraction, perhaps K, M or G; whole bytes, rounded down. */
+/* Digits with an optional fraction and an optional K, M or G; result in bytes, rounded down. */
 static bool read_size(const char *s, size_t *out)
 {
     static const char unit[] = "KMG";
@@ -65,7 +65,7 @@ static bool read_flag(const char *s, bool *out)
     return false;
 }
 
-/* -1 is a seed to be drawn. */
+/* -1: as without --seed. */
 static bool read_seed(const char *s, struct eng_config *c)
 {
     char *end;
@@ -103,7 +103,7 @@ static bool read_bias(const char *s, struct eng_config *c)
     return true;
 }
 
-/* ---- one of several names -------------------------------------------------------------------------- */
+/* ---- a name of a list ------------------------------------------------------------------------------ */
 
 static const char *const isa_name[] = { [KN_ISA_SCALAR] = "scalar", [KN_ISA_AVX2] = "avx2", [KN_ISA_AVX512] = "avx512",
                                         [KN_ISA_COUNT] = NULL };
@@ -114,7 +114,7 @@ static const char *const io_name[] = { [OFF_IO_AUTO] = "auto", [OFF_IO_URING] = 
                                        [OFF_IO_PREAD] = "pread", NULL };
 _Static_assert(sizeof(enum kn_isa) == sizeof(unsigned) && sizeof(enum kn_kv) == sizeof(unsigned) &&
                sizeof(enum spec_rule) == sizeof(unsigned) && sizeof(enum off_io_kind) == sizeof(unsigned),
-               "a name's place in its list is the field's value");
+               "the index of a name in its list is the field's value");
 
 const char *const *eng_option_choices(const struct eng_option *o)
 {
@@ -197,13 +197,13 @@ static bool read_value(struct eng_config *c, const struct eng_option *o, const c
     case ENG_TEXT:
         *(const char **)field = s;
         return true;
-    case ENG_DRAFTS:                            /* which say themselves what is wrong with them */
+    case ENG_DRAFTS:                            /* eng_option_set() parses drafters */
         break;
     }
     return false;
 }
 
-/* What an option takes, for who was told something else. */
+/* Writes the accepted values of an option, for the error message. */
 static void say_wanted(const struct eng_option *o, char *out, size_t size)
 {
     switch (o->kind) {

@@ -1,13 +1,13 @@
-/* engine/cli/options.c - every flag there is: who takes it, where it goes, what it may be, what help says.
+/* engine/cli/options.c - the table of all flags: commands, field, range and help text of each.
  *
- * One table drives the parsing of flags, SPILLWAY_* and INI keys, the ranges and --help: a new option is
- * one line. */
+ * The table drives the parsing of flags, SPILLWAY_* variables and INI keys, the range checks and --help, so a
+ * new option is one entry. */
 #include "engine/cli/options.h"
 
 #include <stddef.h>
 #include <string.h>
 
-#define MAX_MISTAKE 2                           /* letters, for "did you mean" */
+#define MAX_MISTAKE 2                           /* edit distance, for "did you mean" */
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
@@ -26,233 +26,231 @@
 #define PLAN     (1u << ENG_plan)
 #define SIMULATE (1u << ENG_simulate)
 #define DOCTOR   (1u << ENG_doctor)
-#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* those that load a model */
-#define MODEL    (LOAD | PLAN)          /* those that split memory for one */
-#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* those that may draft */
+#define LOAD     (RUN | SERVE | BATCH | EVAL | BENCH | FIT) /* commands that load a model */
+#define MODEL    (LOAD | PLAN)          /* commands that split memory for a model */
+#define DRAFT    (RUN | SERVE | BATCH | BENCH | PLAN) /* commands with drafters */
 #define AT(f)    offsetof(struct eng_config, f)
 #define SAMPLE(f) offsetof(struct eng_config, sampling.f)
 
 /* clang-format off */
 static const struct eng_option options[] = {
     { "model", "-m", MODEL | TOKENIZE | RENDER | INSPECT | QUANTIZE | PACK | DOCTOR, ENG_TEXT, AT(model), 0, 0,
-      "MODEL", "a .gguf, the first of its splits, or a folder with config.json and .safetensors" },
+      "MODEL", "GGUF file (if split, the first) or folder of .safetensors" },
     { "prompt", "-p", RUN, ENG_TEXT, AT(prompt), 0, 0,
-      "TEXT", "answer this and exit" },
+      "TEXT", "answer this prompt and exit" },
     { "file", "-f", RUN, ENG_TEXT, AT(input), 0, 0,
       "FILE", "read the prompt from a file" },
     { "predict", "-n --n-predict", RUN | SERVE | BATCH, ENG_INTEGER, AT(n_predict), -1, INT32_MAX,
-      "N", "tokens at most; -1: until the model stops" },
+      "N", "maximum tokens to generate; -1: until the model stops" },
     { "host", "", SERVE, ENG_TEXT, AT(host), 0, 0,
-      "NAME", "address to listen on; others than this machine's own need --api-key-file" },
+      "NAME", "bind address; non-loopback needs --api-key-file" },
     { "port", "", SERVE, ENG_INTEGER, AT(port), 0, 65535,
-      "N", "0: any that is free" },
+      "N", "TCP port; 0: any free port" },
     { "api-key-file", "", SERVE, ENG_TEXT, AT(api_key_file), 0, 0,
-      "FILE", "keys that may ask, one a line" },
+      "FILE", "file of accepted API keys, one per line" },
     { "alias", "-a --served-model-name", SERVE, ENG_TEXT, AT(alias), 0, 0,
-      "NAMES", "what the model is called, between commas; its file's name unless told" },
+      "NAMES", "model names in the API, comma-separated; default: file name" },
     { "queue", "", SERVE, ENG_INTEGER, AT(n_queue), 0, 4096,
-      "N", "requests that wait beyond --parallel; more are told to come again" },
+      "N", "requests waiting beyond --parallel; more get HTTP 429" },
     { "cors", "", SERVE, ENG_TEXT, AT(cors), 0, 0,
-      "ORIGIN", "pages from there may ask, https://chat.example.com, or *" },
+      "ORIGIN", "allowed CORS origin, such as https://chat.example.com, or *" },
     { "max-body", "", SERVE, ENG_SIZE, AT(max_body), 0, 0,
-      "SIZE", "of one request [8M]" },
+      "SIZE", "maximum size of one request [8M]" },
     { "max-connections", "", SERVE, ENG_INTEGER, AT(n_connection), 1, 1 << 20,
-      "N", "open at once; more wait" },
+      "N", "maximum open connections; more wait to be accepted" },
     { "timeout", "", SERVE, ENG_INTEGER, AT(patience_s), 1, 86400,
-      "SECONDS", "to send a whole request, or to take some of an answer" },
+      "SECONDS", "for a client to send a request or read part of an answer" },
     { "idle-timeout", "", SERVE, ENG_INTEGER, AT(idle_s), 1, 86400,
-      "SECONDS", "that a connection may stay without a request" },
+      "SECONDS", "before a connection without a request is closed" },
     { "ping", "--sse-ping-interval", SERVE, ENG_INTEGER, AT(ping_s), 1, 86400,
-      "SECONDS", "between signs of life in a stream that has nothing to say yet" },
+      "SECONDS", "between keep-alive events in a stream without output" },
     { "drain", "--shutdown-timeout", SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
-      "SECONDS", "for requests under way when asked to end; asked again, at once" },
+      "SECONDS", "to finish requests at shutdown; second signal: end now" },
     { "stall", "", SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
-      "SECONDS", "without a pass over waiting work, until /ready says 503" },
+      "SECONDS", "without a pass while work waits, until /ready says 503" },
     { "ids", "", EVAL, ENG_TEXT, AT(ids), 0, 0,
-      "LIST", "token ids, 1,2,3" },
+      "LIST", "token ids, such as 1,2,3" },
     { "logits", "", EVAL, ENG_TEXT, AT(logits), 0, 0,
       "FILE", "write the logits of --ids: float32 [n_ids][n_vocab]" },
     { "text", "", EVAL, ENG_TEXT, AT(text), 0, 0,
-      "FILE", "perplexity of this text" },
+      "FILE", "measure the perplexity of this text" },
     { "template", "--chat-template-file", RENDER, ENG_TEXT, AT(template), 0, 0,
-      "FILE", "a chat template, in place of the model's" },
+      "FILE", "chat template to use instead of the model's" },
     { "decode", "", TOKENIZE, ENG_FLAG, AT(decode), 0, 0,
-      NULL, "ids to text" },
+      NULL, "convert token ids to text" },
     { "special", "", RUN | EVAL | TOKENIZE, ENG_FLAG, AT(special), 0, 0,
-      NULL, "special tokens in the text are tokens (tokenize: and BOS as the model asks)" },
+      NULL, "parse special tokens; tokenize also adds the model's BOS" },
     { "shape", "", SYNTH, ENG_TEXT, AT(shape), 0, 0,
-      "NAME", "whose shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
+      "NAME", "model shape: qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b ..." },
     { "layers", "", SYNTH, ENG_INTEGER, AT(n_layer), 0, 1000,
-      "N", "layers; 0: as many as the shape has" },
+      "N", "number of layers; 0: as in the shape" },
     { "ahead", "", SYNTH, ENG_FLAG, AT(ahead), 0, 0,
-      NULL, "and one behind them that guesses ahead, for --draft mtp" },
+      NULL, "add a multi-token prediction layer, for --draft mtp" },
     { "used", "", SYNTH, ENG_INTEGER, AT(n_used), 0, 1 << 16,
-      "N", "experts that a token uses; 0: as many as the shape has" },
+      "N", "experts used per token; 0: as in the shape" },
     { "vocab", "", SYNTH, ENG_INTEGER, AT(n_vocab), 0, 1 << 24,
-      "N", "tokens; 0: as many as the shape has" },
+      "N", "vocabulary size in tokens; 0: as in the shape" },
     { "format", "", SYNTH, ENG_TEXT, AT(format), 0, 0,
-      "NAME", "of experts and FFN: q4_k, q5_k, q6_k, q8_0, iq4_xs, mxfp4, q2_k ... bf16" },
+      "NAME", "format of experts and FFN: q4_k, q8_0, mxfp4 ... bf16" },
     { "format", "", QUANTIZE, ENG_TEXT, AT(format), 0, 0,
-      "NAME", "of all matrices: q4_k, q5_k, q6_k, q8_0, iq4_xs, q3_k, q2_k ... bf16" },
+      "NAME", "format of all matrices: q4_k, q8_0, q2_k ... bf16" },
     { "experts", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EXPERTS]), 0, 0,
-      "NAME", "of routed experts, in place of --format" },
+      "NAME", "format of routed experts, instead of --format" },
     { "ffn", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_FFN]), 0, 0,
-      "NAME", "of shared experts and dense networks" },
+      "NAME", "format of shared experts and dense FFNs" },
     { "attention", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_ATTENTION]), 0, 0,
-      "NAME", "of attention" },
+      "NAME", "format of attention matrices" },
     { "embedding", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_EMBEDDING]), 0, 0,
-      "NAME", "of the token embedding" },
+      "NAME", "format of the token embedding" },
     { "head", "", QUANTIZE, ENG_TEXT, AT(part_format[MOE_HEAD]), 0, 0,
-      "NAME", "of the output matrix" },
+      "NAME", "format of the output matrix" },
     { "requantize", "", QUANTIZE, ENG_FLAG, AT(requantize), 0, 0,
-      NULL, "even weights that are quantised already" },
+      NULL, "also convert weights that are already quantised" },
     { "output", "-o", SYNTH | QUANTIZE | FIT, ENG_TEXT, AT(output), 0, 0,
       "FILE", "file to write" },
     { "output", "-o", PACK, ENG_TEXT, AT(output), 0, 0,
-      "FILE", "file to write; unless told, MODEL with .experts in place of .gguf, where it is found by itself" },
+      "FILE", "file to write; default: MODEL with .experts instead of .gguf" },
     { "input", "-i", BATCH, ENG_TEXT, AT(input), 0, 0,
-      "FILE", "requests, one a line; the name alone will do" },
+      "FILE", "request file, one JSON object per line; -i is optional" },
     { "output", "-o", BATCH, ENG_TEXT, AT(output), 0, 0,
-      "FILE", "answers are added to it; what it holds already is not done again" },
+      "FILE", "answers are appended; requests it already answers are skipped" },
     { "errors", "", BATCH, ENG_TEXT, AT(errors), 0, 0,
-      "FILE", "the same for what cannot be answered; unless told, the output's name with .errors" },
+      "FILE", "failed requests are appended; default: output name + .errors" },
     { "retry-failed", "", BATCH, ENG_FLAG, AT(retry_failed), 0, 0,
-      NULL, "empty the errors file first, and try those again" },
+      NULL, "empty the errors file first and retry its requests" },
     { "metrics-port", "", BATCH, ENG_INTEGER, AT(metrics_port), 0, 65535,
-      "N", "answer GET /metrics there on 127.0.0.1, as serve does; 0: do not" },
+      "N", "port on 127.0.0.1 for GET /metrics, as in serve; 0: off" },
     { "batch", "", BENCH, ENG_TEXT, AT(batches), 0, 0,
-      "LIST", "sequences decoded together, 1,4,16" },
+      "LIST", "batch sizes to measure, such as 1,4,16" },
     { "prompt", "", BENCH, ENG_INTEGER, AT(n_prompt), 0, 1 << 20,
-      "N", "tokens of each prompt" },
+      "N", "tokens per prompt" },
     { "file", "-f", BENCH, ENG_TEXT, AT(input), 0, 0,
-      "FILE", "prompts are pieces of this text; unless told, random tokens, which no drafter knows" },
+      "FILE", "text to cut prompts from; default: random tokens, undraftable" },
     { "gen", "", BENCH, ENG_INTEGER, AT(n_gen), 0, 1 << 20,
-      "N", "tokens generated and timed" },
+      "N", "tokens to generate and time per sequence" },
     { "rounds", "", BENCH, ENG_INTEGER, AT(n_round), 1, 64,
-      "N", "rounds of blocks without and with drafts" },
+      "N", "rounds; each has timed blocks without and with drafts" },
     { "against", "", BENCH, ENG_TEXT, AT(against), 0, 0,
-      "LIST", "numbers of drafted tokens, 1,2,4, whose blocks take turns with --gamma's" },
+      "LIST", "draft lengths to compare with --gamma's, such as 1,2,4" },
     { "warmup", "", BENCH, ENG_INTEGER, AT(n_warmup), -1, 1 << 20,
-      "N", "passes that do not count; -1: until settled" },
+      "N", "untimed passes first; -1: until the hit rate is stable" },
 
     { "what", "", SIMULATE, ENG_TEXT, AT(what), 0, 0,
-      "WHAT", "dsi: plain decoding, speculation (SI), distributed speculation; moesd: how a cost model fits" },
+      "WHAT", "dsi: compare plain, SI, DSI decoding; moesd: fit a cost model" },
     { "preset", "", SIMULATE, ENG_TEXT, AT(preset), 0, 0,
-      "NAME", "table or grid, as published; in place of latencies and acceptance; moesd: table or curve" },
+      "NAME", "dsi: the paper's table or grid of cases; moesd: table, curve" },
     { "method", "", SIMULATE, ENG_TEXT, AT(method), 0, 0,
-      "NAME", "of the grid: event, what happens, or offline, the published formulas" },
+      "NAME", "grid: event (simulated) or offline (paper's formulas)" },
     { "target-ms", "", SIMULATE, ENG_NUMBER, AT(target_ms), 0.001, 1e6,
-      "X", "milliseconds of a target's pass" },
+      "X", "milliseconds per target pass" },
     { "draft-ms", "", SIMULATE, ENG_NUMBER, AT(draft_ms), 0.001, 1e6,
-      "X", "milliseconds of a drafted token" },
+      "X", "milliseconds per drafted token" },
     { "acceptance", "", SIMULATE, ENG_NUMBER, AT(acceptance), 0, 1,
-      "X", "share of drafted tokens that are right" },
+      "X", "acceptance rate of drafted tokens" },
     { "lookahead", "", SIMULATE, ENG_TEXT, AT(lookahead), 0, 0,
-      "LIST", "drafted tokens to verify together, 1,5,10 or 1-200" },
+      "LIST", "drafted tokens per verification, such as 1,5,10 or 1-200" },
     { "sp", "", SIMULATE, ENG_INTEGER, AT(n_target), 1, 1000,
-      "N", "targets that verify at the same time" },
+      "N", "targets that verify in parallel" },
     { "contention", "", SIMULATE, ENG_NUMBER, AT(contention), 0, 1,
-      "X", "N targets at once take 1 + X (N - 1) times as long: 0 memory of their own, 1 all in common" },
+      "X", "N targets take 1 + X(N-1) times as long; 1: shared memory" },
     { "noise", "", SIMULATE, ENG_NUMBER, AT(noise), 0, 1,
-      "X", "moesd: deviation of a measurement, as a share of it" },
+      "X", "moesd: relative standard deviation of a measurement" },
     { "tokens", "", SIMULATE, ENG_INTEGER, AT(n_tok), 0, 1 << 20,
-      "N", "tokens of an output; 0: 50, and 1000 for the grid" },
+      "N", "tokens per output; 0: 50, for the grid 1000" },
     { "repeats", "", SIMULATE, ENG_INTEGER, AT(n_repeat), 0, 1 << 20,
-      "N", "outputs to take the mean of; 0: 3000, 5 for the grid and moesd" },
+      "N", "outputs to average; 0: 3000, for the grid and moesd 5" },
     { "authors", "", SIMULATE, ENG_FLAG, AT(authors), 0, 0,
-      NULL, "let SI too take only the lookaheads that DSI's targets allow" },
+      NULL, "limit SI to the lookaheads that DSI may use, as in the paper" },
 
     { "ctx-size", "-c", MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
-      "N", "context of a request; 0: the model's, at most 8192" },
+      "N", "context per request; 0: the model's, at most 8192" },
     { "chunk", "-ub --ubatch-size", MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
-      "N", "prompt tokens in one pass" },
+      "N", "maximum prompt tokens per pass" },
     { "threads", "-t", MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
-      "N", "0: one per CPU" },
+      "N", "worker threads; 0: one per CPU" },
     { "parallel", "-np --max-num-seqs", SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
-      "N", "requests at once" },
+      "N", "requests running at once" },
     { "parallel", "-np", BATCH, ENG_INTEGER, AT(n_parallel), 0, 4096,
-      "N", "requests at once; 0: as many as are expected to be fastest" },
+      "N", "requests running at once; 0: expected fastest number" },
     { "host-mem", "", MODEL, ENG_SIZE, AT(host_mem), 0, 0,
-      "SIZE", "all the memory that may be taken; 0: what is free" },
+      "SIZE", "memory limit of the whole process; 0: the free memory" },
     { "kv-mem", "", MODEL, ENG_SIZE, AT(kv_mem), 0, 0,
-      "SIZE", "of it for keys and values; 0: for every request's context, as far as is sound" },
+      "SIZE", "part for the KV cache; 0: full contexts, at most about 30 %" },
     { "no-pack", "", LOAD, ENG_FLAG, AT(no_pack), 0, 0,
-      NULL, "leave the pack file beside the model alone" },
+      NULL, "do not use the pack file (.experts) beside the model" },
     { "mirror", "", MODEL | DOCTOR, ENG_TEXT, AT(mirror), 0, 0,
-      "DIR", "folder on another drive with a copy of the model file or of its .experts file, whole or its beginning: "
-      "both are read at once" },
+      "DIR", "folder on another drive with a copy of the model, also read" },
     { "io", "", LOAD | PACK, ENG_IO, AT(io), 0, 0,
-      "NAME", "how files are read: auto, uring, pread" },
+      "NAME", "how to read files: auto, uring, pread" },
     { "disk-rate", "", PLAN, ENG_SIZE, AT(disk_rate), 0, 0,
-      "SIZE", "bytes a second that the disk reads; 0: measured" },
+      "SIZE", "disk read rate in bytes/s; 0: measure it" },
     { "dram-rate", "", PLAN, ENG_SIZE, AT(dram_rate), 0, 0,
-      "SIZE", "bytes a second that memory gives; 0: measured" },
+      "SIZE", "memory read rate in bytes/s; 0: measure it" },
     { "draft", "", FIT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "measure this network's passes too, and from which acceptance on it pays: model:FILE, "
+      "KIND", "also measure this draft network and the acceptance rate from which it pays: model:FILE, "
       "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..]" },
     { "draft", "", DRAFT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "who drafts: none, ngram, suffix[:FILE][,shared], model:FILE or eagle:FILE[,tree=chain|static|dynamic]"
-      "[,lengths=FILE], mtp[,tree=..]: the layer that the model carries for it, bench: oracle:P; several times" },
+      "KIND", "drafter: none, ngram, suffix[:FILE][,shared], model:FILE or eagle:FILE[,tree=chain|static|dynamic]"
+      "[,lengths=FILE], mtp[,tree=..] (the model's own MTP layer), bench: oracle:P; repeatable" },
     { "gamma", "--draft-max", DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
-      "N", "tokens drafted for each sequence; auto: as many as pay" },
+      "N", "tokens drafted per sequence; auto: as many as gain speed" },
     { "verify", "", DRAFT, ENG_VERIFY, AT(verify), 0, 0,
-      "RULE", "coupled: the very text of no draft; ratio, block: its distribution" },
+      "RULE", "coupled: same tokens as undrafted; others: same distribution" },
     { "dsi", "", DRAFT & ~PLAN, ENG_OR_AUTO, AT(n_dsi), 0, 64,
-      "N", "distributed speculation: a --draft model drafts on while passes verify. 1: always, auto: where that pays; "
-      "run: 2 and more workers that verify" },
+      "N", "draft during verification (DSI): 0, 1 or auto; run: N workers" },
     { "dsi-lookahead", "", DRAFT & ~PLAN, ENG_INTEGER, AT(n_ahead), 0, 63,
-      "N", "tokens that it drafts meanwhile; 0: as there is time for" },
+      "N", "tokens drafted during one verification; 0: as time allows" },
     { "fit", "", DRAFT, ENG_TEXT, AT(fit), 0, 0,
-      "FILE", "what fit -o found of this model, and of a drafter: the first opinion of whether drafts pay" },
+      "FILE", "costs from fit -o: the first estimate of when drafts pay" },
     { "explain", "", DRAFT, ENG_FLAG, AT(explain), 0, 0,
-      NULL, "say who drafts how much, and why, whenever that changes" },
+      NULL, "print drafter, draft length and reason when they change" },
     { "kv", "", MODEL, ENG_KV, AT(kv), 0, 0,
-      "f16|f32", "number format of keys and values" },
+      "f16|f32", "number format of the KV cache" },
     { "isa", "", MODEL | QUANTIZE | PACK, ENG_ISA, AT(isa), 0, 0,
-      "NAME", "scalar, avx2 or avx512 at most: same bytes, other speed" },
+      "NAME", "highest instruction set: scalar, avx2, avx512; same output" },
 
     { "seed", "-s", RUN | SYNTH | BENCH | SIMULATE, ENG_SEED, SAMPLE(seed), 0, 0,
-      "N", "of the noise; run draws one, or with -1, and says it" },
+      "N", "random seed: same seed, same answer (-1: pick and print one)" },
     { "temp", "--temperature", RUN | SERVE | BATCH | BENCH, ENG_NUMBER, SAMPLE(temperature), 0, 100,
-      "X", "0: always the likeliest token" },
+      "X", "sampling temperature; 0: always the likeliest token" },
     { "top-k", "", RUN | SERVE | BATCH, ENG_INTEGER, SAMPLE(top_k), 0, INT32_MAX,
-      "N", "the N likeliest tokens; 0: all" },
+      "N", "sample from the N likeliest tokens; 0: from all" },
     { "top-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(top_p), 0, 1,
-      "X", "the likeliest that make up X together; 1: all" },
+      "X", "sample from the top tokens that sum to X; 1: from all" },
     { "min-p", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(min_p), 0, 1,
-      "X", "those at least X times as likely as the first; 0: all" },
+      "X", "drop tokens below X times the top probability; 0: none" },
     { "repeat-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(repetition), 0.01, 100,
-      "X", "logits of tokens seen, divided by X; 1: off" },
+      "X", "divide logits of seen tokens by X; 1: off" },
     { "presence-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(presence), -100, 100,
-      "X", "off logits of tokens seen; 0: off" },
+      "X", "subtract X from logits of seen tokens; 0: off" },
     { "frequency-penalty", "", RUN | SERVE | BATCH, ENG_NUMBER, SAMPLE(frequency), -100, 100,
-      "X", "off logits for each time seen; 0: off" },
+      "X", "subtract X from a logit per occurrence; 0: off" },
     { "repeat-last-n", "", RUN, ENG_INTEGER, SAMPLE(repeat_last), -1, INT32_MAX,
-      "N", "tokens that penalties see; -1: all" },
+      "N", "number of last tokens that penalties count; -1: all" },
     { "logit-bias", "-l", RUN, ENG_BIASES, 0, 0, 0,
-      "ID=X", "add X to a token's logit, -inf: never; several times" },
+      "ID=X", "add X to a token's logit, -inf: never; repeatable" },
     { "stop", "-r --reverse-prompt", RUN, ENG_STOPS, 0, 0, 0,
-      "TEXT", "end before this text; several times" },
+      "TEXT", "stop before this text; repeatable" },
     { "stop-id", "", RUN, ENG_STOP_IDS, 0, 0, INT32_MAX,
-      "ID", "end at this token, which is not shown; several times" },
+      "ID", "stop at this token, which is not printed; repeatable" },
     { "ignore-eos", "", RUN, ENG_FLAG, AT(ignore_eos), 0, 0,
-      NULL, "go on when the model would stop" },
+      NULL, "ignore the model's end tokens and keep generating" },
 
     { "json", "", EVAL | BATCH | INSPECT | QUANTIZE | PACK | BENCH | FIT | PLAN | DOCTOR, ENG_FLAG, AT(json), 0, 0,
-      NULL, "machine-readable" },
+      NULL, "print results as JSON" },
     { "quiet", "-q", ENG_ALL_COMMANDS, ENG_FLAG, AT(quiet), 0, 0,
-      NULL, "results, warnings and errors only" },
+      NULL, "print only results, warnings and errors" },
     { "verbose", "-v", ENG_ALL_COMMANDS, ENG_FLAG, AT(verbose), 0, 0,
-      NULL, "say more on stderr" },
+      NULL, "print more detail" },
     { "config", "", ENG_ALL_COMMANDS, ENG_TEXT, AT(config), 0, 0,
-      "FILE", "INI file: long flag names, [command] sections" },
+      "FILE", "INI file: keys are long flag names, sections [command]" },
 };
 /* clang-format on */
 
 #define N_OPTION ((int)(sizeof options / sizeof *options))
-_Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c marks what it has seen");
+_Static_assert(sizeof options / sizeof *options <= ENG_MAX_OPTION, "config.c has a flag for each option it has seen");
 
-/* What a command cannot do without. */
+/* Required flags of each command. */
 static const struct { enum eng_command_id command; size_t at; const char *flag; } needed[] = {
     { ENG_run, AT(model), "-m MODEL" },       { ENG_serve, AT(model), "-m MODEL" },
     { ENG_eval, AT(model), "-m MODEL" },
@@ -318,7 +316,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
 
 /* ---- names ------------------------------------------------------------------------------------- */
 
-/* Letters to insert, remove or change; an exchange of two neighbours is two changes. */
+/* Edit distance: letters to insert, remove or change; a swap of two neighbours counts 2. */
 static int distance(const char *a, const char *b)
 {
     int row[ENG_MAX_NAME + 1], n = (int)strlen(b);
@@ -350,7 +348,7 @@ const char *eng_nearest(const char *word, const char *const *names, int n)
     return best;
 }
 
-/* Is `flag`, with its dashes, among these, which stand between spaces? */
+/* True if `flag`, with its dashes, is one of the space-separated aliases. */
 static bool is_alias(const char *aliases, const char *flag)
 {
     size_t n = strlen(flag);
@@ -373,24 +371,24 @@ const struct eng_option *eng_option_find(const char *flag, unsigned commands)
     return NULL;
 }
 
-/* What people bring along from command lines of other servers, and what stands for it here. */
+/* Flags of other servers (llama-server, vLLM), each with the advice that replaces it here. */
 static const struct { const char *flags, *instead; } foreign[] = {
     { "-ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor -ts --tensor-split "
       "--cpu-offload-gb --gpu-memory-utilization",
-      "is not needed: what is kept in memory and what on disk follows from --host-mem" },
+      "is not needed: --host-mem decides how many experts stay in memory" },
     { "--mlock --mmap --no-mmap -fa --flash-attn --jinja -cb --cont-batching --no-warmup --metrics --numa "
       "--enable-prefix-caching --enable-chunked-prefill --trust-remote-code --enable-auto-tool-choice",
       "is not needed: leave it out" },
     { "-b --batch-size --max-num-batched-tokens",
-      "is not known: --chunk N says how many tokens of prompts a pass takes" },
-    { "-tb --threads-batch --threads-http", "is not known: --threads N is for all of it" },
-    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: say --kv f16 or --kv f32" },
-    { "-md --model-draft --draft-model --spec-draft-model", "is not known: say --draft model:FILE" },
-    { "--max-model-len", "is not known: say --ctx-size N" },
-    { "-hf -hfr --hf-repo -mu --model-url", "is not known: nothing is downloaded; -m takes a file or a folder" },
-    { "--api-key", "is not known: write keys into a file, one a line, and say --api-key-file FILE" },
+      "is not known: use --chunk N, the maximum prompt tokens per pass" },
+    { "-tb --threads-batch --threads-http", "is not known: use --threads N, for prompts, decoding and HTTP" },
+    { "-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "is not known: use --kv f16 or --kv f32" },
+    { "-md --model-draft --draft-model --spec-draft-model", "is not known: use --draft model:FILE" },
+    { "--max-model-len", "is not known: use --ctx-size N" },
+    { "-hf -hfr --hf-repo -mu --model-url", "is not known: models are not downloaded; -m takes a file or a folder" },
+    { "--api-key", "is not known: write keys into a file, one per line, and use --api-key-file FILE" },
     { "-cnv --conversation -i --interactive -no-cnv --no-conversation",
-      "is not needed: run is a chat on a terminal, and without one or with -p it answers and ends" },
+      "is not needed: run chats on a terminal; with -p, -f or a pipe it answers once and exits" },
 };
 
 int eng_option_unknown(const char *who, const char *flag, enum eng_command_id command)
@@ -405,7 +403,7 @@ int eng_option_unknown(const char *who, const char *flag, enum eng_command_id co
             if (eng_option_find(flag, 1u << i))
                 snprintf(takers + strlen(takers), sizeof takers - strlen(takers), "%s%s",
                          takers[0] ? ", " : "", eng_command_name[i]);
-        return kn_fail(KN_EINVAL, "%s: %s is not for %s, but for %s", who, flag,
+        return kn_fail(KN_EINVAL, "%s: %s is not a flag of %s, but of %s", who, flag,
                        eng_command_name[command], takers);
     }
     const char *names[N_OPTION];
@@ -422,7 +420,7 @@ int eng_option_unknown(const char *who, const char *flag, enum eng_command_id co
 
 int eng_option_index(const struct eng_option *o) { return (int)(o - options); }
 
-/* ---- for those who tell of it ---------------------------------------------------------------------- */
+/* ---- access for help, man page and completion ------------------------------------------------------- */
 
 const struct eng_option *eng_option_at(int i) { return i < N_OPTION ? &options[i] : NULL; }
 
@@ -438,28 +436,28 @@ int eng_option_check(const struct eng_config *c, enum eng_command_id command)
 {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         const char *given = *(const char *const *)((const char *)c + needed[i].at);
-        if (needed[i].command == command && (!given || !given[0]))      /* "$MODEL" of a script may be empty */
+        if (needed[i].command == command && (!given || !given[0]))      /* an unset "$MODEL" in a script */
             return kn_fail(KN_EINVAL, "%s needs %s; see spillway %s --help", eng_command_name[command],
                            needed[i].flag, eng_command_name[command]);
     }
     const char *host = c->cors ? strstr(c->cors, "://") : NULL;
     if (c->cors && strcmp(c->cors, "*") != 0 && strcmp(c->cors, "null") != 0 && (!host || strchr(host + 3, '/')))
-        return kn_fail(KN_EINVAL, "--cors takes * or what browsers call an origin, as https://chat.example.com, "
-                       "without a path or a / at its end, not '%s'", c->cors);
+        return kn_fail(KN_EINVAL, "--cors takes * or an origin such as https://chat.example.com, without a path or "
+                       "a trailing /, not '%s'", c->cors);
     for (int i = 0; i < c->n_draft; i++)
         if (c->draft[i].kind == ENG_DRAFT_ORACLE && command != ENG_bench)
-            return kn_fail(KN_EINVAL, "--draft oracle knows what will come only in bench, which runs everything twice");
+            return kn_fail(KN_EINVAL, "--draft oracle works only in bench: it runs sequences twice");
     if (c->n_dsi > 1 && command != ENG_run)
-        return kn_fail(KN_EINVAL, "--dsi %d: several workers verify one text at a time, which is run's; %s takes 0, 1 "
-                       "and auto", c->n_dsi, eng_command_name[command]);
+        return kn_fail(KN_EINVAL, "--dsi %d: only run verifies with several workers, for its one sequence; %s takes "
+                       "0, 1 and auto", c->n_dsi, eng_command_name[command]);
     if (command == ENG_run && c->prompt && c->input)
-        return kn_fail(KN_EINVAL, "run: -p TEXT and -f FILE are two prompts: leave one out");
-    if (c->output && !c->output[0])             /* what needs one has said so */
-        return kn_fail(KN_EINVAL, "%s: -o is given no name", eng_command_name[command]);
+        return kn_fail(KN_EINVAL, "run: -p TEXT and -f FILE are two prompts: give only one");
+    if (c->output && !c->output[0])             /* a missing -o is refused above */
+        return kn_fail(KN_EINVAL, "%s: -o is empty: give a file name", eng_command_name[command]);
     if (c->n_dsi == ENG_GAMMA_AUTO && c->gamma != ENG_GAMMA_AUTO)
-        return kn_fail(KN_EINVAL, "--dsi auto chooses how much is drafted: leave --gamma at auto, or say --dsi 1");
+        return kn_fail(KN_EINVAL, "--dsi auto chooses the draft length itself: leave --gamma at auto, or use --dsi 1");
     if (c->isa != KN_ISA_COUNT - 1 && c->isa > kn_isa_best())
-        kn_say(KN_LOG_WARN, "this processor has no %s; %s it is", kn_isa_name(c->isa),
+        kn_say(KN_LOG_WARN, "this processor has no %s; using %s", kn_isa_name(c->isa),
                kn_isa_name(kn_isa_best()));
     return 0;
 }

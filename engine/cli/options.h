@@ -1,10 +1,10 @@
-/* engine/cli/options.h - the table of options, as config.c uses it.  Internal to engine. */
+/* engine/cli/options.h - the table of options: lookup, values, help.  Internal to engine. */
 #ifndef ENGINE_OPTIONS_H
 #define ENGINE_OPTIONS_H
 
 #include "engine/cli/cli.h"
 
-#define ENG_MAX_NAME     32                     /* letters of an option */
+#define ENG_MAX_NAME     32                     /* longest option name */
 #define ENG_MAX_OPTION   128
 #define ENG_ENV_PREFIX   "SPILLWAY_"
 #define ENG_ALL_COMMANDS ((1u << ENG_COMMAND_COUNT) - 1)
@@ -15,46 +15,47 @@ enum eng_kind {
 };
 
 struct eng_option {
-    const char *name, *alias;                   /* aliases with their dashes, between spaces */
-    unsigned commands;                          /* 1 << id of those that take it */
+    const char *name, *alias;                   /* name without dashes; aliases with, space-separated */
+    unsigned commands;                          /* bit 1 << id for each command that takes it */
     enum eng_kind kind;
-    size_t at;                                  /* in struct eng_config */
-    double least, most;                         /* of numbers */
-    const char *value, *help;
+    size_t at;                                  /* offset of the field in struct eng_config */
+    double least, most;                         /* range of ENG_INTEGER, ENG_NUMBER, ENG_OR_AUTO */
+    const char *value, *help;                   /* value: placeholder in help; NULL: a flag without value */
 };
 
 extern const char *const eng_command_name[ENG_COMMAND_COUNT];
 
 void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 
-/* The option of that name, with its dashes, that one of the commands takes; or NULL. */
+/* The option named by `flag` (name or alias, with dashes) that one of `commands` takes, or NULL. */
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
 int  eng_option_index(const struct eng_option *o);
 
-/* Says what a flag that this command does not take should have been.  who: where it was found. */
+/* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  who: source of
+ * the flag (command, file and line), for the message. */
 int  eng_option_unknown(const char *who, const char *flag, enum eng_command_id command);
 
-/* Is everything there that the command cannot do without? */
+/* Checks required flags and combinations.  0, or KN_EINVAL with a message. */
 int  eng_option_check(const struct eng_config *c, enum eng_command_id command);
 
-/* For help, man page and completion: the i-th of all options, or NULL; the i-th of the flags that the command
- * cannot do without, or NULL. */
+/* For help, man page and completion: the i-th of all options, or NULL; the nth required flag of the command, or
+ * NULL. */
 const struct eng_option *eng_option_at(int i);
 const char *eng_option_needed(enum eng_command_id command, int nth);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
-/* Sets the option's field from text, which must outlive c.  who: where it was found, for the message. */
+/* Sets the option's field from text, which must outlive c.  who: source of the value, for the message. */
 int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who);
 
-/* Empties a list.  Sources do not add up: the first of a stronger one starts anew. */
+/* Empties a list option.  Lists of several sources are not joined: a stronger source replaces the list. */
 void eng_option_forget(struct eng_config *c, const struct eng_option *o);
 
-/* The values there are, up to a NULL, or NULL when they are no list; what it is unless told. */
+/* The option's fixed values, NULL-terminated, or NULL if it has none; its default as text ("": none to show). */
 const char *const *eng_option_choices(const struct eng_option *o);
 void eng_option_default_text(const struct eng_config *c, const struct eng_option *o, char *out, size_t size);
 
-/* ---- manual.c: the table told, on stdout -------------------------------------------------------- */
+/* ---- manual.c: the table as text on stdout ------------------------------------------------------ */
 
 void eng_option_help(enum eng_command_id command);
 void eng_manual_page(void);                             /* troff: spillway(1) */

@@ -1,4 +1,6 @@
-/* engine/cli/simulate.h - what `spillway simulate WHAT` can simulate.  Internal to engine. */
+/* engine/cli/simulate.h - the simulations of `spillway simulate WHAT`.  Internal to engine.
+ *
+ * Each prints CSV on stdout; 0 or KN_E*. */
 #ifndef ENGINE_SIMULATE_H
 #define ENGINE_SIMULATE_H
 

@@ -1,12 +1,14 @@
-/* engine/cli/simulate_dsi.c - `spillway simulate dsi`: plain decoding, SI and DSI side by side.
+/* engine/cli/simulate_dsi.c - `spillway simulate dsi`: compares plain decoding, speculative inference (SI) and
+ * distributed speculative inference (DSI).
  *
- * In: latencies, acceptance, lookaheads, targets; or a preset, the published table or the published grid.
+ * In: latencies, acceptance rate, lookaheads, number of targets; or a preset, the published table or grid.
  * Out: CSV, times in milliseconds for an output of --tokens.
  *
- * Everything is done by columns, one acceptance each: the draws are made once, and so are SI's passes and
- * steps at each lookahead, which do not depend on latencies; then come the latencies.  SI takes the best
- * of all lookaheads.  DSI may only take those that Equation 1 allows; offline it takes the best of them, as
- * its authors let it, and with events the smallest, which is what a machine that cannot know the best does. */
+ * The work is done in columns, one acceptance rate each.  A column draws its random numbers once and counts SI's
+ * passes and steps at each lookahead once, since both are independent of latencies; then it computes the times for
+ * each pair of latencies.  SI uses the best of all lookaheads.  DSI may use only lookaheads that Equation 1 of the
+ * DSI paper allows: the offline method uses the best of them, as the authors do; the event method uses the
+ * smallest, as a machine that cannot know the best. */
 #include "engine/cli/simulate.h"
 
 #include <math.h>
@@ -16,13 +18,13 @@
 #include "speculative/simulate.h"
 
 #define MAX_LOOKAHEADS 1000
-#define MAX_DRAWS      (1 << 26)                /* of one column: 256 MiB */
-#define GRID_DRAFTS    100                      /* latencies 0.01, 0.02 ... 1 of the target's */
-#define GRID_RATES     101                      /* acceptances 0, 0.01 ... 1 */
+#define MAX_DRAWS      (1 << 26)                /* most random numbers of a column: 256 MiB */
+#define GRID_DRAFTS    100                      /* draft latencies: 0.01, 0.02 ... 1 times the target's */
+#define GRID_RATES     101                      /* acceptance rates: 0, 0.01 ... 1 */
 #define GRID_NS        1000000                  /* a target pass of the grid */
 
 enum method { OFFLINE, EVENT };
-enum choice { BEST, SMALLEST };                 /* of the lookaheads that Equation 1 allows DSI */
+enum choice { BEST, SMALLEST };                 /* which of the lookaheads that Equation 1 allows DSI */
 
 struct lookaheads { int n, most, k[MAX_LOOKAHEADS]; };
 
@@ -31,14 +33,14 @@ struct plan {
     int n_target, n_tok, n_repeat;
     uint64_t seed;
     double contention;
-    bool authors;                               /* SI too takes only what Equation 1 allows */
+    bool authors;                               /* SI is limited to the lookaheads of Equation 1 too */
 };
 
 struct times { int64_t target_ns, draft_ns; };
 
 /* ---- options ----------------------------------------------------------------------------------- */
 
-/* 1,5,10 and 1-200, in any mixture. */
+/* Parses a list of numbers and ranges, as in 1,5,10-200. */
 static int parse_lookaheads(const char *text, struct lookaheads *l)
 {
     *l = (struct lookaheads){ 0 };
@@ -52,7 +54,7 @@ static int parse_lookaheads(const char *text, struct lookaheads *l)
             good = end != s && *s >= '0' && *s <= '9';
         }
         if (!good || (*end && *end != ',') || first < 1 || last < first || last > MAX_LOOKAHEADS)
-            return kn_fail(KN_EINVAL, "--lookahead takes numbers from 1 to %d, 1,5,10 or 1-200, not '%s'",
+            return kn_fail(KN_EINVAL, "--lookahead takes numbers from 1 to %d, as in 1,5,10 or 1-200, not '%s'",
                            MAX_LOOKAHEADS, text);
         for (long k = first; k <= last; k++) {
             if (l->n == MAX_LOOKAHEADS)
@@ -78,7 +80,7 @@ static int make_plan(const struct eng_config *c, const char *lookaheads, int n_t
     if (e < 0)
         return e;
     if ((int64_t)p->n_repeat * (p->n_tok + p->lookaheads.most) > MAX_DRAWS)
-        return kn_fail(KN_EINVAL, "%d repeats of %d tokens are too many at once: at most %d together",
+        return kn_fail(KN_EINVAL, "%d repeats of %d tokens are too many at once: the maximum is %d tokens in all",
                        p->n_repeat, p->n_tok, MAX_DRAWS);
     return 0;
 }
@@ -87,20 +89,20 @@ static int64_t to_ns(double ms) { return (int64_t)(ms * 1e6 + 0.5); }
 
 /* ---- one column -------------------------------------------------------------------------------- */
 
-struct si_count { double passes, steps; };      /* means over the repeats */
+struct si_count { double passes, steps; };      /* means over all repeats */
 
 struct column {
     const struct plan *plan;
     struct spec_draws draws;
     struct spec_pool *pool;
-    struct si_count si[2][MAX_LOOKAHEADS];      /* by method */
+    struct si_count si[2][MAX_LOOKAHEADS];      /* [method][lookahead index] */
 };
 
 static int column_open(struct column **out, const struct plan *plan)
 {
     struct column *c = kn_calloc(1, sizeof *c);
     if (!c)
-        return kn_fail(KN_ENOMEM, "no memory to simulate in");
+        return kn_fail(KN_ENOMEM, "no memory for the simulation");
     c->plan = plan;
     *out = c;
     int e = spec_draws_open(&c->draws, plan->n_tok, plan->n_repeat, plan->lookaheads.most);
@@ -169,8 +171,8 @@ static bool allowed(const struct plan *p, int lookahead, struct times t)
     return spec_dsi_servers(t.target_ns, t.draft_ns, lookahead) <= p->n_target;
 }
 
-/* Lookahead 0: none would do, so it decodes plainly.  same_ns: DSI at SI's lookahead, where blocks may have to
- * wait for a target; only with events, as the formula knows no queue. */
+/* Mean times of an output.  Lookahead 0: no lookahead is allowed, so the time is that of plain decoding.  same_ns: DSI
+ * at SI's lookahead, where blocks may wait for a target; event method only, as the formulas have no queue. */
 struct match { double plain_ns, si_ns, dsi_ns, same_ns; int si_lookahead, dsi_lookahead; };
 
 static struct match compare(struct column *c, enum method m, enum choice choice, struct times t)
@@ -224,7 +226,7 @@ static int run_setting(const struct eng_config *config)
     for (int i = 0; e >= 0 && i < plan.lookaheads.n; i++) {
         int k = plan.lookaheads.k[i];
         struct dsi_mean dsi = mean_dsi(c, EVENT, k, t);
-        char offline[32] = "";                  /* the formula knows no queue */
+        char offline[32] = "";                  /* the formulas have no queue for targets */
         if (allowed(&plan, k, t))
             snprintf(offline, sizeof offline, "%.4f", mean_dsi(c, OFFLINE, k, t).ns * ms);
         printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n",
@@ -242,8 +244,8 @@ static int run_setting(const struct eng_config *config)
 
 /* ---- the published table ----------------------------------------------------------------------- */
 
-/* Table 2 of the paper: milliseconds for a token after the first, acceptance, and DSI over SI as measured by
- * the authors' program with threads, lookahead 1, 5 or 10, 50 tokens. */
+/* Table 2 of the paper: milliseconds per token after the first, acceptance rate, and the speed-up of DSI over SI
+ * that the authors measured with their threaded program at lookahead 1, 5 or 10 and 50 tokens. */
 static const struct published {
     const char *target, *drafter, *data;
     double target_ms, draft_ms, acceptance, ratio;
@@ -260,7 +262,7 @@ static const struct published {
     { "Phi3-14B", "Phi3-4B", "Alpaca", 49.6, 33.4, 0.87, 1.60 },
 };
 
-/* Of SI's mean over DSI's, both on the same draws. */
+/* Standard error of the ratio of SI's mean time to DSI's, both with the same random draws. */
 static double standard_error(struct column *c, const struct match *m, struct times t)
 {
     double ratio = m->si_ns / m->dsi_ns, sum = 0;
@@ -316,8 +318,8 @@ done:
 
 struct grid {
     enum method method;
-    struct column **column;                     /* of each thread */
-    struct match (*cell)[GRID_DRAFTS];          /* [GRID_RATES] */
+    struct column **column;                     /* [n_thread], one per thread */
+    struct match (*cell)[GRID_DRAFTS];          /* [GRID_RATES][GRID_DRAFTS] */
 };
 
 static struct times grid_times(int draft)

@@ -1,15 +1,16 @@
-/* engine/cli/simulate_moesd.c - `spillway simulate moesd`: MoESD's model fitted to measurements that it made itself.
+/* engine/cli/simulate_moesd.c - `spillway simulate moesd`: fits MoESD's cost model to synthetic measurements.
  *
- * The paper's setting: 228 speed-ups, of 6 numbers of experts per token, 2 draft lengths and 19 batch sizes, and
- * its ten constants fitted to some of them within its bounds.  Here the speed-ups come from the formula with known
- * constants, and noise.  What the fit of a part says of all 228 shows how many measurements are needed and which:
- * the paper takes every n-th, and with some n that leaves out the small batches or the large.
+ * The paper's setting: 228 speed-ups, for 6 numbers of experts per token, 2 draft lengths and 19 batch sizes; the
+ * model's ten constants are fitted, within bounds, to a subset.  Here the speed-ups are computed by the formula
+ * with known constants, plus noise.  The error of such a fit on all 228 shows how many measurements are needed and
+ * which: the paper takes every n-th point, and for some n that leaves out the small or the large batches.
  *
- *   table    for every n: the error with every n-th, and with as many spread evenly over experts, lengths, batches
- *   curve    speed-up by batch size, true and fitted to 21: it rises, then falls
+ *   table    for every n: the error with every n-th point, and with as many points spread evenly over experts,
+ *            draft lengths and batches
+ *   curve    speed-up by batch size, true and fitted to 21 points: it rises, then falls
  *
- * The constants are of a 57B model with 64 experts, 14B in use, on two accelerators of 312 TFLOP/s and 2 TB/s,
- * drafted for by a 0.5B model; milliseconds. */
+ * The constants are those of a 57B model with 64 experts and 14B active parameters on two accelerators of 312 TFLOP/s
+ * and 2 TB/s, with a 0.5B draft model; times in milliseconds. */
 #include "engine/cli/simulate.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@
 #define N_EXPERT 64
 #define RIDGE_POINT 156.0
 #define ACCEPT 0.85
-#define LONGEST 23                              /* stride */
+#define LONGEST 23                              /* largest stride of the table */
 #define MOST_REPEATS 1000
 
 static const int used[] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 2, 4 };
@@ -30,7 +31,8 @@ enum { N_USED = 6, N_DEPTH = 2, N_BATCH = 19, N_POINT = N_USED * N_DEPTH * N_BAT
 
 static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };
 
-/* Bytes over the rate and five times that; the largest time that rejecting took. */
+/* {low, high, start}.  Biases: from the time of the bytes at the memory rate to five times that; rejection: up to
+ * the longest time measured. */
 static const struct spec_param bounds[SPEC_PAPER_PARAMS] = {
     [SPEC_BIAS] = { 3.5, 17.5, 7 },        [SPEC_K1] = { 0, INFINITY, 1 },
     [SPEC_K2] = { 0.39, 1.95, 0.8 },       [SPEC_K3] = { 0, INFINITY, 1 },
@@ -53,7 +55,7 @@ static struct spec_paper_point point_at(int k, int depth, int batch)
     return p;
 }
 
-/* Batches fastest, as the paper's strides take them; noise is near enough to normal, four uniform numbers' sum. */
+/* Batches vary fastest, as in the paper's strides.  Noise: the sum of four uniform numbers, nearly normal. */
 static void measure(struct spec_paper_point *all, uint64_t seed, double noise)
 {
     for (int i = 0; i < N_POINT; i++) {
@@ -71,7 +73,7 @@ static int take_strided(struct spec_paper_point *out, const struct spec_paper_po
     return n;
 }
 
-/* n points that fill experts x lengths x batches evenly: batches in order, the others by additive recurrences. */
+/* Picks n points evenly from experts x lengths x batches: batches in order, the others by additive recurrences. */
 static void take_even(struct spec_paper_point *out, const struct spec_paper_point *all, int n)
 {
     bool taken[N_POINT] = { false };
@@ -104,7 +106,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct spread { double at[MOST_REPEATS]; };     /* errors over the repeats */
+struct spread { double at[MOST_REPEATS]; };     /* mean square error of each repeat */
 
 static double part(struct spread *s, int n, double share)
 {

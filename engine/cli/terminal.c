@@ -1,14 +1,14 @@
-/* engine/cli/terminal.c - a person's side of a chat: lines from a terminal or a pipe, put together to messages.
+/* engine/cli/terminal.c - the input side of a chat: joins lines from a terminal or a pipe to messages.
  *
- * Out go messages, and commands as an enum.  On a terminal libedit edits the line and keeps the history;
- * characters reach it through read_char() here, because only so does Ctrl-C end a line at once.
+ * Out: messages, and commands as an enum.  On a terminal libedit edits the line and keeps the history; it gets
+ * characters through read_char() here, because only then does Ctrl-C end a line at once.
  *
- * The terminal is in libedit's mode only inside eng_terminal_read(); libedit puts it back at the end of
- * each line, and before a signal that ends or stops the program.  So there is nothing to restore while an
- * answer is generated, whatever happens then.  The prompt goes to stderr: stdout is for answers.
+ * The terminal is in libedit's mode only inside eng_terminal_read(); libedit restores it at the end of each
+ * line, and before a signal that ends or stops the program.  So nothing has to be restored while an answer is
+ * generated.  The prompt goes to stderr: stdout is for answers.
  *
- * What is pasted is one piece, of however many lines: the terminal is asked to put marks around it, and takes
- * that back before anyone else has it. */
+ * Pasted text is one insertion of any number of lines: bracketed paste makes the terminal send marks around it.
+ * It is switched off when eng_terminal_read() returns and when SIGTERM ends the program. */
 #include "engine/cli/cli.h"
 
 #include <errno.h>
@@ -32,31 +32,31 @@
 const char eng_terminal_help[] =
     "  /retry   answer the last message again\n"
     "  /clear   begin a new conversation\n"
-    "  /info    the model, and how full the context is\n"
-    "  /help    this\n"
-    "  /quit    or Ctrl-D, or Ctrl-C twice\n"
-    "  " FENCE "      opens a message of several lines, and closes it\n"
-    "  Ctrl-C   stops an answer\n";
+    "  /info    print the model and the context in use\n"
+    "  /help    print this list\n"
+    "  /quit    quit (also Ctrl-D, or Ctrl-C twice)\n"
+    "  " FENCE "      begin or end a message of several lines\n"
+    "  Ctrl-C   stop the answer\n";
 
-enum line { LINE_READ, LINE_END, LINE_DROPPED };        /* dropped: by Ctrl-C */
+enum line { LINE_READ, LINE_END, LINE_DROPPED };        /* LINE_DROPPED: by Ctrl-C */
 
 struct eng_terminal {
     EditLine *edit;                             /* NULL: not a terminal */
     History *history;
     mbstate_t multibyte;                        /* of read_char */
-    struct sigaction before, before_term;       /* what SIGINT did, and SIGTERM */
-    char *text;                                 /* the message so far, terminated */
+    struct sigaction before, before_term;       /* earlier handlers of SIGINT and SIGTERM */
+    char *text;                                 /* the message so far, NUL-terminated */
     size_t n, room;
-    bool fenced;                                /* inside """ */
-    bool catching, marks;                       /* marks: around what is pasted */
+    bool fenced;                                /* inside a """ message */
+    bool catching, marks;                       /* marks: bracketed paste works */
 };
 
 /* Set by the handler; read and cleared by the main thread. */
 static atomic_bool stop_wanted;
-static atomic_bool reading;                     /* inside eng_terminal_read(); the main thread's */
-static atomic_bool marked;                      /* the terminal puts marks around what is pasted; the main thread's */
+static atomic_bool reading;                     /* inside eng_terminal_read(); set by the main thread */
+static atomic_bool marked;                      /* bracketed paste is on; set by the main thread */
 
-/* A second Ctrl-C that no one has heeded the first of ends the program. */
+/* A second Ctrl-C before the first was handled ends the program, except at the prompt. */
 static void on_interrupt(int number)
 {
     if (atomic_exchange(&stop_wanted, true) && !atomic_load(&reading)) {
@@ -65,7 +65,7 @@ static void on_interrupt(int number)
     }
 }
 
-/* libedit has put the terminal back by now, as far as it knows of it. */
+/* libedit has restored the terminal by now, except for bracketed paste. */
 static void on_end(int number)
 {
     if (atomic_load(&marked))
@@ -96,8 +96,8 @@ static void show_marks(const struct eng_terminal *t, bool on)
     atomic_store(&marked, on);
 }
 
-/* Waits: 1 for input, 0 for a signal, -1 for Ctrl-C.  That can arrive only inside ppoll(), or it could slip
- * in between looking for it and waiting. */
+/* Waits: 1 for input, 0 for another signal, -1 for Ctrl-C.  SIGINT is delivered only inside ppoll(); otherwise it
+ * could arrive between the check of the flag and the wait. */
 static int wait_for_input(void)
 {
     struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
@@ -112,7 +112,7 @@ static int wait_for_input(void)
     return atomic_load(&stop_wanted) ? -1 : n > 0;
 }
 
-/* One character: 1, 0 at the end, -1 when Ctrl-C has come. */
+/* Reads one character: 1, 0 at the end of input, -1 after Ctrl-C. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
     struct eng_terminal *t;
@@ -123,7 +123,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (ready < 0)
             return -1;
         if (ready == 0) {
-            show_marks(t, true);                /* the window's size, or back from Ctrl-Z */
+            show_marks(t, true);                /* a new window size, or resumed after Ctrl-Z */
             el_set(edit, EL_REFRESH);
             continue;
         }
@@ -132,19 +132,20 @@ static int read_char(EditLine *edit, wchar_t *out)
             return (int)n;
         size_t used = mbrtowc(out, &byte, 1, &t->multibyte);
         if (used == (size_t)-1)
-            memset(&t->multibyte, 0, sizeof t->multibyte);      /* not UTF-8: dropped */
+            memset(&t->multibyte, 0, sizeof t->multibyte);      /* invalid UTF-8 is dropped */
         else if (used != (size_t)-2)
             return 1;
     }
     return -1;
 }
 
-/* What is pasted, without the ends of lines at its end: Enter sends it.  A terminal may end lines as Enter does. */
+/* Inserts pasted text without its trailing line ends, so that only Enter sends the message.  A terminal may end pasted
+ * lines with \r, as Enter does. */
 static unsigned char on_paste(EditLine *edit, int key)
 {
     static const wchar_t end[] = PASTE_END;
     wchar_t c;
-    size_t met = 0, n_end = 0;                  /* characters of the end; lines ended since the last text */
+    size_t met = 0, n_end = 0;                  /* met: characters of PASTE_END; n_end: line ends since the last text */
     (void)key;
     while (read_char(edit, &c) == 1) {
         met = c == end[met] ? met + 1 : c == end[0];
@@ -184,14 +185,14 @@ static int open_edit(struct eng_terminal *t)
     el_set(t->edit, EL_HIST, history, t->history);
     el_set(t->edit, EL_GETCFN, read_char);
     el_set(t->edit, EL_SIGNAL, 1);
-    el_set(t->edit, EL_ADDFN, "paste", "Insert what is pasted", on_paste);
+    el_set(t->edit, EL_ADDFN, "paste", "Insert pasted text", on_paste);
     el_set(t->edit, EL_BIND, PASTE_BEGIN, "paste", NULL);
     el_get(t->edit, EL_TERMINAL, &kind);
     t->marks = kind && strcmp(kind, "dumb") != 0;
     return 0;
 }
 
-/* Appends a line to the message, without its end. */
+/* Appends n bytes to the message and terminates it. */
 static int append(struct eng_terminal *t, const char *s, size_t n)
 {
     if (n > MAX_MESSAGE - t->n)
@@ -247,7 +248,7 @@ static int plain_line(struct eng_terminal *t, enum line *what)
     return 0;
 }
 
-/* Appends the next line to the message, without its end. */
+/* Appends the next line to the message, without its line end. */
 static int next_line(struct eng_terminal *t, enum line *what)
 {
     size_t from = t->n;
@@ -259,7 +260,7 @@ static int next_line(struct eng_terminal *t, enum line *what)
 
 /* ---- messages ---------------------------------------------------------------------------------- */
 
-/* A slash and letters, nothing else: false is a message. */
+/* True for a line of a slash and letters only, false for a message.  An unknown command becomes ENG_INPUT_HELP. */
 static bool is_command(const char *s, enum eng_input *kind)
 {
     static const struct { const char *word; enum eng_input kind; } commands[] = {
@@ -275,7 +276,7 @@ static bool is_command(const char *s, enum eng_input *kind)
             return true;
         }
     }
-    kn_say(KN_LOG_WARN, "%.*s is no command; /help lists them", (int)letters, s);
+    kn_say(KN_LOG_WARN, "%.*s is not a command; /help lists all", (int)letters, s);
     *kind = ENG_INPUT_HELP;
     return true;
 }
@@ -285,7 +286,7 @@ static bool ends_with_fence(const char *s, size_t n)
     return n >= strlen(FENCE) && !strcmp(s + n - strlen(FENCE), FENCE);
 }
 
-/* After a first line that opened a message: lines until one closes it.  The fences go. */
+/* Reads lines until one ends with a fence, after a first line that begins with one.  Removes both fences. */
 static int fenced_lines(struct eng_terminal *t, enum line *what)
 {
     const size_t fence = strlen(FENCE);
@@ -311,7 +312,7 @@ static int fenced_lines(struct eng_terminal *t, enum line *what)
     return e;
 }
 
-/* One line, or all that stands between fences. */
+/* Reads one line, or all lines between two fences. */
 static int next_message(struct eng_terminal *t, enum line *what)
 {
     t->n = 0;
@@ -320,7 +321,7 @@ static int next_message(struct eng_terminal *t, enum line *what)
         e = next_line(t, what);
     if (e == 0 && *what == LINE_READ && !strncmp(t->text, FENCE, strlen(FENCE)))
         e = fenced_lines(t, what);
-    if (*what == LINE_END && t->n > 0)          /* the last one need not be closed */
+    if (*what == LINE_END && t->n > 0)          /* the end of input closes a fence */
         *what = LINE_READ;
     return e;
 }
@@ -342,7 +343,7 @@ int eng_terminal_read(struct eng_terminal *t, enum eng_input *kind, const char *
             if (warned && empty)
                 break;
             if (empty)
-                fputs("Ctrl-C again, or Ctrl-D, quits\n", stderr);
+                fputs("press Ctrl-C again, or Ctrl-D, to quit\n", stderr);
             warned = empty;
         } else if (is_command(t->text, kind)) {
             break;

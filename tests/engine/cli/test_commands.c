@@ -520,7 +520,7 @@ static void a_chat_on_a_terminal(void **state)
     sees("/help lists the commands");
     sees("> ");
     types("/help\r");
-    sees("Ctrl-C   stops an answer");
+    sees("Ctrl-C   stop the answer");
     sees("> ");
     types("Hello\r");
     sees("Hello");

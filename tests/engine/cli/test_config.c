@@ -232,29 +232,30 @@ static void mistakes_are_told(void **state)
         { ENG_pack, "-o y", "pack needs MODEL" },
         { ENG_quantize, "m n -o y", "'n' is not a flag" },
         { ENG_quantize, "m -o y --expert q4_k", "did you mean --experts?" },
-        { ENG_quantize, "m -o y --shape x", "--shape is not for quantize, but for synth" },
+        { ENG_quantize, "m -o y --shape x", "--shape is not a flag of quantize, but of synth" },
         { ENG_run, "-m m --tmep 1", "did you mean --temp?" },
         { ENG_run, "-m m --top_k 1", "did you mean --top-k?" },
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
         { ENG_run, "-m m -z", "-z is unknown; see" },
         { ENG_run, "-m m -nx", "-nx is unknown; see" },         /* no flag of three letters is meant */
-        { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: what is kept in memory" },
+        { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: --host-mem decides" },
         { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
         { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
         { ENG_run, "-m= -p x", "run needs -m MODEL" },
-        { ENG_serve, "-m m --cors chat.example.com", "--cors takes * or what browsers call an origin" },
-        { ENG_serve, "-m m --cors https://chat.example.com/", "without a path or a / at its end" },
+        { ENG_serve, "-m m --cors chat.example.com", "--cors takes * or an origin such as" },
+        { ENG_serve, "-m m --cors https://chat.example.com/", "without a path or a trailing /" },
         { ENG_run, "-m m -u 1", "-u is unknown" },
         { ENG_run, "-m m --modelmodelmodelmodelmodelmodelmodelmodelmodelmodel 1", "is unknown" },
-        { ENG_tokenize, "-m m --temp 1", "--temp is not for tokenize, but for run" },
-        { ENG_run, "-m m --gen 1", "--gen is not for run, but for bench" },
-        { ENG_serve, "-m m --dsi 2", "--dsi 2: several workers verify one text at a time, which is run's; serve takes 0, 1 "
-          "and auto" },
-        { ENG_bench, "-m m --dsi auto --gamma 3", "--dsi auto chooses how much is drafted: leave --gamma at auto, or say "
-          "--dsi 1" },
+        { ENG_tokenize, "-m m --temp 1", "--temp is not a flag of tokenize, but of run" },
+        { ENG_run, "-m m --gen 1", "--gen is not a flag of run, but of bench" },
+        { ENG_serve, "-m m --dsi 2", "--dsi 2: only run verifies with several workers, for its one sequence; "
+          "serve takes 0, 1 and auto" },
+        { ENG_bench, "-m m --dsi auto --gamma 3", "--dsi auto chooses the draft length itself: leave --gamma at "
+          "auto, or use --dsi 1" },
         { ENG_bench, "-m m --dsi some", "auto, or a whole number from 0 to 64" },
-        { ENG_run, "-m m --json", "--json is not for run, but for eval, inspect, quantize, pack, batch, bench, fit, plan, doctor" },
-        { ENG_run, "-m m --parallel 2", "--parallel is not for run, but for serve, batch, plan" },
+        { ENG_run, "-m m --json", "--json is not a flag of run, but of eval, inspect, quantize, pack, batch, "
+          "bench, fit, plan, doctor" },
+        { ENG_run, "-m m --parallel 2", "--parallel is not a flag of run, but of serve, batch, plan" },
         { ENG_plan, "", "plan needs -m MODEL" },
         { ENG_fit, "-o out", "fit needs -m MODEL" },
         { ENG_batch, "-m m -o out", "batch needs IN.jsonl" },
@@ -284,7 +285,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --logit-bias 5=inf", "ID=NUMBER" },
         { ENG_run, "-m m --logit-bias =5", "ID=NUMBER" },
         { ENG_run, "-m m --stop=", "none empty" },
-        { ENG_run, "-m m hello", "'hello' is not a flag; quote" },
+        { ENG_run, "-m m hello", "'hello' is not a flag; put" },
         { ENG_inspect, "a.gguf b.gguf", "'b.gguf' is not a flag" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -314,8 +315,8 @@ static void help(void **state)
     (void)state;
     static const struct { enum eng_command_id command; const char *words, *there, *absent; } asked[] = {
         { ENG_run, "--help", "usage: spillway run -m MODEL [flags]", "--gen" },
-        { ENG_run, "-m m -h", "  --temperature, --temp X              0: always the likeliest token [0.8]",
-          "--batch" },
+        { ENG_run, "-m m -h", "  --temperature, --temp X              sampling temperature; 0: always the likeliest "
+          "token [0.8]", "--batch" },
         { ENG_bench, "--help", "--batch LIST", "--min-p" },
         { ENG_inspect, "-h", "usage: spillway inspect MODEL [flags]", "--threads" },
     };
@@ -365,7 +366,7 @@ static void environment(void **state)
     setenv("SPILLWAY_TMEP", "1", 1);
     accepts(ENG_run, "");
     assert_true(config.sampling.temperature == 0.5f);
-    assert_non_null(strstr(said, "SPILLWAY_TMEP in the environment is no option"));
+    assert_non_null(strstr(said, "SPILLWAY_TMEP in the environment is not an option"));
 }
 
 static void file(void **state)
@@ -423,16 +424,16 @@ static void file_mistakes(void **state)
     file_refuses(ENG_run, "temp = 1\ntmep = 1\n", ":2: --tmep is unknown; did you mean --temp?");
     file_refuses(ENG_run, "temp = hot\n", ":1: temp takes a number from 0 to 100, not 'hot'");
     file_refuses(ENG_run, "[chat]\ntemp = 1\n", ":2: [chat] is not a command");
-    file_refuses(ENG_run, "[tokenize]\ntemp = 1\n", ":2: --temp is not for tokenize, but for run");
+    file_refuses(ENG_run, "[tokenize]\ntemp = 1\n", ":2: --temp is not a flag of tokenize, but of run");
     file_refuses(ENG_run, "temp = 1\n\njust words\n", ":3: neither [command] nor name = value");
 
     char text[4096];
     memset(text, 'x', sizeof text);
     memcpy(text, "stop = ", 7);
     text[sizeof text - 1] = 0;
-    file_refuses(ENG_run, text, ":1: line is not text, or longer than");
+    file_refuses(ENG_run, text, ":1: the line is not text, or longer than");
     write_file("temp = 1\nstop = a\0b\n", 20);
-    refuses(ENG_run, "-m m", ":2: line is not text");
+    refuses(ENG_run, "-m m", ":2: the line is not text");
     unlink(path);
 
     setenv("SPILLWAY_CONFIG", "/nonexistent/file", 1);

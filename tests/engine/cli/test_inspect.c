@@ -171,7 +171,7 @@ static void layers_that_guess_ahead_are_told(void **state)
         gguf_save(&g, path);
         gguf_free(&g);
         assert_int_equal(inspect(false, false), 0);
-        assert_non_null(strstr(output, "guess ahead    1\n"));
+        assert_non_null(strstr(output, "MTP layers     1\n"));
         assert_non_null(strstr(output, left_out ? "  left out     0 B\n" : "  --draft mtp  128 B\n"));
         assert_int_equal(inspect(true, false), 0);
         assert_non_null(strstr(output, "\"n_ahead\":1,"));

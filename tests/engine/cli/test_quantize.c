@@ -123,12 +123,12 @@ static void mistakes_are_refused(void **state)
     (void)state;
     configure("q9");
     assert_int_equal(quantize(), 2);
-    assert_string_equal(said, "--format q9: there are F32 F16 BF16 Q8_0 Q4_K Q6_K MXFP4 Q4_0 Q4_1 Q5_0 Q5_1 "
-                              "Q5_K Q2_K Q3_K IQ4_NL IQ4_XS");
+    assert_string_equal(said, "--format q9 is unknown; the formats are F32 F16 BF16 Q8_0 Q4_K Q6_K MXFP4 Q4_0 Q4_1 "
+                              "Q5_0 Q5_1 Q5_K Q2_K Q3_K IQ4_NL IQ4_XS");
     configure("q4_k");
     config.part_format[MOE_HEAD] = "iq1_s";
     assert_int_equal(quantize(), 2);
-    assert_non_null(strstr(said, "--head iq1_s: there are"));
+    assert_non_null(strstr(said, "--head iq1_s is unknown; the formats are"));
     configure("q4_k");
     config.requantize = false;
     assert_int_equal(quantize(), 2);

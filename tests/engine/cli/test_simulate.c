@@ -118,7 +118,7 @@ static void mistakes_are_told(void **state)
 {
     static const struct { const char *arguments, *says; } cases[] = {
         { "", "simulate needs dsi" },
-        { "dsy", "there is dsi" },
+        { "dsy", "use dsi or moesd" },
         { "dsi --preset heat", "table or grid, not 'heat'" },
         { "dsi --method online", "event or offline, not 'online'" },
         { "dsi --lookahead 0", "not '0'" },

@@ -304,14 +304,14 @@ static void control_c(void **state)
     type(&p, "kept\n");
     told(&p, "0:kept");
     type(&p, "\003");
-    see(&p, "quits");
+    see(&p, "to quit");
     see_prompt(&p, "> ");
     type(&p, "not twice in a row");
     see(&p, "row");
     type(&p, "\003");
     see_prompt(&p, "> ");
     type(&p, "\003");
-    see(&p, "quits");
+    see(&p, "to quit");
     see_prompt(&p, "> ");
     type(&p, "\003");
     told(&p, "5:");
