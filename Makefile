@@ -4,6 +4,7 @@
 #   make            build/release/spillway            make test       every test, under 3 minutes on 2 cores
 #   make demo       makes a small model and runs it   make check      folder graph, mathematics, headers
 #   make evals      the programs that measure         make soak       the long tests, by hand
+#   make guard      this tree's speed beside that of a BASE commit
 #   MODE=asan|tsan  sanitizer builds                  make install    with PREFIX and DESTDIR; uninstall
 
 B      ?= build
@@ -191,6 +192,10 @@ $(out)/evals/%: $(out)/evals/%.o $(call closure,engine)
 	$(CC) $(CFLAGS) $^ $(call libs,engine) -o $@
 evals: $(EVALS) $(out)/spillway
 
+# this tree beside a base commit, in alternating pairs: BASE=COMMIT (unless given, the last tag), ROUNDS=8
+guard:
+	@evals/guard.sh "$(BASE)" "$(or $(ROUNDS),8)"
+
 # ---- fuzzing: clang's libFuzzer over the same sources; a fixed number of runs unless FUZZ says otherwise --
 FUZZ   ?= -runs=20000
 FUZZERS = $(patsubst %.c,$(out)/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -237,6 +242,6 @@ clean:
 	rm -rf $(B)
 
 always: ;
-.PHONY: always all tests test check evals fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
+.PHONY: always all tests test check evals guard fuzz fuzzers demo soak install uninstall clean build-packages test-packages fuzz-packages
 .SECONDARY:
 -include $(shell find $(out) -name '*.d' 2>/dev/null)

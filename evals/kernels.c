@@ -7,7 +7,8 @@
  * is an item's work over the median of the items' processor time, times the threads: what cores
  * do, whoever else may be using the machine.
  *
- * kernels [FORMAT] [ISA] [ROWS]     one of each instead of all, as in: kernels q4_k avx512 1 */
+ * kernels [FORMATS] [ISA] [ROWS]    some instead of all, as in: kernels q4_k,f16 avx512 1,4,16
+ *                                   ISA "best": the fastest that this machine has */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #define MOST_ROWS 96
 #define REPEAT 3
 #define MOST_ITEMS 4096
+#define MAX_ROW_COUNTS 16
 
 static volatile float sink;
 
@@ -191,26 +193,28 @@ static void fill_weights(enum kn_format f, uint8_t *p, size_t bytes)
 
 static bool skipped(const char *only, enum kn_isa isa)
 {
+    if (only && strcasecmp(only, "best") == 0)
+        return isa != kn_isa_best();
     return only && strcasecmp(only, kn_isa_name(isa)) != 0;
 }
 
+struct row_counts { int n, row[MAX_ROW_COUNTS]; };
+
 static void products(struct kn_team *const team[2], struct bench *b, const char *isa_only,
-                     int rows_only)
+                     const struct row_counts *rows)
 {
-    static const int all[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 };
-    const int *rows = rows_only ? &rows_only : all, n_rows = rows_only ? 1 : (int)(sizeof all / sizeof *all);
     int n_mat = (int)(WEIGHT_BYTES / b->mat_bytes);
 
     fill_weights(b->m.w.format, b->weights, (size_t)n_mat * b->mat_bytes);
     for (enum kn_isa isa = KN_ISA_AVX2; isa <= kn_isa_best(); isa++) {
         b->ops = kn_ops(isa);
-        for (int i = 0; i < n_rows && !skipped(isa_only, isa); i++) {
-            b->m.n_row = rows[i];
-            for (int t = rows[i] > 2; t < 2; t++) {
+        for (int i = 0; i < rows->n && !skipped(isa_only, isa); i++) {
+            b->m.n_row = rows->row[i];
+            for (int t = rows->row[i] > 2; t < 2; t++) {
                 double rate = items_per_s(team[t], n_mat, product_item, b);
-                line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows[i],
+                line("matmul", kn_format_info(b->m.w.format)->name, kn_isa_name(isa), rows->row[i],
                      kn_team_size(team[t]), rate * (double)b->mat_bytes,
-                     rate * N_OUT * N_IN * rows[i]);
+                     rate * N_OUT * N_IN * rows->row[i]);
             }
         }
     }
@@ -232,7 +236,8 @@ static void repacks(struct kn_team *const team[2], struct bench *b, const char *
 }
 
 static void format_figures(struct kn_team *const team[2], enum kn_format f, struct bench *b,
-                           const float *x, uint8_t *act, const char *isa_only, int rows_only)
+                           const float *x, uint8_t *act, const char *isa_only,
+                           const struct row_counts *rows, bool with_repack)
 {
     enum kn_act kind = kn_format_info(f)->act;
     size_t stride = kn_act_bytes(kind, N_IN);
@@ -243,26 +248,66 @@ static void format_figures(struct kn_team *const team[2], enum kn_format f, stru
     b->m.w = (struct kn_mat){ f, N_OUT, N_IN, NULL };
     b->m.x = act;
     b->m.x_stride = stride;
-    products(team, b, isa_only, rows_only);
-    if (rows_only == 0)
+    products(team, b, isa_only, rows);
+    if (with_repack)
         repacks(team, b, isa_only);
+}
+
+/* Is `name` an item of a list with commas?  No list has every name. */
+static bool is_listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    const char *comma;
+
+    for (const char *item = list; item; item = (comma = strchr(item, ',')) ? comma + 1 : NULL)
+        if (strncasecmp(item, name, n) == 0 && (item[n] == 0 || item[n] == ','))
+            return true;
+    return !list;
+}
+
+static bool formats_exist(const char *list)
+{
+    int n_item = 1, n_listed = 0;
+
+    for (const char *p = list; *p; p++)
+        n_item += *p == ',';
+    for (int f = 0; f < KN_FORMAT_COUNT; f++)
+        n_listed += is_listed(list, kn_format_info((enum kn_format)f)->name);
+    return n_item == n_listed;
+}
+
+static bool parse_row_counts(const char *list, struct row_counts *rows)
+{
+    rows->n = 0;
+    for (char *end = NULL; rows->n < MAX_ROW_COUNTS; list = end + 1) {
+        long row = strtol(list, &end, 10);
+
+        if (end == list || row < 1 || row > MOST_ROWS || (*end && *end != ','))
+            return false;
+        rows->row[rows->n++] = (int)row;
+        if (!*end)
+            return true;
+    }
+    return false;
 }
 
 int main(int argc, char **argv)
 {
     const size_t n_x = (size_t)MOST_ROWS * N_IN;
-    int only = KN_FORMAT_COUNT;
-    const char *isa = argc > 2 ? argv[2] : NULL;
-    int rows = argc > 3 ? kn_max(0, kn_min(atoi(argv[3]), MOST_ROWS)) : 0;
+    const char *formats = argc > 1 ? argv[1] : NULL, *isa = argc > 2 ? argv[2] : NULL;
+    struct row_counts rows = { 14, { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 96 } };
     struct kn_team *team[2];
     float *x = kn_map(n_x * sizeof *x, -1);
     uint8_t *act = kn_map(n_x * sizeof *x, -1);
     struct bench b = { .weights = kn_map(WEIGHT_BYTES, -1), .m.y_stride = N_OUT };
 
-    while (argc > 1 && --only >= 0 && strcasecmp(argv[1], kn_format_info((enum kn_format)only)->name))
-        ;
-    if (only < 0) {
-        fprintf(stderr, "kernels: no format is called %s\n", argv[1]);
+    if (formats && !formats_exist(formats)) {
+        fprintf(stderr, "kernels: %s: an unknown or repeated format\n", formats);
+        return 2;
+    }
+    if (argc > 3 && !parse_row_counts(argv[3], &rows)) {
+        fprintf(stderr, "kernels: %s: at most %d numbers of rows from 1 to %d\n", argv[3],
+                MAX_ROW_COUNTS, MOST_ROWS);
         return 2;
     }
     if (kn_team_open(&team[0], 1) || kn_team_open(&team[1], 0))
@@ -278,8 +323,8 @@ int main(int argc, char **argv)
     machine(team[0], b.weights);
     machine(team[1], b.weights);
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
-        if (only == KN_FORMAT_COUNT || f == only)
-            format_figures(team, (enum kn_format)f, &b, x, act, isa, rows);
+        if (is_listed(formats, kn_format_info((enum kn_format)f)->name))
+            format_figures(team, (enum kn_format)f, &b, x, act, isa, &rows, argc <= 3);
     kn_team_close(team[0]);
     kn_team_close(team[1]);
     return 0;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fails if a folder includes, or refers to a symbol of, a folder it may not use; if library code prints,
 # exits or reads the environment; if anything but fma and sqrt of libm is used; if a header does not
-# compile alone.  Usage: check.sh BUILD_DIR "folder:uses ..." ...
+# compile alone; if a text names a result that does not exist.  Usage: check.sh BUILD_DIR "folder:uses ..." ...
 out=$1; shift; bad=0
 complain() { echo "check: $1"; bad=1; }
 prefix() { case $1 in kernels) echo kn_;; offload) echo off_;; moe) echo moe_;; speculative) echo spec_;; engine) echo eng_;; esac; }
@@ -32,6 +32,19 @@ for h in $(find $all -name '*.h'); do
 done
 for f in $(git ls-files "*.c" "*.h" "*.cu" 2>/dev/null); do
     [ "$(wc -l < "$f")" -le 1000 ] || complain "$f has more than 1000 lines"
+done
+# A path under evals/results that a tracked text names exists, or is the beginning of one that does (DATE and $ stand for a
+# date); a result's bare name in a .md file is that of a file there; and the index has a line for each file.
+for hit in $(git grep -IoE '(evals|\.\.)/results/[A-Za-z0-9_./-]*' 2>/dev/null); do
+    path=${hit#*:}; path=evals/results/${path#*results/}; path=${path%.}
+    case $path in *DATE*|*-) ls "${path%%DATE*}"* >/dev/null 2>&1;; *) [ -e "$path" ];; esac ||
+        complain "${hit%%:*} names $path, which does not exist"
+done
+for hit in $(git grep -IoE '[a-z0-9-]+-20[0-9]{2}-[0-9]{2}-[0-9]{2}[a-z0-9-]*\.(md|csv|png|txt)' -- '*.md' 2>/dev/null); do
+    ls evals/results/*/"${hit#*:}" >/dev/null 2>&1 || complain "${hit%%:*} names ${hit#*:}, which is not in evals/results"
+done
+for f in $(git ls-files 'evals/results/*/*' 2>/dev/null); do
+    grep -qF "(${f#evals/results/})" evals/results/README.md || complain "evals/results/README.md has no line for $f"
 done
 [ $bad = 0 ] && echo "check: ok" || echo "check: failed"
 exit $bad

@@ -1,13 +1,13 @@
 #!/bin/sh
 # The long tests: fuzzing by time, crowds of other seeds each time, and every test many times over.  Writes
-# evals/results/soak-DATE.txt with the commit it ran on; commit that file.  Nothing that fails stops it: its last
+# evals/results/checks/soak-DATE.txt with the commit it ran on; commit that file.  Nothing that fails stops it: its last
 # lines tell what did, and the exit status is 1 then.  SECONDS_EACH sets how long each fuzz target runs, SECONDS_MIXED the
 # server's mixed load, SECONDS_CROWD the crowds in each mode and as long a walk over what tests/engine/test_pairs.c
 # multiplies, SECONDS_PAIRS the walk over all of it in release mode (some hours, if it is not cut short), TIMES how often
 # all tests run in each.  Usage: soak.sh FOLDER, where the programs are.
 out=$1 demo=evals/train/models/demo-draft-q8_0.gguf
 seconds=${SECONDS_EACH:-600}
-result=evals/results/soak-$(date +%Y-%m-%d).txt
+result=evals/results/checks/soak-$(date +%Y-%m-%d).txt
 notes=$(mktemp -d) || exit 1
 trap 'rm -rf "$notes"' EXIT
 

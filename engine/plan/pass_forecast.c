@@ -9,7 +9,7 @@
 #include <math.h>
 
 /* What decoding reaches of the rates that the probes reach, with 1 to 16 sequences wholly in memory: 0.85
- * to 0.90 of the sum of both times (evals/results/speed-2026-11-20.md). */
+ * to 0.90 of the sum of both times (evals/results/speed/speed-2026-11-20.md). */
 #define OF_PROBES 0.88
 
 /* And of sums alone, when rows are many: 318 to 370 G of 720 in Q4_K with 16 to 96 rows (ibid.). */

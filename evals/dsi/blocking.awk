@@ -1,5 +1,5 @@
 # evals/dsi/blocking.awk - the published column, as far as a blocking pass explains it.
-#   awk -f evals/dsi/blocking.awk evals/results/dsi-DATE-table.csv
+#   awk -f evals/dsi/blocking.awk evals/results/dsi/dsi-DATE-table.csv
 # In the authors' program with threads every start, and every restart after a rejection, begins with a target
 # pass over no draft.  DSI lets it run beside the drafting; SI waits for it, and gets no token for it.  Here that
 # pass is charged to SI, at most 20 drafts in a row are right, and each takes the best of lookahead 1, 5 and

@@ -1,5 +1,5 @@
 # evals/offload/policies.gp - reads beside Belady's, by how much fits: a row for each trace, a column for each batch.
-#   gnuplot -e "csv='evals/results/policy-DATE.csv'; png='evals/results/policy-DATE.png'" evals/offload/policies.gp
+#   gnuplot -e "csv='evals/results/offload/policy-DATE.csv'; png='evals/results/offload/policy-DATE.png'" evals/offload/policies.gp
 set datafile separator ","
 set terminal pngcairo size 1200,1200 font "sans,9"
 set output png

@@ -1,5 +1,5 @@
 # evals/offload/sweep.gp - tokens/s by budget, a line for each batch; thin: the bound.
-#   gnuplot -e "csv='evals/results/offload-DATE.csv'; png='evals/results/offload-DATE.png'" evals/offload/sweep.gp
+#   gnuplot -e "csv='evals/results/offload/offload-DATE.csv'; png='evals/results/offload/offload-DATE.png'" evals/offload/sweep.gp
 set datafile separator ","
 set terminal pngcairo size 900,600 font "sans,10"
 set output png

@@ -91,8 +91,8 @@ static void never_slower_and_near_the_best(void **state)
 }
 
 /* 24 layers of 128 experts, 8 used, 42 % of them in memory: what passes took on two cores and a disk of 3 GB/s (1.23 s
- * with 16 rows, 2.2 s with 64: evals/results/drafts-2026-11-20.md), where memory has more of what few rows use; the
- * same if it had not; and what an engine foresees of it from rates and sizes alone. */
+ * with 16 rows, 2.2 s with 64: evals/results/drafts/drafts-2026-11-20.md), where memory has more of what few rows use;
+ * the same if it had not; and what an engine foresees of it from rates and sizes alone. */
 static const struct machine tier[] = {
     { "tier", { .fixed_ns = 17e6, .dense_ns = 1.5e6, .load_ns = 2.1e6, .expert_ns = 0.32e6, .ridge = 1e-9, .growth = M_E,
                 .n_expert = 128, .n_used = 8 }, 63.6e6, 0.38, 2.13e9, 1, 0.05, 0.2 },
