@@ -91,7 +91,10 @@ const struct moe_tensor *moe_find_tensor(const struct moe_file *f, const char *n
 struct moe_range { uint64_t offset, bytes; };
 int moe_ranges_overlap(const struct moe_file *f, const struct moe_range *r, size_t n, size_t pair[2]);
 
-/* Opens another file of f's and returns its number in *file; the first comes to be number 0. */
+/* file_bytes.c: the table of open files.  reserve gives it n entries and keeps those it has; open_nth opens path as entry
+ * `file`; add appends one entry, opens path there and returns its number in *file. */
+int moe_file_reserve(struct moe_file *f, int n);
+int moe_file_open_nth(struct moe_file *f, int file, const char *path);
 int moe_file_add(struct moe_file *f, const char *path, int *file);
 
 int moe_folder_open(struct moe_file *f);                    /* folder.c: f->name is a folder */
@@ -199,6 +202,26 @@ static inline int moe_d_mix(const struct moe_desc *d)
 
 /* What its value heads give. */
 static inline int moe_d_state_value(const struct moe_desc *d) { return d->n_value_head * d->d_state_value; }
+
+/* The numbers that a row gives a delta net: the inputs of its convolution, beta and alpha. */
+static inline int moe_d_state_in(const struct moe_desc *d)
+{
+    return (int)kn_align_up((size_t)(moe_d_mix(d) + 2 * d->n_value_head), 16);
+}
+
+/* Memory of one layer of a state: n_tap - 1 inputs of the convolution, then a matrix for each value head. */
+static inline size_t moe_state_layer_bytes(const struct moe_desc *d)
+{
+    size_t inputs = (size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d);
+    return kn_align_up(inputs, 16) * sizeof(float) +
+           (size_t)d->n_value_head * kn_delta_floats(d->d_state_key, d->d_state_value) * sizeof(float);
+}
+
+/* Memory of one state; 0 without delta nets. */
+static inline size_t moe_state_bytes(const struct moe_desc *d)
+{
+    return d->delta_period ? (size_t)moe_n_delta(d) * moe_state_layer_bytes(d) : 0;
+}
 
 /* The angle that pair i advances per position; extra[i], when there is one, divides it. */
 int moe_rope_freq(const struct moe_desc *d, const float *extra, float *freq /* [n_rot / 2] */);
@@ -454,17 +477,23 @@ void moe_delta(struct moe_context *c, int layer);
 /* latent.c: attention whose keys and values are made of a latent, and what that takes. */
 void moe_latent_attention(struct moe_context *c, int layer);
 int  moe_latent_rows(const struct moe_desc *d, int max_row);
-enum kn_format moe_latent_key_format(enum kn_format whole);
 int  moe_latent_load(struct moe_model *m, const struct moe_load_options *opt);
 
 void moe_block(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r);
-int  moe_guess_rows(const struct moe_desc *d, int max_row);     /* guessed one by one; above, all are */
-void moe_guess_next(struct moe_context *c, int layer);  /* asks for what layer + 1 may need */
-void moe_guess_end(struct moe_context *c);
-void moe_guess_watch(struct moe_context *c, int layer); /* when its rows are routed */
+
+/* Rows up to which experts are predicted one by one.  In a batch of more rows a layer leaves out one expert in some
+ * thousand: all experts count as predicted. */
+static inline int moe_guess_rows(const struct moe_desc *d, int max_row)
+{
+    return kn_min(max_row, d->n_used ? 8 * d->n_expert / d->n_used : 0);
+}
+
+int  moe_guess_experts(struct moe_context *c, int layer);       /* of a later layer, into guess.expert; how many */
+void moe_prefetch_begin(struct moe_context *c);         /* at the start of a pass */
+void moe_prefetch_layer(struct moe_context *c, int layer);      /* when the layer's own experts are requested */
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);           /* a pass */
 void moe_recall_learn(struct moe_context *c, int layer);        /* what it uses there, by the plan */
@@ -519,7 +548,6 @@ static inline unsigned moe_delta_acts(const struct moe_layer *l)        /* that 
 void moe_states_lay_out(struct moe_context *c, struct kn_arena *a);     /* what a pass needs */
 size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt);     /* the rest */
 void moe_states_place(struct moe_context *c, void *base);
-size_t moe_state_bytes(const struct moe_desc *d);       /* of one */
 void moe_states_begin(struct moe_context *c);
 void moe_states_end(struct moe_context *c);     /* a text with a row that failed has no state */
 
@@ -529,22 +557,6 @@ void moe_delta_steps(struct moe_context *c, int layer);
 static inline float *moe_state_layer(const struct moe_states *s, int state, int nth)
 {
     return (float *)(s->base + (size_t)state * s->bytes + (size_t)nth * s->layer_bytes);
-}
-
-static inline float *moe_state_head(const struct moe_context *c, int state, int nth, int head)
-{
-    const struct moe_desc *d = &c->model->desc;
-    size_t inputs = kn_align_up((size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d), 16);
-    size_t one = kn_delta_floats(d->d_state_key, d->d_state_value);
-    return moe_state_layer(&c->states, state, nth) + inputs + (size_t)head * one;
-}
-
-/* What a step was given, in the nth delta net. */
-static inline float *moe_step_in(const struct moe_states *s, int nth, const struct moe_step *t)
-{
-    size_t d_in = (size_t)s->d_in;
-    return t->row >= 0 ? s->in + (size_t)t->row * d_in
-                       : s->kept + ((size_t)nth * (size_t)s->n_kept + (size_t)t->kept) * d_in;
 }
 
 /* ---- synthetic models: synth.c writes them; shapes.c, synth_fill.c and synth_vocab.c help ---------- */

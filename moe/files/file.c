@@ -46,49 +46,10 @@ static void values_free(struct moe_values *v)
     *v = (struct moe_values){ 0 };
 }
 
-/* Makes room for n files in the tables; those that are there keep their places. */
-static int make_room(struct moe_file *f, int n)
-{
-    int *fd = kn_calloc((size_t)n, sizeof *fd);
-    char **names = kn_calloc((size_t)n, sizeof *names);
-    if (!fd || !names) {
-        kn_free(fd);
-        kn_free(names);
-        return kn_fail(KN_ENOMEM, "%s: no memory for %d files", f->name, n);
-    }
-    for (int i = 0; i < n; i++) {
-        fd[i] = i < f->files.n_file ? f->fd[i] : -1;
-        names[i] = i < f->files.n_file ? f->path[i] : NULL;
-    }
-    kn_free(f->fd);
-    kn_free(f->path);
-    f->fd = fd;
-    f->path = names;
-    f->files = (struct off_files){ n, fd, (const char *const *)names, NULL };
-    return 0;
-}
-
-static int open_file(struct moe_file *f, int file, const char *path)
-{
-    f->path[file] = kn_strdup(path);
-    if (!f->path[file])
-        return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
-    return kn_file_open_read(&f->fd[file], path);
-}
-
-int moe_file_add(struct moe_file *f, const char *path, int *file)
-{
-    int n = f->files.n_file, err = make_room(f, n + 1);
-    if (!err)
-        err = open_file(f, n, path);
-    *file = n;
-    return err;
-}
-
 /* 1: it is a folder. */
 static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
 {
-    int err = open_file(f, file, path);
+    int err = moe_file_open_nth(f, file, path);
     return err ? err : moe_gguf_read(f, file, values);
 }
 
@@ -141,7 +102,7 @@ static int open_splits(struct moe_file *f)
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
         return kn_fail(KN_EINVAL, "%s: it is split 1 of %d, so its name must end in %s for the "
                        "others to be found", path, (int)n, suffix);
-    err = make_room(f, (int)n);
+    err = moe_file_reserve(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
     if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
@@ -153,7 +114,7 @@ static int open_splits(struct moe_file *f)
 
 static int open_any(struct moe_file *f)
 {
-    int err = make_room(f, 1);
+    int err = moe_file_reserve(f, 1);
     if (!err)
         err = open_one(f, 0, f->name, &f->values);
     if (err <= 0)

@@ -265,6 +265,13 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
 
+/* The format of K_h transposed: it holds each value exactly.  Blocks run along rows, so quantised values (the product of
+ * two scales, 18 bits and more) become float32. */
+static enum kn_format latent_key_format(enum kn_format whole)
+{
+    return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;
+}
+
 /* Two matrices in one tensor, a head's rows of one and then of the other. */
 static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
 {
@@ -273,7 +280,7 @@ static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, 
     const struct moe_tensor *t = find(b, name, n_out, n_in, 0, false, &error);
     if (!t)
         return error;
-    l->k_b = (struct kn_mat){ moe_latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
+    l->k_b = (struct kn_mat){ latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
     l->v_b = (struct kn_mat){ moe_format_of(t), d->n_head * d->d_value, d->d_latent, NULL };
     b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .halves = l };
     if (l->k_b.format != moe_format_of(t))

@@ -176,8 +176,8 @@ static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
         borrow(m);
     for (int i = 0; opt->progress && i < m->n_dense; i++)
         atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
-    if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
-        error = moe_latent_load(m, opt);
+    if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0)
+        error = moe_read_matrices(m, load, n, opt);
 done:
     kn_free(load);
     return error;
@@ -389,7 +389,8 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->arena.base);
     int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
-    if (error || (error = load_dense(m, opt)) || (error = turn_taps(m)) || (error = set_rotation(m)))
+    if (error || (error = load_dense(m, opt)) || (error = moe_latent_load(m, opt)) || (error = turn_taps(m)) ||
+        (error = set_rotation(m)))
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;

@@ -188,11 +188,7 @@ void moe_block(struct moe_context *c, int layer)
     moe_plan_rows(c, layer);
     c->distinct += c->plan.n_expert;
     off_fetch(c->model->store, c->plan.expert, c->mark, c->plan.n_expert, OFF_NOW, &ticket);
-    moe_recall_end(c, layer);
-    moe_guess_end(c);
-    moe_guess_watch(c, layer);
-    moe_recall_learn(c, layer);
-    moe_guess_next(c, layer);
+    moe_prefetch_layer(c, layer);
     if (d->d_shared)
         run_wide(c, l, d->d_shared, c->shared);
     int n;

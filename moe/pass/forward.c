@@ -30,25 +30,6 @@ static void embed(struct moe_context *c)
         moe_head_begin(c);
 }
 
-struct add_job { struct moe_context *c; float *y; const float *bias; };
-
-static void add_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    const struct add_job *j = arg;
-    int d_model = j->c->model->desc.d_model;
-    size_t at = (size_t)row * (size_t)d_model;
-    if (j->bias)
-        j->c->model->ops->add(j->y + at, j->bias, d_model);
-    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
-}
-
-void moe_rows_add(struct moe_context *c, float *y, const float *bias)
-{
-    struct add_job job = { c, y, bias };
-    kn_parallel_for(c->team, c->n_row, add_row, &job);
-}
-
 /* Batches come from our own engine: a wrong one is our mistake. */
 static void begin(struct moe_context *c, const struct moe_batch *b)
 {
@@ -88,7 +69,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
 {
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
-    moe_recall_begin(c);
+    moe_prefetch_begin(c);
     kn_alloc_forbid(true);
     if (d->delta_period)
         moe_states_begin(c);

@@ -58,6 +58,25 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
     kn_parallel_for(c->team, n, norm_item, &job);
 }
 
+struct add_job { struct moe_context *c; float *y; const float *bias; };
+
+static void add_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct add_job *j = arg;
+    int d_model = j->c->model->desc.d_model;
+    size_t at = (size_t)row * (size_t)d_model;
+    if (j->bias)
+        j->c->model->ops->add(j->y + at, j->bias, d_model);
+    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
+}
+
+void moe_rows_add(struct moe_context *c, float *y, const float *bias)
+{
+    struct add_job job = { c, y, bias };
+    kn_parallel_for(c->team, c->n_row, add_row, &job);
+}
+
 /* ---- products ---------------------------------------------------------------------------------------- */
 
 struct moe_product moe_product(const struct moe_acts *in, const struct kn_mat *w, float *y, int n_row)
