@@ -68,7 +68,7 @@ SRC_moe/files  = tensor_types header_tables file_bytes gguf safetensors hf_confi
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = families bind latent_weights model
-MAY_moe/write = kernels offload moe/files moe/model
+MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
 SRC_moe/pass   = context delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \

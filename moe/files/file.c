@@ -6,7 +6,7 @@
  *
  * A split says its number, how many there are and how many tensors they hold together; the first
  * has the metadata.  Their names differ only in -00001-of-0000N.gguf at the end. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* moe/files/file_bytes.c - the table of files that a struct moe_file has open: their paths and descriptors.
  *
- * A GGUF file has one entry, a split file one for each split, a folder one for each .safetensors file.  moe_file_close()
- * closes them. */
-#include "moe/internal.h"
+ * A GGUF file has one entry, a split file one for each split, a folder one for each .safetensors file. 
+ * moe_file_close() closes them. */
+#include "moe/files/internal.h"
 
 int moe_file_reserve(struct moe_file *f, int n)
 {

@@ -10,7 +10,7 @@
  * checked.  What is wrong is said in one line that names file, field and reason, and three cases
  * are told apart: the file is short (the header is plausible, bytes are missing), corrupt (it
  * contradicts itself), unsupported. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 #include <errno.h>
 #include <stdarg.h>

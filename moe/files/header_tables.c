@@ -4,7 +4,7 @@
  * by key and tensors by name.  Those who read headers (gguf.c, safetensors.c and what translates for it)
  * add to them.  Tables grow with what has been read and not with what was announced, and their hashes are
  * seeded: no file can be made whose names all collide. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 /* A tensor as a file has it, outermost dimension first. */
 struct moe_stored {

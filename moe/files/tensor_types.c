@@ -4,7 +4,7 @@
  * The table has every type number that GGUF files have been published with and whose size is plain
  * blocks times bytes; a type that is not here can be listed but not measured.  Numbers that never
  * reached a file, or were withdrawn, are absent. */
-#include "moe/internal.h"
+#include "moe/files/files.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * file; into the model go the format and shape of each matrix, the list of dense tensors to load, and where
  * each expert lies, so that sizes are known before anything is read.  A tensor that nothing asked for is
  * refused with its name: a file with parts we do not know would give wrong text, not an error. */
-#include "moe/internal.h"
+#include "moe/model/internal.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -265,8 +265,8 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
 
-/* The format of K_h transposed: it holds each value exactly.  Blocks run along rows, so quantised values (the product of
- * two scales, 18 bits and more) become float32. */
+/* The format of K_h transposed: it holds each value exactly.  Blocks run along rows, so quantised values (the product
+ * of two scales, 18 bits and more) become float32. */
 static enum kn_format latent_key_format(enum kn_format whole)
 {
     return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;

@@ -3,7 +3,7 @@
  * A family is a line in a table: how its files rotate, which biases and norms it has, how it weighs its
  * experts.  Everything else is a number in the file.  What is not understood is refused with its name:
  * an unknown architecture, an unknown value of a known key, a number out of range. */
-#include "moe/internal.h"
+#include "moe/model/internal.h"
 
 #include <math.h>
 #include <stdio.h>

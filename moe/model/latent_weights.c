@@ -1,9 +1,9 @@
 /* moe/model/latent_weights.c - the matrices K_h and V_h of latent attention, from files that have both in one.
  *
- * Older files have attn_kv_b, whose rows are the elements of each head's key and then those of its value.  V_h is used in
- * that orientation, so its panels are copied.  K_h is used transposed: its rows are decoded and repacked, in the format
- * that bind.c has given to k_b.  One head is one work item.  The matrix as read is freed after the split. */
-#include "moe/internal.h"
+ * Rows of attn_kv_b, in older files, are the elements of each head's key and then those of its value.  V_h is used
+ * in that orientation, so its panels are copied.  K_h is used transposed: its rows are decoded and repacked, in the
+ * format that bind.c has given to k_b.  One head is one work item.  The matrix as read is freed after the split. */
+#include "moe/model/internal.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * Opening reads the description, binds the file's tensors to it (bind.c) and sums up what they take, so that
  * a budget can be made before anything is read.  Loading takes the memory, reads dense matrices in file order
  * to where they stay, vectors as float32, and opens the store that reads experts as they are needed. */
-#include "moe/internal.h"
+#include "moe/model/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * Every row writes its own slot before any row of the batch reads, so rows of one chunk of a prompt see
  * each other through the KV memory and nowhere else: a row's arithmetic is that of the row alone. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

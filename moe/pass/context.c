@@ -4,7 +4,7 @@
  * one dense array; of latents there are keys alone, [layer][slot][d_key].  Features, if they are kept, lie
  * behind it by slot, and states behind those.  The step arena holds what a pass writes; lay_out() places it,
  * and the same code over an arena without memory says how much it takes. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  *
  * Bytes of a decode row at 32 heads of 128 by 128: 2 MiB of state read and written in each layer, where the
  * projections of that layer read 19 MiB (Q4_K, d_model 2048); a chunk of a prompt reads it once. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
  *
  * A flow is one state in a pass, its steps first what was kept of the last pass, then the text's rows, then
  * drafts; each step knows the one before it, so a chain and a tree are the same. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>

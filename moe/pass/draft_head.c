@@ -4,7 +4,7 @@
  * token, put together by a matrix; EAGLE-3's with what a matrix makes of three features, and its attention reads the
  * token's embedding beside it.  Further rows of a draft begin with what the row before them came to: after the last
  * norm, EAGLE-3's before it.  EAGLE-3 may guess among some tokens alone: no other is ever likely. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>

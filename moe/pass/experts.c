@@ -7,7 +7,7 @@
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once; the
  * regions' overhead is a few microseconds each against some 100 for the bytes. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * The conductor of this folder.  It checks the batch, so that everything below may trust it, and it
  * allocates nothing: an allocation during a pass traps. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -15,7 +15,7 @@
  * reading the latents again.  Absorbing takes d_latent * (d_head - n_rot + d_value) more for each head.
  *
  * K_h and V_h are the layer's k_b and v_b (model/latent_weights.c). */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * experts are requested, both tickets for it end: the store then knows the demand itself.
  *
  * On request the accuracy of both predictors is counted (moe_context_watch()), at distances up to MOE_FAR layers. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void see_far(struct moe_context *c, int layer, int far)
         seen[c->guess.expert[n] - expert0] = true;
 }
 
-/* Compares the predictions for this layer with the experts that its rows have chosen, then predicts for later layers. */
+/* Compares the predictions for this layer with the experts that its rows chose, then predicts for later layers. */
 static void count_accuracy(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;

@@ -6,7 +6,7 @@
  * of the result.  Where so many rows go that hardly an expert is left out, all are asked for.
  *
  * Cost: a norm and n_expert * d_model weights, some 1 MB of a layer's 20 at batch 1. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

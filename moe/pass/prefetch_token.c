@@ -10,7 +10,7 @@
  *
  * A token has one entry, by its number modulo their count; who comes later takes it over.  An entry is n_used
  * numbers a layer: 2 * 48 * 8 bytes of a large model, 8,192 of them 6 MB. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * from.  Or else the largest logits, and softmax over those alone.
  * Plan: a counting sort of (row, choice) pairs by expert, so that an expert meets its rows in ascending
  * order and is read once however many rows chose it. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>

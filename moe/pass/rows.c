@@ -3,7 +3,7 @@
  * Row passes (norm, code) take a row per item.  Products take a few panels per item, over all matrices
  * of the region together, so that eight small experts are one region of even items; each node's threads
  * have the items whose weights are near to them.  What a row or a panel yields never depends on it. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
  * one thread; some grains for each thread are under way at once and then written in order.  So
  * memory is a few MiB for each thread whatever the model's size, and neither the bytes nor the
  * order of any sum depends on how many there are. */
-#include "moe/internal.h"
+#include "moe/files/files.h"
 
 #include <math.h>
 #include <string.h>

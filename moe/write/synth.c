@@ -15,7 +15,7 @@
  *     evals/routing measures it.
  *
  * The file is streamed: PIECE bytes are made by the team, then written, in tensor order. */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -18,7 +18,7 @@
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
  *   MXFP4  step * one of 16 whole numbers, deviation 5.852; steps are powers of two, so some blocks
  *          take the next one up, as many as make the mean square what it should be */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * not.  Merged tokens are runs of up to eight letters with or without a space before them,
  * consonants and vowels in turn: no pre-tokeniser splits such a run, so each can appear, and random
  * weights babble pronounceably. */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <string.h>
 

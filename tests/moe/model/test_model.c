@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 #include "tests/faults.h"
 #include "tests/moe/change.h"
 #include "tests/moe/load.h"
