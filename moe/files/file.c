@@ -157,7 +157,7 @@ void moe_file_close(struct moe_file *f)
     values_free(&f->values);
     kn_free(f->tensors.item);
     kn_free(f->tensors.by_name.slot);
-    for (struct moe_block *b = f->text, *next; b; b = next) {
+    for (struct moe_text_chunk *b = f->text, *next; b; b = next) {
         next = b->next;
         kn_free(b);
     }

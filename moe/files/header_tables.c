@@ -13,7 +13,7 @@
 void *moe_keep(struct moe_file *f, size_t bytes)
 {
     bytes = kn_align_up(bytes, 16);
-    struct moe_block *b = f->text;
+    struct moe_text_chunk *b = f->text;
     if (!b || b->bytes - b->used < bytes) {
         size_t room = bytes > BLOCK_BYTES / 4 ? bytes : BLOCK_BYTES;
         b = kn_alloc(sizeof *b + room);
@@ -21,7 +21,7 @@ void *moe_keep(struct moe_file *f, size_t bytes)
             kn_fail(KN_ENOMEM, "%s: no memory for %zu bytes of its header", moe_file_path(f), room);
             return NULL;
         }
-        *b = (struct moe_block){ .next = f->text, .bytes = room };
+        *b = (struct moe_text_chunk){ .next = f->text, .bytes = room };
         f->text = b;
     }
     void *p = b->data + b->used;

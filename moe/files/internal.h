@@ -36,15 +36,15 @@ struct moe_file {
     struct off_files files;
     int *fd;                                /* [n_file]; -1: not open */
     char **path;
-    struct moe_block *text;                 /* memory of every string and array of the headers */
+    struct moe_text_chunk *text;            /* memory of every string and array of the headers */
     struct moe_values values;               /* of the first split */
     struct moe_tensors tensors;             /* of all splits */
     uint64_t header_bytes;                  /* read to fill the tables */
     uint64_t hash_seed;
 };
 
-struct moe_block {                          /* one chunk of that memory */
-    struct moe_block *next;
+struct moe_text_chunk {                     /* one chunk of that memory */
+    struct moe_text_chunk *next;
     size_t bytes, used;
     _Alignas(16) uint8_t data[];
 };

@@ -438,11 +438,11 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;
     if (error)
         return error;
-    bool in_turns = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
-    b->m->in_turns |= in_turns;
-    if (in_turns && i == 1)                     /* they come with the gates */
+    bool gate_up_interleaved = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
+    b->m->gate_up_interleaved |= gate_up_interleaved;
+    if (gate_up_interleaved && i == 1)          /* they come with the gates */
         return 0;
-    n_out *= in_turns ? 2 : 1;
+    n_out *= gate_up_interleaved ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
         if (!stack) {
             char one[64];

@@ -180,7 +180,7 @@ struct moe_model {
     bool ahead;                                 /* the store has the experts of the MTP layer, too */
     float *feature_norm, *embed_norm;           /* [d_model] norms of the inputs of fc or attention; or NULL */
     float *out_norm, *rope_extra, *rope_freq;   /* rope_extra: NULL without divisors of angles */
-    bool in_turns;                              /* an expert's gates and ups alternate as rows of one matrix */
+    bool gate_up_interleaved;                   /* an expert's gates and ups alternate as rows of one matrix */
     size_t scratch_bytes;                       /* scratch of one thread to interleave an expert */
     struct moe_dense *dense; int n_dense;       /* until the load; then NULL */
     struct off_expert *expert;                  /* [n_expert_total + n_expert_ahead] likewise */

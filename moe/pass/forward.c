@@ -16,10 +16,10 @@ static void embed_row(void *arg, int row, int thread)
         kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
     for (int i = 0; i < d->n_rot / 2; i++) {
         double s, co;
-        float *turn = c->turn[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
+        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
         kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co);    /* the angle is a float32 */
-        turn[0] = (float)co * d->scaling_attn;
-        turn[1] = (float)s * d->scaling_attn;
+        rope_cos_sin[0] = (float)co * d->scaling_attn;
+        rope_cos_sin[1] = (float)s * d->scaling_attn;
     }
 }
 
@@ -83,7 +83,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
         else
             moe_attention(c, layer);
         if (c->model->layer[layer].router.n_out)
-            moe_block(c, layer);
+            moe_experts(c, layer);
         else
             moe_dense_ffn(c, layer);
     }

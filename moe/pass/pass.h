@@ -9,7 +9,7 @@
  *       attention.c        moe_attention(), or
  *       latent_attention.c moe_latent_attention(), or
  *       delta_net.c        moe_delta(), over the states of delta_state.c
- *       experts.c          moe_block(): moe_route(), moe_plan_rows() (router.c), moe_prefetch_layer(), the experts
+ *       experts.c          moe_experts(): moe_route(), moe_plan_rows() (router.c), moe_prefetch_layer(), the experts
  *                          as they arrive; or moe_dense_ffn()
  *     forward.c            moe_states_end(), last norm, logits, moe_keep_last(), moe_head_end()
  *
@@ -79,7 +79,7 @@ struct moe_guess {
     float *weight;                              /* [moe_guess_rows, n_used] */
 };
 
-struct moe_came { float asked, right; };        /* predictions; of these, used by the row */
+struct moe_hit_rate { float predicted, used; }; /* predictions; of these, used by the row */
 
 #define MOE_CHANCES 4                           /* classes of probability, from EVEN to 1 */
 
@@ -90,8 +90,8 @@ struct moe_recall {
     bool learns;                                /* in the pass under way */
     int32_t *token;                             /* [n_entry] the entry's token; -1: none */
     uint16_t *id;                               /* [n_entry][n_layer][n_used] */
-    struct moe_came *came;                      /* [n_layer][n_used] */
-    struct moe_came *proved;                    /* [n_layer][MOE_CHANCES] of experts predicted and not in memory */
+    struct moe_hit_rate *hit_rate;              /* [n_layer][n_used] */
+    struct moe_hit_rate *proved;                /* [n_layer][MOE_CHANCES] of experts predicted and not in memory */
     uint8_t *asked;                             /* [n_layer][n_expert] 1 + class; 0: not predicted, or in memory */
     int32_t *absent;                            /* [n_expert] */
     bool *known;                                /* [max_row] the row's token has an entry */
@@ -175,9 +175,9 @@ struct moe_context {
     float *q_gate;                              /* [max_row, n_head, 2, d_head] queries and gates; or NULL */
     struct moe_acts att;                        /* [max_row, n_head * d_value] output of attention */
     struct moe_latent latent;
-    float (*turn)[2];                           /* [max_row, n_rot / 2] cos and sin of each pair's angle */
+    float (*rope_cos_sin)[2];                   /* [max_row, n_rot / 2] cos and sin of each pair's angle */
     float *gate, *up;                           /* [max_row * n_used, d_expert] or [max_row, d_ff or d_shared];
-                                                 * in turns: gate has both, and up is behind it */
+                                                 * gate_up_interleaved: gate has both, up lies behind it */
     struct moe_acts act, wide;                  /* activations: of experts; of a dense layer or the shared expert */
     float *y;                                   /* [max_row * n_used, d_model] */
     float *route_logit, *route_rank;            /* [max_row, n_expert] probabilities; scores for the choice */
@@ -268,7 +268,7 @@ static inline float *moe_state_layer(const struct moe_states *s, int state, int 
 
 /* ---- the second half: experts.c, router.c -------------------------------------------------------------------- */
 
-void moe_block(struct moe_context *c, int layer);
+void moe_experts(struct moe_context *c, int layer);
 void moe_dense_ffn(struct moe_context *c, int layer);
 void moe_route(struct moe_context *c, int layer);
 void moe_route_row(const struct moe_context *c, const struct moe_layer *l, struct moe_routing r);
@@ -290,7 +290,7 @@ int  moe_guess_experts(struct moe_context *c, int layer);       /* of a later la
 void moe_recall_init(struct moe_context *c);
 void moe_recall_begin(struct moe_context *c);           /* at the start of a pass */
 void moe_recall_learn(struct moe_context *c, int layer);        /* from the layer's routing and plan */
-void moe_recall_see(const struct moe_context *c, int layer, bool *seen /* [n_expert] of all rows' tokens */);
+void moe_token_history_mark(const struct moe_context *c, int layer, bool *seen /* [n_expert] of all rows' tokens */);
 void moe_recall_end(struct moe_context *c, int layer);  /* releases the layer's ticket, if one is open */
 
 /* ---- draft_head.c: the first residual stream of a draft head's rows, and features that a target keeps for it -- */

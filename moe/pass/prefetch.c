@@ -34,7 +34,7 @@ static void count_accuracy(struct moe_context *c, int layer)
     const struct moe_plan *p = &c->plan;
     if (!c->guess.sight)
         return;
-    moe_recall_see(c, layer, seen_of(c, layer, MOE_SIGHT_TOKEN));
+    moe_token_history_mark(c, layer, seen_of(c, layer, MOE_SIGHT_TOKEN));
     for (int how = 0; how < MOE_SIGHTS; how++) {
         struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
         bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
