@@ -140,3 +140,8 @@ void moe_string_show(struct moe_string s, char *out, size_t bytes)
     }
     out[at] = '\0';
 }
+
+bool moe_string_is(struct moe_string s, const char *text)
+{
+    return s.n == strlen(text) && !memcmp(s.data, text, s.n);
+}
