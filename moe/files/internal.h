@@ -1,10 +1,12 @@
 /* moe/files/internal.h - the tables behind a struct moe_file, and the calls with which readers fill them.
  *
  *     file.c            opens a path: a GGUF file and its splits, or a folder; finds values and tensors
- *     file_bytes.c      the table of open files
+ *     file_bytes.c      the table of open files, and the bytes of tensors
+ *     file_values.c     metadata as checked numbers and strings
  *     gguf.c            reads the header of one GGUF file into the tables
  *     header_tables.c   the tables: metadata by key, tensors by name, and the memory of their strings
  *     tensor_types.c    names and sizes of tensor types
+ *     strings.c         strings compared, and made fit for messages
  *     hf_folder.c, safetensors.c, hf_*.c    read a folder into the same tables (hf_folder.h)
  *
  * moe_file_open() calls moe_gguf_read(); 1 says that the path is a folder, and moe_folder_open() reads that.  Both add
