@@ -67,7 +67,7 @@ MAY_moe/files = kernels offload
 SRC_moe/files  = tensor_types strings header_tables file_bytes file_values gguf safetensors hf_config hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
-SRC_moe/model  = families bind latent_weights model
+SRC_moe/model  = families bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
