@@ -65,15 +65,15 @@ ROOMS_moe = moe/files moe/model moe/write moe/pass
 SRC_moe   = $(call rooms,moe)
 
 MAY_moe/files = kernels offload
-SRC_moe/files  = tensor_types header_tables gguf safetensors hf_config hf_packed hf_tensor_names hf_convert hf_pretokenizer \
-                 hf_tiktoken hf_vocab hf_folder file
+SRC_moe/files  = tensor_types strings header_tables file_bytes file_values gguf safetensors hf_config hf_packed hf_tensor_names hf_convert \
+                 hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
-SRC_moe/model  = families bind model
-MAY_moe/write = kernels offload moe/files moe/model
+SRC_moe/model  = families bind load latent_weights model
+MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer quantize synth_shapes synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
 SRC_moe/pass   = context delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
-                 prefetch_token experts
+                 prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
                engine engine/tools engine/api engine/batch engine/serve engine/cli

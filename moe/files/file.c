@@ -1,14 +1,13 @@
 /* moe/files/file.c - a model file: one GGUF file, all of its splits as one file, or a folder.
  *
- * Owns the file descriptors, the metadata and the tensor descriptions.  gguf.c reads the header of a GGUF file,
- * hf_folder.c a folder.  Input: the path of the file, of its first split or of the folder.  Output: metadata values
- * and tensor descriptions by number or by name, scalars checked for type and range, and the bytes of tensors.
+ * Input: the path of the file, of its first split or of the folder.  gguf.c reads the headers of a GGUF file, hf_folder.c
+ * a folder.  Output: metadata values and tensor descriptions by number or by name.  file_values.c checks scalars for type
+ * and range, file_bytes.c reads the bytes of tensors.  The file owns its descriptors, the metadata and the descriptions.
  *
  * Each split holds its number, the number of splits and the number of tensors in all of them; the first split
  * holds the metadata.  Split names differ only in their suffix -00001-of-0000N.gguf. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,49 +45,10 @@ static void values_free(struct moe_values *v)
     *v = (struct moe_values){ 0 };
 }
 
-/* Grows the tables to n files; open files keep their numbers. */
-static int make_room(struct moe_file *f, int n)
-{
-    int *fd = kn_calloc((size_t)n, sizeof *fd);
-    char **names = kn_calloc((size_t)n, sizeof *names);
-    if (!fd || !names) {
-        kn_free(fd);
-        kn_free(names);
-        return kn_fail(KN_ENOMEM, "%s: no memory for %d files", f->name, n);
-    }
-    for (int i = 0; i < n; i++) {
-        fd[i] = i < f->files.n_file ? f->fd[i] : -1;
-        names[i] = i < f->files.n_file ? f->path[i] : NULL;
-    }
-    kn_free(f->fd);
-    kn_free(f->path);
-    f->fd = fd;
-    f->path = names;
-    f->files = (struct off_files){ n, fd, (const char *const *)names, NULL };
-    return 0;
-}
-
-static int open_file(struct moe_file *f, int file, const char *path)
-{
-    f->path[file] = kn_strdup(path);
-    if (!f->path[file])
-        return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
-    return kn_file_open_read(&f->fd[file], path);
-}
-
-int moe_file_add(struct moe_file *f, const char *path, int *file)
-{
-    int n = f->files.n_file, err = make_room(f, n + 1);
-    if (!err)
-        err = open_file(f, n, path);
-    *file = n;
-    return err;
-}
-
 /* Returns 1 if path is a folder. */
 static int open_one(struct moe_file *f, int file, const char *path, struct moe_values *values)
 {
-    int err = open_file(f, file, path);
+    int err = moe_file_open_nth(f, file, path);
     return err ? err : moe_gguf_read(f, file, values);
 }
 
@@ -141,7 +101,7 @@ static int open_splits(struct moe_file *f)
     if (strlen(path) < SUFFIX || strcmp(path + strlen(path) - SUFFIX, suffix))
         return kn_fail(KN_EINVAL, "%s: this is split 1 of %d; its name must end in %s, or the "
                        "other splits cannot be found", path, (int)n, suffix);
-    err = make_room(f, (int)n);
+    err = moe_file_reserve(f, (int)n);
     for (int i = 1; !err && i < n; i++)
         err = open_split(f, i, (int)n);
     if (!err && n_tensor >= 0 && (uint64_t)n_tensor != f->tensors.n)
@@ -153,7 +113,7 @@ static int open_splits(struct moe_file *f)
 
 static int open_any(struct moe_file *f)
 {
-    int err = make_room(f, 1);
+    int err = moe_file_reserve(f, 1);
     if (!err)
         err = open_one(f, 0, f->name, &f->values);
     if (err <= 0)
@@ -196,7 +156,7 @@ void moe_file_close(struct moe_file *f)
     values_free(&f->values);
     kn_free(f->tensors.item);
     kn_free(f->tensors.by_name.slot);
-    for (struct moe_block *b = f->text, *next; b; b = next) {
+    for (struct moe_text_chunk *b = f->text, *next; b; b = next) {
         next = b->next;
         kn_free(b);
     }
@@ -241,326 +201,4 @@ const struct moe_value *moe_file_find(const struct moe_file *f, const char *key)
 const struct moe_tensor *moe_file_find_tensor(const struct moe_file *f, const char *name)
 {
     return moe_find_tensor(f, name);
-}
-
-/* ---- bytes ----------------------------------------------------------------------------------- */
-
-/* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: length of the run, from this byte on, that
- * is contiguous in both orders. */
-static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *left)
-{
-    if (at < t->first) {
-        *left = t->first - at;
-        return at;
-    }
-    uint64_t unit = (at - t->first) / t->bytes, in = (at - t->first) % t->bytes, n = (uint64_t)t->n;
-    *left = t->bytes - in;
-    return t->first + (unit / n * n + (uint64_t)off_turned(t, (int)(unit % n))) * t->bytes + in;
-}
-
-/* Reads values of a vector stored with a stride. */
-static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
-{
-    uint8_t some[4096];
-    size_t step = (size_t)t->layout->step, one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
-    kn_assert(from % one == 0 && bytes % one == 0 && step * one <= sizeof some);
-    for (size_t part; bytes; bytes -= part, from += part, out += part) {
-        size_t n = sizeof some / (step * one);
-        n = n < bytes / one ? n : bytes / one;
-        part = n * one;
-        int error = kn_file_read(f->fd[t->file], f->path[t->file], some, ((n - 1) * step + 1) * one,
-                                 t->offset + from * step);
-        if (error)
-            return error;
-        for (size_t i = 0; i < n; i++)
-            memcpy(out + i * one, some + i * step * one, one);
-    }
-    return 0;
-}
-
-enum { SOME = 128, ROWS = 64 };                 /* most blocks of one row, and most rows of one block, per call */
-
-/* Reads n consecutive blocks of one row, from block `col` of row `row` of matrix e, joining codes and scales that are
- * stored apart. */
-static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
-                     size_t n, uint8_t *out)
-{
-    uint8_t codes[SOME * 128], scale[SOME * 4];
-    const struct moe_layout *l = t->layout;
-    const struct off_scales *s = &l->scales[l->slab ? e : 0];
-    enum kn_format format = KN_F32;
-    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= SOME);
-    uint64_t block = (uint64_t)kn_format_info(format)->block_values, code = kn_code_bytes(format);
-    struct moe_place at = { t->file, t->offset };
-    if (l->slab)
-        at = l->slab[e];
-    else
-        row += e * t->dim[1];
-    row *= l->step ? (uint64_t)l->step : 1;
-    uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values;
-    uint64_t per_scale = (uint64_t)s->values / block;
-    uint64_t first = row / (uint64_t)s->rows * per_row + col / per_scale;
-    size_t n_scale = (size_t)((col + n - 1) / per_scale - col / per_scale) + 1;
-    int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code,
-                             at.offset + (row * (t->dim[0] / block) + col) * code);
-    if (!error)
-        error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n_scale * (size_t)s->bytes,
-                             s->offset + first * (uint64_t)s->bytes);
-    if (!error)
-        kn_join(format, codes, scale, s->bytes, (int)per_scale, n, out);
-    return error;
-}
-
-/* The same for matrices stored input-major (GPTQ): block `col` of n consecutive rows, written n_row blocks apart.  Five
- * reads for any number of rows. */
-static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
-                       size_t n, uint64_t n_row, uint8_t *out)
-{
-    uint32_t word[4][ROWS], code[4];
-    uint16_t scale[ROWS];
-    const struct off_scales *s = &t->layout->scales[t->layout->slab ? e : 0];
-    enum kn_format format = KN_F32;
-    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= ROWS);
-    struct moe_place at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
-    size_t block = (size_t)kn_format_info(format)->block_bytes;
-    uint64_t n_out = t->dim[1], group = col * (uint64_t)kn_format_info(format)->block_values / (uint64_t)s->values;
-    int error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n * sizeof *scale,
-                             s->offset + (group * n_out + row) * sizeof *scale);
-    for (uint64_t i = 0; i < 4 && !error; i++)
-        error = kn_file_read(f->fd[at.file], f->path[at.file], word[i], n * sizeof *code,
-                             at.offset + ((4 * col + i) * n_out + row) * sizeof *code);
-    for (size_t r = 0; r < n && !error; r++) {
-        for (int i = 0; i < 4; i++)
-            code[i] = word[i][r];
-        kn_join(format, code, &scale[r], sizeof *scale, 1, 1, out + r * n_row * block);
-    }
-    return error;
-}
-
-static int read_turned(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
-{
-    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
-    size_t block = (size_t)type->block_bytes;
-    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block, left = bytes / block, rows, cols;
-    kn_assert(from % block == 0 && bytes % block == 0);
-    for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * block) {
-        uint64_t row = at / n_row, col = at % n_row, below = t->dim[1] - row % t->dim[1];
-        rows = col ? 1 : left / n_row;
-        rows = rows < 1 ? 1 : rows < below ? rows : below;
-        rows = rows < ROWS ? rows : ROWS;
-        cols = n_row - col < left ? n_row - col : left;
-        for (uint64_t c = 0; c < cols; c++) {
-            int error = join_column(f, t, row / t->dim[1], row % t->dim[1], col + c, (size_t)rows, n_row,
-                                    out + c * block);
-            if (error)
-                return error;
-        }
-    }
-    return 0;
-}
-
-static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
-{
-    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
-    const struct off_scales *s = t->layout->scales;
-    size_t block = (size_t)type->block_bytes, left = bytes / block, n;
-    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block;
-    uint64_t per_scale = (uint64_t)s->values / (uint64_t)type->block_values;
-    kn_assert(from % block == 0 && bytes % block == 0);
-    for (; left; left -= n, at += n, out += n * block) {
-        uint64_t row = at / n_row, col = at % n_row;
-        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* ends at a scale's last block */
-        n = n_row - col < left ? (size_t)(n_row - col) : left;
-        n = n < most ? n : (size_t)most;
-        n = n < SOME ? n : SOME;
-        int error = join_some(f, t, row / t->dim[1], row % t->dim[1], col, n, out);
-        if (error)
-            return error;
-    }
-    return 0;
-}
-
-int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes)
-{
-    const struct moe_layout *l = t->layout;
-    uint8_t *to = out;
-    kn_assert(from <= t->bytes && bytes <= t->bytes - from);
-    if (!l)
-        return kn_file_read(f->fd[t->file], f->path[t->file], out, bytes, t->offset + from);
-    if (l->data)
-        memcpy(out, (const uint8_t *)l->data + from, bytes);
-    if (l->data)
-        return 0;
-    if (l->scales)
-        return (l->scales->by_input ? read_turned : read_joined)(f, t, from, out, bytes);
-    if (l->step)
-        return read_apart(f, t, from, out, bytes);
-    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]);
-    for (size_t part; bytes; bytes -= part, from += part, to += part) {
-        struct moe_place at = { t->file, t->offset + from / slab * slab };
-        uint64_t within = from % slab, left = slab - within;
-        if (l->slab)
-            at = l->slab[from / slab];
-        if (l->turn.n)
-            within = turned_from(&l->turn, within, &left);
-        part = left < bytes ? (size_t)left : bytes;
-        int error = kn_file_read(f->fd[at.file], f->path[at.file], to, part, at.offset + within);
-        if (error)
-            return error;
-    }
-    return 0;
-}
-
-/* ---- identity --------------------------------------------------------------------------------- */
-
-#define N_SAMPLE 16
-
-static uint64_t fold(uint64_t h, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, (const uint8_t *)data + i, bytes - i < 8 ? bytes - i : 8);
-        h = kn_mix(h + KN_GOLDEN + word);
-    }
-    return h;
-}
-
-int moe_file_id(const struct moe_file *f, uint64_t *out)
-{
-    uint64_t h = f->tensors.n, sample[64];
-    for (size_t i = 0; i < f->tensors.n; i++) {
-        const struct moe_tensor *t = &f->tensors.item[i];
-        uint64_t shape[4] = { t->offset, t->bytes, t->gguf_type, (uint64_t)t->file };
-        h = fold(fold(h, shape, sizeof shape), t->name.data, t->name.n);
-    }
-    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* weight samples tell fine-tunes apart */
-        const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
-        size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
-        if (t->layout && t->layout->scales)     /* whole blocks */
-            bytes -= bytes % (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
-        int error = moe_file_read(f, t, 0, sample, bytes);
-        if (error)
-            return error;
-        h = fold(h, sample, bytes);
-    }
-    *out = h;
-    return 0;
-}
-
-/* ---- values ---------------------------------------------------------------------------------- */
-
-static enum moe_type number_type(const struct moe_value *v)
-{
-    return v->type == MOE_ARRAY ? v->item : v->type;
-}
-
-static bool is_integer(enum moe_type t)
-{
-    return t <= MOE_I32 || t == MOE_U64 || t == MOE_I64;
-}
-
-/* The bits of item i in a 64-bit word; scalars are stored packed, little-endian. */
-static uint64_t load(const struct moe_value *v, size_t i, size_t bytes)
-{
-    uint64_t word = 0;
-    memcpy(&word, (const uint8_t *)v->data + i * bytes, bytes);
-    return word;
-}
-
-int64_t moe_value_int(const struct moe_value *v, size_t i)
-{
-    switch (number_type(v)) {
-    case MOE_U8: case MOE_BOOL: return (int64_t)load(v, i, 1);
-    case MOE_I8:  return (int8_t)load(v, i, 1);
-    case MOE_U16: return (int64_t)load(v, i, 2);
-    case MOE_I16: return (int16_t)load(v, i, 2);
-    case MOE_U32: return (int64_t)load(v, i, 4);
-    case MOE_I32: return (int32_t)load(v, i, 4);
-    case MOE_U64: {                             /* clamped to INT64_MAX */
-        uint64_t x = load(v, i, 8);
-        return x > INT64_MAX ? INT64_MAX : (int64_t)x;
-    }
-    case MOE_I64: return (int64_t)load(v, i, 8);
-    case MOE_F32: case MOE_F64: {
-        double x = moe_value_float(v, i);
-        return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
-    }
-    default: return 0;
-    }
-}
-
-double moe_value_float(const struct moe_value *v, size_t i)
-{
-    union { uint64_t bits; double x; } wide;
-    union { uint32_t bits; float x; } narrow;
-    switch (number_type(v)) {
-    case MOE_F32: narrow.bits = (uint32_t)load(v, i, 4); return narrow.x;
-    case MOE_F64: wide.bits = load(v, i, 8); return wide.x;
-    case MOE_U64: return (double)load(v, i, 8);
-    default:      return (double)moe_value_int(v, i);
-    }
-}
-
-bool moe_string_is(struct moe_string s, const char *text)
-{
-    return s.n == strlen(text) && !memcmp(s.data, text, s.n);
-}
-
-static int wrong_kind(const struct moe_file *f, const char *key, const char *kind)
-{
-    return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': must be %s", f->name,
-                   kn_error_text(KN_ECORRUPT), key, kind);
-}
-
-int moe_file_int(const struct moe_file *f, const char *key, int64_t least, int64_t most,
-                 int64_t *out)
-{
-    const struct moe_value *v = moe_file_find(f, key);
-    if (!v)
-        return 0;
-    if (!is_integer(v->type))
-        return wrong_kind(f, key, "an integer");
-    int64_t x = moe_value_int(v, 0);
-    if (x < least || x > most)
-        return kn_fail(KN_ECORRUPT, "%s: %s: metadata '%s': %lld is not within %lld to %lld",
-                       f->name, kn_error_text(KN_ECORRUPT), key, (long long)x, (long long)least,
-                       (long long)most);
-    *out = x;
-    return 1;
-}
-
-int moe_file_float(const struct moe_file *f, const char *key, double *out)
-{
-    const struct moe_value *v = moe_file_find(f, key);
-    if (!v)
-        return 0;
-    if (v->type != MOE_F32 && v->type != MOE_F64)
-        return wrong_kind(f, key, "a floating-point number");
-    double x = moe_value_float(v, 0);
-    if (!isfinite(x))
-        return wrong_kind(f, key, "finite");
-    *out = x;
-    return 1;
-}
-
-int moe_file_bool(const struct moe_file *f, const char *key, bool *out)
-{
-    const struct moe_value *v = moe_file_find(f, key);
-    if (!v)
-        return 0;
-    if (v->type != MOE_BOOL)
-        return wrong_kind(f, key, "a boolean");
-    *out = moe_value_int(v, 0) != 0;
-    return 1;
-}
-
-int moe_file_string(const struct moe_file *f, const char *key, struct moe_string *out)
-{
-    const struct moe_value *v = moe_file_find(f, key);
-    if (!v)
-        return 0;
-    if (v->type != MOE_STRING)
-        return wrong_kind(f, key, "a string");
-    *out = *(const struct moe_string *)v->data;
-    return 1;
 }

@@ -8,7 +8,7 @@
  * the header.  Sums and products of sizes are checked for overflow.  An error message is one line with file, field
  * and reason; the error code distinguishes a short file (plausible header, missing bytes), a corrupt file (the
  * header contradicts itself) and an unsupported file. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 #include <errno.h>
 #include <stdarg.h>

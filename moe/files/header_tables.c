@@ -4,7 +4,7 @@
  * tensors by name.  The header readers (gguf.c, safetensors.c and the hf_*.c files) add entries.  Tables grow by the
  * entries read, not by the count in the header.  Hashes are seeded at random, so a file cannot be crafted to make
  * all its names collide. */
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 #include <string.h>
 
@@ -13,15 +13,15 @@
 void *moe_keep(struct moe_file *f, size_t bytes)
 {
     bytes = kn_align_up(bytes, 16);
-    struct moe_block *b = f->text;
+    struct moe_text_chunk *b = f->text;
     if (!b || b->bytes - b->used < bytes) {
         size_t room = bytes > BLOCK_BYTES / 4 ? bytes : BLOCK_BYTES;
         b = kn_alloc(sizeof *b + room);
         if (!b) {
-            kn_fail(KN_ENOMEM, "%s: no memory for %zu bytes of its header", moe_file_path(f), room);
+            kn_fail(KN_ENOMEM, "%s: no memory for %zu bytes of its header", f->name, room);
             return NULL;
         }
-        *b = (struct moe_block){ .next = f->text, .bytes = room };
+        *b = (struct moe_text_chunk){ .next = f->text, .bytes = room };
         f->text = b;
     }
     void *p = b->data + b->used;
@@ -48,7 +48,7 @@ int moe_grow(const struct moe_file *f, void **table, size_t *room, size_t n, siz
     size_t more = *room ? *room * 2 : 64;
     void *p = kn_realloc(*table, *room * item_bytes, more * item_bytes);
     if (!p)
-        return kn_fail(KN_ENOMEM, "%s: no memory for a table of %zu entries", moe_file_path(f), more);
+        return kn_fail(KN_ENOMEM, "%s: no memory for a table of %zu entries", f->name, more);
     *table = p;
     *room = more;
     return 0;
@@ -97,7 +97,7 @@ int moe_index_add(const struct moe_file *f, struct moe_index *x, moe_name_of *na
         struct moe_index wide = { .n_slot = x->n_slot ? x->n_slot * 2 : 128 };
         wide.slot = kn_calloc(wide.n_slot, sizeof *wide.slot);
         if (!wide.slot)
-            return kn_fail(KN_ENOMEM, "%s: no memory to index %zu names", moe_file_path(f), n);
+            return kn_fail(KN_ENOMEM, "%s: no memory to index %zu names", f->name, n);
         for (size_t i = 0; i + 1 < n; i++)
             *index_slot(&wide, f->hash_seed, name, table, name(table, i)) = (uint32_t)(i + 1);
         kn_free(x->slot);
@@ -175,7 +175,7 @@ int moe_ranges_overlap(const struct moe_file *f, const struct moe_range *r, size
 {
     uint32_t *order = kn_calloc(n, sizeof *order);
     if (!order)
-        return kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", moe_file_path(f), n);
+        return kn_fail(KN_ENOMEM, "%s: no memory to order %zu tensors", f->name, n);
     for (size_t i = 0; i < n; i++)
         order[i] = (uint32_t)i;
     for (size_t i = n / 2; i-- > 0;)

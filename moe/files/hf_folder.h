@@ -19,7 +19,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "moe/internal.h"
+#include "moe/files/internal.h"
 
 /* A tensor as stored in a .safetensors file, outermost dimension first. */
 struct moe_stored {

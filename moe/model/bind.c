@@ -5,7 +5,7 @@
  * Output: format and shape of each matrix, the list of dense tensors to load, and the position of each expert.  So all
  * sizes are known before any weight is read.  A tensor of the file that is in no table is refused by name: ignoring an
  * unknown part of a model would give wrong text without an error. */
-#include "moe/internal.h"
+#include "moe/model/internal.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -267,6 +267,13 @@ static int bind_matrix(struct binder *b, const char *name, int n_out, int n_in, 
     return bind_stack(b, name, n_out, n_in, 1, optional, out);
 }
 
+/* The format of K_h transposed: it holds each value exactly.  Blocks run along rows, so quantised values (the product
+ * of two scales, 18 bits and more) become float32. */
+static enum kn_format latent_key_format(enum kn_format whole)
+{
+    return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;
+}
+
 /* Binds attn_kv_b: two matrices in one tensor; for each head rows of k_b, then rows of v_b. */
 static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, struct moe_layer *l)
 {
@@ -275,7 +282,7 @@ static int bind_halves(struct binder *b, const char *name, int n_out, int n_in, 
     const struct moe_tensor *t = find(b, name, n_out, n_in, 0, false, &error);
     if (!t)
         return error;
-    l->k_b = (struct kn_mat){ moe_latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
+    l->k_b = (struct kn_mat){ latent_key_format(moe_format_of(t)), d->n_head * d->d_latent, d_plain, NULL };
     l->v_b = (struct kn_mat){ moe_format_of(t), d->n_head * d->d_value, d->d_latent, NULL };
     b->m->dense[b->m->n_dense++] = (struct moe_dense){ .tensor = t, .halves = l };
     if (l->k_b.format != moe_format_of(t))
@@ -434,11 +441,11 @@ static int bind_experts(struct binder *b, int layer, int i, struct off_expert *e
     const struct moe_tensor *stack = find(b, name, n_out, n_in, d->n_expert, true, &error), *t = stack;
     if (error)
         return error;
-    bool in_turns = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
-    b->m->in_turns |= in_turns;
-    if (in_turns && i == 1)                     /* ups are in the gates' tensor */
+    bool gate_up_interleaved = stack && stack->layout && stack->layout->scales && stack->layout->step == 2;
+    b->m->gate_up_interleaved |= gate_up_interleaved;
+    if (gate_up_interleaved && i == 1)                     /* ups are in the gates' tensor */
         return 0;
-    n_out *= in_turns ? 2 : 1;
+    n_out *= gate_up_interleaved ? 2 : 1;
     for (int e = 0; e < d->n_expert; e++) {
         if (!stack) {
             char one[64];

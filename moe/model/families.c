@@ -2,7 +2,7 @@
  *
  * A model family is one entry of a table: RoPE kind, biases, norms, gating of experts.  Everything else is a number in
  * the file.  An unknown architecture, an unknown value of a known key and a number out of range are refused by name. */
-#include "moe/internal.h"
+#include "moe/model/internal.h"
 
 #include <math.h>
 #include <stdio.h>

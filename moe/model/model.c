@@ -1,218 +1,12 @@
 /* moe/model/model.c - opens, loads and closes a model.
  *
  * Open reads the description, binds the file's tensors to it (bind.c) and computes all sizes, so that memory can be
- * budgeted before weights are read.  Load allocates the memory, reads the dense matrices in file order into their final
- * place and vectors as float32, and opens the expert store, which reads experts on demand. */
-#include "moe/internal.h"
+ * budgeted before weights are read.  Load reads the dense weights (load.c), splits the matrices of latent attention
+ * (latent_weights.c) and opens the expert store, which reads experts on demand. */
+#include "moe/model/internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* ---- dense weights ------------------------------------------------------------------------------------- */
-
-static struct off_source source_of_dense(const struct moe_dense *p)
-{
-    return moe_source_of(p->tensor, 0, p->matrix->n_out, p->matrix->n_in);
-}
-
-/* Values of a vector, or of one vector per expert. */
-static size_t n_value(const struct moe_tensor *t) { return (size_t)(t->dim[0] * t->dim[1]); }
-
-static void *take_panels(struct kn_arena *a, const struct kn_mat *w)
-{
-    return kn_arena_take(a, 1, kn_mat_bytes(w->format, w->n_out, w->n_in));
-}
-
-/* Places matrices first: they take whole pages, and direct reads need page alignment.  load: [n_dense], filled with the
- * matrices to read, or NULL to only count the bytes in an arena without memory.  Returns the number of matrices. */
-static int place_dense(struct moe_model *m, struct kn_arena *a, struct off_load *load)
-{
-    int n = 0;
-    for (int i = 0; i < m->n_dense; i++) {
-        const struct moe_dense *p = &m->dense[i];
-        if (!p->matrix)
-            continue;
-        struct off_source source = source_of_dense(p);
-        void *place = kn_arena_take(a, 1, off_place_bytes(&source));
-        if (load) {
-            p->matrix->data = off_place_panels(&source, place);
-            load[n] = (struct off_load){ source, place };
-        }
-        n++;
-    }
-    for (int i = 0; i < m->n_dense; i++) {
-        struct moe_dense *p = &m->dense[i];
-        if (p->vector)
-            *p->vector = kn_arena_take(a, n_value(p->tensor), sizeof(float));
-        if (p->halves) {
-            p->halves->k_b.data = p->k = take_panels(a, &p->halves->k_b);
-            p->halves->v_b.data = p->v = take_panels(a, &p->halves->v_b);
-        }
-    }
-    m->rope_freq = kn_arena_take(a, (size_t)m->desc.n_rot / 2, sizeof(float));
-    m->guess_token = kn_arena_take(a, m->guess ? (size_t)m->desc.n_guess : 0, sizeof(int32_t));
-    return n;
-}
-
-static int read_vector(const struct moe_file *f, const struct moe_tensor *t, float *to)
-{
-    int n = (int)t->dim[0];
-    size_t row = kn_row_bytes(moe_format_of(t), n), bytes = row * (size_t)t->dim[1];
-    uint8_t *raw = kn_alloc(bytes);
-    if (!raw)
-        return kn_fail(KN_ENOMEM, "no memory for vectors of %zu values", n_value(t));
-    int error = moe_file_read(f, t, 0, raw, bytes);
-    for (size_t i = 0; !error && i < t->dim[1]; i++)
-        kn_row_decode(moe_format_of(t), raw + i * row, n, to + i * (size_t)n);
-    kn_free(raw);
-    return error;
-}
-
-static int read_vectors(struct moe_model *m, struct off_progress *progress)
-{
-    for (int i = 0; i < m->n_dense; i++) {
-        const struct moe_dense *p = &m->dense[i];
-        int error = p->vector ? read_vector(m->file, p->tensor, *p->vector) : 0;
-        if (error)
-            return error;
-        if (p->vector && progress)
-            atomic_fetch_add(&progress->done_bytes, p->tensor->bytes);
-    }
-    return 0;
-}
-
-/* Reads d2t, the list of tokens that an EAGLE-3 head can predict. */
-static int read_guess(struct moe_model *m)
-{
-    int n = m->guess ? m->desc.n_guess : 0, error = 0;
-    const char *path = moe_file_path(m->file);
-    size_t bytes = (size_t)n * sizeof(int64_t);
-    int64_t *token = n ? kn_alloc(bytes) : NULL;
-    if (n && !token)
-        return kn_fail(KN_ENOMEM, "%s: no memory to list %d tokens", path, n);
-    if (n)
-        error = moe_file_read(m->file, m->guess, 0, token, bytes);
-    for (int i = 0; i < n && !error; i++) {
-        if (token[i] < 0 || token[i] >= m->desc.n_vocab)
-            error = kn_fail(KN_ECORRUPT, "%s: d2t: entry %d is token %lld of %d", path, i, (long long)token[i],
-                            m->desc.n_vocab);
-        m->guess_token[i] = (int32_t)token[i];
-    }
-    kn_free(token);
-    return error;
-}
-
-static int by_offset(const void *a, const void *b)
-{
-    const struct off_source *x = &((const struct off_load *)a)->source;
-    const struct off_source *y = &((const struct off_load *)b)->source;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static struct off_files files_of(const struct moe_model *m)
-{
-    struct off_files files = *moe_file_files(m->file);
-    files.mirror = m->mirror;
-    return files;
-}
-
-int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const struct moe_load_options *opt)
-{
-    struct off_hands hands = { .ops = m->ops, .team = opt->team };
-    for (int i = 0; i < n; i++) {
-        size_t bytes = off_scratch_bytes(&load[i].source, kn_team_size(opt->team));
-        hands.scratch_bytes = bytes > hands.scratch_bytes ? bytes : hands.scratch_bytes;
-    }
-    size_t bytes = (size_t)kn_team_size(opt->team) * hands.scratch_bytes;
-    hands.scratch = kn_map(bytes, -1);
-    if (!hands.scratch)
-        return kn_fail(KN_ENOMEM, "no memory to interleave matrices with");
-    qsort(load, (size_t)n, sizeof *load, by_offset);
-    struct off_files files = files_of(m);
-    int error = off_load(&files, opt->io, load, n, &hands, opt->progress);
-    kn_unmap(hands.scratch, bytes);
-    return error;
-}
-
-/* Binds the panels of every matrix to NUMA nodes as moe_products() assigns them to the nodes' threads. */
-static void spread_matrices(const struct off_load *load, int n, const struct kn_team *team)
-{
-    for (int i = 0; i < n; i++) {
-        const struct off_source *s = &load[i].source;
-        kn_team_bind(team, off_place_panels(s, load[i].place), kn_ceil_div(s->n_out, KN_PANEL),
-                     KN_PANEL * kn_row_bytes(s->format, s->n_in));
-    }
-}
-
-/* Takes the parts that a draft head does not have itself from its target. */
-static void borrow(struct moe_model *m)
-{
-    kn_assert(m->target->arena.base);
-    if (!m->embed.data)
-        m->embed = m->target->embed;
-    if (!m->head.data)
-        m->head = m->target->head;
-    if (!m->out_norm)
-        m->out_norm = m->target->out_norm;
-    if (m->desc.n_expert)
-        m->store = m->target->store;
-}
-
-static int load_dense(struct moe_model *m, const struct moe_load_options *opt)
-{
-    struct off_load *load = kn_calloc((size_t)m->n_dense, sizeof *load);
-    int error = load ? kn_arena_open(&m->arena, m->shape.dense_bytes, -1)
-                     : kn_fail(KN_ENOMEM, "no memory to list the tensors");
-    if (error)
-        goto done;
-    int n = place_dense(m, &m->arena, load);
-    spread_matrices(load, n, opt->team);
-    if (m->tied)
-        m->head = m->embed;
-    if (m->target)
-        borrow(m);
-    for (int i = 0; opt->progress && i < m->n_dense; i++)
-        atomic_fetch_add(&opt->progress->total_bytes, m->dense[i].tensor->bytes);
-    if ((error = read_vectors(m, opt->progress)) == 0 && (error = read_guess(m)) == 0 && (error = moe_read_matrices(m, load, n, opt)) == 0)
-        error = moe_latent_load(m, opt);
-done:
-    kn_free(load);
-    return error;
-}
-
-/* Transposes the convolution's taps from the file's [channel][tap] to [tap][channel], as it runs over channels. */
-static int turn_taps(struct moe_model *m)
-{
-    int n_tap = m->desc.n_tap, n = moe_d_mix(&m->desc);
-    float *was = m->desc.delta_period ? kn_alloc((size_t)n_tap * (size_t)n * sizeof *was) : NULL;
-    if (m->desc.delta_period && !was)
-        return kn_fail(KN_ENOMEM, "no memory for %d taps", n_tap * n);
-    for (int layer = 0; layer < m->desc.n_layer; layer++) {
-        float *taps = m->layer[layer].taps;
-        if (!taps)
-            continue;
-        memcpy(was, taps, (size_t)n_tap * (size_t)n * sizeof *was);
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < n_tap; j++)
-                taps[(size_t)j * (size_t)n + (size_t)i] = was[(size_t)i * (size_t)n_tap + (size_t)j];
-    }
-    kn_free(was);
-    return 0;
-}
-
-/* Computes rope_freq; rope_freqs.weight, optional divisors of the frequencies, is used only here. */
-static int set_rotation(struct moe_model *m)
-{
-    const float *extra = m->rope_extra;
-    for (int i = 0; extra && i < m->desc.n_rot / 2; i++)
-        if (!(extra[i] >= 1e-6f && extra[i] <= 1e6f))
-            return kn_fail(KN_ECORRUPT, "%s: tensor rope_freqs.weight: value %d is no valid frequency divisor: "
-                           "%g", moe_file_path(m->file), i, (double)extra[i]);
-    return moe_rope_freq(&m->desc, extra, m->rope_freq);
-}
 
 /* ---- open, load and close ------------------------------------------------------------------------------ */
 
@@ -278,7 +72,7 @@ static void describe(struct moe_model *m)
     };
     memcpy(m->shape.arch, d->arch, sizeof m->shape.arch);
     struct kn_arena count = { 0 };
-    place_dense(m, &count, NULL);
+    moe_place_dense(m, &count, NULL);
     m->shape.dense_bytes = count.used;
     for (int i = 0; i < m->n_dense; i++)
         add_dense(m, &m->dense[i]);
@@ -379,7 +173,7 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
     if (error)
         return error;
     return off_store_open(&m->store, &(struct off_store_options){
-        .files = files_of(m), .expert = m->expert,
+        .files = moe_files_of(m), .expert = m->expert,
         .n_expert = m->shape.n_expert_total + m->shape.n_expert_ahead, .n_beside = m->shape.n_expert_ahead,
         .slot_bytes = opt->expert_bytes, .later_bytes = opt->later_bytes, .io = opt->io, .heat_path = opt->heat_path,
         .pack_path = opt->pack_path, .model_id = id });
@@ -389,7 +183,8 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->arena.base);
     int error = opt->mirror ? off_mirror_open(&m->mirror, opt->mirror, moe_file_files(m->file), opt->pack_path) : 0;
-    if (error || (error = load_dense(m, opt)) || (error = turn_taps(m)) || (error = set_rotation(m)))
+    if (error || (error = moe_load_dense(m, opt)) || (error = moe_latent_load(m, opt)) ||
+        (error = moe_convert_vectors(m)))
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;

@@ -2,7 +2,7 @@
  *
  * Every row writes its own slot before any row of the batch reads.  So rows of a prefill chunk see each other through
  * the KV cache only, and the result of a row does not depend on the other rows of the batch. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -46,7 +46,7 @@ static void finish_row(void *arg, int row, int thread)
     int n_q = d->n_head * d->d_head, n_k = d->n_kv * d->d_head, n_v = d->n_kv * d->d_value;
     float *q = c->q + (size_t)row * (size_t)n_q, *k = c->k + (size_t)row * (size_t)n_k;
     float *v = c->v + (size_t)row * (size_t)n_v;
-    const float (*turn)[2] = (const float (*)[2])c->turn + (size_t)row * (size_t)(d->n_rot / 2);
+    const float (*rope_cos_sin)[2] = (const float (*)[2])c->rope_cos_sin + (size_t)row * (size_t)(d->n_rot / 2);
     if (d->out_gate)
         take_queries(c, row, q);
     if (l->q_bias) {
@@ -63,8 +63,8 @@ static void finish_row(void *arg, int row, int thread)
         clamp(k, n_k, d->clamp_qkv);
         clamp(v, n_v, d->clamp_qkv);
     }
-    ops->rope(q, d->n_head, d->d_head, d->n_rot, turn, d->rope);
-    ops->rope(k, d->n_kv, d->d_head, d->n_rot, turn, d->rope);
+    ops->rope(q, d->n_head, d->d_head, d->n_rot, rope_cos_sin, d->rope);
+    ops->rope(k, d->n_kv, d->d_head, d->n_rot, rope_cos_sin, d->rope);
     size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * moe_kv_value_bytes(c->opt.kv);
     size_t k_at = at * (size_t)d->d_head, v_at = at * (size_t)d->d_value;
     for (int h = 0; h < d->n_kv; h++) {

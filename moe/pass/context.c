@@ -4,7 +4,7 @@
  * array.  With MLA there are keys only, [layer][slot][d_key].  Behind the KV cache are the features, by slot, if there
  * are any, then the recurrent states.  The step arena holds the buffers that a pass writes.  lay_out() assigns them;
  * the same code over an arena without memory computes the size. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -75,7 +75,7 @@ static void lay_out_recall(struct moe_context *c, struct kn_arena *a)
     r->n_entry = c->opt.n_recall;
     r->token = kn_arena_take(a, n, sizeof(int32_t));
     r->id = kn_arena_take(a, n * n_layer * n_used, sizeof(uint16_t));
-    r->came = kn_arena_take(a, n_layer * n_used, sizeof *r->came);
+    r->hit_rate = kn_arena_take(a, n_layer * n_used, sizeof *r->hit_rate);
     r->proved = kn_arena_take(a, n_layer * MOE_CHANCES, sizeof *r->proved);
     r->asked = kn_arena_take(a, n_layer * n_expert, sizeof(uint8_t));
     r->absent = kn_arena_take(a, n_expert, sizeof(int32_t));
@@ -151,7 +151,7 @@ static void lay_out(struct moe_context *c, struct kn_arena *a)
     c->q_gate = kn_arena_take(a, d->out_gate ? n_row * (size_t)(2 * d->n_head * d->d_head) : 0, sizeof(float));
     if (moe_is_latent(d))
         lay_out_latent(c, a, &kinds);
-    c->turn = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->turn);
+    c->rope_cos_sin = kn_arena_take(a, n_row * (size_t)d->n_rot / 2, sizeof *c->rope_cos_sin);
     c->gate = kn_arena_take(a, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = kn_arena_take(a, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));

@@ -7,7 +7,7 @@
  *
  * Bytes of a decode row with 32 heads of 128 by 128: 2 MiB of state read and written in each layer, while the layer's
  * projections read 19 MiB (Q4_K, d_model 2048).  A prefill chunk reads the state once. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -21,6 +21,22 @@ struct delta_job {
     const struct moe_desc *d;
     const struct moe_layer *l;
 };
+
+static float *state_head(const struct moe_context *c, int state, int nth, int head)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t inputs = kn_align_up((size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d), 16);
+    size_t one = kn_delta_floats(d->d_state_key, d->d_state_value);
+    return moe_state_layer(&c->states, state, nth) + inputs + (size_t)head * one;
+}
+
+/* The inputs of a step in the nth delta net. */
+static float *step_in(const struct moe_states *s, int nth, const struct moe_step *t)
+{
+    size_t d_in = (size_t)s->d_in;
+    return t->row >= 0 ? s->in + (size_t)t->row * d_in
+                       : s->kept + ((size_t)nth * (size_t)s->n_kept + (size_t)t->kept) * d_in;
+}
 
 /* ---- what goes in ---------------------------------------------------------------------------------------- */
 
@@ -94,7 +110,7 @@ static void find_taps(const struct delta_job *j, int step, const float **x)
     const float *past = moe_state_layer(s, flow_of_step(s, step)->state, nth);
     int left = n;
     for (; left >= 0 && at >= 0; at = s->step[at].before)
-        x[left--] = moe_step_in(s, nth, &s->step[at]);
+        x[left--] = step_in(s, nth, &s->step[at]);
     for (int i = n - 1; left >= 0; i--)
         x[left--] = past + (size_t)i * (size_t)d_mix;
 }
@@ -232,14 +248,14 @@ static int copy_of(const struct delta_job *j, int step)
 
 static void run_head(const struct delta_job *j, const struct moe_flow *f, int head, int thread)
 {
-    struct head h = { .j = j, .head = head, .state = moe_state_head(j->c, f->state, j->l->nth, head) };
+    struct head h = { .j = j, .head = head, .state = state_head(j->c, f->state, j->l->nth, head) };
     size_t floats = kn_delta_floats(j->d->d_state_key, j->d->d_state_value);
     for (int i = f->first; i < f->first + f->n_text; i++) {
         int copy = copy_of(j, i);
         add_step(&h, i, true);
         if (copy) {
             run_list(&h);
-            memcpy(moe_state_head(j->c, copy, j->l->nth, head), h.state, floats * sizeof *h.state);
+            memcpy(state_head(j->c, copy, j->l->nth, head), h.state, floats * sizeof *h.state);
         }
     }
     run_list(&h);
@@ -295,7 +311,7 @@ static void keep_draft(void *arg, int row, int thread)
     struct moe_states *s = j->s;
     struct moe_step t = { .row = -1, .kept = s->kept_of[row] };
     if (t.kept >= 0)
-        memcpy(moe_step_in(s, j->l->nth, &t), s->in + (size_t)row * (size_t)s->d_in,
+        memcpy(step_in(s, j->l->nth, &t), s->in + (size_t)row * (size_t)s->d_in,
                (size_t)s->d_in * sizeof(float));
 }
 

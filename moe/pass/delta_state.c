@@ -8,7 +8,7 @@
  *
  * A flow is one state within a pass.  Its steps are the pending rows, then the sequence's rows, then the drafts.  Each
  * step has the index of the step before it, so chains and trees take the same code. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,27 +17,10 @@
 
 static int n_state(const struct moe_context_options *opt) { return kn_max(1, opt->n_state); }
 
-static size_t layer_bytes(const struct moe_desc *d)
-{
-    size_t inputs = (size_t)(d->n_tap - 1) * (size_t)moe_d_mix(d);
-    return kn_align_up(inputs, 16) * sizeof(float) +
-           (size_t)d->n_value_head * kn_delta_floats(d->d_state_key, d->d_state_value) * sizeof(float);
-}
-
-static int d_in(const struct moe_desc *d)
-{
-    return (int)kn_align_up((size_t)(moe_d_mix(d) + 2 * d->n_value_head), 16);
-}
-
-size_t moe_state_bytes(const struct moe_desc *d)
-{
-    return d->delta_period ? (size_t)moe_n_delta(d) * layer_bytes(d) : 0;
-}
-
 size_t moe_states_bytes(const struct moe_model *m, const struct moe_context_options *opt)
 {
     const struct moe_desc *d = &m->desc;
-    size_t kept = (size_t)moe_n_delta(d) * (size_t)opt->n_draft * (size_t)d_in(d) * sizeof(float);
+    size_t kept = (size_t)moe_n_delta(d) * (size_t)opt->n_draft * (size_t)moe_d_state_in(d) * sizeof(float);
     return d->delta_period ? (size_t)n_state(opt) * moe_state_bytes(d) + kept : 0;
 }
 
@@ -49,7 +32,7 @@ void moe_states_place(struct moe_context *c, void *base)
     s->n = n_state(&c->opt);
     s->base = base;
     s->bytes = moe_state_bytes(d);
-    s->layer_bytes = layer_bytes(d);
+    s->layer_bytes = moe_state_layer_bytes(d);
     s->kept = (float *)(s->base + (size_t)s->n * s->bytes);
     for (int i = 0; i < d->d_state_key; i++) {
         s->unit_k[i] = unit;
@@ -65,7 +48,7 @@ void moe_states_lay_out(struct moe_context *c, struct kn_arena *a)
     size_t n = (size_t)n_state(&c->opt), n_row = (size_t)c->opt.max_row, n_kept = (size_t)c->opt.n_draft;
     size_t value = (size_t)(d->n_value_head * d->d_state_value);
     s->n_kept = c->opt.n_draft;
-    s->d_in = d_in(d);
+    s->d_in = moe_d_state_in(d);
     s->n_tok = kn_arena_take(a, n, sizeof *s->n_tok);
     s->n_pending = kn_arena_take(a, n, sizeof *s->n_pending);
     s->pending = kn_arena_take(a, n * n_kept, sizeof *s->pending);

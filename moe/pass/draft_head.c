@@ -5,7 +5,7 @@
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start
  * from the hidden state of the row before them: after the final norm, for EAGLE-3 before it.  An EAGLE-3 head may
  * predict a part of the vocabulary only: other tokens get the logit -infinity. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>

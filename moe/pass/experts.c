@@ -7,7 +7,7 @@
  *
  * Cost of one pass at batch 1: n_used * 3 * d_model * d_expert weights at 4.5 bits, read once.  A parallel region costs
  * a few microseconds, against some 100 for reading the weights. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -67,7 +67,7 @@ static void activate_item(void *arg, int item, int thread)
     struct moe_context *c = j->c;
     int row = j->pair ? j->pair[item] : item;
     size_t at = (size_t)row * (size_t)j->d_act;
-    if (j->pair && c->model->in_turns)
+    if (j->pair && c->model->gate_up_interleaved)
         activate_turns(j, row);
     else
         activate_part(j, row, 0, j->d_act, c->gate + at, c->up + at);
@@ -133,7 +133,7 @@ static void run_arrived(struct moe_context *c, int layer, int n)
         c->view[n_run] = c->view[i];
         c->arrived[n_run++] = e;
         c->product[n_product++] = expert_product(c, e, &c->view[i], 0, &c->norm, p->row, c->gate);
-        if (!c->model->in_turns)
+        if (!c->model->gate_up_interleaved)
             c->product[n_product++] = expert_product(c, e, &c->view[i], 1, &c->norm, p->row, c->up);
     }
     moe_products(c, n_product);
@@ -176,7 +176,7 @@ static void combine_row(void *arg, int row, int thread)
     c->model->ops->add(c->x + (size_t)row * n, sum, d->d_model);
 }
 
-void moe_block(struct moe_context *c, int layer)
+void moe_experts(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
@@ -188,11 +188,7 @@ void moe_block(struct moe_context *c, int layer)
     moe_plan_rows(c, layer);
     c->distinct += c->plan.n_expert;
     off_fetch(c->model->store, c->plan.expert, c->mark, c->plan.n_expert, OFF_NOW, &ticket);
-    moe_recall_end(c, layer);
-    moe_guess_end(c);
-    moe_guess_watch(c, layer);
-    moe_recall_learn(c, layer);
-    moe_guess_next(c, layer);
+    moe_prefetch_layer(c, layer);
     if (d->d_shared)
         run_wide(c, l, d->d_shared, c->shared);
     int n;

@@ -2,7 +2,7 @@
  *
  * It calls the other files of this folder in order.  It checks the batch, so they need not.  A pass allocates no
  * memory: an allocation during it traps. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -16,10 +16,10 @@ static void embed_row(void *arg, int row, int thread)
         kn_mat_row(&c->model->embed, r->token, c->x + (size_t)row * (size_t)d->d_model);
     for (int i = 0; i < d->n_rot / 2; i++) {
         double s, co;
-        float *turn = c->turn[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
+        float *rope_cos_sin = c->rope_cos_sin[(size_t)row * (size_t)(d->n_rot / 2) + (size_t)i];
         kn_sincos((float)r->position * c->model->rope_freq[i], &s, &co);    /* the angle is a float32 */
-        turn[0] = (float)co * d->scaling_attn;
-        turn[1] = (float)s * d->scaling_attn;
+        rope_cos_sin[0] = (float)co * d->scaling_attn;
+        rope_cos_sin[1] = (float)s * d->scaling_attn;
     }
 }
 
@@ -28,25 +28,6 @@ static void embed(struct moe_context *c)
     kn_parallel_for(c->team, c->n_row, embed_row, c);
     if (c->model->desc.head)
         moe_head_begin(c);
-}
-
-struct add_job { struct moe_context *c; float *y; const float *bias; };
-
-static void add_row(void *arg, int row, int thread)
-{
-    (void)thread;
-    const struct add_job *j = arg;
-    int d_model = j->c->model->desc.d_model;
-    size_t at = (size_t)row * (size_t)d_model;
-    if (j->bias)
-        j->c->model->ops->add(j->y + at, j->bias, d_model);
-    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
-}
-
-void moe_rows_add(struct moe_context *c, float *y, const float *bias)
-{
-    struct add_job job = { c, y, bias };
-    kn_parallel_for(c->team, c->n_row, add_row, &job);
 }
 
 /* Batches come from our own engine: a wrong one is our mistake. */
@@ -88,7 +69,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
 {
     const struct moe_desc *d = &c->model->desc;
     begin(c, batch);
-    moe_recall_begin(c);
+    moe_prefetch_begin(c);
     kn_alloc_forbid(true);
     if (d->delta_period)
         moe_states_begin(c);
@@ -102,7 +83,7 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
         else
             moe_attention(c, layer);
         if (c->model->layer[layer].router.n_out)
-            moe_block(c, layer);
+            moe_experts(c, layer);
         else
             moe_dense_ffn(c, layer);
     }

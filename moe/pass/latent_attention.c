@@ -1,4 +1,4 @@
-/* Multi-head latent attention (DeepSeek's MLA) in its absorbed form, and the loading of its weights.
+/* Multi-head latent attention (DeepSeek's MLA) in its absorbed form.
  *
  * A row stores one vector for all heads: d_latent values c, normalised, and n_rot values r, rotated.  The key of head h
  * is [K_h c, r] and its value V_h c; its query is [q, s], s rotated.  Keys and values are never computed:
@@ -14,9 +14,8 @@
  * 121 multiply-adds per byte, so arithmetic is the bound, and the heads of a row may be split over threads, each of
  * which reads the latents again.  Absorbing costs d_latent * (d_head - n_rot + d_value) multiply-adds more per head.
  *
- * Older files have K_h and V_h in one matrix, attn_kv_b, with elements of keys and values as rows: V_h is used as
- * stored, K_h must be transposed. */
-#include "moe/internal.h"
+ * K_h and V_h are the layer's k_b and v_b (model/latent_weights.c). */
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -39,9 +38,9 @@ struct latent_job {
     int layer, n_q;                             /* n_q: heads of an item */
 };
 
-static const float (*turn_of(const struct moe_context *c, int row))[2]
+static const float (*rope_cos_sin_of(const struct moe_context *c, int row))[2]
 {
-    return (const float (*)[2])c->turn + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
+    return (const float (*)[2])c->rope_cos_sin + (size_t)row * (size_t)(c->model->desc.n_rot / 2);
 }
 
 /* One row's latent to its slot, and what its queries are made of made ready. */
@@ -56,7 +55,7 @@ static void keep_row(void *arg, int row, int thread)
     if (c->status[row])
         return;
     ops->rms_norm(k, j->l->kv_a_norm, d->eps, d->d_latent, k);
-    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, turn_of(c, row), d->rope);
+    ops->rope(k + d->d_latent, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
     size_t at = (size_t)moe_own_slot(&c->batch->row[row]) * (size_t)d->d_key;
     ops->kv_store(c->opt.kv, k, d->d_key, moe_kv_keys(c, j->layer, 0) + at * moe_kv_value_bytes(c->opt.kv));
     if (d->d_query_latent) {
@@ -81,7 +80,7 @@ static void place_query(void *arg, int item, int thread)
     float *rotated = m->absorbed + (size_t)item * (size_t)d->d_key + d->d_latent;
     memcpy(m->query.x + (size_t)item * m->query.stride, q, (size_t)d_plain * sizeof *q);
     memcpy(rotated, q + d_plain, (size_t)d->n_rot * sizeof *q);
-    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, turn_of(c, row), d->rope);
+    c->model->ops->rope(rotated, 1, d->n_rot, d->n_rot, rope_cos_sin_of(c, row), d->rope);
     moe_code_row(c, &m->query, moe_act_bit(&j->l->k_b), d_plain, item);
 }
 
@@ -173,95 +172,4 @@ void moe_latent_attention(struct moe_context *c, int layer)
     c->product[0] = moe_product(&c->att, &l->o, c->y, c->n_row);
     moe_products(c, 1);
     moe_rows_add(c, c->y, NULL);
-}
-
-/* ---- weights: both halves in one matrix ---------------------------------------------------------------- */
-
-/* The format that holds a turned matrix's values as they are: blocks run along rows, so quantised values
- * (two scales' product, 18 bits and more) are float32. */
-enum kn_format moe_latent_key_format(enum kn_format whole)
-{
-    return kn_format_info(whole)->block_values == 1 ? whole : KN_F32;
-}
-
-struct split_job {
-    const struct moe_model *m;
-    const struct moe_dense *dense;
-    struct kn_mat whole;                        /* [n_head * (d_plain + d_value), d_latent] */
-    uint8_t *scratch;                           /* [team size][scratch_bytes] */
-    size_t scratch_bytes;
-};
-
-static size_t panel_bytes(const struct kn_mat *w) { return KN_PANEL * kn_row_bytes(w->format, w->n_in); }
-
-/* Values first, first + step, ... of rows in the file's layout. */
-static void put_column(enum kn_format f, const float *x, int n, void *rows, size_t first, size_t step)
-{
-    for (size_t i = 0, at = first; i < (size_t)n; i++, at += step)
-        if (f == KN_F32)
-            ((float *)rows)[at] = x[i];
-        else
-            ((uint16_t *)rows)[at] = f == KN_F16 ? kn_f32_to_f16(x[i]) : kn_f32_to_bf16(x[i]);
-}
-
-/* Whole panels are a head's: of values they are taken as they lie, keys are turned over. */
-static void split_head(void *arg, int head, int thread)
-{
-    const struct split_job *j = arg;
-    const struct moe_desc *d = &j->m->desc;
-    const struct kn_mat *k = &j->dense->halves->k_b, *v = &j->dense->halves->v_b;
-    int d_plain = d->d_head - d->n_rot, row = head * (d_plain + d->d_value);
-    size_t n_value = (size_t)(d->d_value / KN_PANEL), n_key = (size_t)(d->d_latent / KN_PANEL);
-    float *column = (float *)(void *)(j->scratch + (size_t)thread * j->scratch_bytes);
-    void *rows = column + d->d_latent;
-    memcpy(j->dense->v + (size_t)head * n_value * panel_bytes(v),
-           (const uint8_t *)j->whole.data + (size_t)((row + d_plain) / KN_PANEL) * panel_bytes(v),
-           n_value * panel_bytes(v));
-    for (int i = 0; i < d_plain; i++) {
-        kn_mat_row(&j->whole, row + i, column);
-        put_column(k->format, column, d->d_latent, rows, (size_t)i, (size_t)d_plain);
-    }
-    j->m->ops->repack(k->format, rows, d->d_latent, d_plain,
-                      j->dense->k + (size_t)head * n_key * panel_bytes(k), 0, (int)n_key);
-}
-
-static void bind_panels(const struct kn_team *team, void *panels, const struct kn_mat *w)
-{
-    kn_team_bind(team, panels, kn_ceil_div(w->n_out, KN_PANEL), panel_bytes(w));
-}
-
-static int load_halves(struct moe_model *m, const struct moe_dense *p, const struct moe_load_options *opt)
-{
-    const struct moe_desc *d = &m->desc;
-    int d_plain = d->d_head - d->n_rot, n_out = d->n_head * (d_plain + d->d_value);
-    struct off_load load = { .source = moe_source_of(p->tensor, 0, n_out, d->d_latent) };
-    struct split_job job = { .m = m, .dense = p };
-    job.scratch_bytes = kn_align_up((size_t)d->d_latent * (size_t)(d_plain + 1) * sizeof(float), 64);
-    size_t place_bytes = off_place_bytes(&load.source);
-    size_t scratch_bytes = (size_t)kn_team_size(opt->team) * job.scratch_bytes;
-    load.place = kn_map(place_bytes, -1);
-    job.scratch = kn_map(scratch_bytes, -1);
-    int error = load.place && job.scratch ? moe_read_matrices(m, &load, 1, opt)
-                                          : kn_fail(KN_ENOMEM, "no memory to take keys and values apart with");
-    if (!error) {
-        job.whole = (struct kn_mat){ load.source.format, n_out, d->d_latent,
-                                     off_place_panels(&load.source, load.place) };
-        bind_panels(opt->team, p->k, &p->halves->k_b);
-        bind_panels(opt->team, p->v, &p->halves->v_b);
-        kn_parallel_for(opt->team, d->n_head, split_head, &job);
-    }
-    if (load.place)
-        kn_unmap(load.place, place_bytes);
-    if (job.scratch)
-        kn_unmap(job.scratch, scratch_bytes);
-    return error;
-}
-
-int moe_latent_load(struct moe_model *m, const struct moe_load_options *opt)
-{
-    int error = 0;
-    for (int i = 0; !error && i < m->n_dense; i++)
-        if (m->dense[i].halves)
-            error = load_halves(m, &m->dense[i], opt);
-    return error;
 }

@@ -6,17 +6,11 @@
  * many rows that nearly every expert is used, all experts are requested without prediction.
  *
  * Cost: a norm and n_expert * d_model weights, some 1 MB of a layer's 20 at batch 1. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
 struct guess_job { struct moe_context *c; const struct moe_layer *next; };
-
-/* Beyond so many rows an expert is left out by one layer in some thousand. */
-int moe_guess_rows(const struct moe_desc *d, int max_row)
-{
-    return kn_min(max_row, d->n_used ? 8 * d->n_expert / d->n_used : 0);
-}
 
 static void norm_item(void *arg, int row, int thread)
 {
@@ -65,10 +59,10 @@ static int rank(struct moe_context *c, int expert0)
     return n;
 }
 
-/* Into guess.expert; how many. */
-static int guess(struct moe_context *c, const struct moe_layer *next)
+int moe_guess_experts(struct moe_context *c, int layer)
 {
     const struct moe_desc *d = &c->model->desc;
+    const struct moe_layer *next = &c->model->layer[layer];
     struct moe_guess *g = &c->guess;
     struct guess_job job = { c, next };
     if (c->n_row >= moe_guess_rows(d, INT32_MAX)) {
@@ -82,61 +76,3 @@ static int guess(struct moe_context *c, const struct moe_layer *next)
     kn_parallel_for(c->team, c->n_row, choose_item, &job);
     return rank(c, next->expert0);
 }
-
-void moe_guess_next(struct moe_context *c, int layer)
-{
-    const struct moe_model *m = c->model;
-    struct moe_guess *g = &c->guess;
-    if (layer + 1 == m->desc.n_layer || off_store_is_whole(m->store))
-        return;
-    int n = guess(c, &m->layer[layer + 1]);
-    moe_recall_end(c, layer + 1);               /* the router knows better, and asks more urgently */
-    off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
-}
-
-void moe_guess_end(struct moe_context *c)
-{
-    if (c->guess.ticket.n)
-        off_release(c->model->store, &c->guess.ticket);
-}
-
-/* ---- how well that goes ---------------------------------------------------------------------------------- */
-
-static bool *seen_of(const struct moe_context *c, int layer, enum moe_sight_of how)
-{
-    return c->guess.seen + ((size_t)(layer % (MOE_FAR + 1)) * MOE_SIGHTS + how) * (size_t)c->model->desc.n_expert;
-}
-
-static void see_far(struct moe_context *c, int layer, int far)
-{
-    const struct moe_layer *l = &c->model->layer[layer + far];
-    bool *seen = seen_of(c, layer + far, (enum moe_sight_of)(MOE_SIGHT_FAR1 + far - 1));
-    memset(seen, 0, (size_t)c->model->desc.n_expert * sizeof *seen);
-    for (int n = guess(c, l); n-- > 0; )
-        seen[c->guess.expert[n] - l->expert0] = true;
-}
-
-/* What was guessed of this layer, beside what its rows have chosen; then guesses for those to come. */
-void moe_guess_watch(struct moe_context *c, int layer)
-{
-    const struct moe_desc *d = &c->model->desc;
-    const struct moe_plan *p = &c->plan;
-    if (!c->guess.sight)
-        return;
-    moe_recall_see(c, layer, seen_of(c, layer, MOE_SIGHT_TOKEN));
-    for (int how = 0; how < MOE_SIGHTS; how++) {
-        struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
-        bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
-        if (how < MOE_FAR && layer - d->n_lead <= how)
-            continue;                           /* nothing came so long before */
-        for (int e = 0; e < d->n_expert; e++)
-            s->guessed += seen[e];
-        for (int i = 0; i < p->n_expert; i++)
-            s->right += seen[p->expert[i] - c->model->layer[layer].expert0];
-        s->used += (uint64_t)p->n_expert;
-    }
-    for (int far = 1; far <= MOE_FAR && layer + far < d->n_layer; far++)
-        see_far(c, layer, far);
-}
-
-void moe_context_watch(struct moe_context *c, struct moe_sight *sight) { c->guess.sight = sight; }

@@ -11,7 +11,7 @@
  *
  * A token's entry in the table is its id modulo the number of entries; a later token replaces an earlier one.  An entry
  * has n_used numbers per layer: 2 * 48 * 8 bytes for a large model, so 8,192 entries take 6 MB. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <string.h>
 
@@ -30,9 +30,9 @@ static uint16_t *ids_of(const struct moe_context *c, int entry, int layer)
     return c->recall.id + ((size_t)entry * (size_t)d->n_layer + (size_t)layer) * (size_t)d->n_used;
 }
 
-static struct moe_came *came_of(const struct moe_context *c, int layer)
+static struct moe_hit_rate *hit_rate_of(const struct moe_context *c, int layer)
 {
-    return c->recall.came + (size_t)layer * (size_t)c->model->desc.n_used;
+    return c->recall.hit_rate + (size_t)layer * (size_t)c->model->desc.n_used;
 }
 
 void moe_recall_init(struct moe_context *c)
@@ -41,9 +41,9 @@ void moe_recall_init(struct moe_context *c)
     for (int i = 0; i < r->n_entry; i++)
         r->token[i] = -1;
     for (int i = 0; r->n_entry && i < c->model->desc.n_layer * c->model->desc.n_used; i++)
-        r->came[i] = (struct moe_came){ .asked = BELIEF, .right = GUESS * BELIEF };
+        r->hit_rate[i] = (struct moe_hit_rate){ .predicted = BELIEF, .used = GUESS * BELIEF };
     for (int i = 0; r->n_entry && i < c->model->desc.n_layer * MOE_CHANCES; i++)
-        r->proved[i] = (struct moe_came){ .asked = FIRST, .right = MOSTLY * FIRST };
+        r->proved[i] = (struct moe_hit_rate){ .predicted = FIRST, .used = MOSTLY * FIRST };
 }
 
 /* ---- what a pass teaches ------------------------------------------------------------------------------ */
@@ -67,12 +67,12 @@ static bool is_among(int32_t id, const int32_t *of, int n)
     return false;
 }
 
-static void forget(struct moe_came *came, int n)
+static void forget(struct moe_hit_rate *hit_rate, int n)
 {
-    for (; n-- > 0; came++)
-        if (came->asked > MEMORY) {
-            came->asked /= 2;
-            came->right /= 2;
+    for (; n-- > 0; hit_rate++)
+        if (hit_rate->predicted > MEMORY) {
+            hit_rate->predicted /= 2;
+            hit_rate->used /= 2;
         }
 }
 
@@ -87,15 +87,15 @@ static void disown(const struct moe_recall *r, int32_t token)
 static void learn_absent(struct moe_context *c, int layer)
 {
     int n = c->model->desc.n_expert;
-    struct moe_came *proved = c->recall.proved + (size_t)layer * MOE_CHANCES;
+    struct moe_hit_rate *proved = c->recall.proved + (size_t)layer * MOE_CHANCES;
     uint8_t *asked = c->recall.asked + (size_t)layer * (size_t)n;
     for (int e = 0; e < n; e++)
         if (asked[e])
-            proved[asked[e] - 1].asked++;
+            proved[asked[e] - 1].predicted++;
     for (int i = 0; i < c->plan.n_expert; i++) {
         int e = c->plan.expert[i] - c->model->layer[layer].expert0;
         if (asked[e])
-            proved[asked[e] - 1].right++;
+            proved[asked[e] - 1].used++;
     }
     memset(asked, 0, (size_t)n * sizeof *asked);
     forget(proved, MOE_CHANCES);
@@ -106,7 +106,7 @@ void moe_recall_learn(struct moe_context *c, int layer)
     const struct moe_recall *r = &c->recall;
     if (!r->learns)
         return;
-    struct moe_came *came = came_of(c, layer);
+    struct moe_hit_rate *hit_rate = hit_rate_of(c, layer);
     int n_used = c->model->desc.n_used;
     learn_absent(c, layer);
     for (int row = 0; row < c->n_row; row++) {
@@ -117,16 +117,16 @@ void moe_recall_learn(struct moe_context *c, int layer)
             continue;
         }
         for (int k = 0; k < n_used; k++) {
-            came[k].asked += r->known[row];
-            came[k].right += r->known[row] && is_among(id[k], now, n_used);
+            hit_rate[k].predicted += r->known[row];
+            hit_rate[k].used += r->known[row] && is_among(id[k], now, n_used);
         }
         for (int k = 0; k < n_used; k++)
             id[k] = (uint16_t)now[k];
     }
-    forget(came, n_used);
+    forget(hit_rate, n_used);
 }
 
-void moe_recall_see(const struct moe_context *c, int layer, bool *seen)
+void moe_token_history_mark(const struct moe_context *c, int layer, bool *seen)
 {
     const struct moe_recall *r = &c->recall;
     const struct moe_desc *d = &c->model->desc;
@@ -149,14 +149,14 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
 {
     const struct moe_recall *r = &c->recall;
     const struct moe_desc *d = &c->model->desc;
-    const struct moe_came *came = came_of(c, layer);
+    const struct moe_hit_rate *hit_rate = hit_rate_of(c, layer);
     int n = 0;
     for (int e = 0; e < d->n_expert; e++)
         r->unused[e] = 1;
     for (int i = 0; i < n_token; i++) {
         int entry = entry_of(r, token[i]);
         for (int k = 0; k < d->n_used && r->token[entry] == token[i]; k++)
-            r->unused[ids_of(c, entry, layer)[k]] *= 1 - came[k].right / came[k].asked;
+            r->unused[ids_of(c, entry, layer)[k]] *= 1 - hit_rate[k].used / hit_rate[k].predicted;
     }
     for (int e = 0; e < d->n_expert; e++)
         if (r->unused[e] <= 1 - EVEN)
@@ -168,7 +168,7 @@ static int list_likely(struct moe_context *c, int layer, const int32_t *token, i
 static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
 {
     struct moe_recall *r = &c->recall;
-    const struct moe_came *proved = r->proved + (size_t)layer * MOE_CHANCES;
+    const struct moe_hit_rate *proved = r->proved + (size_t)layer * MOE_CHANCES;
     uint8_t *asked = r->asked + (size_t)layer * (size_t)c->model->desc.n_expert;
     int n_absent = off_store_absent(c->model->store, expert, n, r->absent), n_worth = 0;
     for (int i = 0, next = 0; i < n; i++) {
@@ -178,7 +178,7 @@ static int list_worth(struct moe_context *c, int layer, int32_t *expert, int n)
         next += absent;
         if (absent)
             asked[e] = (uint8_t)(1 + likely);
-        if (!absent || proved[likely].right >= MOSTLY * proved[likely].asked)
+        if (!absent || proved[likely].used >= MOSTLY * proved[likely].predicted)
             expert[n_worth++] = expert[i];
     }
     return n_worth;

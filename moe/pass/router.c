@@ -6,7 +6,7 @@
  * of experts.  Other families choose the largest logits and take the softmax over these only.
  * Plan: a counting sort of (row, choice) pairs by expert, so an expert gets its rows in ascending order and is read
  * once for any number of rows. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * A row pass (norm, activation quantisation) has one row per work item.  Products have a few panels per item, over all
  * matrices of the region together, so eight small experts are one region of equal items.  The threads of a NUMA node
  * get the items with weights on that node.  The result of a row or a panel does not depend on this division. */
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
@@ -56,6 +56,25 @@ void moe_rows_norm(struct moe_context *c, const float *weight, unsigned kinds, c
     struct row_job job = { .c = c, .weight = weight, .acts = &c->norm, .kinds = kinds,
                            .n_in = c->model->desc.d_model, .row = row };
     kn_parallel_for(c->team, n, norm_item, &job);
+}
+
+struct add_job { struct moe_context *c; float *y; const float *bias; };
+
+static void add_row(void *arg, int row, int thread)
+{
+    (void)thread;
+    const struct add_job *j = arg;
+    int d_model = j->c->model->desc.d_model;
+    size_t at = (size_t)row * (size_t)d_model;
+    if (j->bias)
+        j->c->model->ops->add(j->y + at, j->bias, d_model);
+    j->c->model->ops->add(j->c->x + at, j->y + at, d_model);
+}
+
+void moe_rows_add(struct moe_context *c, float *y, const float *bias)
+{
+    struct add_job job = { c, y, bias };
+    kn_parallel_for(c->team, c->n_row, add_row, &job);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */

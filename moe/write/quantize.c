@@ -9,7 +9,7 @@
  * A tensor is cut into grains of whole blocks.  One thread reads, decodes, encodes and measures a grain.  A few grains
  * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
  * and neither the bytes nor the order of any sum depends on the number of threads. */
-#include "moe/internal.h"
+#include "moe/files/files.h"
 
 #include <math.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  *     averages are common to its tokens, and they would add up.  evals/routing measures the spread.
  *
  * The file is streamed: the team makes PIECE bytes, which are then written, in tensor order. */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <math.h>
 #include <stdio.h>

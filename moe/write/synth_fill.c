@@ -18,7 +18,7 @@
  *   Q4_1, Q5_1           d * code + m, m = -7.5 d and -15.5 d: 4.61, 9.23
  *   MXFP4  step * one of 16 integers, deviation 5.852; steps are powers of two, so a share of the blocks has the next
  *          larger step, chosen to give the right mean square */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* moe/write/synth_shapes.c - the shapes for synthetic models: published models, and tiny ones for tests. */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * control tokens.  Every merge joins two existing tokens into a new one.  A merged token is a run of up to eight
  * letters, alternating consonants and vowels, with or without a space before it.  No pre-tokeniser splits such a run,
  * so every token can occur in encoded text, and generated text is pronounceable. */
-#include "moe/internal.h"
+#include "moe/write/write.h"
 
 #include <string.h>
 

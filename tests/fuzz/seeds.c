@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "moe/internal.h"
+#include "moe/write/write.h"
 #include "tests/moe/gguf_bytes.h"
 
 #define N_VOCAB 8

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 #include "tests/faults.h"
 #include "tests/moe/change.h"
 #include "tests/moe/load.h"
@@ -688,7 +688,7 @@ static void run_layer(struct moe_context *c, int status, float *x /* [3][d_model
     memset(c->kv.base, 0, c->kv.bytes);
     c->status[1] = status;
     moe_attention(c, 0);
-    moe_block(c, 0);
+    moe_experts(c, 0);
     memcpy(x, c->x, n * sizeof *x);
 }
 

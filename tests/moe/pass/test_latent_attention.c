@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/model/model.h"
 #include "tests/faults.h"
 #include "tests/moe/load.h"
 #include "tests/moe/folder.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 #include "tests/faults.h"
 
 #define N_VOCAB 300

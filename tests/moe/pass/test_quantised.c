@@ -25,7 +25,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/moe.h"
 #include "tests/moe/load.h"
 #include "tests/moe/plain.h"
 

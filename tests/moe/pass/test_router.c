@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 
 #define MAX_ROW    40
 #define MAX_EXPERT 80

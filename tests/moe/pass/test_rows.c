@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 #include "tests/nodes.h"
 
 #define MAX_PRODUCT 40

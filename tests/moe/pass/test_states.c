@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/pass/pass.h"
 #include "tests/moe/load.h"
 
 #define N_VOCAB 300

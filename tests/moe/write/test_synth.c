@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "moe/internal.h"
+#include "moe/write/write.h"
 #include "tests/faults.h"
 #include "tests/moe/load.h"
 #include "tests/moe/folder.h"

@@ -1,0 +1,256 @@
+/* moe/files/file_bytes.c - the files that a struct moe_file has open, and the bytes of its tensors.
+ *
+ * The table has paths and descriptors: one entry for a GGUF file, one for each split, one for each .safetensors file of
+ * a folder.  moe_file_close() closes them.
+ *
+ * moe_file_read() returns a tensor's bytes in GGUF's order, for any part of it.  A tensor of a GGUF file is one run of
+ * bytes.  A tensor of a folder has a layout: its matrices may lie apart, its rows in strides, and codes of a quantised
+ * format apart from their scales, which are joined here block by block.  moe_file_id() is a hash of names, places and
+ * samples of the weights, which tells one file's experts from another's. */
+#include "moe/files/internal.h"
+
+#include <string.h>
+
+/* ---- open files ------------------------------------------------------------------------------ */
+
+int moe_file_reserve(struct moe_file *f, int n)
+{
+    int *fd = kn_calloc((size_t)n, sizeof *fd);
+    char **names = kn_calloc((size_t)n, sizeof *names);
+    if (!fd || !names) {
+        kn_free(fd);
+        kn_free(names);
+        return kn_fail(KN_ENOMEM, "%s: no memory for %d files", f->name, n);
+    }
+    for (int i = 0; i < n; i++) {
+        fd[i] = i < f->files.n_file ? f->fd[i] : -1;
+        names[i] = i < f->files.n_file ? f->path[i] : NULL;
+    }
+    kn_free(f->fd);
+    kn_free(f->path);
+    f->fd = fd;
+    f->path = names;
+    f->files = (struct off_files){ n, fd, (const char *const *)names, NULL };
+    return 0;
+}
+
+int moe_file_open_nth(struct moe_file *f, int file, const char *path)
+{
+    f->path[file] = kn_strdup(path);
+    if (!f->path[file])
+        return kn_fail(KN_ENOMEM, "%s: no memory for its name", path);
+    return kn_file_open_read(&f->fd[file], path);
+}
+
+int moe_file_add(struct moe_file *f, const char *path, int *file)
+{
+    int n = f->files.n_file, err = moe_file_reserve(f, n + 1);
+    if (!err)
+        err = moe_file_open_nth(f, n, path);
+    *file = n;
+    return err;
+}
+
+/* ---- bytes of tensors ------------------------------------------------------------------------ */
+
+/* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: length of the run, from this byte on, that
+ * is contiguous in both orders. */
+static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *left)
+{
+    if (at < t->first) {
+        *left = t->first - at;
+        return at;
+    }
+    uint64_t unit = (at - t->first) / t->bytes, in = (at - t->first) % t->bytes, n = (uint64_t)t->n;
+    *left = t->bytes - in;
+    return t->first + (unit / n * n + (uint64_t)off_turned(t, (int)(unit % n))) * t->bytes + in;
+}
+
+/* Reads values of a vector stored with a stride. */
+static int read_apart(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    uint8_t some[4096];
+    size_t step = (size_t)t->layout->step, one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
+    kn_assert(from % one == 0 && bytes % one == 0 && step * one <= sizeof some);
+    for (size_t part; bytes; bytes -= part, from += part, out += part) {
+        size_t n = sizeof some / (step * one);
+        n = n < bytes / one ? n : bytes / one;
+        part = n * one;
+        int error = kn_file_read(f->fd[t->file], f->path[t->file], some, ((n - 1) * step + 1) * one,
+                                 t->offset + from * step);
+        if (error)
+            return error;
+        for (size_t i = 0; i < n; i++)
+            memcpy(out + i * one, some + i * step * one, one);
+    }
+    return 0;
+}
+
+enum { SOME = 128, ROWS = 64 };                 /* blocks of a row, or a block of rows, at a time */
+
+/* Reads n consecutive blocks of one row, from block `col` of row `row` of matrix e, joining codes and scales that are
+ * stored apart. */
+static int join_some(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
+                     size_t n, uint8_t *out)
+{
+    uint8_t codes[SOME * 128], scale[SOME * 4];
+    const struct moe_layout *l = t->layout;
+    const struct off_scales *s = &l->scales[l->slab ? e : 0];
+    enum kn_format format = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= SOME);
+    uint64_t block = (uint64_t)kn_format_info(format)->block_values, code = kn_code_bytes(format);
+    struct moe_place at = { t->file, t->offset };
+    if (l->slab)
+        at = l->slab[e];
+    else
+        row += e * t->dim[1];
+    row *= l->step ? (uint64_t)l->step : 1;
+    uint64_t per_row = (t->dim[0] + (uint64_t)s->values - 1) / (uint64_t)s->values;
+    uint64_t per_scale = (uint64_t)s->values / block;
+    uint64_t first = row / (uint64_t)s->rows * per_row + col / per_scale;
+    size_t n_scale = (size_t)((col + n - 1) / per_scale - col / per_scale) + 1;
+    int error = kn_file_read(f->fd[at.file], f->path[at.file], codes, n * code,
+                             at.offset + (row * (t->dim[0] / block) + col) * code);
+    if (!error)
+        error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n_scale * (size_t)s->bytes,
+                             s->offset + first * (uint64_t)s->bytes);
+    if (!error)
+        kn_join(format, codes, scale, s->bytes, (int)per_scale, n, out);
+    return error;
+}
+
+/* The same for matrices stored input-major (GPTQ): block `col` of n consecutive rows, written n_row blocks apart.  Five
+ * reads for any number of rows. */
+static int join_column(const struct moe_file *f, const struct moe_tensor *t, uint64_t e, uint64_t row, uint64_t col,
+                       size_t n, uint64_t n_row, uint8_t *out)
+{
+    uint32_t word[4][ROWS], code[4];
+    uint16_t scale[ROWS];
+    const struct off_scales *s = &t->layout->scales[t->layout->slab ? e : 0];
+    enum kn_format format = KN_F32;
+    kn_assert(kn_format_from_gguf(t->gguf_type, &format) == 0 && n <= ROWS);
+    struct moe_place at = t->layout->slab ? t->layout->slab[e] : (struct moe_place){ t->file, t->offset };
+    size_t block = (size_t)kn_format_info(format)->block_bytes;
+    uint64_t n_out = t->dim[1], group = col * (uint64_t)kn_format_info(format)->block_values / (uint64_t)s->values;
+    int error = kn_file_read(f->fd[s->file], f->path[s->file], scale, n * sizeof *scale,
+                             s->offset + (group * n_out + row) * sizeof *scale);
+    for (uint64_t i = 0; i < 4 && !error; i++)
+        error = kn_file_read(f->fd[at.file], f->path[at.file], word[i], n * sizeof *code,
+                             at.offset + ((4 * col + i) * n_out + row) * sizeof *code);
+    for (size_t r = 0; r < n && !error; r++) {
+        for (int i = 0; i < 4; i++)
+            code[i] = word[i][r];
+        kn_join(format, code, &scale[r], sizeof *scale, 1, 1, out + r * n_row * block);
+    }
+    return error;
+}
+
+static int read_turned(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+    size_t block = (size_t)type->block_bytes;
+    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block, left = bytes / block, rows, cols;
+    kn_assert(from % block == 0 && bytes % block == 0);
+    for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * block) {
+        uint64_t row = at / n_row, col = at % n_row, below = t->dim[1] - row % t->dim[1];
+        rows = col ? 1 : left / n_row;
+        rows = rows < 1 ? 1 : rows < below ? rows : below;
+        rows = rows < ROWS ? rows : ROWS;
+        cols = n_row - col < left ? n_row - col : left;
+        for (uint64_t c = 0; c < cols; c++) {
+            int error = join_column(f, t, row / t->dim[1], row % t->dim[1], col + c, (size_t)rows, n_row,
+                                    out + c * block);
+            if (error)
+                return error;
+        }
+    }
+    return 0;
+}
+
+static int read_joined(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out, size_t bytes)
+{
+    const struct moe_tensor_type *type = moe_tensor_type(t->gguf_type);
+    const struct off_scales *s = t->layout->scales;
+    size_t block = (size_t)type->block_bytes, left = bytes / block, n;
+    uint64_t n_row = t->dim[0] / (uint64_t)type->block_values, at = from / block;
+    uint64_t per_scale = (uint64_t)s->values / (uint64_t)type->block_values;
+    kn_assert(from % block == 0 && bytes % block == 0);
+    for (; left; left -= n, at += n, out += n * block) {
+        uint64_t row = at / n_row, col = at % n_row;
+        uint64_t most = per_scale > 1 ? per_scale - col % per_scale : SOME;     /* ends at a scale's last block */
+        n = n_row - col < left ? (size_t)(n_row - col) : left;
+        n = n < most ? n : (size_t)most;
+        n = n < SOME ? n : SOME;
+        int error = join_some(f, t, row / t->dim[1], row % t->dim[1], col, n, out);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+int moe_file_read(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, void *out, size_t bytes)
+{
+    const struct moe_layout *l = t->layout;
+    uint8_t *to = out;
+    kn_assert(from <= t->bytes && bytes <= t->bytes - from);
+    if (!l)
+        return kn_file_read(f->fd[t->file], f->path[t->file], out, bytes, t->offset + from);
+    if (l->data)
+        memcpy(out, (const uint8_t *)l->data + from, bytes);
+    if (l->data)
+        return 0;
+    if (l->scales)
+        return (l->scales->by_input ? read_turned : read_joined)(f, t, from, out, bytes);
+    if (l->step)
+        return read_apart(f, t, from, out, bytes);
+    uint64_t slab = t->bytes / (t->dim[2] * t->dim[3]);
+    for (size_t part; bytes; bytes -= part, from += part, to += part) {
+        struct moe_place at = { t->file, t->offset + from / slab * slab };
+        uint64_t within = from % slab, left = slab - within;
+        if (l->slab)
+            at = l->slab[from / slab];
+        if (l->turn.n)
+            within = turned_from(&l->turn, within, &left);
+        part = left < bytes ? (size_t)left : bytes;
+        int error = kn_file_read(f->fd[at.file], f->path[at.file], to, part, at.offset + within);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+/* ---- identity -------------------------------------------------------------------------------- */
+
+#define N_SAMPLE 16
+
+static uint64_t fold(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const uint8_t *)data + i, bytes - i < 8 ? bytes - i : 8);
+        h = kn_mix(h + KN_GOLDEN + word);
+    }
+    return h;
+}
+
+int moe_file_id(const struct moe_file *f, uint64_t *out)
+{
+    uint64_t h = f->tensors.n, sample[64];
+    for (size_t i = 0; i < f->tensors.n; i++) {
+        const struct moe_tensor *t = &f->tensors.item[i];
+        uint64_t shape[4] = { t->offset, t->bytes, t->gguf_type, (uint64_t)t->file };
+        h = fold(fold(h, shape, sizeof shape), t->name.data, t->name.n);
+    }
+    for (size_t i = 0; i < N_SAMPLE && f->tensors.n; i++) {     /* weight samples tell fine-tunes apart */
+        const struct moe_tensor *t = &f->tensors.item[f->tensors.n * i / N_SAMPLE];
+        size_t bytes = t->bytes < sizeof sample ? (size_t)t->bytes : sizeof sample;
+        if (t->layout && t->layout->scales)     /* whole blocks */
+            bytes -= bytes % (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
+        int error = moe_file_read(f, t, 0, sample, bytes);
+        if (error)
+            return error;
+        h = fold(h, sample, bytes);
+    }
+    *out = h;
+    return 0;
+}

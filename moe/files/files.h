@@ -1,0 +1,33 @@
+/* moe/files/files.h - model files: their metadata and tensors by the names of GGUF, from a GGUF file, its splits or a
+ * folder of the transformers package.
+ *
+ * The room's calls stand in moe.h (moe_file_open() and its family): open a file, find values and tensors by key or
+ * name, read bytes of a tensor, close.  The struct moe_file owns descriptors, keys, names and arrays until
+ * moe_file_close(); every pointer that it returns is valid until then.  One opened file is immutable and may be read
+ * from several threads.
+ *
+ * This header adds the facts about published files that the rooms model and write need as well.  The tables behind
+ * struct moe_file are in internal.h, for this room alone. */
+#ifndef MOE_FILES_H
+#define MOE_FILES_H
+
+#include "moe/moe.h"
+
+/* <arch>.expert_gating_func, numbered as in files.  CHOSEN: softmax over the logits of the chosen experts alone. */
+enum moe_gating { MOE_GATING_SOFTMAX = 1, MOE_GATING_SIGMOID, MOE_GATING_CHOSEN };
+
+/* Byte-level BPE writes each byte as one character: a printable byte as itself, the others as the characters from
+ * U+0100 on, in order.  Writes that character as UTF-8 with a NUL into letter and returns its code point. */
+int moe_byte_letter(int byte, char letter[3]);
+
+/* The format in which a matrix with rows of n_in values is written.  Rows that are no multiple of want's block fall
+ * back as in published files: Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, smaller K-quants to IQ4_NL, blocks of 32 to
+ * F16.  A fallback is logged with the tensor's name. */
+enum kn_format moe_format_fit(const char *name, enum kn_format want, uint64_t n_in);
+
+/* general.file_type: the number by which published files name the format of most of their weights. */
+uint32_t moe_file_type(enum kn_format f);
+
+#define MOE_QUANTIZATION_VERSION 2          /* general.quantization_version: the layout of quantised blocks */
+
+#endif

@@ -1,0 +1,82 @@
+/* Prefetch of experts during a pass: which reads a layer requests for the next one, and when they are released.
+ *
+ * Two predictors name experts: prefetch_router.c runs the next layer's router on the present rows, prefetch_token.c
+ * remembers the experts that a token used last time.  The token's requests are made between passes
+ * (moe_context_expect()) and lie open by layer; the router's are made here, one layer at a time.  When a layer's own
+ * experts are requested, both tickets for it end: the store then knows the demand itself.
+ *
+ * On request the accuracy of both predictors is counted (moe_context_watch()), at distances up to MOE_FAR layers. */
+#include "moe/pass/pass.h"
+
+#include <string.h>
+
+/* ---- accuracy -------------------------------------------------------------------------------------------- */
+
+static bool *seen_of(const struct moe_context *c, int layer, enum moe_sight_of how)
+{
+    return c->guess.seen + ((size_t)(layer % (MOE_FAR + 1)) * MOE_SIGHTS + how) * (size_t)c->model->desc.n_expert;
+}
+
+static void see_far(struct moe_context *c, int layer, int far)
+{
+    int expert0 = c->model->layer[layer + far].expert0;
+    bool *seen = seen_of(c, layer + far, (enum moe_sight_of)(MOE_SIGHT_FAR1 + far - 1));
+    memset(seen, 0, (size_t)c->model->desc.n_expert * sizeof *seen);
+    for (int n = moe_guess_experts(c, layer + far); n-- > 0; )
+        seen[c->guess.expert[n] - expert0] = true;
+}
+
+/* Compares the predictions for this layer with the experts that its rows chose, then predicts for later layers. */
+static void count_accuracy(struct moe_context *c, int layer)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const struct moe_plan *p = &c->plan;
+    if (!c->guess.sight)
+        return;
+    moe_token_history_mark(c, layer, seen_of(c, layer, MOE_SIGHT_TOKEN));
+    for (int how = 0; how < MOE_SIGHTS; how++) {
+        struct moe_sight *s = &c->guess.sight[(size_t)layer * MOE_SIGHTS + (size_t)how];
+        bool *seen = seen_of(c, layer, (enum moe_sight_of)how);
+        if (how < MOE_FAR && layer - d->n_lead <= how)
+            continue;                           /* no layer with experts lies that far below */
+        for (int e = 0; e < d->n_expert; e++)
+            s->guessed += seen[e];
+        for (int i = 0; i < p->n_expert; i++)
+            s->right += seen[p->expert[i] - c->model->layer[layer].expert0];
+        s->used += (uint64_t)p->n_expert;
+    }
+    for (int far = 1; far <= MOE_FAR && layer + far < d->n_layer; far++)
+        see_far(c, layer, far);
+}
+
+void moe_context_watch(struct moe_context *c, struct moe_sight *sight) { c->guess.sight = sight; }
+
+/* ---- the pass -------------------------------------------------------------------------------------------- */
+
+static void release_layer(struct moe_context *c, int layer)
+{
+    moe_recall_end(c, layer);
+    if (c->guess.ticket.n)
+        off_release(c->model->store, &c->guess.ticket);
+}
+
+static void request_next(struct moe_context *c, int next)
+{
+    const struct moe_model *m = c->model;
+    struct moe_guess *g = &c->guess;
+    if (next == m->desc.n_layer || off_store_is_whole(m->store))
+        return;
+    int n = moe_guess_experts(c, next);
+    moe_recall_end(c, next);                    /* the router is the better predictor, and its reads are more urgent */
+    off_fetch(m->store, g->expert, g->mark, n, OFF_SOON, &g->ticket);
+}
+
+void moe_prefetch_begin(struct moe_context *c) { moe_recall_begin(c); }
+
+void moe_prefetch_layer(struct moe_context *c, int layer)
+{
+    release_layer(c, layer);
+    count_accuracy(c, layer);
+    moe_recall_learn(c, layer);
+    request_next(c, layer + 1);
+}

@@ -1,0 +1,53 @@
+/* moe/write/write.h - parts of the synthetic models that synth.c writes.
+ *
+ * The room's calls stand in moe.h.  A moe_writer writes one GGUF file: metadata, then the header, then the bytes of
+ * each tensor in order; the file appears under its name when moe_writer_finish() returns, and close removes an
+ * unfinished one. moe_quantize() writes another file's model in other formats, moe_synth() a model with the shape of a
+ * published one and random weights.  Both own their writer and use the caller's team.
+ *
+ *     writer.c         struct moe_writer           quantize.c       moe_quantize()
+ *     synth.c          moe_synth(): the tensors and metadata of a shape, in order
+ *     synth_shapes.c   the shapes                  synth_fill.c     random values of a tensor
+ *     synth_vocab.c    a vocabulary                */
+#ifndef MOE_WRITE_H
+#define MOE_WRITE_H
+
+#include "moe/model/model.h"
+
+/* The numbers of a published model, or of a small one for tests. */
+struct moe_synth_shape {
+    const char *name, *arch, *pre;          /* pre: name of the pre-tokenizer */
+    int n_layer, d_model, n_head, n_kv, d_head, d_ff, n_vocab, n_ctx;
+    int n_expert, n_used, d_expert;         /* n_expert 0: dense layers of d_ff */
+    int d_shared;
+    int window, yarn_factor, yarn_ctx;      /* 0: none */
+    float rope_base, eps;
+    bool qkv_bias;
+    enum moe_qk_norm qk_norm;
+    int n_lead, n_rot;                      /* n_rot 0: d_head */
+    int n_key_head, n_value_head, d_state;  /* of delta nets; 0: none */
+    float expert_scale;                     /* 0: 1 */
+    int d_latent, d_query_latent, d_value;  /* of latent attention; else d_value is d_head */
+    float yarn_log;                         /* its yarn log multiplier */
+    int n_group, n_group_used;              /* 0: no groups */
+    bool sigmoid;                           /* sigmoid gating with a bias; weights sum to 1 */
+};
+const struct moe_synth_shape *moe_synth_shape_find(const char *name);       /* synth_shapes.c; or NULL */
+
+/* synth_fill.c: random values of one tensor in the layout of file rows: mean + deviation * noise.  Block i of the
+ * tensor depends on seed and i only, so threads may fill any parts.  Quantised formats have mean 0.  init, called once
+ * format, mean, deviation and seed are set, computes the block scales. */
+struct moe_synth_fill {
+    enum kn_format format;
+    float mean, deviation;
+    uint64_t seed;
+    uint16_t d[16], dmin[16];               /* block scales, one of which is drawn for each block */
+};
+void moe_synth_fill_init(struct moe_synth_fill *f);
+void moe_synth_fill(const struct moe_synth_fill *f, uint64_t block0, size_t n_block, void *out);
+
+/* synth_vocab.c: adds the tokenizer.* metadata of n_vocab tokens (at least MOE_SYNTH_VOCAB_LEAST). */
+#define MOE_SYNTH_VOCAB_LEAST (256 + 3)
+int moe_synth_vocab(struct moe_writer *w, const char *pre, int n_vocab, uint64_t seed);
+
+#endif
