@@ -61,9 +61,10 @@ SRC_speculative = sample tree verify recall drafter dsi simulate cost fit passes
 # A room sees its own files, the headers of the rooms on its MAY line, and no internal.h but its own (check.sh).
 rooms = $(foreach r,$(filter-out $(1),$(ROOMS_$(1))),$(patsubst $(1)/%,%,$(addprefix $(r)/,$(SRC_$(r)))))
 
-ROOMS_moe = moe/files moe/model moe/write moe/pass
+ROOMS_moe = moe moe/files moe/model moe/write moe/pass
 SRC_moe   = $(call rooms,moe)
 
+MAY_moe       = kernels offload
 MAY_moe/files = kernels offload
 SRC_moe/files  = tensor_types strings header_tables file_bytes file_values gguf safetensors hf_config hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
@@ -105,7 +106,7 @@ SRC_engine/api           = fields messages tool_choice answer_format sampling se
                            write_responses write_messages reply
 MAY_engine/batch         = kernels moe engine engine/base engine/api
 SRC_engine/batch         = lines done_ids record journal run
-MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/text engine/tools engine/api engine/batch
+MAY_engine/serve         = kernels offload moe speculative engine engine/base engine/plan engine/text engine/tools engine/api engine/batch
 SRC_engine/serve         = engine_thread reader_pool api_keys notify metrics http answer probes status page tokenize_routes \
                            request routes server
 MAY_engine/cli           = kernels offload moe speculative $(filter-out engine/cli,$(ROOMS_engine))
@@ -183,7 +184,9 @@ test: test-packages
 tests: $(TESTS) $(out)/spillway
 
 check: $(foreach f,$(FOLDERS),$(call archive,$(f))) $(out)/spillway
-	@tests/check.sh "$(out)" $(foreach f,$(FOLDERS),"$(f):$(USES_$(f))")
+	@tests/edges.sh "$(out)" $(foreach f,kernels offload speculative,"$(f):$(USES_$(f))") \
+	    $(foreach r,$(ROOMS_moe) $(ROOMS_engine),"$(r):$(MAY_$(r))")
+	@tests/check.sh "$(out)" $(FOLDERS)
 	@tests/install.sh $(out)/spillway
 
 # ---- evals: programs that measure; they print CSV --------------------------------------------------------

@@ -6,7 +6,6 @@
  * Where the controller chooses the draft length, it runs untimed passes first until it has settled, and it learns
  * nothing from blocks of --against.  Beside the ratio stands the speed-up that bytes and operations would allow. */
 #include "engine/cli/bench.h"
-#include "engine/internal.h"
 #include "engine/plan/plan.h"
 
 #include <errno.h>

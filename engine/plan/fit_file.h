@@ -3,7 +3,6 @@
 #ifndef ENGINE_FIT_FILE_H
 #define ENGINE_FIT_FILE_H
 
-#include "engine/draft/option.h"
 #include "moe/moe.h"
 #include "speculative/fit.h"
 

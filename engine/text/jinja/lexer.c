@@ -7,7 +7,6 @@
  * open. */
 #include "engine/base/base.h"
 #include "engine/text/jinja/internal.h"
-#include "engine/text/text.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>
