@@ -36,7 +36,7 @@ struct worker {
     int n_text;
     int32_t *answer;                            /* [n_answer] */
     int n_answer;
-    enum spec_dsi_what what;
+    enum spec_dsi_event_kind what;
     int64_t took_ns;
     bool answered;
 };
@@ -72,7 +72,7 @@ static int compute(struct worker *w, const int32_t *text, int from, int n, int f
 
 static int choose(struct worker *w, const float *logits, const int32_t *text, int n, int32_t *token)
 {
-    struct spec_choice c;
+    struct spec_sampled c;
     int error = spec_sample(w->sampler, &w->dsi->sampling, logits, text, n, n, &c);
     *token = error ? 0 : c.token;
     return error;
@@ -195,8 +195,8 @@ static int open_machine(struct eng_dsi *d)
         role[i] = d->worker[i].role;
     return spec_dsi_open(&d->machine, &(struct spec_dsi_options){
         .n_worker = d->n_worker, .role = role, .n_drafter = d->n_drafter,
-        .most_lookahead = d->opt.lookahead ? d->opt.lookahead : MOST_LOOKAHEAD / 4,
-        .most_tok = d->engine->assets.opt.n_ctx });
+        .max_lookahead = d->opt.lookahead ? d->opt.lookahead : MOST_LOOKAHEAD / 4,
+        .max_tok = d->engine->assets.opt.n_ctx });
 }
 
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o)

@@ -23,7 +23,7 @@ struct eng_dsi_options {
     void *meddle_arg;
 };
 
-/* What it will take beside the engine's own memory: for eng_options.aside.  e need not be loaded. */
+/* What it will take beside the engine's own memory: for eng_options.reserved_bytes.  e need not be loaded. */
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o);
 
 /* The engine's first drafter that is a model drafts; without one every pass is a plain one. */

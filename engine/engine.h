@@ -37,11 +37,11 @@ struct eng_options {
     int n_ctx;                                  /* tokens per session; 0: the model's, at most 8192 */
     int n_chunk;                                /* rows of a pass; 0: 512 */
     size_t host_mem;                            /* everything the process takes; 0: what is free */
-    size_t aside;                               /* of it, what the caller will take himself */
+    size_t reserved_bytes;                               /* of it, what the caller will take himself */
     size_t kv_mem;                              /* 0: n_parallel * n_ctx, as far as that is sound */
-    double stretch;                             /* of a pass by prompts: pace.c; 0: 1.5 */
+    double max_prefill_slowdown;                             /* of a pass by prompts: pace.c; 0: 1.5 */
     size_t grammar_bytes;                       /* for masks of grammars; 0: no request has one */
-    int n_tell;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
+    int n_prompt_logprob_row;                                 /* rows of a pass whose prompt tokens are told; 0: none ever is */
     struct eng_draft_option draft[ENG_DRAFTERS_MOST];
     int n_draft;
     int gamma;                                  /* tokens drafted of each session; ENG_GAMMA_AUTO: as pays */

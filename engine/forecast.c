@@ -13,7 +13,7 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
 {
     const struct eng_split *split = eng_memory(e);
     struct eng_rates rates;
-    int error = eng_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->assets.opt.host_mem / 2);
+    int error = eng_host_rate_measure(&rates, moe_model_ops(eng_model(e)), eng_team(e), e->assets.opt.host_mem / 2);
     if (error)
         return error;
     *out = (struct eng_machine){ (double)disk_rate, dram_rate ? (double)dram_rate : rates.dram_Bps,

@@ -39,7 +39,7 @@
 struct eng_cost { double ns; int n_pass; unsigned seen; };  /* from so many passes, a few at most; when last */
 
 struct eng_prefill_share {
-    double stretch;                             /* such a pass may take this many times one without */
+    double max_prefill_slowdown;                             /* such a pass may take this many times one without */
     struct eng_cost base[ENG_PREFILL_DUE];         /* a pass without prompts, by rows */
     struct eng_cost row[ENG_PREFILL_SIZES];        /* what one row of a prompt adds, by how many there are */
     struct eng_cost alone[ENG_PREFILL_SIZES];      /* and what it takes in a pass that nobody waits for */
@@ -47,7 +47,7 @@ struct eng_prefill_share {
 };
 
 /* Rows count here as rows at the beginning of a text; behind much of it one is as dear as several. */
-void eng_prefill_share_init(struct eng_prefill_share *p, double stretch);
+void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
 /* Rows of the prompts of n_read in a pass with n_due others; there are `most` of them, or there is room for so many.
  * 0: this pass is to show what those others take alone. */
 int  eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most);
@@ -89,8 +89,8 @@ struct eng_session {
     int n_top;
     bool wants_prompt_logprobs;
     int n_prompt_top, n_prompt_logprob;            /* told: the first so many tokens, and the very first never */
-    int branch;                                 /* up to here its text was known to others; 0: none of it */
-    int mark[ENG_MARKS], n_mark;                /* positions where the pass under way had better keep the state */
+    int n_prefix_seen;                                 /* up to here its text was known to others; 0: none of it */
+    int keep_at[ENG_MARKS], n_keep_at;                /* positions where the pass under way had better keep the state */
     struct eng_saved { int position, state; } saved[ENG_MARKS];         /* and where it does */
     int n_saved;
     int first_row, want;                        /* of the pass under way; want -1: no logits */
@@ -101,7 +101,7 @@ struct eng_session {
 struct eng_prompt_logprob {
     struct eng_session *session;
     int at, want;                               /* the token; the row of logits */
-    struct spec_known known;
+    struct spec_given_token known;
 };
 
 /* What one thread needs to hold a token to a grammar. */
@@ -148,11 +148,11 @@ struct eng_pass {                               /* step.c */
     struct moe_row *row;                        /* [n_chunk + n_draft_row] */
     struct eng_session **due;                   /* [n_due] of n_parallel: a token is chosen for each after the pass */
     int n_due;
-    struct eng_prompt_logprob *prompt_logprob;  /* [n_prompt_logprob] of n_tell */
+    struct eng_prompt_logprob *prompt_logprob;  /* [n_prompt_logprob] of n_prompt_logprob_row */
     int n_prompt_logprob;
     double prompt_weight;                       /* rows of prompts, weighted by position_cost */
     int *choice_status;                         /* [n_parallel] */
-    struct spec_top *top;                       /* [n_parallel + n_draft_row + n_tell][ENG_TOP] by row of logits */
+    struct spec_top *top;                       /* [n_parallel + n_draft_row + n_prompt_logprob_row][ENG_TOP] by row of logits */
     struct eng_chooser *chooser;                /* [threads] */
     struct moe_result result;
 };
@@ -177,12 +177,12 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 
 /* keep_state.c: which states are kept, of a model that has them. */
 bool eng_has_states(const struct eng_engine *e);
-void eng_state_find(struct eng_session *s, int n);      /* goes on from what is known of its first n tokens */
-bool eng_state_waits(struct eng_session *s, struct eng_session *t);     /* for what t is about to compute */
-void eng_state_mark_prompt(struct eng_session *s);
-int  eng_state_copy_to(struct eng_session *s, int n_tok);       /* where a row's state is to be copied to; 0: nowhere */
-void eng_state_saved(struct eng_session *s);            /* the pass has done so; its blocks are kept */
-void eng_state_leave(struct eng_session *s);            /* eng_kv_leave(); of any model */
+void eng_reuse_state(struct eng_session *s, int n);      /* goes on from what is known of its first n tokens */
+bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t);     /* for what t is about to compute */
+void eng_reuse_mark_prompt(struct eng_session *s);
+int  eng_reuse_state_target(struct eng_session *s, int n_tok);       /* where a row's state is to be copied to; 0: nowhere */
+void eng_reuse_states_saved(struct eng_session *s);            /* the pass has done so; its blocks are kept */
+void eng_reuse_leave(struct eng_session *s);            /* eng_kv_leave(); of any model */
 
 void eng_session_end(struct eng_session *s, enum eng_finish finish);    /* of one that runs */
 bool eng_session_owes_prompt_logprobs(const struct eng_session *s);    /* of its prompt, something is still to be told */

@@ -14,16 +14,16 @@ static struct moe_context_options context_options(const struct eng_engine *e)
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
     return (struct moe_context_options){
-        .max_row = e->assets.opt.n_chunk + e->assets.n_draft_row, .max_want = e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_tell,
+        .max_row = e->assets.opt.n_chunk + e->assets.n_draft_row, .max_want = e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_prompt_logprob_row,
         .n_slot = e->memory.split.n_kv_slot, .n_state = e->assets.opt.n_parallel + e->memory.split.n_state, .n_draft = e->assets.n_draft_row,
         .max_pos = e->assets.opt.n_ctx, .kv = e->assets.opt.kv, .features = needs.features, .n_recall = needs.n_recall,
         .team = e->assets.team };
 }
 
-#define MOST_DRAFT_ROWS 512
-#define DRAFT_LOGITS    ((size_t)96 << 20)
+#define MAX_DRAFT_ROWS 512
+#define DRAFT_LOGITS_BYTES    ((size_t)96 << 20)
 #define FLOAT_COST 2                            /* of one, beside one of whole numbers */
-#define STRETCH 1.5                             /* who waits for a token waits less than twice as long */
+#define MAX_PREFILL_SLOWDOWN 1.5                             /* who waits for a token waits less than twice as long */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -76,8 +76,8 @@ static int open_choosers(struct eng_engine *e)
     e->pass.row = kn_calloc((size_t)e->assets.opt.n_chunk + n_draft, sizeof *e->pass.row);
     e->pass.due = kn_calloc(n, sizeof(struct eng_session *));
     e->pass.choice_status = kn_calloc(n, sizeof *e->pass.choice_status);
-    e->pass.top = kn_calloc((n + n_draft + (size_t)e->assets.opt.n_tell) * ENG_TOP, sizeof *e->pass.top);
-    e->pass.prompt_logprob = kn_calloc((size_t)e->assets.opt.n_tell, sizeof *e->pass.prompt_logprob);
+    e->pass.top = kn_calloc((n + n_draft + (size_t)e->assets.opt.n_prompt_logprob_row) * ENG_TOP, sizeof *e->pass.top);
+    e->pass.prompt_logprob = kn_calloc((size_t)e->assets.opt.n_prompt_logprob_row, sizeof *e->pass.prompt_logprob);
     e->pass.chooser = kn_calloc((size_t)n_thread, sizeof *e->pass.chooser);
     e->assets.sampler = kn_calloc((size_t)n_thread, sizeof(struct spec_sampler *));
     if (!e->pass.row || !e->pass.due || !e->pass.choice_status || !e->pass.top || !e->pass.prompt_logprob || !e->pass.chooser || !e->assets.sampler)
@@ -119,9 +119,9 @@ static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     int n_seq = e->assets.opt.n_parallel, each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
     if (each > 0)
-        return kn_min(n_seq * each, MOST_DRAFT_ROWS);
-    int rows = (int)(DRAFT_LOGITS / ((size_t)n_vocab * sizeof(float)));
-    return kn_min(kn_min(8 * n_seq, MOST_DRAFT_ROWS), kn_max(n_seq, rows));
+        return kn_min(n_seq * each, MAX_DRAFT_ROWS);
+    int rows = (int)(DRAFT_LOGITS_BYTES / ((size_t)n_vocab * sizeof(float)));
+    return kn_min(kn_min(8 * n_seq, MAX_DRAFT_ROWS), kn_max(n_seq, rows));
 }
 
 static int open_model(struct eng_engine *e)
@@ -170,7 +170,7 @@ static int split_memory(struct eng_engine *e)
     return eng_budget(&e->memory.split, &(struct eng_use){
         .file = e->assets.file, .model = e->assets.model, .context = context_options(e),
         .n_parallel = e->assets.opt.n_parallel, .host_mem = e->assets.opt.host_mem, .kv_mem = e->assets.opt.kv_mem,
-        .aside = e->assets.opt.aside, .drafters = needs.memory,
+        .reserved_bytes = e->assets.opt.reserved_bytes, .drafters = needs.memory,
         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }
 
@@ -184,7 +184,7 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
         e->assets.opt.n_chunk = 512;
     e->assets.opt.n_chunk = kn_max(e->assets.opt.n_chunk, e->assets.opt.n_parallel);
     e->assets.opt.n_session = kn_max(e->assets.opt.n_session, e->assets.opt.n_parallel);
-    eng_prefill_share_init(&e->schedule.prefill_share, e->assets.opt.stretch > 0 ? e->assets.opt.stretch : STRETCH);
+    eng_prefill_share_init(&e->schedule.prefill_share, e->assets.opt.max_prefill_slowdown > 0 ? e->assets.opt.max_prefill_slowdown : MAX_PREFILL_SLOWDOWN);
     int error = kn_team_open(&e->assets.team, opt->n_thread);
     if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
         (error = open_choosers(e)) || (error = open_drafting(e)) || (error = split_memory(e))) {
@@ -210,7 +210,7 @@ static int load_model(struct eng_engine *e)
 }
 
 /* Between what takes its time; what reads looks for itself. */
-static int go_on(const struct eng_engine *e)
+static int check_cancelled(const struct eng_engine *e)
 {
     return e->assets.opt.progress && atomic_load(&e->assets.opt.progress->stop) ? KN_ECANCELLED : 0;
 }
@@ -225,12 +225,12 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
-    if (error || (error = go_on(e)) || (opt->measures_disk && (error = eng_disk_measure_once(moe_file_files(e->assets.file), opt->mirror,
+    if (error || (error = check_cancelled(e)) || (opt->measures_disk && (error = eng_disk_measure_once(moe_file_files(e->assets.file), opt->mirror,
                                                                                e->memory.split.total - e->memory.split.fixed, &e->memory.disk_Bps))) ||
         (error = eng_draft_foresee(e->drafting, &e->memory.disk_Bps)) || (error = load_model(e)) ||
-        (error = go_on(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
+        (error = check_cancelled(e)) || (error = eng_kv_open(&e->kv, co.n_slot / ENG_KV_BLOCK, secret)) ||
         (error = eng_states_open(&e->kv, e->memory.split.n_state)) ||
-        (error = moe_context_open(&e->assets.context, e->assets.model, &co)) || (error = go_on(e)) ||
+        (error = moe_context_open(&e->assets.context, e->assets.model, &co)) || (error = check_cancelled(e)) ||
         (error = eng_draft_load(e->drafting, e->assets.context))) {
         eng_close(e);
         return error;

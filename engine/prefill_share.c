@@ -17,20 +17,20 @@
  * relied on before it was tried a few times, and is reached from the one below it. */
 #include "engine/internal.h"
 
-#define LEAST    4                              /* rows: less is nothing beside the weights read for it */
-#define FEW      4                              /* passes */
-#define READILY  0.5                            /* how much of what is new is believed */
-#define SLOWLY   0.05
-#define CRAWLS   0.4                            /* of the speed of all rows at once: less is no way to read */
-#define NEARLY   0.9                            /* and this is what it gives way to */
-#define MOST_CLAIM 8                            /* who read, for each who is answered */
-#define ANY      1e6                            /* a stretch so long that nobody minds any */
-#define LOOK     8u                             /* passes with both, until one shows what is not known */
-#define LOOK_ANEW 64u                           /* or is: what a pass takes without prompts */
-#define TRY      64u                            /* passes with both, until one takes more than is short, */
-#define TRY_ANEW 512u                           /* or takes it again */
-#define STEP     2                              /* sizes: how much more */
-#define CHEAPER  0.87                           /* a row, for each size: less of a gain and more are not tried */
+#define MIN_PREFILL_ROWS    4                              /* rows: less is nothing beside the weights read for it */
+#define MIN_MEASURED_PASSES      4                              /* passes */
+#define WEIGHT_OF_FASTER_PASS  0.5                            /* how much of what is new is believed */
+#define WEIGHT_OF_SLOWER_PASS   0.05
+#define MIN_SPEED_RATIO   0.4                            /* of the speed of all rows at once: less is no way to read */
+#define TARGET_SPEED_RATIO   0.9                            /* and this is what it gives way to */
+#define MAX_READERS_PER_DUE 8                            /* who read, for each who is answered */
+#define UNLIMITED_SLOWDOWN      1e6                            /* a stretch so long that nobody minds any */
+#define PASSES_TO_FIRST_PLAIN     8u                             /* passes with both, until one shows what is not known */
+#define PASSES_BETWEEN_PLAIN 64u                           /* or is: what a pass takes without prompts */
+#define PASSES_TO_FIRST_LONG      64u                            /* passes with both, until one takes more than is short, */
+#define PASSES_BETWEEN_LONG 512u                           /* or takes it again */
+#define SIZE_STEP     2                              /* sizes: how much more */
+#define MAX_ROW_COST_RATIO  0.87                           /* a row, for each size: less of a gain and more are not tried */
 
 static int size_of(int n)
 {
@@ -38,14 +38,14 @@ static int size_of(int n)
     return kn_min(size, ENG_PREFILL_SIZES - 1);
 }
 
-void eng_prefill_share_init(struct eng_prefill_share *p, double stretch) { *p = (struct eng_prefill_share){ .stretch = stretch }; }
+void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown) { *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown }; }
 
 static void learn(struct eng_cost *c, double ns)
 {
     if (ns <= 0)                                /* what it was taken from was too long itself */
         return;
-    if (c->n_pass == FEW)
-        c->ns += ns < c->ns ? READILY * (ns - c->ns) : SLOWLY * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
+    if (c->n_pass == MIN_MEASURED_PASSES)
+        c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns) : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
     else if (c->n_pass++ == 0 || ns < c->ns)
         c->ns = ns;
 }
@@ -71,14 +71,14 @@ static double base_ns(const struct eng_prefill_share *p, int n_due)
 }
 
 /* Is it time to see what a pass takes without prompts?  Of how many is known as good as of about as many. */
-static bool looks(const struct eng_prefill_share *p, int n_due)
+static bool plain_pass_due(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), n_known = 0;
     if (base_ns(p, n_due) <= 0)
         return true;
     for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_PREFILL_DUE - 1); i++)
         n_known += p->base[i].n_pass;
-    return p->n_both - p->looked >= (n_known < FEW ? LOOK : LOOK_ANEW);
+    return p->n_both - p->looked >= (n_known < MIN_MEASURED_PASSES ? PASSES_TO_FIRST_PLAIN : PASSES_BETWEEN_PLAIN);
 }
 
 void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_prompt, double pass_ns)
@@ -113,10 +113,10 @@ static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 /* The most that is short enough.  Each size is tried a few times before the next. */
 static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
-    int n = LEAST;
-    while (2 * n <= most && p->row[size_of(n)].n_pass >= FEW && row_ns(p, 2 * n, FEW) * 2 * n <= room)
+    int n = MIN_PREFILL_ROWS;
+    while (2 * n <= most && p->row[size_of(n)].n_pass >= MIN_MEASURED_PASSES && row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n <= room)
         n *= 2;
-    double row = row_ns(p, n, FEW);             /* within the size found, as far as the time allows */
+    double row = row_ns(p, n, MIN_MEASURED_PASSES);             /* within the size found, as far as the time allows */
     int fits = row > 0 && room / row < most ? (int)(room / row) : n;
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
@@ -134,21 +134,21 @@ static double known_ns(const struct eng_prefill_share *p, int size)
  * are now: a crowd makes no row dearer. */
 static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
 {
-    int far = kn_max(all - 1, size + STEP + 1);
+    int far = kn_max(all - 1, size + SIZE_STEP + 1);
     while (far < ENG_PREFILL_SIZES && known_ns(p, far) <= 0)
         far++;
-    if (far >= ENG_PREFILL_SIZES || known_ns(p, far) <= CRAWLS * known_ns(p, size))
+    if (far >= ENG_PREFILL_SIZES || known_ns(p, far) <= MIN_SPEED_RATIO * known_ns(p, size))
         return false;
-    return known_ns(p, size + STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + STEP);
+    return known_ns(p, size + SIZE_STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + SIZE_STEP);
 }
 
 /* How far up rows are known to get cheaper, from what is short. */
-static int climb(const struct eng_prefill_share *p, int size, int all)
+static int largest_cheaper_size(const struct eng_prefill_share *p, int size, int all)
 {
-    double gain = CHEAPER;
+    double gain = MAX_ROW_COST_RATIO;
     if (no_bargain(p, size, all))
         return size;
-    for (int next = size + 1; next <= kn_min(all, size + STEP); next++, gain *= CHEAPER)
+    for (int next = size + 1; next <= kn_min(all, size + SIZE_STEP); next++, gain *= MAX_ROW_COST_RATIO)
         if (known_ns(p, next) > 0 && known_ns(p, next) <= gain * known_ns(p, size)) {
             size = next;
             gain = 1;
@@ -157,7 +157,7 @@ static int climb(const struct eng_prefill_share *p, int size, int all)
 }
 
 /* Is it time to see what a row of so large a crowd costs?  Seldom, whatever the size: people wait for it. */
-static bool tries(const struct eng_prefill_share *p, int size)
+static bool long_pass_due(const struct eng_prefill_share *p, int size)
 {
     unsigned ago = p->n_both;
     bool known = false;
@@ -165,7 +165,7 @@ static bool tries(const struct eng_prefill_share *p, int size)
         ago = p->n_both - p->row[i].seen < ago ? p->n_both - p->row[i].seen : ago;
         known |= known_ns(p, i) > 0;
     }
-    return ago >= (known ? TRY_ANEW : TRY);
+    return ago >= (known ? PASSES_BETWEEN_LONG : PASSES_TO_FIRST_LONG);
 }
 
 /* Where all the rows at once would be read far faster than n: as many as come near to that; else n. */
@@ -173,27 +173,27 @@ static int long_rows(const struct eng_prefill_share *p, int n, int most)
 {
     int size = size_of(n), all = size_of(most);
     double best = 0;
-    for (int i = size + STEP; i <= kn_min(all + 1, ENG_PREFILL_SIZES - 1); i++)
+    for (int i = size + SIZE_STEP; i <= kn_min(all + 1, ENG_PREFILL_SIZES - 1); i++)
         if (known_ns(p, i) > 0 && (best <= 0 || known_ns(p, i) < best))
             best = known_ns(p, i);
-    if (best <= 0 || row_ns(p, n, FEW) * CRAWLS <= best)
+    if (best <= 0 || row_ns(p, n, MIN_MEASURED_PASSES) * MIN_SPEED_RATIO <= best)
         return n;
-    while (size < all && (known_ns(p, size) <= 0 || known_ns(p, size) * NEARLY > best))
+    while (size < all && (known_ns(p, size) <= 0 || known_ns(p, size) * TARGET_SPEED_RATIO > best))
         size++;
     return kn_min(most, (2 << size) - 1);
 }
 
 int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most)
 {
-    if (n_due == 0 || most <= LEAST || p->stretch >= ANY)
+    if (n_due == 0 || most <= MIN_PREFILL_ROWS || p->max_prefill_slowdown >= UNLIMITED_SLOWDOWN)
         return most;
-    if (looks(p, n_due))
+    if (plain_pass_due(p, n_due))
         return 0;
-    double room = p->stretch * base_ns(p, n_due + kn_min(n_read, MOST_CLAIM * n_due)) - base_ns(p, n_due);
+    double room = p->max_prefill_slowdown * base_ns(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due)) - base_ns(p, n_due);
     int n = short_rows(p, room, most), size = size_of(n), all = size_of(most);
-    bool more_is_long = p->row[size].n_pass == FEW && row_ns(p, 2 * n, FEW) * 2 * n > room;
+    bool more_is_long = p->row[size].n_pass == MIN_MEASURED_PASSES && row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > room;
     if (!more_is_long || all <= size + 1)
         return n;
-    int next = kn_min(all, climb(p, size, all) + STEP);
-    return tries(p, next) ? kn_min(most, 1 << next) : long_rows(p, n, most);
+    int next = kn_min(all, largest_cheaper_size(p, size, all) + SIZE_STEP);
+    return long_pass_due(p, next) ? kn_min(most, 1 << next) : long_rows(p, n, most);
 }

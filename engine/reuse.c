@@ -9,7 +9,7 @@
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define TURN 8                                  /* tokens by which a template asks for an answer, or more */
+#define GENERATION_PROMPT_TOKENS 8                                  /* tokens by which a template asks for an answer, or more */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 
@@ -20,7 +20,7 @@ static int in_context(const struct eng_engine *e, int state) { return e->assets.
 
 /* The beginning of a block is copied: if there is no room for that, nothing is known.  Of the blocks that are given
  * back then the tail is the first: one must not get older than those that lead on from it. */
-static int copy_tail(struct eng_session *s, const struct eng_known *k)
+static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
 {
     struct eng_engine *e = s->engine;
     bool fits = eng_kv_reserve(&e->kv, &s->seq.path, k->n_whole + k->n_tail) == 0;
@@ -32,12 +32,12 @@ static int copy_tail(struct eng_session *s, const struct eng_known *k)
     return fits ? k->n_whole + k->n_tail : 0;
 }
 
-void eng_state_find(struct eng_session *s, int n)
+void eng_reuse_state(struct eng_session *s, int n)
 {
     struct eng_engine *e = s->engine;
-    struct eng_known k;
+    struct eng_kept_match k;
     eng_states_find(&e->kv, &s->seq.path, s->seq.token, n, &k);
-    s->branch = k.n_seen;
+    s->n_prefix_seen = k.n_seen;
     if (k.state < 0)
         return;
     if (k.tail >= 0)
@@ -51,17 +51,17 @@ void eng_state_find(struct eng_session *s, int n)
 }
 
 /* Here a state is to be kept: a whole block's end. */
-static void mark(struct eng_session *s, int position)
+static void add_keep_position(struct eng_session *s, int position)
 {
-    for (int i = 0; i < s->n_mark; i++)
-        if (s->mark[i] == position)
+    for (int i = 0; i < s->n_keep_at; i++)
+        if (s->keep_at[i] == position)
             return;
-    if (position > s->seq.n_kv && s->n_mark < ENG_MARKS)
-        s->mark[s->n_mark++] = position;
+    if (position > s->seq.n_kv && s->n_keep_at < ENG_MARKS)
+        s->keep_at[s->n_keep_at++] = position;
 }
 
 /* They go together up to a block that t has not computed: there its state is kept, and s goes on from it. */
-bool eng_state_waits(struct eng_session *s, struct eng_session *t)
+bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t)
 {
     int n = kn_min(s->seq.n_token - 1, t->seq.n_token), same = 0;
     if (!s->engine->kv.n_state || t->seq.n_row == 0 || t->seq.path.salt != s->seq.path.salt)
@@ -71,24 +71,24 @@ bool eng_state_waits(struct eng_session *s, struct eng_session *t)
     same = whole(same);
     if (same <= s->seq.n_kv || same <= t->seq.n_kv)
         return false;
-    mark(t, same);
+    add_keep_position(t, same);
     return true;
 }
 
 /* ---- what is kept --------------------------------------------------------------------------------------- */
 
-void eng_state_mark_prompt(struct eng_session *s)
+void eng_reuse_mark_prompt(struct eng_session *s)
 {
-    mark(s, s->branch);
-    mark(s, whole(s->seq.n_token - TURN));
+    add_keep_position(s, s->n_prefix_seen);
+    add_keep_position(s, whole(s->seq.n_token - GENERATION_PROMPT_TOKENS));
 }
 
-int eng_state_copy_to(struct eng_session *s, int n_tok)
+int eng_reuse_state_target(struct eng_session *s, int n_tok)
 {
     struct eng_engine *e = s->engine;
     int state = -1;
-    for (int i = 0; i < s->n_mark && state < 0; i++)
-        if (s->mark[i] == n_tok)
+    for (int i = 0; i < s->n_keep_at && state < 0; i++)
+        if (s->keep_at[i] == n_tok)
             state = eng_states_take(&e->kv);
     if (state < 0)
         return 0;
@@ -96,7 +96,7 @@ int eng_state_copy_to(struct eng_session *s, int n_tok)
     return in_context(e, state);
 }
 
-void eng_state_saved(struct eng_session *s)
+void eng_reuse_states_saved(struct eng_session *s)
 {
     struct eng_kv *kv = &s->engine->kv;
     for (int i = 0; i < s->n_saved; i++)
@@ -107,10 +107,10 @@ void eng_state_saved(struct eng_session *s)
     s->n_saved = 0;
 }
 
-void eng_state_leave(struct eng_session *s)
+void eng_reuse_leave(struct eng_session *s)
 {
     struct eng_engine *e = s->engine;
-    eng_state_saved(s);
+    eng_reuse_states_saved(s);
     bool knows = eng_has_states(e) && s->seq.n_kv && moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
     eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);           /* from now on its blocks have their numbers */
     int32_t last = knows ? s->seq.path.slot[s->seq.n_kv - 1] / ENG_KV_BLOCK : -1;

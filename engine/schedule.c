@@ -85,7 +85,7 @@ static void take_seat(struct eng_session *s)
     s->seat = e->schedule.free_seat[e->assets.opt.n_parallel - e->schedule.n_active - 1];
     s->seq.number = s->seat->number;
     s->seq.path.slot = s->seat->slot;
-    s->branch = s->n_saved = 0;
+    s->n_prefix_seen = s->n_saved = 0;
     e->schedule.active[e->schedule.n_active++] = s;
     eng_draft_enter(e->drafting, &s->seq);
 }
@@ -97,7 +97,7 @@ static void leave_seat(struct eng_session *s, bool ended)
     if (!s->seat)
         return;
     eng_draft_leave(e->drafting, &s->seq, ended);
-    eng_state_leave(s);
+    eng_reuse_leave(s);
     while (e->schedule.active[i] != s)
         i++;
     for (e->schedule.n_active--; i < e->schedule.n_active; i++)
@@ -129,7 +129,7 @@ static int blocks_of(const struct eng_session *s)
 /* How much of its text may be taken over as it is. */
 static int n_known(struct eng_engine *e, const struct eng_session *s)
 {
-    struct eng_known k;
+    struct eng_kept_match k;
     if (!eng_has_states(e))
         return s->seq.n_token - 1;
     eng_states_find(&e->kv, &(struct eng_path){ .salt = s->seq.path.salt }, s->seq.token, s->seq.n_token - 1, &k);
@@ -206,7 +206,7 @@ static void find_known(struct eng_engine *e, struct eng_session *s)
     if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept || s->seq.n_kv != s->seq.path.n_slot)
         return;                                 /* of who tells all is computed: the rest has no logits */
     if (eng_has_states(e))
-        eng_state_find(s, s->seq.n_token - 1);
+        eng_reuse_state(s, s->seq.n_token - 1);
     else
         find_text(e, s, s->seq.n_token - 1);
     int found = kn_min(s->seq.n_kv, s->seq.n_prompt) - s->n_reached;
@@ -248,7 +248,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     bool states = eng_has_states(e);
     find_known(e, s);
     if (states)
-        eng_state_mark_prompt(s);
+        eng_reuse_mark_prompt(s);
     double each = 1 + e->assets.position_cost * s->seq.n_kv;
     int room = left->weight >= each * left->rows ? left->rows : kn_max(0, (int)__builtin_ceil(left->weight / each));
     if (eng_session_owes_prompt_logprobs(s)) {
@@ -258,7 +258,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     }
     if (s->seq.path.n_slot == s->seq.n_kv && !is_due(s))
         for (int j = 0; j < i; j++)
-            if (states ? eng_state_waits(s, e->schedule.active[j]) : computes_for(e->schedule.active[j], s))
+            if (states ? eng_reuse_waits_for_state(s, e->schedule.active[j]) : computes_for(e->schedule.active[j], s))
                 return 0;
     return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }
@@ -282,11 +282,11 @@ void eng_schedule(struct eng_engine *e)
     sort_active(e);
     give_seats(e);
     for (int i = 0; i < e->schedule.n_active; i++) {
-        e->schedule.active[i]->seq.n_row = e->schedule.active[i]->n_mark = 0;
+        e->schedule.active[i]->seq.n_row = e->schedule.active[i]->n_keep_at = 0;
         n_due += is_due(e->schedule.active[i]);
     }
     e->schedule.n_due_planned = n_due;
-    struct room left = { .rows = e->assets.opt.n_chunk - n_due, .told = e->assets.opt.n_tell };
+    struct room left = { .rows = e->assets.opt.n_chunk - n_due, .told = e->assets.opt.n_prompt_logprob_row };
     int most = weight_of_all(e, left.rows), paced = eng_prefill_share_rows(&e->schedule.prefill_share, n_due, e->schedule.n_active - n_due, most);
     left.weight = paced < most ? paced : HUGE_WEIGHT;
     for (int i = 0; i < e->schedule.n_active; i++) {

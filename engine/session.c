@@ -43,9 +43,9 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
                        ENG_REQUEST_BIAS);
     if (r->n_top < 0 || r->n_top > ENG_TOP)
         return kn_fail(KN_EINVAL, "%d likeliest tokens; 0 to %d are possible", r->n_top, ENG_TOP);
-    if (r->wants_prompt_logprobs && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_tell))
+    if (r->wants_prompt_logprobs && (r->n_prompt_top < 0 || r->n_prompt_top > ENG_TOP || !e->assets.opt.n_prompt_logprob_row))
         return kn_fail(KN_EUNSUPPORTED, "%d likeliest tokens of a prompt, of 0 to %d that are possible, in an "
-                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->assets.opt.n_tell);
+                       "engine that tells %d in a pass", r->n_prompt_top, ENG_TOP, e->assets.opt.n_prompt_logprob_row);
     if (r->grammar && !e->assets.tokens)
         return kn_fail(KN_EUNSUPPORTED, "a grammar, and the engine was opened without");
     return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));

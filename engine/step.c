@@ -25,7 +25,7 @@ static struct eng_event end(struct eng_session *s, enum eng_finish finish, int s
 }
 
 /* What has no token to add ends without one. */
-static int end_the_full(struct eng_engine *e, struct eng_event *event)
+static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
     for (int i = 0; i < e->assets.opt.n_session; i++) {
@@ -82,7 +82,7 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
         e->pass.row[(*n_row)++] = (struct moe_row){
             .token = s->seq.token[p], .position = p, .want_logits = tells || (due && i == s->seq.n_row - 1),
             .base = s->seq.path.slot, .n_base = s->seq.path.n_slot, .state = s->seat->number,
-            .copy_to = s->n_mark ? eng_state_copy_to(s, p + 1) : 0 };
+            .copy_to = s->n_keep_at ? eng_reuse_state_target(s, p + 1) : 0 };
         if (tells)
             e->pass.prompt_logprob[e->pass.n_prompt_logprob++] = (struct eng_prompt_logprob){ .session = s, .at = p + 1, .want = (*n_want)++ };
     }
@@ -148,12 +148,12 @@ static void choose_item(void *arg, int item, int thread)
     e->pass.choice_status[item] = status ? status : verify(e, s, thread);
 }
 
-static void tell_item(void *arg, int item, int thread)
+static void compute_prompt_logprob(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
     struct eng_prompt_logprob *t = &e->pass.prompt_logprob[item];
     const float *logits = e->pass.result.logits + (size_t)t->want * (size_t)moe_model_shape(e->assets.model)->n_vocab;
-    t->known = spec_known(e->assets.sampler[thread], logits, t->session->seq.token[t->at], t->session->n_prompt_top,
+    t->known = spec_given_token(e->assets.sampler[thread], logits, t->session->seq.token[t->at], t->session->n_prompt_top,
                           &e->pass.top[t->want * ENG_TOP]);
 }
 
@@ -161,23 +161,23 @@ static void tell_item(void *arg, int item, int thread)
 
 /* The path's keys and values go where their positions belong, and its rows become part of the state.  A node's
  * slot never lies before its place, so in order nothing is overwritten that is still needed. */
-static void keep_path(struct eng_engine *e, struct eng_session *s, int n_kept)
+static void keep_path(struct eng_engine *e, struct eng_session *s, int n_accepted)
 {
     const struct spec_verify *v = &s->seat->verify;
     const int32_t *slot = s->seq.path.slot + s->seq.n_kv;
     int32_t row[ENG_DRAFT_NODES];
-    for (int i = 0; i < n_kept; i++) {
+    for (int i = 0; i < n_accepted; i++) {
         row[i] = s->first_row + s->seq.n_row + v->path[i];
         if (v->path[i] != i)
             moe_context_copy_slots(e->assets.context, slot[v->path[i]], slot[i], 1);
     }
-    moe_context_keep(e->assets.context, s->seat->number, row, n_kept);
+    moe_context_keep(e->assets.context, s->seat->number, row, n_accepted);
 }
 
 static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s, int i)
 {
     const struct spec_verify *v = &s->seat->verify;
-    const struct spec_choice *c = &v->out[i];
+    const struct spec_sampled *c = &v->out[i];
     int row = s->want + 1 + (i ? v->path[i - 1] : SPEC_ROOT);
     struct eng_event event = event_of(s, c->token);
     event.logprob = c->logprob;
@@ -199,17 +199,17 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
 static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event *event)
 {
     const struct spec_verify *v = &s->seat->verify;
-    int n_new = 0, n_kept = 0;
+    int n_new = 0, n_accepted = 0;
     enum eng_finish finish = ENG_RUNNING;
     while (n_new < v->n_out && finish == ENG_RUNNING) {
         event[n_new] = commit_token(e, s, n_new);
         finish = event[n_new++].finish;
     }
     int most = kn_min(n_new - (finish == ENG_RUNNING), v->n_path);
-    while (n_kept < most && !e->pass.result.status[s->first_row + s->seq.n_row + v->path[n_kept]])
-        n_kept++;
-    keep_path(e, s, n_kept);
-    s->seq.n_kv += n_kept;
+    while (n_accepted < most && !e->pass.result.status[s->first_row + s->seq.n_row + v->path[n_accepted]])
+        n_accepted++;
+    keep_path(e, s, n_accepted);
+    s->seq.n_kv += n_accepted;
     e->stats.n_draft += (uint64_t)s->seq.tree->n;
     e->stats.n_draft_kept += (uint64_t)kn_min(n_new, v->n_path);
     eng_draft_commit(e->drafting, &s->seq, v, n_new, kn_min(n_new, v->n_path), finish != ENG_RUNNING);
@@ -228,7 +228,7 @@ static void keep_computed(struct eng_engine *e, struct eng_session *s)
 {
     s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
     eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
-    eng_state_saved(s);
+    eng_reuse_states_saved(s);
 }
 
 /* One that is due: tokens, or the reason why there are none. */
@@ -249,7 +249,7 @@ static int settle_due(struct eng_engine *e, struct eng_session *s, int status, s
     return n;
 }
 
-static int tell_prompts(struct eng_engine *e, struct eng_event *event)
+static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
 {
     int n = 0;
     for (int i = 0; i < e->pass.n_prompt_logprob; i++) {
@@ -290,12 +290,12 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 
 int eng_event_room(const struct eng_engine *e)
 {
-    return e->assets.opt.n_session + e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_tell;
+    return e->assets.opt.n_session + e->assets.opt.n_parallel + e->assets.n_draft_row + e->assets.opt.n_prompt_logprob_row;
 }
 
 int eng_step(struct eng_engine *e, struct eng_event *event)
 {
-    int n_row = 0, n_want = 0, n_event = end_the_full(e, event);
+    int n_row = 0, n_want = 0, n_event = end_sessions_at_limit(e, event);
     eng_schedule(e);
     draft(e);
     e->pass.n_prompt_logprob = 0;
@@ -311,9 +311,9 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     if (error)
         return error;
     uint64_t t1 = kn_now_ns();
-    kn_parallel_for(e->assets.team, e->pass.n_prompt_logprob, tell_item, e);
+    kn_parallel_for(e->assets.team, e->pass.n_prompt_logprob, compute_prompt_logprob, e);
     kn_parallel_for(e->assets.team, e->pass.n_due, choose_item, e);
-    n_event += tell_prompts(e, event + n_event);
+    n_event += report_prompt_logprobs(e, event + n_event);
     n_event += settle_prompts(e, event + n_event);
     for (int i = 0; i < e->pass.n_due; i++) {
         struct eng_session *s = e->pass.due[i];

@@ -16,13 +16,13 @@ static void foresee(struct spec_control *c, const struct machine *m, const struc
     struct spec_cost_model pass = m->cost;
     if (m->Bps > 0)
         pass.disk_ns = m->missing * m->expert_bytes / m->Bps * 1e9;
-    spec_control_foresee(c, &pass, &(struct spec_draft_cost){ .ns = d->fixed_ns });
+    spec_control_set_forecast(c, &pass, &(struct spec_draft_forecast){ .ns = d->fixed_ns });
 }
 
 static struct machine_run run(struct machine m, struct machine_drafter d, int n_due, bool foreseen)
 {
     struct spec_control_options o = { .n_session = MACHINE_SESSIONS, .n_drafter = 1,
-        .drafter = { { d.name, d.most_depth } }, .rule = SPEC_COUPLED, .gamma = SPEC_AUTO };
+        .drafter = { { d.name, d.max_depth } }, .rule = SPEC_COUPLED, .gamma = SPEC_AUTO };
     struct spec_control *c;
     if (spec_control_open(&c, &o))
         exit(1);

@@ -34,7 +34,7 @@ static void fill(float *z, int n, double deviation)
 static double best_us(struct spec_sampler *s, const struct sampler *how, const float *z)
 {
     struct spec_params p;
-    struct spec_choice choice;
+    struct spec_sampled choice;
     uint64_t best = UINT64_MAX, begin = kn_now_ns(), now = begin;
     spec_params_default(&p);
     p.temperature = how->temperature;

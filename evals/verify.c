@@ -63,7 +63,7 @@ static int verify_once(struct row *r, const struct way *w)
 
 static int sample_once(struct row *r)
 {
-    struct spec_choice c;
+    struct spec_sampled c;
     return spec_sample(r->s, &r->p, r->z, r->text, 0, 0, &c);
 }
 

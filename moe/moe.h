@@ -58,7 +58,7 @@ struct moe_tensor {
 /* Storage of a tensor from a .safetensors folder that is not stored as the contiguous bytes of the GGUF tensor. */
 struct moe_layout {
     const struct moe_place { int file; uint64_t offset; } *slab;    /* [dim[2]] position of each matrix; or NULL */
-    struct off_turn turn;               /* stored order of the rows or elements of each matrix or vector */
+    struct off_stride_permutation turn;               /* stored order of the rows or elements of each matrix or vector */
     int step;                           /* stride between a vector's values or a matrix's rows; 0: contiguous */
     const struct off_scales *scales;    /* scales stored apart from the codes: [dim[2]] with slab, else one; or NULL */
     const void *data;                   /* values computed at open, in no file: the tensor's bytes; or NULL */

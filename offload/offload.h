@@ -24,14 +24,14 @@
 #include "kernels/kernels.h"
 
 /* A strided permutation of units (rows or parts of rows) in a file.  From byte `first` of the matrix on, each group of
- * n units holds logical units 0, by, 2 by .. first, then 1, by + 1, ..: unit i is at position off_turned(i). */
-struct off_turn {
+ * n units holds logical units 0, by, 2 by .. first, then 1, by + 1, ..: unit i is at position off_stored_index(i). */
+struct off_stride_permutation {
     uint64_t first;
     size_t bytes;                               /* of a unit */
     int n, by;                                  /* n 0: no permutation; else whole groups of n; by divides n */
 };
 
-static inline int off_turned(const struct off_turn *t, int meant)      /* position of a logical unit in its group */
+static inline int off_stored_index(const struct off_stride_permutation *t, int meant)      /* position of a logical unit in its group */
 {
     return meant % t->by * (t->n / t->by) + meant / t->by;
 }
@@ -51,7 +51,7 @@ struct off_source {
     uint64_t offset;
     enum kn_format format;
     int n_out, n_in;
-    struct off_turn turn;                       /* only for dense matrices without separate scales */
+    struct off_stride_permutation turn;                       /* only for dense matrices without separate scales */
     struct off_scales scales;
 };
 

@@ -319,19 +319,19 @@ void off_interleave_team(const struct off_hands *hands, const struct off_source 
 static void turn_item(void *arg, int item, int thread)
 {
     const struct shared *j = arg;
-    const struct off_turn *t = &j->source->turn;
+    const struct off_stride_permutation *t = &j->source->turn;
     size_t bytes = (size_t)t->n * t->bytes;
     uint8_t *units = j->place + head_of(j->source) + t->first + (size_t)item * bytes;
     uint8_t *as_read = j->hands->scratch + (size_t)thread * j->hands->scratch_bytes;
     memcpy(as_read, units, bytes);
     for (int i = 0; i < t->n; i++)
-        memcpy(units + (size_t)i * t->bytes, as_read + (size_t)off_turned(t, i) * t->bytes, t->bytes);
+        memcpy(units + (size_t)i * t->bytes, as_read + (size_t)off_stored_index(t, i) * t->bytes, t->bytes);
 }
 
 void off_turn_team(const struct off_hands *hands, const struct off_source *s, void *place)
 {
     struct shared j = { .hands = hands, .source = s, .place = place };
-    const struct off_turn *t = &s->turn;
+    const struct off_stride_permutation *t = &s->turn;
     size_t bytes = off_file_bytes(s) - t->first, group = (size_t)t->n * t->bytes;
     kn_assert(!is_apart(s) && t->n % t->by == 0 && bytes % group == 0 &&
               hands->scratch_bytes >= off_scratch_bytes(s, 1));

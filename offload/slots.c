@@ -71,7 +71,7 @@ void off_slot_read_first(struct off_store *s, struct off_slot *slot)
 static void count_doubt(struct off_store *s, struct off_slot *slot, bool doubt)
 {
     uint64_t one = doubt ? 1 : -(uint64_t)1, bytes = one * off_slot_bytes_read(s, slot->expert);
-    slot->in_doubt = doubt;
+    slot->prefetch_cancellable = doubt;
     s->doubt.reads += one;
     s->doubt.read_bytes += bytes;
     s->doubt.soon_reads += one;
@@ -80,13 +80,13 @@ static void count_doubt(struct off_store *s, struct off_slot *slot, bool doubt)
 
 static void end_doubt(struct off_store *s, struct off_slot *slot)
 {
-    if (slot->in_doubt)
+    if (slot->prefetch_cancellable)
         count_doubt(s, slot, false);
 }
 
 static void empty_slot(struct off_store *s, struct off_slot *slot)
 {
-    kn_assert(!slot->in_doubt);
+    kn_assert(!slot->prefetch_cancellable);
     if (slot->ahead)
         s->stats.wasted_bytes += off_slot_bytes_read(s, slot->expert);
     if (slot->ahead && slot->urgency == OFF_EARLY)
@@ -162,7 +162,7 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
 void off_slot_cancel(struct off_store *s, struct off_slot *slot)
 {
     int i = OFF_JOBS;
-    if (!slot->in_doubt)
+    if (!slot->prefetch_cancellable)
         return;
     while (i-- > 0)
         if (slot->job[i].bytes && !off_io_cancel(s->io, &slot->job[i]))
@@ -192,7 +192,7 @@ bool off_slot_begun(const struct off_slot *slot)
 /* An EARLY expert is fetched NOW.  If its read has not begun, the prefetch brought nothing and is not counted. */
 static void count_early(struct off_store *s, const struct off_slot *slot)
 {
-    if (slot->in_doubt && !off_slot_begun(slot))
+    if (slot->prefetch_cancellable && !off_slot_begun(slot))
         s->stats.early_bytes -= off_slot_bytes_read(s, slot->expert);
     else
         s->stats.early_used_bytes += off_slot_bytes_read(s, slot->expert);

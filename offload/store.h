@@ -50,7 +50,7 @@ struct off_slot {
     int n_hold;
     enum off_urgency urgency;                   /* of its read */
     bool ahead;                                 /* prefetched (SOON or EARLY), not fetched NOW since */
-    bool in_doubt;                              /* its read can still be cancelled, and its counts taken back */
+    bool prefetch_cancellable;                              /* its read can still be cancelled, and its counts taken back */
     bool packed;                                /* read from the pack file */
     bool joined;                                /* a fetch joined while it was being read */
     uint64_t check[OFF_MATRICES];               /* computed while verifying */

@@ -41,7 +41,7 @@ static void place_missing(struct off_store *s, struct off_ticket *t, float least
 /* The smallest off_policy_wait of a slot that this fetch may evict.  A NOW fetch may evict any.  A prefetch must not
  * evict an expert that is needed sooner or is as likely to be used.  EARLY bytes not used are limited to those used,
  * plus 1/EARLY_PART of all bytes read, plus EARLY_FREE experts; above the limit an EARLY fetch evicts nothing. */
-static float least_wait(const struct off_store *s, int32_t expert, enum off_urgency urgency)
+static float min_idle_turns(const struct off_store *s, int32_t expert, enum off_urgency urgency)
 {
     const struct off_stats *t = &s->stats;
     uint64_t free = t->read_bytes / EARLY_PART + EARLY_FREE * off_slot_bytes_read(s, expert);
@@ -57,7 +57,7 @@ static void place_soon(struct off_store *s)
 {
     for (struct off_ticket *t = s->soon; t && !s->n_starved; t = t->next)
         if (t->n_missing)
-            place_missing(s, t, least_wait(s, t->expert[0], OFF_SOON));
+            place_missing(s, t, min_idle_turns(s, t->expert[0], OFF_SOON));
 }
 
 static void forget_soon(struct off_store *s, const struct off_ticket *t)
@@ -100,7 +100,7 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
         }
     }
     if (n)
-        place_missing(s, out, least_wait(s, expert[0], urgency));
+        place_missing(s, out, min_idle_turns(s, expert[0], urgency));
     if (out->n_missing && urgency == OFF_SOON) {
         out->next = s->soon;
         s->soon = out;

@@ -2,7 +2,7 @@
  *
  * The value of a node is its survival times the cost of a token without drafts; its cost is the time that its row adds
  * to the pass.  No node has a higher survival than its parent, so the likeliest nodes of all drafts together always
- * form whole trees, and one budget for all is one threshold: nodes are counted by survival in BINS, and the number of
+ * form whole trees, and one budget for all is one threshold: nodes are counted by survival in N_BIN, and the number of
  * rows is the one with the largest value minus cost.
  *
  * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
@@ -14,17 +14,17 @@
 #include <math.h>
 #include <string.h>
 
-#define BINS 256
-#define SEEN_ARM     64                         /* drafts in a drafter's mean survival, */
-#define SEEN_SESSION 16                         /* and in a session's */
-#define TOLD         (1 - 1 / 512.0)            /* decay of the sums of predicted survival, per draft */
+#define N_BIN 256
+#define DRAFTER_MEAN_DRAFTS     64                         /* drafts in a drafter's mean survival, */
+#define SESSION_MEAN_DRAFTS 16                         /* and in a session's */
+#define PREDICTED_DECAY         (1 - 1 / 512.0)            /* decay of the sums of predicted survival, per draft */
 
 /* Survival of the nodes, corrected by the acceptance so far; no child above its parent. */
-static void worth(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
+static void correct_survival(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
 {
     const struct spec_tree *t = cut->tree;
     double truth[SPEC_DEPTHS];
-    spec_control_truth(c, c->arm[drafter].of, cut->session, truth);
+    spec_control_correction(c, c->arm[drafter].of, cut->session, truth);
     for (int i = 0; i < t->n; i++) {
         double most = t->parent[i] == SPEC_ROOT ? 1 : out[t->parent[i]];
         double x = t->survival[i] * truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1];
@@ -32,29 +32,29 @@ static void worth(const struct spec_control *c, int drafter, const struct spec_c
     }
 }
 
-static int bin_of(float survival) { return kn_min(BINS - 1, (int)(survival * BINS)); }
+static int bin_of(float survival) { return kn_min(N_BIN - 1, (int)(survival * N_BIN)); }
 
 /* ---- drafted survival ------------------------------------------------------------------------------------ */
 
-static void remember(struct spec_control *c, int drafter, const struct spec_cut *cut)
+static void learn_survival(struct spec_control *c, int drafter, const struct spec_cut *cut)
 {
     struct spec_arm *a = &c->arm[drafter];
-    struct spec_habit *h = &c->habit[drafter * c->opt.n_session + cut->session];
+    struct spec_session_stats *h = &c->habit[drafter * c->opt.n_session + cut->session];
     double sum[SPEC_DEPTHS] = { 0 }, truth[SPEC_DEPTHS];
-    spec_control_truth(c, drafter, cut->session, truth);
+    spec_control_correction(c, drafter, cut->session, truth);
     for (int i = 0; i < cut->tree->n; i++)
         if (cut->tree->depth[i] <= SPEC_DEPTHS)
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
-    for (int d = 0; d < kn_min(c->last.depth, cut->n_asked); d++) {
+    for (int d = 0; d < kn_min(c->last.depth, cut->n_requested); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;
-        if (h->is_told) {
-            a->told[d] = a->told[d] * TOLD + h->told[d];
-            a->came_told[d] = a->came_told[d] * TOLD + x * truth[d];
+        if (h->has_prediction) {
+            a->predicted[d] = a->predicted[d] * PREDICTED_DECAY + h->predicted[d];
+            a->reported[d] = a->reported[d] * PREDICTED_DECAY + x * truth[d];
         }
-        a->seen[d] += (x - a->seen[d]) / (a->seen_weight[d] + 1);
-        a->seen_weight[d] = fmin(a->seen_weight[d] + 1, SEEN_ARM);
-        h->seen[d] += (x - h->seen[d]) / (h->weight[d] + 1);
-        h->weight[d] = fmin(h->weight[d] + 1, SEEN_SESSION);
+        a->survival[d] += (x - a->survival[d]) / (a->survival_weight[d] + 1);
+        a->survival_weight[d] = fmin(a->survival_weight[d] + 1, DRAFTER_MEAN_DRAFTS);
+        h->survival[d] += (x - h->survival[d]) / (h->weight[d] + 1);
+        h->weight[d] = fmin(h->weight[d] + 1, SESSION_MEAN_DRAFTS);
     }
 }
 
@@ -62,7 +62,7 @@ static void remember(struct spec_control *c, int drafter, const struct spec_cut 
 
 struct budget {
     const struct spec_control *c;
-    int n_due, n_beside, room, drafter;
+    int n_due, n_beside, row_budget, drafter;
     double token_ns;                            /* cost of a token without drafts */
 };
 
@@ -76,8 +76,8 @@ static int rows_worth(const struct budget *b, const int *count, const double *su
 {
     double off = pass_ns(b, 0), kept = 0, most = 0;
     int n = 0, best = 0;
-    for (int bin = BINS - 1; bin >= 0; bin--)
-        for (int i = 0; i < count[bin] && n < b->room; i++) {
+    for (int bin = N_BIN - 1; bin >= 0; bin--)
+        for (int i = 0; i < count[bin] && n < b->row_budget; i++) {
             kept += sum[bin] / count[bin];
             double net = kept * b->token_ns - (pass_ns(b, ++n) - off);
             if (net > most) {
@@ -90,22 +90,22 @@ static int rows_worth(const struct budget *b, const int *count, const double *su
 
 static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int exactly)
 {
-    int count[BINS] = { 0 };
-    double sum[BINS] = { 0 };
+    int count[N_BIN] = { 0 };
+    double sum[N_BIN] = { 0 };
     float value[SPEC_NODES];
     for (int i = 0; i < n; i++) {
-        worth(b->c, b->drafter, &cut[i], value);
+        correct_survival(b->c, b->drafter, &cut[i], value);
         for (int j = 0; j < cut[i].tree->n; j++) {
             count[bin_of(value[j])]++;
             sum[bin_of(value[j])] += value[j];
         }
     }
-    int left = exactly >= 0 ? exactly : rows_worth(b, count, sum), bar = BINS;
+    int left = exactly >= 0 ? exactly : rows_worth(b, count, sum), bar = N_BIN;
     while (bar > 0 && left > count[bar - 1])
         left -= count[--bar];
     bar--;                                      /* all bins above it, and `left` nodes of it */
     for (int i = 0; i < n; i++) {
-        worth(b->c, b->drafter, &cut[i], value);
+        correct_survival(b->c, b->drafter, &cut[i], value);
         for (int j = 0; j < cut[i].tree->n; j++) {
             int bin = bin_of(value[j]);
             cut[i].keep[j] = bin > bar || (bin == bar && left-- > 0);
@@ -118,19 +118,19 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 
 /* The number of the need's experts that no node taken so far has loaded.  For experts without numbers it is estimated
  * from left: the share of the experts of an average row that is not loaded yet. */
-static double news(const struct spec_control *c, const struct spec_need *need, double left)
+static double count_new_experts(const struct spec_control *c, const struct spec_need *need, double left)
 {
     int fresh = 0;
     for (int i = 0; i < need->n && need->expert; i++)
-        fresh += !c->brought[need->expert[i]];
+        fresh += !c->loaded[need->expert[i]];
     return need->expert ? fresh : need->n * left;
 }
 
-static void bring(struct spec_control *c, const struct spec_need *need)
+static void mark_loaded(struct spec_control *c, const struct spec_need *need)
 {
     for (int i = 0; i < need->n && need->expert; i++) {
         kn_assert(need->expert[i] >= 0 && need->expert[i] < c->opt.n_expert);
-        c->brought[need->expert[i]] = true;
+        c->loaded[need->expert[i]] = true;
     }
 }
 
@@ -144,7 +144,7 @@ static double price_of(const struct price *p, double n_fresh)
 
 /* The largest net value of any node that can be taken next, and this node; -INFINITY: none can. */
 static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
-                        struct spec_taken *out)
+                        struct spec_cut_node *out)
 {
     double most = -INFINITY, least = price_of(p, 0);
     for (int i = 0; i < n; i++) {
@@ -155,12 +155,12 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
                 continue;
             double net = value[j] * b->token_ns;
             if (net - least > most)             /* lazily: evaluate only nodes that can still win */
-                net -= cut[i].need ? price_of(p, news(b->c, &cut[i].need[j], p->left)) : p->row_ns;
+                net -= cut[i].need ? price_of(p, count_new_experts(b->c, &cut[i].need[j], p->left)) : p->row_ns;
             else
                 continue;
             if (net > most) {
                 most = net;
-                *out = (struct spec_taken){ i, j };
+                *out = (struct spec_cut_node){ i, j };
             }
         }
     }
@@ -181,11 +181,11 @@ static double mean_need(const struct spec_cut *cut, int n)
 /* The expected new experts of one more row under uniform routing, over those of the first drafted row. */
 static double left_for(const struct budget *b, int n_drafted)
 {
-    const double *even = b->c->even;
-    int first = b->n_due + b->n_beside, at = first + n_drafted, last = b->c->n_even - 2;
+    const double *uniform_experts = b->c->uniform_experts;
+    int first = b->n_due + b->n_beside, at = first + n_drafted, last = b->c->n_uniform - 2;
     if (first > last)
         return 1;
-    return (even[kn_min(at, last) + 1] - even[kn_min(at, last)]) / (even[first + 1] - even[first]);
+    return (uniform_experts[kn_min(at, last) + 1] - uniform_experts[kn_min(at, last)]) / (uniform_experts[first + 1] - uniform_experts[first]);
 }
 
 static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
@@ -194,11 +194,11 @@ static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct 
     struct price price = { .expert_ns = expert_bytes * c->stall_ns / c->stall_bytes, .mean = mean_need(cut, n) };
     double all = 0, most = 0;
     int n_taken = 0, n_best = 0;
-    memset(c->brought, 0, (size_t)c->opt.n_expert * sizeof *c->brought);
+    memset(c->loaded, 0, (size_t)c->opt.n_expert * sizeof *c->loaded);
     for (int i = 0; i < n; i++)
-        worth(c, b->drafter, &cut[i], c->value + i * SPEC_NODES);
-    for (int k = 0; k < b->room && k < n * SPEC_NODES; k++) {
-        struct spec_taken *t = &c->taken[k];
+        correct_survival(c, b->drafter, &cut[i], c->value + i * SPEC_NODES);
+    for (int k = 0; k < b->row_budget && k < n * SPEC_NODES; k++) {
+        struct spec_cut_node *t = &c->taken[k];
         price.left = left_for(b, k);
         price.row_ns = pass_ns(b, k + 1) - pass_ns(b, k);
         double net = best_open(b, cut, n, &price, t);
@@ -207,7 +207,7 @@ static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct 
         n_taken++;
         cut[t->tree].keep[t->node] = true;
         if (cut[t->tree].need)
-            bring(c, &cut[t->tree].need[t->node]);
+            mark_loaded(c, &cut[t->tree].need[t->node]);
         if ((all += net) > most) {
             most = all;
             n_best = n_taken;
@@ -224,9 +224,9 @@ static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct 
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes)
 {
     const struct spec_decision *d = &c->last;
-    int room = c->opt.most_rows > 0 ? c->opt.most_rows - d->n_due - d->n_beside : INT32_MAX, total = 0;
-    if (c->opt.most_drafted > 0)
-        room = kn_min(room, c->opt.most_drafted);
+    int row_budget = c->opt.max_rows > 0 ? c->opt.max_rows - d->n_due - d->n_beside : INT32_MAX, total = 0;
+    if (c->opt.max_drafted > 0)
+        row_budget = kn_min(row_budget, c->opt.max_drafted);
     bool needs = false;
     for (int i = 0; i < n; i++) {
         memset(cut[i].keep, 0, sizeof cut[i].keep);
@@ -234,17 +234,17 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         total += cut[i].tree->n;
         needs |= cut[i].need != NULL;
         if (d->drafter != SPEC_OFF)
-            remember(c, c->arm[d->drafter].of, &cut[i]);
+            learn_survival(c, c->arm[d->drafter].of, &cut[i]);
     }
     if (d->drafter == SPEC_OFF || total == 0)
         return;
-    struct budget b = { .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .room = kn_max(0, room),
+    struct budget b = { .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .row_budget = kn_max(0, row_budget),
                         .drafter = d->drafter };
-    b.token_ns = spec_passes_plain(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
+    b.token_ns = spec_passes_plain_ns(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
     if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
-        cut_by_rows(&b, cut, n, kn_min(total, b.room));
-    else if (d->why == SPEC_WHY_TRIAL && !c->arm[d->drafter].ahead)
-        cut_by_rows(&b, cut, n, kn_min(total, kn_min(b.room, (int)(d->rows + 0.5) - d->n_due)));
+        cut_by_rows(&b, cut, n, kn_min(total, b.row_budget));
+    else if (d->why == SPEC_WHY_TRIAL && !c->arm[d->drafter].overlap)
+        cut_by_rows(&b, cut, n, kn_min(total, kn_min(b.row_budget, (int)(d->rows + 0.5) - d->n_due)));
     else if (needs && c->stall_bytes > 0)
         cut_by_bytes(c, &b, cut, n, expert_bytes);
     else

@@ -11,12 +11,12 @@
 
 #define N_MATCH   16
 #define N_TAIL    64                            /* tokens over which a match is compared */
-#define N_WATCH   256                           /* last tokens of a commit that update the rates */
+#define N_LEARN_TOKEN   256                           /* last tokens of a commit that update the rates */
 #define N_LENGTH  6
 #define N_SHARE   3
 #define N_EDGE    64                            /* candidate nodes that wait */
-#define LEAST     0.02                          /* nodes with less survival are not drafted */
-#define MEMORY    (1 - 1.0 / 64)                /* decay per observation */
+#define MIN_SURVIVAL     0.02                          /* nodes with less survival are not drafted */
+#define RATE_DECAY    (1 - 1.0 / 64)                /* decay per observation */
 
 struct rate { double right, asked; };
 
@@ -25,11 +25,11 @@ struct session {
     uint64_t salt;
     bool open;
     struct rate rate[N_LENGTH][N_SHARE];
-    struct rate *guessed;                       /* of the likeliest next token; NULL: there is none */
-    int32_t guess;
+    struct rate *guessed_rate;                       /* of the likeliest next token; NULL: there is none */
+    int32_t guess_next;
     int64_t n_token;                            /* committed */
-    const int32_t *told;                        /* [n_told] oracle: future tokens */
-    int n_told;
+    const int32_t *oracle;                        /* [n_oracle] oracle: future tokens */
+    int n_oracle;
 };
 
 struct spec_drafter {
@@ -52,12 +52,12 @@ static void take(struct spec_drafter *d, struct kn_arena *a)
     const struct spec_drafter_options *o = &d->opt;
     struct session *session = kn_arena_take(a, (size_t)o->n_session, sizeof *session);
     if (o->kind == SPEC_DRAFT_SUFFIX && o->n_learn > 0)
-        spec_recall_take(&d->learnt, a, o->n_learn, false);
+        spec_recall_init(&d->learnt, a, o->n_learn, false);
     if (o->kind == SPEC_DRAFT_SUFFIX && o->n_shared > 0)
-        spec_recall_take(&d->shared, a, o->n_shared, true);
+        spec_recall_init(&d->shared, a, o->n_shared, true);
     for (int i = 0; remembers(o) && i < o->n_session; i++) {
         struct spec_recall own;
-        spec_recall_take(&own, a, o->n_own, false);
+        spec_recall_init(&own, a, o->n_own, false);
         if (session)
             session[i].own = own;
     }
@@ -103,7 +103,7 @@ void spec_drafter_close(struct spec_drafter *d)
 /* ---- rates ------------------------------------------------------------------------------------- */
 
 /* Prior rates: of prose, code and tables together. */
-static const double usual[N_LENGTH][N_SHARE] = {
+static const double prior_rate[N_LENGTH][N_SHARE] = {
     { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 },
     { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
 };
@@ -113,13 +113,13 @@ static void forget_rates(struct session *s)
     const double weight = 4;                    /* observations that the prior counts as */
     for (int i = 0; i < N_LENGTH; i++)
         for (int k = 0; k < N_SHARE; k++)
-            s->rate[i][k] = (struct rate){ usual[i][k] * weight, weight };
+            s->rate[i][k] = (struct rate){ prior_rate[i][k] * weight, weight };
 }
 
 static void learn_rate(struct rate *r, bool right)
 {
-    r->right = r->right * MEMORY + right;
-    r->asked = r->asked * MEMORY + 1;
+    r->right = r->right * RATE_DECAY + right;
+    r->asked = r->asked * RATE_DECAY + 1;
 }
 
 static int length_class(int length)
@@ -136,14 +136,14 @@ static int share_class(double share) { return share < 0.5 ? 0 : share < 0.95 ? 1
 /* ---- continuations ----------------------------------------------------------------------------- */
 
 /* The matches that a draft grows from. */
-struct ground {
+struct match_set {
     const struct session *s;
     const struct spec_tree *t;
     struct spec_match match[N_MATCH];
     int n;
 };
 
-static void find_ground(const struct spec_drafter *d, const struct session *s, struct ground *g)
+static void find_matches(const struct spec_drafter *d, const struct session *s, struct match_set *g)
 {
     int32_t tail[N_TAIL];
     int n = (int)(s->own.run < N_TAIL ? s->own.run : N_TAIL), most = N_MATCH;
@@ -169,7 +169,7 @@ static int32_t token_on_path(const struct spec_tree *t, int node, int depth)
 
 /* The token after a node of this depth in match i's continuation.  A match that overlaps the end of the sequence, as in
  * "abab", continues into the draft itself. */
-static bool next_token(const struct ground *g, int i, int node, int depth, int32_t *out)
+static bool next_token(const struct match_set *g, int i, int node, int depth, int32_t *out)
 {
     const struct spec_match *m = &g->match[i];
     uint32_t at = m->at + (uint32_t)depth, beyond = at - m->in->n;
@@ -181,113 +181,113 @@ static bool next_token(const struct ground *g, int i, int node, int depth, int32
 
 /* A candidate node: a token and the set of matches that agree on it.  After a disagreement the remaining matches agree
  * with each other, which is no new evidence: share is the least one on the path. */
-struct edge { int32_t token; int16_t parent; uint16_t who; double weight, share, survival; };
+struct candidate { int32_t token; int16_t parent; uint16_t matches; double weight, share, survival; };
 
-static const struct edge whole = { .who = UINT16_MAX, .share = 1, .survival = 1 };
+static const struct candidate root_candidate = { .matches = UINT16_MAX, .share = 1, .survival = 1 };
 
 /* All candidates below one node, the likeliest first, and the classes that select its rate. */
-struct fork {
+struct candidates {
     int n;
-    struct edge edge[N_MATCH];
+    struct candidate candidate[N_MATCH];
     double weight;                              /* of all candidates */
     int length, share;
 };
 
-static void fork_below(const struct ground *g, int node, const struct edge *to, struct fork *f)
+static void find_candidates(const struct match_set *g, int node, const struct candidate *to, struct candidates *f)
 {
     int depth = node == SPEC_ROOT ? 0 : g->t->depth[node], longest = 0, likeliest = 0;
     f->n = 0;
     f->weight = 0;
     for (int i = 0; i < g->n; i++) {
         int32_t token;
-        if (!(to->who >> i & 1) || !next_token(g, i, node, depth, &token))
+        if (!(to->matches >> i & 1) || !next_token(g, i, node, depth, &token))
             continue;
         int k = 0, length = g->match[i].length;
-        while (k < f->n && f->edge[k].token != token)
+        while (k < f->n && f->candidate[k].token != token)
             k++;
         if (k == f->n)
-            f->edge[f->n++] = (struct edge){ .token = token, .parent = (int16_t)node };
-        f->edge[k].who |= (uint16_t)(1u << i);
-        f->edge[k].weight += (double)length * length;
+            f->candidate[f->n++] = (struct candidate){ .token = token, .parent = (int16_t)node };
+        f->candidate[k].matches |= (uint16_t)(1u << i);
+        f->candidate[k].weight += (double)length * length;
         f->weight += (double)length * length;
         longest = kn_max(longest, length);
     }
     if (f->n == 0)
         return;
     for (int k = 1; k < f->n; k++)
-        if (f->edge[k].weight > f->edge[likeliest].weight)
+        if (f->candidate[k].weight > f->candidate[likeliest].weight)
             likeliest = k;
-    struct edge first = f->edge[likeliest];
-    f->edge[likeliest] = f->edge[0];
-    f->edge[0] = first;
+    struct candidate first = f->candidate[likeliest];
+    f->candidate[likeliest] = f->candidate[0];
+    f->candidate[0] = first;
     for (int k = 0; k < f->n; k++) {
-        double share = f->edge[k].weight / f->weight;
-        f->edge[k].share = share < to->share ? share : to->share;
+        double share = f->candidate[k].weight / f->weight;
+        f->candidate[k].share = share < to->share ? share : to->share;
     }
     f->length = length_class(longest + depth);
-    f->share = share_class(f->edge[0].share);
+    f->share = share_class(f->candidate[0].share);
 }
 
 /* ---- a tree ------------------------------------------------------------------------------------ */
 
-/* Waiting candidates exclude each other, so their survivals sum to at most 1; N_EDGE times LEAST is more. */
-struct waiting { int n; struct edge edge[N_EDGE]; };
+/* Waiting candidates exclude each other, so their survivals sum to at most 1; N_EDGE times MIN_SURVIVAL is more. */
+struct waiting { int n; struct candidate candidate[N_EDGE]; };
 _Static_assert(N_EDGE >= 56, "1.1 / LEAST: there is always room");
 
-static void wait_below(const struct ground *g, int node, const struct edge *to, struct waiting *w)
+static void add_candidates(const struct match_set *g, int node, const struct candidate *to, struct waiting *w)
 {
-    struct fork f;
-    fork_below(g, node, to, &f);
+    struct candidates f;
+    find_candidates(g, node, to, &f);
     for (int k = 0; k < f.n; k++) {
-        struct edge *e = &f.edge[k];
+        struct candidate *e = &f.candidate[k];
         const struct rate *r = &g->s->rate[f.length][f.share];
         double right = r->right / r->asked;
-        double likely = right * e->weight / f.edge[0].weight;
-        if (k > 0 && right * f.weight > f.edge[0].weight)   /* all candidates together at most 1 */
-            likely = (1 - right) * e->weight / (f.weight - f.edge[0].weight);
+        double likely = right * e->weight / f.candidate[0].weight;
+        if (k > 0 && right * f.weight > f.candidate[0].weight)   /* all candidates together at most 1 */
+            likely = (1 - right) * e->weight / (f.weight - f.candidate[0].weight);
         e->survival = to->survival * likely;
-        if (e->survival < LEAST)
+        if (e->survival < MIN_SURVIVAL)
             continue;
         kn_assert(w->n < N_EDGE);
-        w->edge[w->n++] = *e;
+        w->candidate[w->n++] = *e;
     }
 }
 
-static void grow(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
+static void draft_tree(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
                  uint8_t source, struct spec_tree *t)
 {
-    struct ground g;
+    struct match_set g;
     struct waiting w = { 0 };
-    find_ground(d, s, &g);
+    find_matches(d, s, &g);
     g.t = t;
-    wait_below(&g, SPEC_ROOT, &whole, &w);
+    add_candidates(&g, SPEC_ROOT, &root_candidate, &w);
     while (n_node-- > 0 && w.n > 0) {
         int best = 0;
         for (int i = 1; i < w.n; i++)
-            if (w.edge[i].survival > w.edge[best].survival)
+            if (w.candidate[i].survival > w.candidate[best].survival)
                 best = i;
-        struct edge e = w.edge[best];
-        w.edge[best] = w.edge[--w.n];
+        struct candidate e = w.candidate[best];
+        w.candidate[best] = w.candidate[--w.n];
         int node = spec_tree_add(t, e.parent, e.token, (float)e.survival, source);
         if (node < 0)
             return;
         if (t->depth[node] < n_depth)
-            wait_below(&g, node, &e, &w);
+            add_candidates(&g, node, &e, &w);
     }
 }
 
 /* ---- the oracle -------------------------------------------------------------------------------- */
 
-static void foretell(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
+static void draft_oracle(const struct spec_drafter *d, const struct session *s, int n_node, int n_depth,
                      uint8_t source, struct spec_tree *t)
 {
     uint32_t which = (uint32_t)(s - d->session);
     double survival = 1;
-    for (int i = 0, node = SPEC_ROOT; i < kn_min(kn_min(n_node, n_depth), s->n_told); i++) {
+    for (int i = 0, node = SPEC_ROOT; i < kn_min(kn_min(n_node, n_depth), s->n_oracle); i++) {
         uint64_t stream = spec_stream(d->opt.seed, which, s->n_token + i, SPEC_FOR_ORACLE);
         bool right = spec_uniform(stream, 0) < d->opt.right;
         survival *= d->opt.right;
-        node = spec_tree_add(t, node, right ? s->told[i] : (s->told[i] + 1) % d->opt.n_vocab, (float)survival,
+        node = spec_tree_add(t, node, right ? s->oracle[i] : (s->oracle[i] + 1) % d->opt.n_vocab, (float)survival,
                              source);
         if (node < 0)
             return;
@@ -306,7 +306,7 @@ void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n)
 {
     if (!d->learnt.token)
         return;
-    spec_recall_text(&d->learnt, 0);
+    spec_recall_start_sequence(&d->learnt, 0);
     for (int i = 0; i < n; i++)
         spec_recall_add(&d->learnt, token[i]);
 }
@@ -315,24 +315,24 @@ void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
 {
     struct session *s = session_of(d, session);
     spec_drafter_end(d, session);
-    spec_recall_forget(&s->own);
+    spec_recall_clear(&s->own);
     forget_rates(s);
     s->salt = salt;
     s->open = true;
-    s->guessed = NULL;
+    s->guessed_rate = NULL;
     s->n_token = 0;
-    s->n_told = 0;
+    s->n_oracle = 0;
 }
 
 /* Stores the likeliest next token, to compare it with the next committed one. */
-static void guess(const struct spec_drafter *d, struct session *s)
+static void guess_next(const struct spec_drafter *d, struct session *s)
 {
-    struct ground g;
-    struct fork f;
-    find_ground(d, s, &g);
-    fork_below(&g, SPEC_ROOT, &whole, &f);
-    s->guessed = f.n > 0 ? &s->rate[f.length][f.share] : NULL;
-    s->guess = f.n > 0 ? f.edge[0].token : 0;
+    struct match_set g;
+    struct candidates f;
+    find_matches(d, s, &g);
+    find_candidates(&g, SPEC_ROOT, &root_candidate, &f);
+    s->guessed_rate = f.n > 0 ? &s->rate[f.length][f.share] : NULL;
+    s->guess_next = f.n > 0 ? f.candidate[0].token : 0;
 }
 
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n)
@@ -340,36 +340,36 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
     struct session *s = session_of(d, session);
     kn_assert(s->open);
     for (int i = 0; remembers(&d->opt) && i < n; i++) {
-        if (s->guessed)
-            learn_rate(s->guessed, s->guess == token[i]);
+        if (s->guessed_rate)
+            learn_rate(s->guessed_rate, s->guess_next == token[i]);
         spec_recall_add(&s->own, token[i]);
-        s->guessed = NULL;
-        if (n - i <= N_WATCH)
-            guess(d, s);
+        s->guessed_rate = NULL;
+        if (n - i <= N_LEARN_TOKEN)
+            guess_next(d, s);
     }
     s->n_token += n;
-    s->told += kn_min(n, s->n_told);
-    s->n_told -= kn_min(n, s->n_told);
+    s->oracle += kn_min(n, s->n_oracle);
+    s->n_oracle -= kn_min(n, s->n_oracle);
 }
 
 void spec_drafter_end(struct spec_drafter *d, int session)
 {
     struct session *s = session_of(d, session);
     if (s->open && d->shared.token) {
-        spec_recall_text(&d->shared, s->salt);
+        spec_recall_start_sequence(&d->shared, s->salt);
         for (uint32_t at = s->own.start; at != s->own.n; at++)
             spec_recall_add(&d->shared, s->own.token[at & s->own.mask]);
     }
     s->open = false;
 }
 
-void spec_drafter_drop(struct spec_drafter *d, int session) { session_of(d, session)->open = false; }
+void spec_drafter_end_unshared(struct spec_drafter *d, int session) { session_of(d, session)->open = false; }
 
-void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n)
+void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n)
 {
     struct session *s = session_of(d, session);
-    s->told = token;
-    s->n_told = n;
+    s->oracle = token;
+    s->n_oracle = n;
 }
 
 void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,
@@ -379,7 +379,7 @@ void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_dep
     if (!s->open || n_depth < 1)
         return;
     if (remembers(&d->opt))
-        grow(d, s, n_node, n_depth, source, t);
+        draft_tree(d, s, n_node, n_depth, source, t);
     if (d->opt.kind == SPEC_DRAFT_ORACLE)
-        foretell(d, s, n_node, n_depth, source, t);
+        draft_oracle(d, s, n_node, n_depth, source, t);
 }

@@ -21,7 +21,7 @@
 #define NONE           (-1)
 
 enum block_state { FREE, DRAFTING, READY };
-enum verdict { UNSEEN, UNDER_WAY, KNOWN };
+enum verdict { UNVERIFIED, VERIFYING, VERIFIED };
 
 struct block {
     enum block_state state;
@@ -29,11 +29,11 @@ struct block {
     int parent;                                 /* NONE: the output */
     int drafter, worker, verifier;              /* its drafter; workers that draft and verify it, or NONE */
     int at, n;                                  /* output position of its first token; its tokens */
-    int from;                                   /* KNOWN: target tokens are for positions from .. at + n */
-    uint32_t asked;                             /* bit i: drafter i has started from its end */
+    int from;                                   /* VERIFIED: target tokens are for positions from .. at + n */
+    uint32_t drafters_asked;                             /* bit i: drafter i has started from its end */
 };
 
-enum worker_state { IDLE, BUSY, CONDEMNED, CANCELLING, LOST };  /* CONDEMNED: CANCEL not yet returned */
+enum worker_state { IDLE, BUSY, CANCEL_DUE, CANCELLING, LOST };  /* CANCEL_DUE: CANCEL not yet returned */
 
 struct worker {
     enum worker_state state;
@@ -44,15 +44,15 @@ struct worker {
 };
 
 struct spec_dsi {
-    int n_worker, n_drafter, n_block, most_lookahead, most_tok;
+    int n_worker, n_drafter, n_block, max_lookahead, max_tok;
     struct worker *worker;                      /* [n_worker] */
     struct block *block;                        /* [n_block] */
-    int32_t *tokens;                            /* [n_block][2 * most_lookahead + 1] drafts, then target tokens */
-    int32_t *output;                            /* [most_tok] */
+    int32_t *tokens;                            /* [n_block][2 * max_lookahead + 1] drafts, then target tokens */
+    int32_t *output;                            /* [max_tok] */
     int64_t draft_ns[SPEC_DSI_DRAFTERS];        /* of a token, smoothed; 0: not known */
     int n_tok, end, emitted, lookahead;
-    int root;                                   /* position at which drafting restarted last */
-    uint32_t root_asked;                        /* bit i: drafter i has started from there */
+    int restart_at;                                   /* position at which drafting restarted last */
+    uint32_t restart_asked;                        /* bit i: drafter i has started from there */
     uint64_t n_task;
     bool stopped;
 };
@@ -66,10 +66,10 @@ static int check_options(const struct spec_dsi_options *o, int *n_target)
         o->n_drafter > SPEC_DSI_DRAFTERS)
         return kn_fail(KN_EINVAL, "DSI takes up to %d workers and %d drafters, not %d and %d",
                        SPEC_DSI_WORKERS, SPEC_DSI_DRAFTERS, o->n_worker, o->n_drafter);
-    if (o->most_lookahead < 1 || o->most_lookahead > MAX_LOOKAHEAD || o->most_tok < 1 ||
-        o->most_tok > MAX_TOK)
+    if (o->max_lookahead < 1 || o->max_lookahead > MAX_LOOKAHEAD || o->max_tok < 1 ||
+        o->max_tok > MAX_TOK)
         return kn_fail(KN_EINVAL, "DSI takes a lookahead up to %d and up to %d tokens, not %d and %d",
-                       MAX_LOOKAHEAD, MAX_TOK, o->most_lookahead, o->most_tok);
+                       MAX_LOOKAHEAD, MAX_TOK, o->max_lookahead, o->max_tok);
     for (int i = 0; i < o->n_worker; i++) {
         if (o->role[i] < SPEC_DSI_TARGET || o->role[i] >= o->n_drafter)
             return kn_fail(KN_EINVAL, "DSI: worker %d runs drafter %d of %d", i, o->role[i],
@@ -91,15 +91,15 @@ int spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o)
         goto fail;
     d->n_worker = o->n_worker;
     d->n_drafter = o->n_drafter;
-    d->most_lookahead = o->most_lookahead;
-    d->most_tok = o->most_tok;
+    d->max_lookahead = o->max_lookahead;
+    d->max_tok = o->max_tok;
     /* One block in verification and one waiting for each target, and two being drafted: more blocks would wait longer
      * than the verification of their parent takes. */
     d->n_block = (2 * n_target + 2) * kn_max(1, o->n_drafter);
     d->worker = kn_calloc((size_t)d->n_worker, sizeof *d->worker);
     d->block = kn_calloc((size_t)d->n_block, sizeof *d->block);
-    d->tokens = kn_calloc((size_t)d->n_block, sizeof *d->tokens * (2 * (size_t)d->most_lookahead + 1));
-    d->output = kn_calloc((size_t)d->most_tok, sizeof *d->output);
+    d->tokens = kn_calloc((size_t)d->n_block, sizeof *d->tokens * (2 * (size_t)d->max_lookahead + 1));
+    d->output = kn_calloc((size_t)d->max_tok, sizeof *d->output);
     if (!d->worker || !d->block || !d->tokens || !d->output)
         goto fail;
     for (int i = 0; i < d->n_worker; i++)
@@ -110,7 +110,7 @@ int spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o)
 fail:
     spec_dsi_close(d);
     return kn_fail(KN_ENOMEM, "no memory for %d blocks of %d drafted tokens and an output of %d",
-                   (2 * n_target + 2) * kn_max(1, o->n_drafter), o->most_lookahead, o->most_tok);
+                   (2 * n_target + 2) * kn_max(1, o->n_drafter), o->max_lookahead, o->max_tok);
 }
 
 void spec_dsi_close(struct spec_dsi *d)
@@ -128,25 +128,25 @@ void spec_dsi_close(struct spec_dsi *d)
 
 static int32_t *drafts(const struct spec_dsi *d, int b)
 {
-    return d->tokens + (size_t)b * (2 * (size_t)d->most_lookahead + 1);
+    return d->tokens + (size_t)b * (2 * (size_t)d->max_lookahead + 1);
 }
 
-static int32_t *choices(const struct spec_dsi *d, int b) { return drafts(d, b) + d->most_lookahead; }
+static int32_t *choices(const struct spec_dsi *d, int b) { return drafts(d, b) + d->max_lookahead; }
 
 static bool finished(const struct spec_dsi *d) { return d->stopped || d->end == d->n_tok; }
 
-static void condemn(struct spec_dsi *d, int w)
+static void mark_cancel(struct spec_dsi *d, int w)
 {
     if (w != NONE && d->worker[w].state == BUSY)
-        d->worker[w].state = CONDEMNED;
+        d->worker[w].state = CANCEL_DUE;
 }
 
 /* Frees a block and cancels its workers; its child blocks stay, as the output's. */
-static void drop(struct spec_dsi *d, int b)
+static void free_block(struct spec_dsi *d, int b)
 {
     struct block *k = &d->block[b];
-    condemn(d, k->worker);
-    condemn(d, k->verifier);
+    mark_cancel(d, k->worker);
+    mark_cancel(d, k->verifier);
     k->state = FREE;
     for (int i = 0; i < d->n_block; i++)
         if (d->block[i].state != FREE && d->block[i].parent == b)
@@ -154,21 +154,21 @@ static void drop(struct spec_dsi *d, int b)
 }
 
 /* Drops a block and all blocks below it.  The recursion is at most n_block deep. */
-static void kill(struct spec_dsi *d, int b)
+static void free_subtree(struct spec_dsi *d, int b)
 {
     for (int i = 0; i < d->n_block; i++)
         if (d->block[i].state != FREE && d->block[i].parent == b)
-            kill(d, i);
-    drop(d, b);
+            free_subtree(d, i);
+    free_block(d, b);
 }
 
-static void kill_all(struct spec_dsi *d)
+static void free_all(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block; b++)
         if (d->block[b].state != FREE)
-            drop(d, b);
+            free_block(d, b);
     for (int w = 0; w < d->n_worker; w++)
-        condemn(d, w);
+        mark_cancel(d, w);
 }
 
 /* If no block is left, all drafters restart at the output's end. */
@@ -177,8 +177,8 @@ static void restart_if_empty(struct spec_dsi *d)
     for (int b = 0; b < d->n_block; b++)
         if (d->block[b].state != FREE)
             return;
-    d->root = d->end;
-    d->root_asked = 0;
+    d->restart_at = d->end;
+    d->restart_asked = 0;
 }
 
 /* Drops the blocks and passes that cannot give the token after the output's end. */
@@ -188,12 +188,12 @@ static void drop_passed(struct spec_dsi *d)
         const struct block *k = &d->block[b];
         if ((k->state == READY && d->end > k->at + k->n) ||
             (k->state == DRAFTING && d->end >= k->at + k->n))
-            drop(d, b);
+            free_block(d, b);
     }
     for (int w = 0; w < d->n_worker; w++) {
         const struct worker *k = &d->worker[w];
         if (k->role == SPEC_DSI_TARGET && k->block == NONE && d->end > k->at)
-            condemn(d, w);
+            mark_cancel(d, w);
     }
     restart_if_empty(d);
 }
@@ -206,10 +206,10 @@ static void commit(struct spec_dsi *d, int32_t token)
     for (int b = 0; b < d->n_block; b++) {
         const struct block *k = &d->block[b];
         if (k->state == READY && k->at <= at && at < k->at + k->n && drafts(d, b)[at - k->at] != token)
-            kill(d, b);
+            free_subtree(d, b);
     }
     if (finished(d))
-        kill_all(d);
+        free_all(d);
     else
         drop_passed(d);
 }
@@ -219,7 +219,7 @@ static void advance(struct spec_dsi *d)
 {
     for (int b = 0; b < d->n_block && !finished(d);) {
         const struct block *k = &d->block[b];
-        if (k->state == READY && k->verdict == KNOWN && k->from <= d->end && d->end <= k->at + k->n) {
+        if (k->state == READY && k->verdict == VERIFIED && k->from <= d->end && d->end <= k->at + k->n) {
             commit(d, choices(d, b)[d->end - k->from]);
             b = 0;
         } else {
@@ -254,7 +254,7 @@ static bool same_path(const struct spec_dsi *d, int a, int b)
 }
 
 /* Is the block, now that its tokens are known, empty, behind the output, wrong or the same as another? */
-static bool is_useless(const struct spec_dsi *d, int b)
+static bool is_not_needed(const struct spec_dsi *d, int b)
 {
     const struct block *k = &d->block[b];
     int n = kn_min(k->n, d->end - k->at);       /* its tokens that the output has already */
@@ -275,8 +275,8 @@ static void draft_done(struct spec_dsi *d, int b, const struct spec_dsi_event *e
     k->n = e->n;
     k->worker = NONE;
     memcpy(drafts(d, b), e->tokens, sizeof(int32_t) * (size_t)e->n);
-    if (is_useless(d, b)) {
-        drop(d, b);
+    if (is_not_needed(d, b)) {
+        free_block(d, b);
         restart_if_empty(d);
     } else {
         k->state = READY;
@@ -291,7 +291,7 @@ static void verify_done(struct spec_dsi *d, const struct worker *w, const struct
             commit(d, e->tokens[0]);
     } else {
         struct block *k = &d->block[w->block];
-        k->verdict = KNOWN;
+        k->verdict = VERIFIED;
         k->verifier = NONE;
         k->from = w->at;
         memcpy(choices(d, w->block), e->tokens, sizeof(int32_t) * (size_t)e->n);
@@ -300,22 +300,22 @@ static void verify_done(struct spec_dsi *d, const struct worker *w, const struct
 }
 
 /* Makes the worker's task available to other workers. */
-static void give_back(struct spec_dsi *d, const struct worker *w)
+static void return_task(struct spec_dsi *d, const struct worker *w)
 {
     if (w->block == NONE)
         return;
     struct block *k = &d->block[w->block];
     if (w->role == SPEC_DSI_TARGET) {
-        k->verdict = UNSEEN;
+        k->verdict = UNVERIFIED;
         k->verifier = NONE;
         return;
     }
     if (k->parent != NONE)
-        d->block[k->parent].asked &= ~(1u << w->role);
-    else if (k->at == d->root)
-        d->root_asked &= ~(1u << w->role);
+        d->block[k->parent].drafters_asked &= ~(1u << w->role);
+    else if (k->at == d->restart_at)
+        d->restart_asked &= ~(1u << w->role);
     k->worker = NONE;
-    drop(d, w->block);
+    free_block(d, w->block);
     restart_if_empty(d);
 }
 
@@ -339,12 +339,12 @@ void spec_dsi_event(struct spec_dsi *d, const struct spec_dsi_event *e)
 {
     if (e->what == SPEC_DSI_STOP) {
         d->stopped = true;
-        kill_all(d);
+        free_all(d);
         return;
     }
     kn_assert(e->worker >= 0 && e->worker < d->n_worker);
     struct worker *w = &d->worker[e->worker];
-    bool at_it = w->state == BUSY || w->state == CONDEMNED || w->state == CANCELLING;
+    bool at_it = w->state == BUSY || w->state == CANCEL_DUE || w->state == CANCELLING;
     if (e->what == SPEC_DSI_JOINED) {
         if (w->state == LOST)
             w->state = IDLE;
@@ -352,7 +352,7 @@ void spec_dsi_event(struct spec_dsi *d, const struct spec_dsi_event *e)
         bool wanted = w->state == BUSY;
         w->state = LOST;
         if (wanted)
-            give_back(d, w);
+            return_task(d, w);
     } else if (at_it && e->task == w->task) {
         if (e->what == SPEC_DSI_DONE)
             task_done(d, w, e);
@@ -363,12 +363,12 @@ void spec_dsi_event(struct spec_dsi *d, const struct spec_dsi_event *e)
 
 void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead)
 {
-    kn_assert(n_tok >= 1 && n_tok <= d->most_tok && lookahead >= 0 && lookahead <= d->most_lookahead);
-    kill_all(d);
+    kn_assert(n_tok >= 1 && n_tok <= d->max_tok && lookahead >= 0 && lookahead <= d->max_lookahead);
+    free_all(d);
     d->n_tok = n_tok;
     d->lookahead = lookahead;
-    d->end = d->emitted = d->root = 0;
-    d->root_asked = 0;
+    d->end = d->emitted = d->restart_at = 0;
+    d->restart_asked = 0;
     d->stopped = false;
 }
 
@@ -413,7 +413,7 @@ void spec_dsi_rates(const struct spec_dsi *d, int drafter, struct spec_dsi_rates
     int share = kn_max(1, out->n_target / d->n_drafter);    /* targets per drafter */
     int64_t target_ns = out->target_ns < MAX_NS ? out->target_ns : MAX_NS;
     int64_t draft_ns = out->draft_ns < MAX_NS ? out->draft_ns : MAX_NS;
-    int k = spec_dsi_lookahead(target_ns, draft_ns, share, d->most_lookahead);
+    int k = spec_dsi_lookahead(target_ns, draft_ns, share, d->max_lookahead);
     /* A single target must find the next block ready when its pass ends; otherwise it begins an empty pass, and the
      * block that is ready just after waits for that pass (evals/dsi: 1.95 times plain decoding, not 2.46). */
     out->lookahead = out->n_target == 1 && k > 1 ? k - 1 : k;
@@ -438,7 +438,7 @@ static int idle_worker(const struct spec_dsi *d, int role)
     return NONE;
 }
 
-static void start(struct spec_dsi *d, struct spec_dsi_action *a, enum spec_dsi_kind kind, int w, int b,
+static void start(struct spec_dsi *d, struct spec_dsi_action *a, enum spec_dsi_action_kind kind, int w, int b,
                   int at, int n)
 {
     struct worker *k = &d->worker[w];
@@ -454,7 +454,7 @@ static bool next_cancel(struct spec_dsi *d, struct spec_dsi_action *a)
 {
     for (int i = 0; i < d->n_worker; i++) {
         struct worker *w = &d->worker[i];
-        if (w->state == CONDEMNED) {
+        if (w->state == CANCEL_DUE) {
             w->state = CANCELLING;
             *a = (struct spec_dsi_action){ .kind = SPEC_DSI_CANCEL, .worker = i, .task = w->task,
                                            .at = w->at, .n = w->n, .block = NONE };
@@ -465,7 +465,7 @@ static bool next_cancel(struct spec_dsi *d, struct spec_dsi_action *a)
 }
 
 /* Will a running pass give the output's next token? */
-static bool end_is_covered(const struct spec_dsi *d)
+static bool is_end_covered(const struct spec_dsi *d)
 {
     for (int i = 0; i < d->n_worker; i++) {
         const struct worker *w = &d->worker[i];
@@ -477,12 +477,12 @@ static bool end_is_covered(const struct spec_dsi *d)
 
 /* The first ready block without a verification: one that would give the output's next token, or, if a running pass will
  * give that, one that would give more. */
-static int first_unseen(const struct spec_dsi *d, bool covered)
+static int first_unverified(const struct spec_dsi *d, bool covered)
 {
     int best = NONE;
     for (int b = 0; b < d->n_block; b++) {
         const struct block *k = &d->block[b];
-        if (k->state != READY || k->verdict != UNSEEN)
+        if (k->state != READY || k->verdict != UNVERIFIED)
             continue;
         if (covered ? k->at + k->n == d->end : k->at > d->end)
             continue;
@@ -495,34 +495,34 @@ static int first_unseen(const struct spec_dsi *d, bool covered)
 
 /* After the loss of a worker, none may be left for the output's next token: cancels the verification at the farthest
  * position.  Its block will be verified again. */
-static void make_room(struct spec_dsi *d)
+static void free_target(struct spec_dsi *d)
 {
     int farthest = NONE;
     for (int i = 0; i < d->n_worker; i++) {
         const struct worker *w = &d->worker[i];
         if (w->role != SPEC_DSI_TARGET)
             continue;
-        if (w->state == CONDEMNED || w->state == CANCELLING)
+        if (w->state == CANCEL_DUE || w->state == CANCELLING)
             return;                             /* a worker will be idle soon */
         if (w->state == BUSY && (farthest == NONE || w->at > d->worker[farthest].at))
             farthest = i;
     }
     if (farthest != NONE) {
-        give_back(d, &d->worker[farthest]);
-        condemn(d, farthest);
+        return_task(d, &d->worker[farthest]);
+        mark_cancel(d, farthest);
     }
 }
 
 static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
 {
-    bool covered = end_is_covered(d);
+    bool covered = is_end_covered(d);
     int w = idle_worker(d, SPEC_DSI_TARGET);
     if (w == NONE) {
         if (!covered)
-            make_room(d);
+            free_target(d);
         return false;
     }
-    int b = first_unseen(d, covered);
+    int b = first_unverified(d, covered);
     if (b == NONE && covered)
         return false;
     if (b == NONE) {
@@ -531,7 +531,7 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
     }
     struct block *k = &d->block[b];
     int from = kn_max(k->at, d->end);
-    k->verdict = UNDER_WAY;
+    k->verdict = VERIFYING;
     k->verifier = w;
     start(d, a, SPEC_DSI_VERIFY, w, b, from, k->at + k->n - from);
     return true;
@@ -541,12 +541,12 @@ static bool next_verify(struct spec_dsi *d, struct spec_dsi_action *a)
 static bool find_place(const struct spec_dsi *d, int drafter, int *parent, int *at)
 {
     uint32_t bit = 1u << drafter;
-    bool found = d->root == d->end && !(d->root_asked & bit);
+    bool found = d->restart_at == d->end && !(d->restart_asked & bit);
     *parent = NONE;
     *at = d->end;
     for (int b = 0; b < d->n_block && !found; b++) {
         const struct block *k = &d->block[b];
-        if (k->state == READY && !(k->asked & bit) && (*parent == NONE || k->at + k->n < *at)) {
+        if (k->state == READY && !(k->drafters_asked & bit) && (*parent == NONE || k->at + k->n < *at)) {
             *parent = b;
             *at = k->at + k->n;
         }
@@ -564,7 +564,7 @@ static bool next_draft(struct spec_dsi *d, struct spec_dsi_action *a)
         if (w == NONE || !find_place(d, j, &parent, &at))
             continue;
         int n = block_size(d, j, at);
-        *(parent == NONE ? &d->root_asked : &d->block[parent].asked) |= 1u << j;
+        *(parent == NONE ? &d->restart_asked : &d->block[parent].drafters_asked) |= 1u << j;
         d->block[b] = (struct block){ .state = DRAFTING, .parent = parent, .drafter = j, .worker = w,
                                       .verifier = NONE, .at = at, .n = n };
         start(d, a, SPEC_DSI_DRAFT, w, b, at, n);

@@ -41,8 +41,8 @@ struct spec_dsi_options {
     int n_worker;
     const int *role;                                /* [n_worker] SPEC_DSI_TARGET, or its drafter's number */
     int n_drafter;                                  /* 0: plain decoding */
-    int most_lookahead;                             /* most tokens of a block */
-    int most_tok;                                   /* most tokens of an output */
+    int max_lookahead;                             /* most tokens of a block */
+    int max_tok;                                   /* most tokens of an output */
 };
 
 int  spec_dsi_open(struct spec_dsi **out, const struct spec_dsi_options *o);
@@ -54,7 +54,7 @@ void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead);
 
 /* ---- events ------------------------------------------------------------------------------------ */
 
-enum spec_dsi_what {
+enum spec_dsi_event_kind {
     SPEC_DSI_DONE,                                  /* the task is done: its tokens, and its time */
     SPEC_DSI_CANCELLED,                             /* the task was dropped as asked */
     SPEC_DSI_FAILED,                                /* the worker is lost, and its task */
@@ -63,7 +63,7 @@ enum spec_dsi_what {
 };
 
 struct spec_dsi_event {
-    enum spec_dsi_what what;
+    enum spec_dsi_event_kind what;
     int worker;
     uint64_t task;                                  /* of the action that started it */
     const int32_t *tokens;                          /* [n] of a draft: up to the action's n; of a */
@@ -75,10 +75,10 @@ void spec_dsi_event(struct spec_dsi *d, const struct spec_dsi_event *e);
 
 /* ---- actions ----------------------------------------------------------------------------------- */
 
-enum spec_dsi_kind { SPEC_DSI_DRAFT, SPEC_DSI_VERIFY, SPEC_DSI_CANCEL, SPEC_DSI_EMIT };
+enum spec_dsi_action_kind { SPEC_DSI_DRAFT, SPEC_DSI_VERIFY, SPEC_DSI_CANCEL, SPEC_DSI_EMIT };
 
 struct spec_dsi_action {
-    enum spec_dsi_kind kind;
+    enum spec_dsi_action_kind kind;
     int worker;
     uint64_t task;
     int at;                                         /* output position of its first token */

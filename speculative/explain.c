@@ -10,10 +10,10 @@ const char *spec_why_text(enum spec_why why)
         [SPEC_WHY_FIXED] = "as told",
         [SPEC_WHY_LEARN] = "learning what a step takes without drafts",
         [SPEC_WHY_REFRESH] = "measuring again what a step takes without drafts",
-        [SPEC_WHY_LOSES] = "no draft gains enough",
-        [SPEC_WHY_SPENT] = "drafts have lost what they may",
+        [SPEC_WHY_NO_GAIN] = "no draft gains enough",
+        [SPEC_WHY_LOSS_LIMIT] = "drafts have lost what they may",
         [SPEC_WHY_GAINS] = "gains most",
-        [SPEC_WHY_STAYS] = "another gains no more than a little",
+        [SPEC_WHY_SMALL_DIFFERENCE] = "another gains no more than a little",
         [SPEC_WHY_TRIAL] = "a trial",
         [SPEC_WHY_FREE] = "drafting is free, only what gains is verified",
     };
@@ -41,23 +41,23 @@ int spec_decision_text(const struct spec_control *c, const struct spec_decision 
         n += snprintf(at(out, size, n), left(size, n),
                       "; %s%.1f rows for %.2f tokens in %.2f + %.2f ms, plain %d in %.2f ms, gain %.2f (needs %.2f)"
                       "; lost %.1f of %.1f ms", about, d->rows, d->tokens, d->draft_ns * 1e-6, d->pass_ns * 1e-6,
-                      d->n_due, d->off_ns * 1e-6, d->gain, d->need, d->lost_ns * 1e-6, d->may_lose_ns * 1e-6);
-    if (d->ahead.depth)
+                      d->n_due, d->off_ns * 1e-6, d->gain, d->need, d->lost_ns * 1e-6, d->loss_limit_ns * 1e-6);
+    if (d->overlap.depth)
         n += snprintf(at(out, size, n), left(size, n), "; ahead %d deep: %.2f beside %.2f ms, contention %.2f, gain %.2f",
-                      d->ahead.depth, d->ahead.draft_ns * 1e-6, d->ahead.pass_ns * 1e-6, d->ahead.contention,
-                      d->ahead.gain);
+                      d->overlap.depth, d->overlap.draft_ns * 1e-6, d->overlap.pass_ns * 1e-6, d->overlap.contention,
+                      d->overlap.gain);
     if (d->experts > 0)
         n += snprintf(at(out, size, n), left(size, n), "; experts a layer %.1f, plain %.1f", d->experts,
-                      d->off_experts);
+                      d->plain_experts);
     return n;
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------------ */
 
-#define STEPS_TO_JUDGE 8
-#define PAYS           1.005
+#define MIN_VERDICT_STEPS 8
+#define MIN_PAYING_GAIN           1.005
 
-void spec_control_price(struct spec_control *c, int drafter, double memory)
+void spec_control_set_memory_value(struct spec_control *c, int drafter, double memory)
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     c->arm[drafter].memory = memory;
@@ -67,18 +67,18 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     const struct spec_arm *a = &c->arm[drafter];
-    *out = (struct spec_account){ .n_all = c->n_learnt, .n_step = a->n_step, .n_drafted = a->n_drafted, .n_kept = a->n_kept,
+    *out = (struct spec_account){ .n_all = c->n_learnt, .n_step = a->n_step, .n_drafted = a->n_drafted, .n_accepted = a->n_accepted,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1, .memory = a->memory };
-    for (int d = 0; d < SPEC_DEPTHS && a->seen_weight[d] > 0; d++) {
-        double truth = a->tally[d].hoped > 0 ? a->tally[d].kept / a->tally[d].hoped : 1, kept = a->seen[d] * truth;
-        out->kept[d] = kept < 1 ? kept : 1;
+    for (int d = 0; d < SPEC_DEPTHS && a->survival_weight[d] > 0; d++) {
+        double truth = a->tally[d].estimated > 0 ? a->tally[d].accepted / a->tally[d].estimated : 1, accepted = a->survival[d] * truth;
+        out->accepted[d] = accepted < 1 ? accepted : 1;
     }
-    if (a->n_step < STEPS_TO_JUDGE)
-        out->verdict = SPEC_UNTRIED;
-    else if (out->gain < PAYS)
-        out->verdict = SPEC_LOSES;
+    if (a->n_step < MIN_VERDICT_STEPS)
+        out->verdict = SPEC_VERDICT_UNTRIED;
+    else if (out->gain < MIN_PAYING_GAIN)
+        out->verdict = SPEC_VERDICT_LOSES;
     else
-        out->verdict = out->gain * (1 - a->memory) < 1 ? SPEC_NOT_ITS_MEMORY : SPEC_PAYS;
+        out->verdict = out->gain * (1 - a->memory) < 1 ? SPEC_VERDICT_MEMORY_WORTH_MORE : SPEC_VERDICT_PAYS;
 }
 
 int spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size)
@@ -86,19 +86,19 @@ int spec_account_text(const struct spec_control *c, int drafter, char *out, size
     struct spec_account a;
     spec_control_account(c, drafter, &a);
     const char *name = name_of(c, drafter);
-    unsigned long long steps = a.n_step, kept = a.n_kept, drafted = a.n_drafted;
+    unsigned long long steps = a.n_step, accepted = a.n_accepted, drafted = a.n_drafted;
     switch (a.verdict) {
-    case SPEC_UNTRIED:
+    case SPEC_VERDICT_UNTRIED:
         return snprintf(out, size, "%s: %llu steps so far, too few to judge", name, steps);
-    case SPEC_LOSES:
+    case SPEC_VERDICT_LOSES:
         return snprintf(out, size, "%s: does not pay, gain %.3f over all steps; %llu of %llu drafted rows kept in %llu "
-                        "steps", name, a.gain, kept, drafted, steps);
-    case SPEC_NOT_ITS_MEMORY:
+                        "steps", name, a.gain, accepted, drafted, steps);
+    case SPEC_VERDICT_MEMORY_WORTH_MORE:
         return snprintf(out, size, "%s: gain %.3f, but experts in its memory would gain %.3f: run without it", name,
                         a.gain, 1 / (1 - a.memory));
-    case SPEC_PAYS:
+    case SPEC_VERDICT_PAYS:
         break;
     }
     return snprintf(out, size, "%s: pays, gain %.3f over all steps; %llu of %llu drafted rows kept in %llu steps",
-                    name, a.gain, kept, drafted, steps);
+                    name, a.gain, accepted, drafted, steps);
 }

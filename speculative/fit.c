@@ -14,32 +14,32 @@
 #include <string.h>
 
 #define TOLERANCE 1e-12
-#define MOST_CALLS 4000
-#define INSIDE    0.95              /* starts are inside the bounds, for x(u) has no slope there */
-#define ASIDE     2                 /* offset of u: MINPACK's differences are relative to u */
-#define STEP      1e-12             /* the square of the relative difference */
+#define MAX_CALLS 4000
+#define MAX_START_SHARE    0.95              /* starts are inside the bounds, for x(u) has no slope there */
+#define U_OFFSET     2                 /* offset of u: MINPACK's differences are relative to u */
+#define SQUARED_DIFFERENCE      1e-12             /* the square of the relative difference */
 #define STARTS    24
 #define PAPER_STARTS 8
-#define LEAST_GROWTH 1e-5            /* least growth above 1 */
-#define LEAST_WAIT 0.1
-#define MOST_WAIT  2.0              /* a disk may give half of its measured rate */
+#define MIN_GROWTH 1e-5            /* least growth above 1 */
+#define MIN_WAIT 0.1
+#define MAX_WAIT  2.0              /* a disk may give half of its measured rate */
 
 /* ---- bounded least squares ---------------------------------------------------------------------------------- */
 
 struct problem {
-    const struct spec_param *param;
+    const struct spec_fit_param *param;
     int n, m, n_residual;           /* parameters; MINPACK's rows, at least n; residuals */
     double scale[SPEC_FIT_PARAMS];
-    spec_residual *residual;
+    spec_fit_residual_function *residual;
     const void *arg;
     int n_call;
 };
 
-static bool given(const struct spec_param *p) { return p->high <= p->low; }
+static bool given(const struct spec_fit_param *p) { return p->high <= p->low; }
 
 static double to_x(const struct problem *q, int i, double u)
 {
-    const struct spec_param *p = &q->param[i];
+    const struct spec_fit_param *p = &q->param[i];
     if (isinf(p->high))
         return p->low + q->scale[i] * u * u;
     double half = (p->high - p->low) / 2;
@@ -48,17 +48,17 @@ static double to_x(const struct problem *q, int i, double u)
 
 static double to_u(const struct problem *q, int i, double x)
 {
-    const struct spec_param *p = &q->param[i];
+    const struct spec_fit_param *p = &q->param[i];
     if (isinf(p->high))
         return sqrt(fmax(x - p->low, 0) / q->scale[i]);
-    double half = (p->high - p->low) / 2, y = fmin(fmax((x - p->low) / half - 1, -INSIDE), INSIDE);
+    double half = (p->high - p->low) / 2, y = fmin(fmax((x - p->low) / half - 1, -MAX_START_SHARE), MAX_START_SHARE);
     return y / (1 + sqrt(1 - y * y));
 }
 
 static void x_of(const struct problem *q, const double *u, double *x)
 {
     for (int i = 0; i < q->n; i++)
-        x[i] = given(&q->param[i]) ? q->param[i].low : to_x(q, i, *u++ - ASIDE);
+        x[i] = given(&q->param[i]) ? q->param[i].low : to_x(q, i, *u++ - U_OFFSET);
 }
 
 static int evaluate(void *arg, int m, int n, const double *u, double *out, int flag)
@@ -79,7 +79,7 @@ static int evaluate(void *arg, int m, int n, const double *u, double *out, int f
 static void start_at(const struct problem *q, int k, double *u)
 {
     for (int i = 0; i < q->n; i++) {
-        const struct spec_param *p = &q->param[i];
+        const struct spec_fit_param *p = &q->param[i];
         if (given(p))
             continue;
         double turn = k * sqrt(i + 2.0) * 0.6180339887498949, at = turn - floor(turn), x = p->start;
@@ -87,12 +87,12 @@ static void start_at(const struct problem *q, int k, double *u)
             x = p->low + q->scale[i] * kn_exp(4 * at - 2);
         else if (k)
             x = p->low + (p->high - p->low) * at;
-        *u++ = to_u(q, i, x) + ASIDE;
+        *u++ = to_u(q, i, x) + U_OFFSET;
     }
 }
 
-int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, int n, int m,
-                   spec_residual *residual, const void *arg, int n_start)
+int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *param, int n, int m,
+                   spec_fit_residual_function *residual, const void *arg, int n_start)
 {
     kn_assert(n > 0 && n <= SPEC_FIT_PARAMS && m > 0 && n_start > 0);
     struct problem q = { .param = param, .n = n, .n_residual = m, .m = kn_max(m, n), .residual = residual,
@@ -107,12 +107,12 @@ int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, in
     if (!f)
         return kn_fail(KN_ENOMEM, "no memory to fit %d points", m);
     double *jacobian = f + q.m, *room = jacobian + (size_t)q.m * (size_t)n_free;
-    struct spec_solution best = { .sum_squares = INFINITY };
+    struct spec_fit_solution best = { .sum_squares = INFINITY };
     for (int k = 0; k < n_start; k++) {
-        struct spec_solution s = { .sum_squares = 0 };
+        struct spec_fit_solution s = { .sum_squares = 0 };
         start_at(&q, k, u);
         if (n_free)
-            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MOST_CALLS, STEP, diag, 1, 100, 0, &calls,
+            lmdif(evaluate, &q, q.m, n_free, u, f, TOLERANCE, TOLERANCE, 0, MAX_CALLS, SQUARED_DIFFERENCE, diag, 1, 100, 0, &calls,
                   jacobian, q.m, pivot, qtf, work[0], work[1], work[2], room);
         evaluate(&q, q.m, n_free, u, f, 0);
         for (int i = 0; i < m; i++)
@@ -144,14 +144,14 @@ static void cost_of(struct spec_cost_model *c, const double *x)
     c->wait = x[WAIT];
 }
 
-static double point_error(const struct spec_cost_model *c, const struct spec_point *p)
+static double point_error(const struct spec_cost_model *c, const struct spec_fit_point *p)
 {
     return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) / p->ns - 1;
 }
 
 static void pass_residual(const void *arg, const double *x, double *out)
 {
-    const struct spec_measured *m = arg;
+    const struct spec_fit_input *m = arg;
     struct spec_cost_model c = { .n_expert = m->n_expert, .n_used = m->n_used };
     cost_of(&c, x);
     for (int i = 0; i < m->n_pass; i++)
@@ -159,7 +159,7 @@ static void pass_residual(const void *arg, const double *x, double *out)
             *out++ = point_error(&c, &m->pass[i]);
 }
 
-static int n_fitted(const struct spec_point *p, int n)
+static int n_fitted(const struct spec_fit_point *p, int n)
 {
     int fitted = 0;
     for (int i = 0; i < n; i++)
@@ -167,7 +167,7 @@ static int n_fitted(const struct spec_point *p, int n)
     return fitted;
 }
 
-static bool has_misses(const struct spec_measured *m)
+static bool has_misses(const struct spec_fit_input *m)
 {
     bool has = false;
     for (int i = 0; i < m->n_pass; i++)
@@ -176,12 +176,12 @@ static bool has_misses(const struct spec_measured *m)
 }
 
 /* Number of free constants: fewer without experts, and without misses. */
-static int n_constant(const struct spec_measured *m)
+static int n_constant(const struct spec_fit_input *m)
 {
     return PASS_PARAMS - (m->n_expert > 0 ? 0 : 2) - !has_misses(m);
 }
 
-static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
+static int fit_passes(struct spec_cost_model *c, const struct spec_fit_input *m)
 {
     double least = INFINITY, most = 0;
     bool waits = has_misses(m);
@@ -191,16 +191,16 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
     }
     double none = m->n_expert > 0 ? INFINITY : 0, used = fmax(m->n_used, 1);
     least = fmax(least, most * 0.01);
-    const struct spec_param param[PASS_PARAMS] = {
+    const struct spec_fit_param param[PASS_PARAMS] = {
         [FIXED] = { m->fixed_least_ns, INFINITY, fmax(least / 2, 1.1 * m->fixed_least_ns) },
         [DENSE] = { 0, INFINITY, most / 4 },
         [LOAD] = { none > 0 ? m->load_least_ns : 0, none, fmax(least / 2 / used, 1.1 * m->load_least_ns) },
         [EXPERT] = { 0, none, most / 4 / used },
         [RIDGE] = { kn_log(m->ridge_least), kn_log(m->ridge_most), kn_log(sqrt(m->ridge_least * m->ridge_most)) },
-        [GROWTH] = { kn_log(LEAST_GROWTH), 0, kn_log(0.02) },                       /* growth 1 to 2, as in the paper */
-        [WAIT] = { waits ? LEAST_WAIT : 1, waits ? MOST_WAIT : 1, 1 },
+        [GROWTH] = { kn_log(MIN_GROWTH), 0, kn_log(0.02) },                       /* growth 1 to 2, as in the paper */
+        [WAIT] = { waits ? MIN_WAIT : 1, waits ? MAX_WAIT : 1, 1 },
     };
-    struct spec_solution s;
+    struct spec_fit_solution s;
     int e = spec_fit_solve(&s, param, PASS_PARAMS, n_fitted(m->pass, m->n_pass), pass_residual, m, STARTS);
     if (!e)
         cost_of(c, s.x);
@@ -209,26 +209,26 @@ static int fit_passes(struct spec_cost_model *c, const struct spec_measured *m)
 
 /* ---- the cost model: linear terms -------------------------------------------------------------------------------- */
 
-struct line { const struct spec_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
+struct line { const struct spec_fit_point *point; int n; const struct spec_cost_model *bend; };      /* bend: phi; NULL: none */
 
 static void line_residual(const void *arg, const double *x, double *out)
 {
     const struct line *l = arg;
     for (int i = 0; i < l->n; i++) {
-        const struct spec_point *p = &l->point[i];
+        const struct spec_fit_point *p = &l->point[i];
         double t = l->bend ? spec_cost_phi(p->rows, l->bend->ridge, l->bend->growth) : p->rows;
         if (!p->hold)
             *out++ = (x[0] + x[1] * t) / p->ns - 1;
     }
 }
 
-static int fit_line(double *fixed, double *slope, const struct spec_point *point, int n, const struct spec_cost_model *bend)
+static int fit_line(double *fixed, double *slope, const struct spec_fit_point *point, int n, const struct spec_cost_model *bend)
 {
     if (n == 0)
         return 0;
     const struct line l = { point, n, bend };
-    const struct spec_param param[2] = { { 0, INFINITY, point[0].ns }, { 0, INFINITY, point[0].ns } };
-    struct spec_solution s;
+    const struct spec_fit_param param[2] = { { 0, INFINITY, point[0].ns }, { 0, INFINITY, point[0].ns } };
+    struct spec_fit_solution s;
     int e = spec_fit_solve(&s, param, 2, n_fitted(point, n), line_residual, &l, 4);
     if (!e) {
         *fixed = s.x[0];
@@ -239,7 +239,7 @@ static int fit_line(double *fixed, double *slope, const struct spec_point *point
 
 /* ---- the cost model ------------------------------------------------------------------------------------------------- */
 
-static int check_points(const char *what, const struct spec_point *p, int n, int least)
+static int check_points(const char *what, const struct spec_fit_point *p, int n, int least)
 {
     if (n > SPEC_FIT_POINTS)
         return kn_fail(KN_ELIMIT, "%d %s measured, at most %d can be fitted", n, what, SPEC_FIT_POINTS);
@@ -252,12 +252,12 @@ static int check_points(const char *what, const struct spec_point *p, int n, int
     return 0;
 }
 
-double spec_fit_residual(const struct spec_fit *fit, const struct spec_point *point)
+double spec_fit_residual(const struct spec_fit *fit, const struct spec_fit_point *point)
 {
     return point_error(&fit->cost, point);
 }
 
-static void judge(struct spec_fit *f, const struct spec_measured *m)
+static void measure_errors(struct spec_fit *f, const struct spec_fit_input *m)
 {
     int n = 0, n_held = 0;
     for (int i = 0; i < m->n_pass; i++) {
@@ -274,7 +274,7 @@ static void judge(struct spec_fit *f, const struct spec_measured *m)
     f->held_error /= n_held > 0 ? n_held : 1;
 }
 
-int spec_fit(struct spec_fit *out, const struct spec_measured *m)
+int spec_fit(struct spec_fit *out, const struct spec_fit_input *m)
 {
     struct spec_fit f = { .cost = { .n_expert = m->n_expert, .n_used = m->n_used } };
     int e = check_points("passes", m->pass, m->n_pass, n_constant(m));
@@ -293,7 +293,7 @@ int spec_fit(struct spec_fit *out, const struct spec_measured *m)
         e = fit_line(&f.cost.choose_ns, &f.cost.choose_row_ns, m->choose, m->n_choose, NULL);
     if (e)
         return e;
-    judge(&f, m);
+    measure_errors(&f, m);
     *out = f;
     return 0;
 }
@@ -328,15 +328,15 @@ static void paper_residual(const void *arg, const double *log_x, double *out)
         out[i] = spec_paper_speedup(x, p->ridge_point, &p->point[i]) - p->point[i].speedup;
 }
 
-int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC_PAPER_PARAMS], double ridge_point,
+int spec_paper_fit(struct spec_fit_solution *out, const struct spec_fit_param param[SPEC_PAPER_PARAMS], double ridge_point,
                    const struct spec_paper_point *point, int n)
 {
     const struct paper p = { ridge_point, point, n };
-    struct spec_param log_param[SPEC_PAPER_PARAMS];
+    struct spec_fit_param log_param[SPEC_PAPER_PARAMS];
     memcpy(log_param, param, sizeof log_param);
-    struct spec_param *s = &log_param[SPEC_S];
-    *s = (struct spec_param){ kn_log(fmax(s->low - 1, LEAST_GROWTH)), kn_log(fmax(s->high - 1, LEAST_GROWTH)),
-                              kn_log(fmax(s->start - 1, LEAST_GROWTH)) };
+    struct spec_fit_param *s = &log_param[SPEC_S];
+    *s = (struct spec_fit_param){ kn_log(fmax(s->low - 1, MIN_GROWTH)), kn_log(fmax(s->high - 1, MIN_GROWTH)),
+                              kn_log(fmax(s->start - 1, MIN_GROWTH)) };
     int e = spec_fit_solve(out, log_param, SPEC_PAPER_PARAMS, n, paper_residual, &p, PAPER_STARTS);
     if (!e)
         out->x[SPEC_S] = 1 + kn_exp(out->x[SPEC_S]);

@@ -13,32 +13,32 @@
 
 #define SPEC_FIT_PARAMS 12
 
-struct spec_param { double low, high, start; };     /* high may be INFINITY; low == high: a given constant */
+struct spec_fit_param { double low, high, start; };     /* high may be INFINITY; low == high: a given constant */
 
 /* Writes residual[m] for the parameters x[n]. */
-typedef void spec_residual(const void *arg, const double *x, double *residual);
+typedef void spec_fit_residual_function(const void *arg, const double *x, double *residual);
 
-struct spec_solution {
+struct spec_fit_solution {
     double x[SPEC_FIT_PARAMS];
     double sum_squares;
     int    n_call;                                  /* calls of residual */
 };
 
 /* Minimizes from param[].start and from n_start - 1 other points spread over the bounds; returns the best minimum. */
-int spec_fit_solve(struct spec_solution *out, const struct spec_param *param, int n, int m,
-                   spec_residual *residual, const void *arg, int n_start);
+int spec_fit_solve(struct spec_fit_solution *out, const struct spec_fit_param *param, int n, int m,
+                   spec_fit_residual_function *residual, const void *arg, int n_start);
 
 /* ---- the cost model ----------------------------------------------------------------------------- */
 
 /* A measured pass, the mean of several.  distinct 0: not known, N(rows) is used.  hold: left out of the fit and
  * predicted, which estimates the model's error on new points. */
-struct spec_point { double rows, distinct, miss_ns, ns; bool hold; };
+struct spec_fit_point { double rows, distinct, miss_ns, ns; bool hold; };
 
-struct spec_measured {
+struct spec_fit_input {
     double n_expert, n_used;
     double ridge_least, ridge_most;                 /* the paper: 0.2 and 1 times operations over bytes */
     double fixed_least_ns, load_least_ns;           /* lower bounds: bytes over memory rate; 0: not known */
-    const struct spec_point *pass, *draft, *choose; /* rows of a draft point are sequences */
+    const struct spec_fit_point *pass, *draft, *choose; /* rows of a draft point are sequences */
     int n_pass, n_draft, n_choose;                  /* least n without held points: the constants; 0 or 2; 0 or 2 */
 };
 
@@ -50,10 +50,10 @@ struct spec_fit {
     double held_error, held_worst;                  /* the same of held points; 0: there are none */
     double rows_most;                               /* most rows measured: the limit of the model */
 };
-int spec_fit(struct spec_fit *out, const struct spec_measured *measured);
+int spec_fit(struct spec_fit *out, const struct spec_fit_input *measured);
 
 /* model / measured - 1 of one point of pass[]. */
-double spec_fit_residual(const struct spec_fit *fit, const struct spec_point *point);
+double spec_fit_residual(const struct spec_fit *fit, const struct spec_fit_point *point);
 
 /* ---- the paper's own fit ------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ struct spec_paper_point { double n_seq, depth, n_used, n_expert, sigma, speedup;
  * and adds a plain pass to the denominator. */
 double spec_paper_speedup(const double x[SPEC_PAPER_PARAMS], double ridge_point, const struct spec_paper_point *at);
 
-int spec_paper_fit(struct spec_solution *out, const struct spec_param param[SPEC_PAPER_PARAMS],
+int spec_paper_fit(struct spec_fit_solution *out, const struct spec_fit_param param[SPEC_PAPER_PARAMS],
                    double ridge_point, const struct spec_paper_point *point, int n);
 
 #endif

@@ -26,7 +26,7 @@ static void above_zero(float *x, int n)
         x[i] = x[i] > 0 ? x[i] : 0;
 }
 
-void spec_lengths_guess(const struct spec_lengths *l, const float *feature, float *room, double *out)
+void spec_lengths_predict(const struct spec_lengths *l, const float *feature, float *room, double *out)
 {
     float *first = room, *second = room + l->n_hidden, score[SPEC_LENGTHS];
     layer(l->weight[0], l->bias[0], feature, l->n_in, first, l->n_hidden);

@@ -3,7 +3,7 @@
  * SpecInfer's scheduler: a network of three layers reads the target's last feature and predicts the number of accepted
  * tokens of a draft for 15 combinations of width and depth.  evals/lengths trains one network for a model and a drafter
  * on recorded drafts.  The controller uses the prediction in place of the average of the drafter's last drafts, and
- * corrects it by the accepted tokens (control.h, spec_control_tell).
+ * corrects it by the accepted tokens (control.h, spec_control_set_survival).
  *
  * The caller owns the network's weights and the scratch memory of a prediction.  No state: any thread. */
 #ifndef SPECULATIVE_LENGTHS_H
@@ -25,7 +25,7 @@ int spec_length_width(int i);
 int spec_length_depth(int i);
 
 /* room: scratch [2 * n_hidden].  out: mean accepted tokens, each between 0 and its depth. */
-void spec_lengths_guess(const struct spec_lengths *l, const float *feature /* [n_in] */, float *room,
+void spec_lengths_predict(const struct spec_lengths *l, const float *feature /* [n_in] */, float *room,
                         double *out /* [SPEC_LENGTH_WIDTHS][SPEC_LENGTH_DEPTHS] */);
 
 /* Survival by depth, from the predicted lengths of one width: non-increasing, geometric between two of the five

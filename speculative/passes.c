@@ -14,20 +14,20 @@
 
 #include <math.h>
 
-#define MEMORY     12               /* passes in a mean, at least: 5 % of noise becomes 1 %; */
-#define LONG       64               /* and at most */
-#define CALM       0.07             /* noise (mean |log(pass / expected)|) at which MEMORY passes are enough */
-#define NOISE      64               /* passes in the mean of the noise */
-#define PATIENCE   4                /* a size needs at most so many times ENOUGH passes, however noisy */
-#define AGEING     (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
-#define FADING     (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
-#define FAINT      (1 / 64.0)       /* to this share of a pass */
-#define EXACT      32               /* row numbers with a knot of their own */
-#define ENOUGH     3                /* passes that make a size known */
-#define NEAR       1.35             /* a size is known from passes within this factor of it */
+#define MIN_MEAN_PASSES     12               /* passes in a mean, at least: 5 % of noise becomes 1 %; */
+#define MAX_MEAN_PASSES       64               /* and at most */
+#define QUIET_NOISE       0.07             /* noise (mean |log(pass / expected)|) at which MIN_MEAN_PASSES passes are enough */
+#define NOISE_MEAN_PASSES      64               /* passes in the mean of the noise */
+#define MAX_KNOWN_FACTOR   4                /* a size needs at most so many times MIN_KNOWN_PASSES passes, however noisy */
+#define LEVEL_DECAY     (1 - 1 / 1024.0) /* decay of other levels' weights, per pass with drafts, to one pass; */
+#define PLAIN_DECAY     (1 - 1 / 256.0)  /* of all levels' weights, per plain pass, */
+#define MIN_LEVEL_WEIGHT      (1 / 64.0)       /* to this share of a pass */
+#define N_EXACT_ROWS      32               /* row numbers with a knot of their own */
+#define MIN_KNOWN_PASSES     3                /* passes that make a size known */
+#define NEAR_ROWS_RATIO       1.35             /* a size is known from passes within this factor of it */
 #define PRIOR_ROWS 4096
-#define HOPE       0.5              /* hopeful: share of the forecast growth */
-#define LUCK       2                /* hopeful: a mean is lowered by so many times the noise beyond CALM */
+#define HOPEFUL_GROWTH_SHARE       0.5              /* hopeful: share of the forecast growth */
+#define HOPEFUL_NOISE_FACTOR       2                /* hopeful: a mean is lowered by so many times the noise beyond QUIET_NOISE */
 
 /* ---- knots ---------------------------------------------------------------------------------------------- */
 
@@ -43,26 +43,26 @@ static int eighth(double x)
 
 static int knot_of(double rows)
 {
-    if (rows < EXACT + 1)
+    if (rows < N_EXACT_ROWS + 1)
         return rows < 1 ? 0 : (int)rows - 1;
     int octave = 0;
-    while (rows >= 2 * EXACT) {
+    while (rows >= 2 * N_EXACT_ROWS) {
         rows /= 2;
         octave++;
     }
-    return kn_min(SPEC_KNOTS - 1, EXACT + octave * 8 + eighth(rows / EXACT));
+    return kn_min(SPEC_KNOTS - 1, N_EXACT_ROWS + octave * 8 + eighth(rows / N_EXACT_ROWS));
 }
 
-static void toward(double *mean, double x, double weight) { *mean += (x - *mean) / (weight + 1); }
+static void add_to_mean(double *mean, double x, double weight) { *mean += (x - *mean) / (weight + 1); }
 
-void spec_knots_learn(struct spec_knots *k, double rows, double value, double memory)
+void spec_knots_learn(struct spec_knots *k, double rows, double value, double mean_passes)
 {
     int i = knot_of(rows);
-    if (k->weight[i] >= ENOUGH)
+    if (k->weight[i] >= MIN_KNOWN_PASSES)
         value = fmin(fmax(value, k->value[i] / 2), k->value[i] * 2);
-    toward(&k->rows[i], rows, k->weight[i]);
-    toward(&k->value[i], value, k->weight[i]);
-    k->weight[i] = fmin(k->weight[i] + 1, memory - 1);
+    add_to_mean(&k->rows[i], rows, k->weight[i]);
+    add_to_mean(&k->value[i], value, k->weight[i]);
+    k->weight[i] = fmin(k->weight[i] + 1, mean_passes - 1);
 }
 
 static double prior_at(const double *prior, int n_prior, double rows)
@@ -119,9 +119,9 @@ static int level_of(double each)
     return i;
 }
 
-int spec_passes_open(struct spec_passes *p, int most_rows)
+int spec_passes_open(struct spec_passes *p, int max_rows)
 {
-    p->n_prior = most_rows > 0 ? kn_max(2, kn_min(most_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
+    p->n_prior = max_rows > 0 ? kn_max(2, kn_min(max_rows, PRIOR_ROWS) + 1) : PRIOR_ROWS;
     p->prior = kn_alloc((size_t)p->n_prior * sizeof *p->prior);
     if (!p->prior)
         return KN_ENOMEM;
@@ -130,11 +130,11 @@ int spec_passes_open(struct spec_passes *p, int most_rows)
     return 0;
 }
 
-void spec_passes_foresee(struct spec_passes *p, const struct spec_cost_model *prior)
+void spec_passes_set_forecast(struct spec_passes *p, const struct spec_cost_model *prior)
 {
     for (int t = 0; t < p->n_prior; t++)
         p->prior[t] = spec_cost_pass_ns(prior, kn_max(t, 1), 0, 0) + spec_cost_choose_ns(prior, kn_max(t, 1));
-    p->foreseen = true;
+    p->forecast = true;
 }
 
 void spec_passes_close(struct spec_passes *p)
@@ -143,25 +143,25 @@ void spec_passes_close(struct spec_passes *p)
     p->prior = NULL;
 }
 
-double spec_passes_unrest(const struct spec_passes *p) { return fmax(1, p->noise / CALM); }
+double spec_pass_noise_ratio(const struct spec_passes *p) { return fmax(1, p->noise / QUIET_NOISE); }
 
 /* Number of passes in a mean. */
-static double memory(const struct spec_passes *p)
+static double mean_passes(const struct spec_passes *p)
 {
-    double unrest = spec_passes_unrest(p);
-    return fmin(MEMORY * unrest * unrest, LONG);
+    double noise_ratio = spec_pass_noise_ratio(p);
+    return fmin(MIN_MEAN_PASSES * noise_ratio * noise_ratio, MAX_MEAN_PASSES);
 }
 
-bool spec_passes_known(const struct spec_passes *p, int n)
+bool spec_passes_has_size(const struct spec_passes *p, int n)
 {
-    double enough = ENOUGH * fmin(spec_passes_unrest(p), PATIENCE);
+    double enough = MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR);
     bool below = false, above = false;
     for (int i = 0; i < SPEC_KNOTS; i++) {
         double rows = p->plain.rows[i];
         if (p->plain.weight[i] < enough)
             continue;
-        below |= rows <= n && rows * NEAR >= n;
-        above |= rows >= n && rows <= n * NEAR;
+        below |= rows <= n && rows * NEAR_ROWS_RATIO >= n;
+        above |= rows >= n && rows <= n * NEAR_ROWS_RATIO;
     }
     return below && above;
 }
@@ -171,7 +171,7 @@ static double at(const struct spec_passes *p, const struct spec_knots *k, double
     return spec_knots_at(k, p->prior, p->n_prior, rows);
 }
 
-double spec_passes_plain(const struct spec_passes *p, int n_due) { return at(p, &p->plain, n_due); }
+double spec_passes_plain_ns(const struct spec_passes *p, int n_due) { return at(p, &p->plain, n_due); }
 
 static double mixed_ns(const struct spec_passes *p, int n_row)
 {
@@ -180,7 +180,7 @@ static double mixed_ns(const struct spec_passes *p, int n_row)
 }
 
 /* Position of `each` between two measured numbers of drafted rows, 0 .. 1: along the prior if it rises. */
-static double way(const struct spec_passes *p, int n_due, double each, double from, double to)
+static double position_between(const struct spec_passes *p, int n_due, double each, double from, double to)
 {
     double low = prior_at(p->prior, p->n_prior, n_due * (1 + from));
     double high = prior_at(p->prior, p->n_prior, n_due * (1 + to));
@@ -198,7 +198,7 @@ static double foreseen_growth(const struct spec_passes *p, int n_due, double fro
 /* The same for a hopeful plan. */
 static double hoped_growth(const struct spec_passes *p, int n_due, double from, double to)
 {
-    return p->foreseen ? 1 + HOPE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
+    return p->forecast ? 1 + HOPEFUL_GROWTH_SHARE * fmax(0, foreseen_growth(p, n_due, from, to) - 1) : 1;
 }
 
 /* The ratio of a level.  Hopeful: lowered by the standard error of its mean; a level with a weight below 1 counts in
@@ -209,7 +209,7 @@ static double growth_of(const struct spec_passes *p, int n_due, int level, bool 
     double growth = p->drafted[size][level].growth, weight = p->drafted[size][level].weight;
     if (!hopeful || growth <= 1)
         return growth;
-    growth = fmax(1, growth * kn_exp(-LUCK * fmax(0, p->noise - CALM) / sqrt(weight)));
+    growth = fmax(1, growth * kn_exp(-HOPEFUL_NOISE_FACTOR * fmax(0, p->noise - QUIET_NOISE) / sqrt(weight)));
     double hoped = hoped_growth(p, n_due, 0, p->drafted[size][level].each);
     return growth <= hoped ? growth : hoped + (growth - hoped) * fmin(1, weight);
 }
@@ -218,7 +218,7 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
 {
     if (n_beside > 0)
         return mixed_ns(p, n_due + n_beside + n_drafted);
-    double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
+    double plain = spec_passes_plain_ns(p, n_due), each = (double)n_drafted / n_due;
     int size = spec_size_of(n_due), low = level_of(each), high = low;
     while (low >= 0 && (p->drafted[size][low].weight <= 0 || p->drafted[size][low].each > each))
         low--;
@@ -226,14 +226,14 @@ double spec_passes_ns(const struct spec_passes *p, int n_due, int n_beside, int 
         high++;
     double from = low < 0 ? 0 : p->drafted[size][low].each, growth = low < 0 ? 1 : growth_of(p, n_due, low, hopeful);
     if (high < SPEC_LEVELS && p->drafted[size][high].each > from) {
-        double far = way(p, n_due, each, from, p->drafted[size][high].each);
+        double far = position_between(p, n_due, each, from, p->drafted[size][high].each);
         return plain * (growth + (growth_of(p, n_due, high, hopeful) - growth) * far);
     }
     return plain * growth * (hopeful ? hoped_growth : foreseen_growth)(p, n_due, from, each);
 }
 
 /* More rows never take less time: two levels in the wrong order, from noise, get their common mean. */
-static void level_out(struct spec_passes *p, int size, int level)
+static void make_monotone(struct spec_passes *p, int size, int level)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {
         double mine = p->drafted[size][level].growth, its = p->drafted[size][i].growth;
@@ -246,7 +246,7 @@ static void level_out(struct spec_passes *p, int size, int level)
 }
 
 /* Lowers the weights of old measurements, never to 0.  but: a level that is left out. */
-static void fade(struct spec_passes *p, int size, int but, double by, double least)
+static void lower_weights(struct spec_passes *p, int size, int but, double by, double least)
 {
     for (int i = 0; i < SPEC_LEVELS; i++) {
         double weight = p->drafted[size][i].weight;
@@ -258,35 +258,35 @@ static void fade(struct spec_passes *p, int size, int but, double by, double lea
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
     if (n_beside > 0) {
-        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, memory(p));
+        spec_knots_learn(&p->mixed, n_due + n_beside + n_drafted, ns, mean_passes(p));
         return;
     }
     int size = spec_size_of(n_due), level = level_of((double)n_drafted / n_due);
     if (n_drafted == 0) {
-        fade(p, size, SPEC_LEVELS, FADING, FAINT);
-        spec_knots_learn(&p->plain, n_due, ns, memory(p));
+        lower_weights(p, size, SPEC_LEVELS, PLAIN_DECAY, MIN_LEVEL_WEIGHT);
+        spec_knots_learn(&p->plain, n_due, ns, mean_passes(p));
         return;
     }
-    fade(p, size, level, AGEING, 1);
-    double plain = spec_passes_plain(p, n_due), each = (double)n_drafted / n_due;
+    lower_weights(p, size, level, LEVEL_DECAY, 1);
+    double plain = spec_passes_plain_ns(p, n_due), each = (double)n_drafted / n_due;
     if (plain <= 0)
         return;
     double growth = ns / plain, *weight = &p->drafted[size][level].weight, *mean = &p->drafted[size][level].growth;
     double usual = *weight > 0 ? *mean : spec_passes_ns(p, n_due, 0, n_drafted, false) / plain;
     growth = fmin(fmax(growth, usual / 2), usual * 2);
-    toward(&p->drafted[size][level].each, each, *weight);
-    toward(mean, growth, *weight);
-    *weight = fmin(*weight + 1, memory(p) - 1);
-    level_out(p, size, level);
+    add_to_mean(&p->drafted[size][level].each, each, *weight);
+    add_to_mean(mean, growth, *weight);
+    *weight = fmin(*weight + 1, mean_passes(p) - 1);
+    make_monotone(p, size, level);
 }
 
-void spec_passes_unsettle(struct spec_passes *p, double log)
+void spec_pass_noise_add(struct spec_passes *p, double log)
 {
-    p->n_noise = fmin(p->n_noise + 1, NOISE);
+    p->n_noise = fmin(p->n_noise + 1, NOISE_MEAN_PASSES);
     p->noise += (fmin(fabs(log), 1) - p->noise) / p->n_noise;
 }
 
-double spec_passes_weight(const struct spec_passes *p, int n_due, int n_drafted)
+double spec_passes_n_measured(const struct spec_passes *p, int n_due, int n_drafted)
 {
     return p->drafted[spec_size_of(n_due)][level_of((double)n_drafted / n_due)].weight;
 }
@@ -299,17 +299,17 @@ static void shift(struct spec_knots *k, double factor, double enough)
     }
 }
 
-void spec_passes_shift(struct spec_passes *p, double factor)
+void spec_passes_scale(struct spec_passes *p, double factor)
 {
-    double enough = ENOUGH * memory(p) / MEMORY;
+    double enough = MIN_KNOWN_PASSES * mean_passes(p) / MIN_MEAN_PASSES;
     shift(&p->plain, factor, enough);
     shift(&p->mixed, factor, enough);
-    spec_passes_doubt(p);
+    spec_passes_lower_weights(p);
 }
 
-void spec_passes_doubt(struct spec_passes *p)
+void spec_passes_lower_weights(struct spec_passes *p)
 {
     for (int i = 0; i < SPEC_SIZES; i++)
         for (int j = 0; j < SPEC_LEVELS; j++)
-            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, memory(p) / MEMORY);
+            p->drafted[i][j].weight = fmin(p->drafted[i][j].weight, mean_passes(p) / MIN_MEAN_PASSES);
 }

@@ -15,7 +15,7 @@
 
 static const int level_length[N_LEVEL] = { 2, 5, 12 };
 
-void spec_recall_take(struct spec_recall *r, struct kn_arena *a, int n_token, bool owned)
+void spec_recall_init(struct spec_recall *r, struct kn_arena *a, int n_token, bool owned)
 {
     size_t room = BLOCK;
     while (room < (size_t)n_token)
@@ -29,7 +29,7 @@ void spec_recall_take(struct spec_recall *r, struct kn_arena *a, int n_token, bo
     r->salt = owned ? kn_arena_take(a, room / BLOCK, sizeof *r->salt) : NULL;
 }
 
-void spec_recall_forget(struct spec_recall *r)
+void spec_recall_clear(struct spec_recall *r)
 {
     r->start = r->n;
     r->run = 0;
@@ -43,13 +43,13 @@ static void push(struct spec_recall *r, int32_t token)
 }
 
 /* A sequence begins at a block, so that all tokens of a block have the same salt. */
-void spec_recall_text(struct spec_recall *r, uint64_t salt)
+void spec_recall_start_sequence(struct spec_recall *r, uint64_t salt)
 {
     do
         push(r, BORDER);
     while (r->n % BLOCK);
     r->run = 0;
-    r->text_salt = salt;
+    r->sequence_salt = salt;
 }
 
 static uint64_t gram_begin(uint64_t salt, int length) { return salt + (uint64_t)length; }
@@ -59,7 +59,7 @@ static uint32_t gram_slot(const struct spec_recall *r, uint64_t h) { return (uin
 void spec_recall_add(struct spec_recall *r, int32_t token)
 {
     for (int i = 0; i < N_LEVEL && r->run >= (uint32_t)level_length[i]; i++) {
-        uint64_t h = gram_begin(r->text_salt, level_length[i]);
+        uint64_t h = gram_begin(r->sequence_salt, level_length[i]);
         for (int k = level_length[i]; k > 0; k--)
             h = gram_add(h, r->token[(r->n - (uint32_t)k) & r->mask]);
         uint32_t slot = gram_slot(r, h);
@@ -67,7 +67,7 @@ void spec_recall_add(struct spec_recall *r, int32_t token)
         r->head[i][slot] = r->n;
     }
     if (r->salt && r->n % BLOCK == 0)
-        r->salt[(r->n & r->mask) / BLOCK] = r->text_salt;
+        r->salt[(r->n & r->mask) / BLOCK] = r->sequence_salt;
     push(r, token);
     r->run++;
 }

@@ -21,7 +21,7 @@
 #define N_BUCKET  2048
 #define MAX_RANGE 64.0                          /* nats that the buckets span at most: e^-64 is negligible */
 #define NO_BUCKET UINT16_MAX                    /* cut by min-p or at -INFINITY */
-#define IN_HEAD   (N_BUCKET + 1)                /* a token of the last bucket in the support */
+#define IN_SUPPORT   (N_BUCKET + 1)                /* a token of the last bucket in the support */
 
 struct spec_sampler {
     const struct kn_ops *ops;
@@ -29,7 +29,7 @@ struct spec_sampler {
     float    *z;            /* [n_vocab] processed logits; -INFINITY: banned */
     float    *prob;         /* [n_vocab] */
     int32_t  *support;      /* [n_vocab] */
-    uint64_t *heap;         /* [n_vocab] sort keys; between calls, spec_room */
+    uint64_t *heap;         /* [n_vocab] sort keys; between calls, spec_sampler_scratch */
     uint32_t *count;        /* [n_vocab] zero between calls */
     uint16_t *bucket;       /* [n_vocab] */
     uint64_t weight_in[N_BUCKET];
@@ -43,7 +43,7 @@ struct spec_sampler {
  * unrelated noise; the tokens of a row are then a splitmix64 sequence from that point. */
 static uint64_t noise_stream(uint64_t seed, uint32_t choice, int64_t position)
 {
-    return spec_stream(seed, choice, position, SPEC_FOR_CHOICE);
+    return spec_stream(seed, choice, position, SPEC_FOR_SAMPLE);
 }
 
 static inline uint64_t noise_bits(uint64_t stream, int32_t token) { return spec_bits(stream, (uint32_t)token); }
@@ -156,7 +156,7 @@ void spec_sampler_close(struct spec_sampler *s)
 /* ---- steps 0 to 2 ------------------------------------------------------------------------------ */
 
 /* Step 0.  Adding 0 turns -0 into 0, for their sort keys would differ. */
-static inline float clean(float z)
+static inline float clean_logit(float z)
 {
     if (!(z > -INFINITY))
         return -INFINITY;
@@ -218,7 +218,7 @@ static void penalise(struct spec_sampler *s, const struct spec_params *p, const 
         z = z > 0 ? z / p->repetition : z * p->repetition;
         z -= (float)s->count[t] * p->frequency;
         z -= p->presence;
-        s->z[t] = clean(z);
+        s->z[t] = clean_logit(z);
         s->count[t] = 0;
     }
 }
@@ -227,7 +227,7 @@ static void add_bias(struct spec_sampler *s, const struct spec_params *p)
 {
     for (int i = 0; i < p->n_bias; i++) {
         kn_assert(p->bias[i].token >= 0 && p->bias[i].token < s->n_vocab);
-        s->z[p->bias[i].token] = clean(s->z[p->bias[i].token] + p->bias[i].add);
+        s->z[p->bias[i].token] = clean_logit(s->z[p->bias[i].token] + p->bias[i].add);
     }
 }
 
@@ -243,7 +243,7 @@ static int process(struct spec_sampler *s, const struct spec_params *p, const fl
                    const int32_t *history, int n_history, int64_t position, int32_t *first)
 {
     for (int i = 0; i < s->n_vocab; i++)
-        s->z[i] = clean(logits[i]);
+        s->z[i] = clean_logit(logits[i]);
     int32_t plain = largest(s->z, s->n_vocab);
     s->most = s->z[plain];
     probabilities(s, plain, 1);
@@ -262,10 +262,10 @@ static int process(struct spec_sampler *s, const struct spec_params *p, const fl
 
 float spec_logprob(const struct spec_sampler *s, const float *logits, int32_t token)
 {
-    return (float)(clean(logits[token]) - s->most + s->log_first);
+    return (float)(clean_logit(logits[token]) - s->most + s->log_first);
 }
 
-double *spec_room(struct spec_sampler *s) { return (double *)(void *)s->heap; }
+double *spec_sampler_scratch(struct spec_sampler *s) { return (double *)(void *)s->heap; }
 
 /* ---- steps 3 and 4 ----------------------------------------------------------------------------- */
 
@@ -390,11 +390,11 @@ static int last_bucket(const struct spec_sampler *s, struct cut *left)
     return b;
 }
 
-static bool cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
+static bool has_cuts(const struct spec_params *p) { return p->top_k > 0 || p->top_p < 1 || p->min_p > 0; }
 
 /* Finds the support, and passes its tokens to consider(w) if w is not NULL.  A token is in the support if its bucket is
- * less than the returned one, or IN_HEAD. */
-static int head(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
+ * less than the returned one, or IN_SUPPORT. */
+static int find_support(struct spec_sampler *s, const struct spec_params *p, int32_t first, struct winner *w)
 {
     struct cut left = { p->top_k > 0 ? p->top_k : INT64_MAX,
                         p->top_p < 1 ? weight_of(p->top_p) : UINT64_MAX };
@@ -416,14 +416,14 @@ static int head(struct spec_sampler *s, const struct spec_params *p, int32_t fir
         int32_t token = sort_key_token(heap_pop(s->heap, n));
         if (w)
             consider(w, s->z[token], token);
-        s->bucket[token] = IN_HEAD;
+        s->bucket[token] = IN_SUPPORT;
         more = cut_take(&left, 1, p->top_p < 1 ? weight_of(s->prob[token]) : 0);
     }
     return last;
 }
 
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
-                const int32_t *history, int n_history, int64_t position, struct spec_choice *out)
+                const int32_t *history, int n_history, int64_t position, struct spec_sampled *out)
 {
     int32_t first;
     int e = process(s, p, logits, history, n_history, position, &first);
@@ -434,8 +434,8 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
         w.stream = noise_stream(p->seed, p->choice, position);
         w.temperature = p->temperature;
         w.score = s->z[first] / w.temperature + noise_gumbel(noise_bits(w.stream, first));
-        if (cuts(p))
-            head(s, p, first, &w);
+        if (has_cuts(p))
+            find_support(s, p, first, &w);
         else
             for (int32_t i = 0; i < s->n_vocab; i++)
                 consider(&w, s->z[i], i);
@@ -448,13 +448,13 @@ int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float
     return 0;
 }
 
-struct spec_known spec_known(struct spec_sampler *s, const float *logits, int32_t token, int n,
+struct spec_given_token spec_given_token(struct spec_sampler *s, const float *logits, int32_t token, int n,
                              struct spec_top *out)
 {
-    struct spec_known known = { .rank = 1 };
-    double own = clean(logits[token]);
+    struct spec_given_token known = { .rank = 1 };
+    double own = clean_logit(logits[token]);
     for (int i = 0; i < s->n_vocab; i++) {
-        s->z[i] = clean(logits[i]);
+        s->z[i] = clean_logit(logits[i]);
         known.rank += s->z[i] > own || (i < token && s->z[i] >= own);
     }
     int32_t first = largest(s->z, s->n_vocab);
@@ -472,22 +472,22 @@ struct spec_known spec_known(struct spec_sampler *s, const float *logits, int32_
 
 void spec_top(struct spec_sampler *s, const float *logits, int n, struct spec_top *out)
 {
-    (void)spec_known(s, logits, 0, n, out);
+    (void)spec_given_token(s, logits, 0, n, out);
 }
 
 /* ---- the support --------------------------------------------------------------------------------- */
 
 /* Writes the support's ids, ascending; returns their number. */
-static int gather(struct spec_sampler *s, const struct spec_params *p, int32_t first)
+static int list_support(struct spec_sampler *s, const struct spec_params *p, int32_t first)
 {
     int last, n = 0;
     if (p->temperature == 0) {
         s->support[0] = first;
         return 1;
     }
-    last = head(s, p, first, NULL);
+    last = find_support(s, p, first, NULL);
     for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->bucket[i] < last || s->bucket[i] == IN_HEAD)
+        if (s->bucket[i] < last || s->bucket[i] == IN_SUPPORT)
             s->support[n++] = i;
     return n;
 }
@@ -549,8 +549,8 @@ int spec_rank(struct spec_sampler *s, const struct spec_params *p, const float *
         return e;
     if (p->temperature == 0)
         return rank_plain(s, first, n, out);
-    int n_support = cuts(p) ? gather(s, p, first) : s->n_vocab;
-    n = rank_noisy(s, p, position, cuts(p) ? s->support : NULL, n_support, n, out, score);
+    int n_support = has_cuts(p) ? list_support(s, p, first) : s->n_vocab;
+    n = rank_noisy(s, p, position, has_cuts(p) ? s->support : NULL, n_support, n, out, score);
     for (int i = n; i-- > 0;)
         sum += kn_exp(score[i] - score[0]);
     for (int i = 0; i < n; i++)
@@ -569,9 +569,9 @@ int spec_target(struct spec_sampler *s, const struct spec_params *p, const float
         return e;
     double most = s->z[first], sum = 0;
     int n = s->n_vocab;
-    if (p->temperature == 0 || cuts(p)) {
+    if (p->temperature == 0 || has_cuts(p)) {
         double temperature = p->temperature > 0 ? p->temperature : 1;
-        n = gather(s, p, first);
+        n = list_support(s, p, first);
         for (int i = 0; i < n; i++)
             s->prob[i] = (float)((s->z[s->support[i]] - most) / temperature);
         s->ops->softmax(s->prob, n);

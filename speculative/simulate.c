@@ -11,25 +11,25 @@
 
 /* ---- draws ------------------------------------------------------------------------------------- */
 
-int spec_draws_open(struct spec_draws *d, int n_tok, int n_repeat, int most_lookahead)
+int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int max_lookahead)
 {
-    kn_assert(n_tok > 0 && n_repeat > 0 && most_lookahead >= 0);
+    kn_assert(n_tok > 0 && n_repeat > 0 && max_lookahead >= 0);
     d->n_tok = n_tok;
     d->n_repeat = n_repeat;
-    d->n_position = n_tok + most_lookahead;
+    d->n_position = n_tok + max_lookahead;
     d->wrong = kn_calloc((size_t)n_repeat, sizeof *d->wrong * ((size_t)d->n_position + 1));
     if (!d->wrong)
         return kn_fail(KN_ENOMEM, "no memory for %d repeats of %d tokens: take fewer", n_repeat, n_tok);
     return 0;
 }
 
-void spec_draws_close(struct spec_draws *d)
+void spec_sim_draws_close(struct spec_sim_draws *d)
 {
     kn_free(d->wrong);
     d->wrong = NULL;
 }
 
-static int32_t *row(const struct spec_draws *d, int repeat)
+static int32_t *row(const struct spec_sim_draws *d, int repeat)
 {
     kn_assert(repeat >= 0 && repeat < d->n_repeat);
     return d->wrong + (size_t)repeat * ((size_t)d->n_position + 1);
@@ -37,7 +37,7 @@ static int32_t *row(const struct spec_draws *d, int repeat)
 
 /* The random numbers do not depend on the acceptance rate: a draft that is right at one rate is right at each
  * higher one. */
-void spec_draws_fill(struct spec_draws *d, uint64_t seed, double acceptance)
+void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance)
 {
     for (int r = 0; r < d->n_repeat; r++) {
         int32_t *wrong = row(d, r);
@@ -53,10 +53,10 @@ void spec_draws_fill(struct spec_draws *d, uint64_t seed, double acceptance)
 /* ---- the authors' formulas --------------------------------------------------------------------- */
 
 /* Accepted tokens are not limited to the drafted ones, so the last iteration may count tokens beyond n_tok. */
-struct spec_cost spec_offline_si(const struct spec_draws *d, int repeat, int lookahead)
+struct spec_sim_cost spec_offline_si(const struct spec_sim_draws *d, int repeat, int lookahead)
 {
     const int32_t *wrong = row(d, repeat);
-    struct spec_cost cost = { 0 };
+    struct spec_sim_cost cost = { 0 };
     for (int at = 0; at < d->n_tok;) {
         cost.steps += kn_min(lookahead, d->n_tok - at - 1);
         cost.passes++;
@@ -69,7 +69,7 @@ struct spec_cost spec_offline_si(const struct spec_draws *d, int repeat, int loo
  * full, and one pass that nothing overlaps, but never more than plain decoding of its tokens.  (The authors'
  * program does not count the steps of a block with a first token that is rejected right after another
  * rejection; a run of one token costs one pass either way.) */
-int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, int64_t target_ns,
+int64_t spec_offline_dsi(const struct spec_sim_draws *d, int repeat, int lookahead, int64_t target_ns,
                          int64_t draft_ns)
 {
     const int32_t *wrong = row(d, repeat);
@@ -95,10 +95,10 @@ int64_t spec_offline_dsi(const struct spec_draws *d, int repeat, int lookahead, 
 
 /* The next iteration drafts from the token that the pass gave after the last accepted one: no other pass is
  * needed. */
-struct spec_cost spec_event_si(const struct spec_draws *d, int repeat, int lookahead)
+struct spec_sim_cost spec_event_si(const struct spec_sim_draws *d, int repeat, int lookahead)
 {
     const int32_t *wrong = row(d, repeat);
-    struct spec_cost cost = { 0 };
+    struct spec_sim_cost cost = { 0 };
     for (int at = 0; at < d->n_tok;) {
         int n = kn_min(lookahead, d->n_tok - at - 1);
         cost.steps += n;
@@ -110,33 +110,33 @@ struct spec_cost spec_event_si(const struct spec_draws *d, int repeat, int looka
 
 struct task { struct spec_dsi_action action; int64_t begin_ns, end_ns; };
 
-struct spec_pool {
+struct spec_sim_pool {
     struct spec_dsi *machine;
     struct task *task;                          /* [n_worker] end_ns NEVER: idle */
-    int32_t *tokens;                            /* [most_lookahead + 1] */
-    int n_worker, most_lookahead;
+    int32_t *tokens;                            /* [max_lookahead + 1] */
+    int n_worker, max_lookahead;
     double contention, slower;                  /* slower: present factor of pass times */
 };
 
-int spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_lookahead)
+int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, int max_lookahead)
 {
     int e = KN_ENOMEM;
     int *role = kn_calloc((size_t)n_target + 1, sizeof *role);
-    struct spec_pool *p = kn_calloc(1, sizeof *p);
+    struct spec_sim_pool *p = kn_calloc(1, sizeof *p);
     if (!role || !p)
         goto fail;
     p->n_worker = n_target + 1;
-    p->most_lookahead = most_lookahead;
+    p->max_lookahead = max_lookahead;
     p->slower = 1;
     p->task = kn_calloc((size_t)p->n_worker, sizeof *p->task);
-    p->tokens = kn_calloc((size_t)most_lookahead + 1, sizeof *p->tokens);
+    p->tokens = kn_calloc((size_t)max_lookahead + 1, sizeof *p->tokens);
     if (!p->task || !p->tokens)
         goto fail;
     for (int i = 0; i < n_target; i++)
         role[i] = SPEC_DSI_TARGET;
     role[n_target] = 0;
     struct spec_dsi_options o = { .n_worker = p->n_worker, .role = role, .n_drafter = 1,
-                                  .most_lookahead = most_lookahead, .most_tok = most_tok };
+                                  .max_lookahead = max_lookahead, .max_tok = max_tok };
     if ((e = spec_dsi_open(&p->machine, &o)) < 0)
         goto fail;
     kn_free(role);
@@ -145,11 +145,11 @@ int spec_pool_open(struct spec_pool **out, int n_target, int most_tok, int most_
 
 fail:
     kn_free(role);
-    spec_pool_close(p);
+    spec_sim_pool_close(p);
     return e == KN_ENOMEM ? kn_fail(e, "no memory for a pool of %d workers", n_target + 1) : e;
 }
 
-void spec_pool_close(struct spec_pool *p)
+void spec_sim_pool_close(struct spec_sim_pool *p)
 {
     if (!p)
         return;
@@ -159,10 +159,10 @@ void spec_pool_close(struct spec_pool *p)
     kn_free(p);
 }
 
-void spec_pool_contend(struct spec_pool *p, double contention) { p->contention = contention; }
+void spec_sim_pool_set_contention(struct spec_sim_pool *p, double contention) { p->contention = contention; }
 
 /* Moves the end times of all running passes to the contention of their present number. */
-static void contend(struct spec_pool *p, int64_t now)
+static void contend(struct spec_sim_pool *p, int64_t now)
 {
     int n = 0, n_target = p->n_worker - 1;
     for (int w = 0; w < n_target; w++)
@@ -177,7 +177,7 @@ static void contend(struct spec_pool *p, int64_t now)
 }
 
 /* A cancellation takes no time.  A cancelled draft counts the steps begun until then. */
-static void cancel(struct spec_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_cost *cost)
+static void cancel(struct spec_sim_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_sim_cost *cost)
 {
     struct task *t = &p->task[w];
     if (t->action.kind == SPEC_DSI_DRAFT)
@@ -187,8 +187,8 @@ static void cancel(struct spec_pool *p, int w, int64_t now, int64_t draft_ns, st
                                                          .task = t->action.task });
 }
 
-static void act(struct spec_pool *p, int64_t now, int64_t target_ns, int64_t draft_ns,
-                struct spec_cost *cost)
+static void act(struct spec_sim_pool *p, int64_t now, int64_t target_ns, int64_t draft_ns,
+                struct spec_sim_cost *cost)
 {
     struct spec_dsi_action a;
     while (spec_dsi_next(p->machine, &a)) {
@@ -208,7 +208,7 @@ static void act(struct spec_pool *p, int64_t now, int64_t target_ns, int64_t dra
 }
 
 /* The target's tokens are all 0; a draft's token is 1 where it is wrong. */
-static void finish(struct spec_pool *p, const int32_t *wrong, int w)
+static void finish(struct spec_sim_pool *p, const int32_t *wrong, int w)
 {
     struct task *t = &p->task[w];
     bool drafts = t->action.kind == SPEC_DSI_DRAFT;
@@ -221,12 +221,12 @@ static void finish(struct spec_pool *p, const int32_t *wrong, int w)
     spec_dsi_event(p->machine, &e);
 }
 
-struct spec_cost spec_event_dsi(struct spec_pool *p, const struct spec_draws *d, int repeat, int lookahead,
+struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
                                 int64_t target_ns, int64_t draft_ns)
 {
-    struct spec_cost cost = { 0 };
+    struct spec_sim_cost cost = { 0 };
     int64_t now = 0;
-    kn_assert(lookahead > 0 && lookahead <= p->most_lookahead);
+    kn_assert(lookahead > 0 && lookahead <= p->max_lookahead);
     for (int w = 0; w < p->n_worker; w++)
         p->task[w].end_ns = NEVER;
     spec_dsi_begin(p->machine, d->n_tok, lookahead);

@@ -56,7 +56,7 @@ struct spec_sampler;
 int  spec_sampler_open(struct spec_sampler **out, int n_vocab);
 void spec_sampler_close(struct spec_sampler *s);
 
-struct spec_choice {
+struct spec_sampled {
     int32_t token;
     float logprob;                                  /* log softmax after step 0 alone, T = 1 */
     float chance;                                   /* estimated probability that another model with similar logits
@@ -66,7 +66,7 @@ struct spec_choice {
 /* Samples the token at `position`.  history[n_history] holds the tokens before it, prompt included; history ids
  * outside the vocabulary are ignored.  logits is not changed. */
 int spec_sample(struct spec_sampler *s, const struct spec_params *p, const float *logits /* [n_vocab] */,
-                const int32_t *history, int n_history, int64_t position, struct spec_choice *out);
+                const int32_t *history, int n_history, int64_t position, struct spec_sampled *out);
 
 /* The n most probable tokens after step 0 alone, T = 1: most probable first, lowest id first on a tie. */
 struct spec_top { int32_t token; float logprob; };
@@ -82,8 +82,8 @@ int  spec_rank(struct spec_sampler *s, const struct spec_params *p, const float 
                const int32_t *history, int n_history, int64_t position, int n, struct spec_top *out);
 
 /* spec_top, and the log probability and rank of a given token; rank 1: no token is more probable. */
-struct spec_known { float logprob; int rank; };
-struct spec_known spec_known(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token, int n,
+struct spec_given_token { float logprob; int rank; };
+struct spec_given_token spec_given_token(struct spec_sampler *s, const float *logits /* [n_vocab] */, int32_t token, int n,
                              struct spec_top *top);
 
 /* g of step 4. */
@@ -126,7 +126,7 @@ double spec_draft_uniform(const struct spec_params *p, int64_t position, int n);
  *             two draws; both are tried, in their order.
  * Added nodes may be pruned freely.  Under SPEC_RATIO and SPEC_BLOCK a drawn node may be pruned only by a decision
  * that depends on nothing but the nodes before it: "stop here, for the drawn token looks poor" biases the output
- * (DSpark, appendix A).  A tree pruned by its drawn tokens is marked `peeked` and is verified by SPEC_COUPLED.
+ * (DSpark, appendix A).  A tree pruned by its drawn tokens is marked `depends_on_draws` and is verified by SPEC_COUPLED.
  * Whether to draw another token at all may depend on all earlier draws. */
 #define SPEC_NODES 256
 #define SPEC_ROOT  (-1)                             /* the last committed token */
@@ -140,16 +140,16 @@ struct spec_tree {
     int16_t depth[SPEC_NODES];                      /* 1: follows the root */
     uint8_t source[SPEC_NODES];                     /* bit i: proposed by drafter i */
     float   survival[SPEC_NODES];                   /* estimated probability that the node is accepted */
-    int     n_asked;                                /* calls of add and draw, repeated nodes included */
+    int     n_requested;                                /* calls of add and draw, repeated nodes included */
     int     n_draw;
     struct spec_draw draw[SPEC_NODES];              /* q must stay valid until the draft is verified */
-    bool    peeked;
+    bool    depends_on_draws;
 };
 
 void spec_tree_clear(struct spec_tree *t);
 
 /* Finds or makes the child of parent with this token; its survival becomes the larger of both.  Returns the node, or
- * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as peeked, for whether there is space
+ * -1: the tree is full.  More than SPEC_NODES calls with draws mark the tree as depends_on_draws, for whether there is space
  * then depends on the drawn tokens. */
 int  spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int  spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q,
@@ -208,12 +208,12 @@ struct spec_verify {
     int n_path;                                     /* accepted nodes */
     int n_out;                                      /* tokens to commit: the path's, and one more unless stopped */
     int16_t path[SPEC_NODES];
-    struct spec_choice out[SPEC_NODES + 1];
+    struct spec_sampled out[SPEC_NODES + 1];
 
     int n_dice;                                     /* uniform numbers used so far */
     int n_walked;                                   /* nodes above that row; block: perhaps not all accepted */
     double carry;                                   /* block: probability that all nodes so far are accepted */
-    struct spec_choice last;                        /* block: the token after the accepted path */
+    struct spec_sampled last;                        /* block: the token after the accepted path */
 };
 
 void spec_verify_start(struct spec_verify *v);
@@ -231,7 +231,7 @@ void spec_verify_stop(struct spec_verify *v);       /* there is no row for v->no
  *   ngram    a chain: the continuation of the longest earlier match in the session's own tokens;
  *   suffix   a tree: the continuations of the longest matches in the session's own tokens, in learnt documents, and,
  *            if sharing is on, in ended sessions of the same salt; weighted by match length and frequency;
- *   oracle   the tokens passed to spec_drafter_tell, each with the given probability, else a wrong token: for
+ *   oracle   the tokens passed to spec_drafter_set_oracle, each with the given probability, else a wrong token: for
  *            measurements.
  *
  * Survival is estimated from the length of the match and the share of matches that agree: it is the rate at which
@@ -262,11 +262,11 @@ void spec_drafter_learn(struct spec_drafter *d, const int32_t *token, int n);   
 void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt);    /* a new sequence; ends the old */
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n);
 void spec_drafter_end(struct spec_drafter *d, int session);                     /* shares its tokens if sharing is on */
-void spec_drafter_drop(struct spec_drafter *d, int session);        /* ends it without sharing */
+void spec_drafter_end_unshared(struct spec_drafter *d, int session);        /* ends it without sharing */
 
 /* Oracle: the tokens that will follow the committed ones.  The caller owns the array and keeps it valid until the next
  * call of this function or spec_drafter_begin for the session. */
-void spec_drafter_tell(struct spec_drafter *d, int session, const int32_t *token, int n);
+void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n);
 
 /* Adds to t at most n_node nodes, at most n_depth deep, that follow the committed tokens. */
 void spec_draft(const struct spec_drafter *d, int session, int n_node, int n_depth, uint8_t source,

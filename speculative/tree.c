@@ -6,8 +6,8 @@
 
 void spec_tree_clear(struct spec_tree *t)
 {
-    t->n = t->n_draw = t->n_asked = 0;
-    t->peeked = false;
+    t->n = t->n_draw = t->n_requested = 0;
+    t->depends_on_draws = false;
 }
 
 int spec_tree_child(const struct spec_tree *t, int node, int32_t token)
@@ -21,7 +21,7 @@ int spec_tree_child(const struct spec_tree *t, int node, int32_t token)
 int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source)
 {
     kn_assert(parent >= SPEC_ROOT && parent < t->n);
-    t->n_asked++;
+    t->n_requested++;
     int i = spec_tree_child(t, parent, token);
     if (i < 0) {
         if (t->n == SPEC_NODES)
@@ -44,8 +44,8 @@ int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct 
                    float survival, uint8_t source)
 {
     int node = spec_tree_add(t, parent, token, survival, source);
-    if (t->n_asked > SPEC_NODES)
-        t->peeked = true;
+    if (t->n_requested > SPEC_NODES)
+        t->depends_on_draws = true;
     if (node >= 0 && t->n_draw < SPEC_NODES)
         t->draw[t->n_draw++] = (struct spec_draw){ (int16_t)node, q };
     return node;
@@ -70,8 +70,8 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
     for (int i = 0; i < t->n_draw; i++)
         if (at[t->draw[i].node] >= 0)
             t->draw[n_draw++] = (struct spec_draw){ (int16_t)at[t->draw[i].node], t->draw[i].q };
-    t->peeked |= t->n_draw > 0 && !blind;       /* keeping all is a decision too */
-    t->n_asked -= t->n_draw - n_draw;           /* so that a pruned drawn chain still counts as one */
+    t->depends_on_draws |= t->n_draw > 0 && !blind;       /* keeping all is a decision too */
+    t->n_requested -= t->n_draw - n_draw;           /* so that a pruned drawn chain still counts as one */
     t->n = n;
     t->n_draw = n_draw;
 }

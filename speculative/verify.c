@@ -10,13 +10,13 @@
 
 /* ---- the distribution of a row -------------------------------------------------------------------- */
 
-struct law {
+struct row_dist {
     struct spec_dist p;
     double *mass;                               /* [p.n]; NULL: p's weights */
     double sum;
 };
 
-static int law_of_row(struct law *l, const struct spec_verify *v, struct spec_sampler *s,
+static int row_dist_get(struct row_dist *l, const struct spec_verify *v, struct spec_sampler *s,
                       const struct spec_params *p, const float *logits)
 {
     int e = spec_target(s, p, logits, v->history, v->n_history + v->n_walked,
@@ -26,7 +26,7 @@ static int law_of_row(struct law *l, const struct spec_verify *v, struct spec_sa
     return e;
 }
 
-static double law_prob(const struct law *l, int32_t token)
+static double row_dist_prob(const struct row_dist *l, int32_t token)
 {
     int i = spec_dist_find(&l->p, token);
     return i < 0 ? 0 : (l->mass ? l->mass[i] : l->p.weight[i]) / l->sum;
@@ -43,7 +43,7 @@ static double block_sum(const double *mass, int n)
 }
 
 /* Subtracts q from mass, which is over p's support. */
-static void take_away(double *mass, const struct spec_dist *p, const struct spec_dist *q)
+static void subtract_dist(double *mass, const struct spec_dist *p, const struct spec_dist *q)
 {
     double scale = 1 / q->sum;
     if (!p->token && !q->token) {               /* same result as the merge below, in a third of its time */
@@ -61,13 +61,13 @@ static void take_away(double *mass, const struct spec_dist *p, const struct spec
 }
 
 /* The distribution becomes the positive part of carry * distribution - q; returns the sum of that part. */
-static double law_subtract(struct law *l, struct spec_sampler *s, double carry, const struct spec_dist *q)
+static double row_dist_subtract(struct row_dist *l, struct spec_sampler *s, double carry, const struct spec_dist *q)
 {
-    double *mass = spec_room(s), scale = carry / l->sum, sum = 0;
+    double *mass = spec_sampler_scratch(s), scale = carry / l->sum, sum = 0;
     int n = l->p.n;
     for (int i = 0; i < n; i++)
         mass[i] = (l->mass ? l->mass[i] : l->p.weight[i]) * scale;
-    take_away(mass, &l->p, q);
+    subtract_dist(mass, &l->p, q);
     for (int i = 0; i < n; i++)
         mass[i] = mass[i] > 0 ? mass[i] : 0;
     for (int i = 0; i < n; i += BLOCK)
@@ -77,7 +77,7 @@ static double law_subtract(struct law *l, struct spec_sampler *s, double carry, 
     return sum;
 }
 
-static int32_t law_token(const struct law *l, double u)
+static int32_t row_dist_token(const struct row_dist *l, double u)
 {
     if (!l->mass)
         return spec_dist_token(&l->p, u);
@@ -94,7 +94,7 @@ static int32_t law_token(const struct law *l, double u)
 
 /* ---- the walk -------------------------------------------------------------------------------------- */
 
-static double roll(struct spec_verify *v)
+static double next_uniform(struct spec_verify *v)
 {
     int n = v->n_dice++;
     const struct spec_params *p = v->params;
@@ -124,13 +124,13 @@ static bool is_drawn_chain(const struct spec_tree *t)
     for (int i = 0; i < t->n; i++)
         if (t->parent[i] != i - 1 || i >= t->n_draw || t->draw[i].node != i)
             return false;
-    return t->n_draw == t->n && t->n_asked == t->n;
+    return t->n_draw == t->n && t->n_requested == t->n;
 }
 
 void spec_verify_start(struct spec_verify *v)
 {
     const struct spec_tree *t = v->tree;
-    if (v->params->temperature == 0 || t->n_draw == 0 || t->peeked)
+    if (v->params->temperature == 0 || t->n_draw == 0 || t->depends_on_draws)
         v->rule = SPEC_COUPLED;
     else if (v->rule == SPEC_BLOCK && !is_drawn_chain(t))
         v->rule = SPEC_RATIO;
@@ -143,23 +143,23 @@ void spec_verify_start(struct spec_verify *v)
 
 /* Tries the draws below v->node in order; if none is accepted, samples from the residual. */
 static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
-                     const float *logits, struct spec_choice *out)
+                     const float *logits, struct spec_sampled *out)
 {
     const struct spec_tree *t = v->tree;
-    struct law l;
-    int e = law_of_row(&l, v, s, p, logits);
+    struct row_dist l;
+    int e = row_dist_get(&l, v, s, p, logits);
     if (e < 0)
         return e;
     int32_t token = -1;
     for (int n = next_draw(t, v->node, 0); n < t->n_draw && token < 0; n = next_draw(t, v->node, n + 1)) {
         const struct spec_dist *q = t->draw[n].q;
         int32_t x = t->token[t->draw[n].node];
-        if (roll(v) * spec_dist_prob(q, x) < law_prob(&l, x))
+        if (next_uniform(v) * spec_dist_prob(q, x) < row_dist_prob(&l, x))
             token = x;
         else
-            law_subtract(&l, s, 1, q);
+            row_dist_subtract(&l, s, 1, q);
     }
-    out->token = token >= 0 ? token : law_token(&l, roll(v));
+    out->token = token >= 0 ? token : row_dist_token(&l, next_uniform(v));
     out->logprob = spec_logprob(s, logits, out->token);
     return 0;
 }
@@ -168,7 +168,7 @@ static int try_draws(struct spec_verify *v, struct spec_sampler *s, const struct
 static int settle_row(struct spec_verify *v, struct spec_sampler *s, const struct spec_params *p,
                       const float *logits)
 {
-    struct spec_choice *out = &v->out[v->n_out];
+    struct spec_sampled *out = &v->out[v->n_out];
     bool drawn = v->rule == SPEC_RATIO && next_draw(v->tree, v->node, 0) < v->tree->n_draw;
     int e = drawn ? try_draws(v, s, p, logits, out)
                   : spec_sample(s, p, logits, v->history, v->n_history + v->n_walked,
@@ -204,7 +204,7 @@ static void finish_block(struct spec_verify *v)
 /* Decides whether the whole walk is accepted, when no drafted token follows it. */
 static bool keep_all(struct spec_verify *v)
 {
-    if (!(roll(v) < v->carry))
+    if (!(next_uniform(v) < v->carry))
         return false;
     v->n_path = v->n_walked;
     return true;
@@ -222,22 +222,22 @@ static int walk_block(struct spec_verify *v, struct spec_sampler *s, const struc
             finish_block(v);
         return e;
     }
-    struct law l;
-    int e = law_of_row(&l, v, s, p, logits);
+    struct row_dist l;
+    int e = row_dist_get(&l, v, s, p, logits);
     if (e < 0)
         return e;
     int32_t x = t->token[child];
     const struct spec_dist *q = t->draw[child].q;
-    double want = v->carry * law_prob(&l, x), have = spec_dist_prob(q, x);
-    double left = law_subtract(&l, s, v->carry, q), rest = left + 1 - v->carry;
-    if (v->node == SPEC_ROOT || roll(v) * rest < left) {
+    double want = v->carry * row_dist_prob(&l, x), have = spec_dist_prob(q, x);
+    double left = row_dist_subtract(&l, s, v->carry, q), rest = left + 1 - v->carry;
+    if (v->node == SPEC_ROOT || next_uniform(v) * rest < left) {
         v->n_path = v->n_walked;
-        v->last.token = law_token(&l, roll(v));
+        v->last.token = row_dist_token(&l, next_uniform(v));
         v->last.logprob = spec_logprob(s, logits, v->last.token);
     }
     v->carry = want < have ? want / have : 1;
     if (want > 0) {
-        v->out[v->n_walked] = (struct spec_choice){ .token = x, .logprob = spec_logprob(s, logits, x) };
+        v->out[v->n_walked] = (struct spec_sampled){ .token = x, .logprob = spec_logprob(s, logits, x) };
         go_to(v, child);
     }
     if (want == 0 || (child + 1 == t->n && !keep_all(v)))

@@ -82,7 +82,7 @@ struct eng_api_setup {
  * outlive the setup.  Call once, after chat and vocab are set, while the model's file is open. */
 void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style);
 
-/* The rows of a pass that report prompt tokens: n_tell of an engine that answers requests. */
+/* The rows of a pass that report prompt tokens: n_prompt_logprob_row of an engine that answers requests. */
 #define ENG_API_TELL_ROWS 16
 
 /* The name of a model by its file: without folder and ending. */

@@ -113,7 +113,7 @@ static bool is_calm(const struct eng_bench *b)
     struct eng_drafts d;
     eng_drafts_get(b->engine, &d);
     enum spec_why why = d.last_why;
-    return why == SPEC_WHY_GAINS || why == SPEC_WHY_STAYS || why == SPEC_WHY_LOSES || why == SPEC_WHY_FREE;
+    return why == SPEC_WHY_GAINS || why == SPEC_WHY_SMALL_DIFFERENCE || why == SPEC_WHY_NO_GAIN || why == SPEC_WHY_FREE;
 }
 
 static bool decides(const struct eng_bench *b, struct eng_bench_way way)

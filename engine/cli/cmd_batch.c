@@ -58,22 +58,22 @@ static int open_engine(struct job *j)
 {
     const struct eng_config *c = j->config;
     struct eng_options o = eng_config_options(c);
-    o.stretch = 1e9;
+    o.max_prefill_slowdown = 1e9;
     o.grammar_bytes = GRAMMAR_BYTES;
     int error = 0;
     if (!o.n_parallel) {
-        o.aside = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);
+        o.reserved_bytes = eng_batch_bytes(j->batch, 1, UNTOLD_CTX);
         error = eng_forecast_parallel(&o.n_parallel, &o);
     }
     if (error)
         return error;
     j->n_parallel = o.n_parallel;
-    o.aside = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
+    o.reserved_bytes = eng_batch_bytes(j->batch, o.n_parallel, o.n_ctx ? o.n_ctx : UNTOLD_CTX) +
               (j->watch ? eng_watch_bytes() : 0);
     if ((error = eng_progress_open(&j->bar, "loading", c->quiet)))
         return error;
     o.progress = eng_progress_counter(j->bar);
-    o.n_tell = ENG_API_TELL_ROWS;
+    o.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     error = eng_open(&j->engine, &o);
     eng_progress_close(j->bar);
     j->bar = NULL;

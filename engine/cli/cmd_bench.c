@@ -75,7 +75,7 @@ static int measure_machine(struct eng_bench *b)
     int error = kn_team_open(&team, b->config->n_thread);
     if (error)
         return error;
-    error = eng_measure(&b->rates, kn_ops(b->config->isa), team, b->config->host_mem / 2);
+    error = eng_host_rate_measure(&b->rates, kn_ops(b->config->isa), team, b->config->host_mem / 2);
     kn_team_close(team);
     return error;
 }
@@ -130,8 +130,8 @@ static int open_bench(struct eng_bench *b)
     struct eng_options o = eng_config_options(c);
     o.n_parallel = b->most;
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
-    o.stretch = HUGE_STRETCH;
-    o.aside = eng_disk_room(o.host_mem) + TRACE_BYTES;
+    o.max_prefill_slowdown = HUGE_STRETCH;
+    o.reserved_bytes = eng_disk_room(o.host_mem) + TRACE_BYTES;
     o.progress = eng_progress_counter(bar);
     error = eng_open(&b->engine, &o);
     eng_progress_close(bar);

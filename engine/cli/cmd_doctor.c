@@ -210,7 +210,7 @@ static void check_node_rates(struct report *r)
     char text[128];
     kn_machine_get(&m);
     for (int k = 0; m.n_node > 1 && k < m.n_node; k++) {
-        if (eng_measure_node(&rates, kn_ops(KN_ISA_COUNT - 1), k) != 0)
+        if (eng_host_rate_measure_node(&rates, kn_ops(KN_ISA_COUNT - 1), k) != 0)
             return;
         snprintf(text, sizeof text, "%.1f GB/s from node %d by its own CPUs", rates.dram_Bps * 1e-9,
                  m.node[k]);
@@ -225,7 +225,7 @@ static void check_rates(struct report *r, const struct eng_config *config)
     char text[128];
     if (kn_team_open(&team, config->n_thread) < 0)
         return;
-    if (eng_measure(&rates, kn_ops(KN_ISA_COUNT - 1), team, 0) == 0) {
+    if (eng_host_rate_measure(&rates, kn_ops(KN_ISA_COUNT - 1), team, 0) == 0) {
         const char *threads = kn_team_size(team) > 1 ? "threads" : "thread";
         snprintf(text, sizeof text, "%.1f GB/s read by %d %s", rates.dram_Bps * 1e-9, kn_team_size(team),
                  threads);

@@ -43,7 +43,7 @@ struct fit {
     int32_t told[1024];
     struct eng_draft_option wish;               /* the oracle, or the measured network */
     char drafter[ENG_FIT_NAME];                 /* name of the measured network; "": none */
-    struct spec_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
+    struct spec_fit_point pass[MOST_POINT], choose[MOST_POINT], draft[MOST_NUMBER];
     int n_pass, n_draft;                        /* n_draft: points of draft, one per number of sequences (its rows) */
     struct { int n_seq, depth; } at[MOST_POINT];
     struct taken { double pass, choose, draft, rows, distinct, missed; } taken[MOST_POINT][ROUNDS * PASSES];
@@ -157,8 +157,8 @@ static void settle_point(struct fit *f, int i, bool hold)
         mean.missed += t->missed / n;
     }
     double miss = f->disk_Bps > 0 ? 1e9 * mean.missed / f->disk_Bps : 0;
-    f->pass[i] = (struct spec_point){ mean.rows, mean.distinct, miss, mean.pass, hold };
-    f->choose[i] = (struct spec_point){ mean.rows, 0, 0, mean.choose, hold };
+    f->pass[i] = (struct spec_fit_point){ mean.rows, mean.distinct, miss, mean.pass, hold };
+    f->choose[i] = (struct spec_fit_point){ mean.rows, 0, 0, mean.choose, hold };
 }
 
 /* Adds the mean draft time of the quicker half.  Fails if a pass had no drafts: its time would count as 0. */
@@ -180,13 +180,13 @@ static int settle_drafts(struct fit *f)
 {
     int error = 0;
     for (int i = 0, depth = 0; i < f->n_pass && !error; i++) {
-        struct spec_point *p = &f->draft[f->n_draft];
+        struct spec_fit_point *p = &f->draft[f->n_draft];
         depth += f->at[i].depth;
         if (f->at[i].depth)
             error = settle_draft(f, i, &p->ns);
         if (i + 1 < f->n_pass && f->at[i + 1].n_seq == f->at[i].n_seq)
             continue;
-        *p = (struct spec_point){ .rows = f->at[i].n_seq, .ns = p->ns / depth, .hold = f->n_draft++ % 3 == 2 };
+        *p = (struct spec_fit_point){ .rows = f->at[i].n_seq, .ns = p->ns / depth, .hold = f->n_draft++ % 3 == 2 };
         depth = 0;
     }
     return error;
@@ -230,7 +230,7 @@ static double plain_ns(const struct fit *f, int n_seq)
 static double percent(const struct fit *f, double x) { return f->config->json ? x : 100 * x; }
 
 /* N(t): distinct experts if every expert were chosen equally often. */
-static double even(const struct fit *f, const struct spec_point *p)
+static double even(const struct fit *f, const struct spec_fit_point *p)
 {
     return spec_cost_distinct(f->fit.cost.n_expert, f->fit.cost.n_used, p->rows);
 }
@@ -242,7 +242,7 @@ static void print_points(const struct fit *f)
         printf("%9s %6s %6s %9s %7s %10s %12s %12s %8s %11s\n", "sequences", "draft", "rows", "experts", "N(t)",
                "reads ms", "measured ms", "model ms", "error", "efficiency");
     for (int i = 0; i < f->n_pass; i++) {
-        const struct spec_point *p = &f->pass[i];
+        const struct spec_fit_point *p = &f->pass[i];
         double error = spec_fit_residual(&f->fit, p), plain = plain_ns(f, f->at[i].n_seq);
         printf(json ? "{\"what\":\"point\",\"n_seq\":%d,\"depth\":%d,\"rows\":%.0f,\"distinct\":%.2f,\"even\":%.2f,"
                       "\"reads_ms\":%.4f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
@@ -283,7 +283,7 @@ static void print_drafts(const struct fit *f)
     if (!json)
         printf("\n%9s %12s %12s %8s\n", "sequences", "draft ms", "model ms", "error");
     for (int i = 0; i < f->n_draft; i++) {
-        const struct spec_point *p = &f->draft[i];
+        const struct spec_fit_point *p = &f->draft[i];
         double model = spec_cost_draft_ns(&f->fit.cost, p->rows), error = model / p->ns - 1;
         printf(json ? "{\"what\":\"draft\",\"n_seq\":%.0f,\"measured_ms\":%.4f,\"model_ms\":%.4f,\"error\":%.4f,"
                       "\"held\":%s}\n"
@@ -303,7 +303,7 @@ static void print_drafts(const struct fit *f)
            percent(f, worst[1]));
 }
 
-static double model_ns(const struct fit *f, const struct spec_point *p)
+static double model_ns(const struct fit *f, const struct spec_fit_point *p)
 {
     const struct spec_cost_model *c = &f->fit.cost;
     return spec_cost_pass_ns(c, p->rows, p->distinct, p->miss_ns) + spec_cost_choose_ns(c, p->rows);
@@ -381,13 +381,13 @@ static int open_fit(struct fit *f)
     int error = kn_team_open(&team, f->config->n_thread);
     if (error)
         return error;
-    error = eng_measure(&f->rates, kn_ops(f->config->isa), team, f->config->host_mem / 2);
+    error = eng_host_rate_measure(&f->rates, kn_ops(f->config->isa), team, f->config->host_mem / 2);
     kn_team_close(team);
     if (error || (error = eng_progress_open(&bar, "loading", f->config->quiet)))
         return error;
     struct eng_options o = eng_config_options(f->config);
     o.n_parallel = MOST_SEQ;
-    o.aside = eng_disk_room(o.host_mem);
+    o.reserved_bytes = eng_disk_room(o.host_mem);
     o.n_ctx = 2 * ENG_KV_BLOCK;
     o.n_draft = 1;
     o.draft[0] = f->wish;
@@ -411,7 +411,7 @@ static int fit_points(struct fit *f)
     const struct moe_shape *s = moe_model_shape(eng_model(f->engine));
     double expert = s->n_expert_total ? (double)s->expert_file_bytes / s->n_expert_total * s->n_moe_layer : 0;
     double ridge = f->rates.mac_ps / f->rates.dram_Bps * (double)s->pass_bytes / s->row_macs;
-    return spec_fit(&f->fit, &(struct spec_measured){
+    return spec_fit(&f->fit, &(struct spec_fit_input){
         .n_expert = s->n_expert, .n_used = s->n_used, .ridge_least = 0.2 * ridge, .ridge_most = ridge > 1 ? ridge : 1,
         .fixed_least_ns = (double)s->pass_bytes / f->rates.dram_Bps * 1e9 / 2,
         .load_least_ns = expert / f->rates.dram_Bps * 1e9 / 2,

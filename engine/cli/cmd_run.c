@@ -41,7 +41,7 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     int error = eng_describe(&e, o);
     if (error)
         return error;
-    o->aside = eng_dsi_bytes(e, dsi);
+    o->reserved_bytes = eng_dsi_bytes(e, dsi);
     eng_close(e);
     if (!r->config->n_draft)
         kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: nobody drafts");

@@ -93,8 +93,8 @@ struct si_count { double passes, steps; };      /* means over all repeats */
 
 struct column {
     const struct plan *plan;
-    struct spec_draws draws;
-    struct spec_pool *pool;
+    struct spec_sim_draws draws;
+    struct spec_sim_pool *pool;
     struct si_count si[2][MAX_LOOKAHEADS];      /* [method][lookahead index] */
 };
 
@@ -105,10 +105,10 @@ static int column_open(struct column **out, const struct plan *plan)
         return kn_fail(KN_ENOMEM, "no memory for the simulation");
     c->plan = plan;
     *out = c;
-    int e = spec_draws_open(&c->draws, plan->n_tok, plan->n_repeat, plan->lookaheads.most);
-    if (e < 0 || (e = spec_pool_open(&c->pool, plan->n_target, plan->n_tok, plan->lookaheads.most)) < 0)
+    int e = spec_sim_draws_open(&c->draws, plan->n_tok, plan->n_repeat, plan->lookaheads.most);
+    if (e < 0 || (e = spec_sim_pool_open(&c->pool, plan->n_target, plan->n_tok, plan->lookaheads.most)) < 0)
         return e;
-    spec_pool_contend(c->pool, plan->contention);
+    spec_sim_pool_set_contention(c->pool, plan->contention);
     return 0;
 }
 
@@ -116,16 +116,16 @@ static void column_close(struct column *c)
 {
     if (!c)
         return;
-    spec_draws_close(&c->draws);
-    spec_pool_close(c->pool);
+    spec_sim_draws_close(&c->draws);
+    spec_sim_pool_close(c->pool);
     kn_free(c);
 }
 
-static struct si_count count_si(const struct spec_draws *d, enum method m, int lookahead)
+static struct si_count count_si(const struct spec_sim_draws *d, enum method m, int lookahead)
 {
     struct si_count sum = { 0 };
     for (int r = 0; r < d->n_repeat; r++) {
-        struct spec_cost one = m == OFFLINE ? spec_offline_si(d, r, lookahead)
+        struct spec_sim_cost one = m == OFFLINE ? spec_offline_si(d, r, lookahead)
                                             : spec_event_si(d, r, lookahead);
         sum.passes += (double)one.passes;
         sum.steps += (double)one.steps;
@@ -136,7 +136,7 @@ static struct si_count count_si(const struct spec_draws *d, enum method m, int l
 static void column_fill(struct column *c, double acceptance)
 {
     const struct lookaheads *l = &c->plan->lookaheads;
-    spec_draws_fill(&c->draws, c->plan->seed, acceptance);
+    spec_sim_draws_fill(&c->draws, c->plan->seed, acceptance);
     for (int i = 0; i < l->n; i++)
         for (int m = OFFLINE; m <= EVENT; m++)
             c->si[m][i] = count_si(&c->draws, (enum method)m, l->k[i]);
@@ -158,7 +158,7 @@ static struct dsi_mean mean_dsi(struct column *c, enum method m, int lookahead, 
             sum.ns += (double)spec_offline_dsi(&c->draws, r, lookahead, t.target_ns, t.draft_ns);
             continue;
         }
-        struct spec_cost one = spec_event_dsi(c->pool, &c->draws, r, lookahead, t.target_ns, t.draft_ns);
+        struct spec_sim_cost one = spec_event_dsi(c->pool, &c->draws, r, lookahead, t.target_ns, t.draft_ns);
         sum.ns += (double)one.ns;
         sum.passes += (double)one.passes;
         sum.steps += (double)one.steps;
@@ -268,7 +268,7 @@ static double standard_error(struct column *c, const struct match *m, struct tim
     double ratio = m->si_ns / m->dsi_ns, sum = 0;
     int n = c->plan->n_repeat;
     for (int r = 0; r < n && m->dsi_lookahead; r++) {
-        struct spec_cost one = spec_offline_si(&c->draws, r, m->si_lookahead);
+        struct spec_sim_cost one = spec_offline_si(&c->draws, r, m->si_lookahead);
         double si = (double)(one.passes * t.target_ns + one.steps * t.draft_ns);
         double dsi = (double)spec_offline_dsi(&c->draws, r, m->dsi_lookahead, t.target_ns, t.draft_ns);
         sum += (si - ratio * dsi) * (si - ratio * dsi);

@@ -33,7 +33,7 @@ static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0
 
 /* {low, high, start}.  Biases: from the time of the bytes at the memory rate to five times that; rejection: up to
  * the longest time measured. */
-static const struct spec_param bounds[SPEC_PAPER_PARAMS] = {
+static const struct spec_fit_param bounds[SPEC_PAPER_PARAMS] = {
     [SPEC_BIAS] = { 3.5, 17.5, 7 },        [SPEC_K1] = { 0, INFINITY, 1 },
     [SPEC_K2] = { 0.39, 1.95, 0.8 },       [SPEC_K3] = { 0, INFINITY, 1 },
     [SPEC_DRAFT_BIAS] = { 0.25, 1.25, .5 }, [SPEC_DRAFT_K] = { 0, INFINITY, 0.1 },
@@ -123,7 +123,7 @@ static int run_table(const struct eng_config *config)
 {
     static struct spread strided, even, none;
     struct spec_paper_point all[N_POINT], some[N_POINT];
-    struct spec_solution s;
+    struct spec_fit_solution s;
     int n_repeat = config->n_repeat ? config->n_repeat : 5;
     if (n_repeat > MOST_REPEATS)
         return kn_fail(KN_EINVAL, "--repeats takes at most %d for moesd, not %d", MOST_REPEATS, n_repeat);
@@ -156,7 +156,7 @@ static int run_table(const struct eng_config *config)
 static int run_curve(const struct eng_config *config)
 {
     struct spec_paper_point all[N_POINT], some[N_POINT];
-    struct spec_solution s;
+    struct spec_fit_solution s;
     measure(all, seed_of(config, 0), config->noise);
     int n = take_strided(some, all, 11), e = spec_paper_fit(&s, bounds, RIDGE_POINT, some, n);
     if (e)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALL   "all"                             /* the plan that asks all drafters, of which there are several */
-#define AHEAD "ahead"                           /* the plan that drafts during passes */
+#define ALL_NAME   "all"                             /* the plan that asks all drafters, of which there are several */
+#define OVERLAP_NAME "ahead"                           /* the plan that drafts during passes */
 
 bool eng_draft_always_overlaps(const struct eng_drafting *g) { return g->opt.dsi == ENG_DSI_ON && g->overlap; }
 
@@ -18,25 +18,25 @@ bool eng_draft_controller_is_on(const struct eng_drafting *g)
 int eng_arms_open(struct eng_drafting *g)
 {
     struct spec_control_options o = { .n_session = g->host.n_parallel, .n_drafter = g->n_drafter,
-                                      .most_drafted = g->host.n_draft_row, .rule = g->opt.verify,
+                                      .max_drafted = g->host.n_draft_row, .rule = g->opt.verify,
                                       .gamma = SPEC_AUTO,
                                       .n_expert = moe_model_shape(g->host.model)->n_expert_total };
     size_t n = (size_t)g->host.n_parallel;
     for (int i = 0; i < g->n_drafter; i++) {
         o.drafter[i].name = g->drafter[i]->name;
-        o.drafter[i].most_depth = SPEC_DEPTHS;
+        o.drafter[i].max_depth = SPEC_DEPTHS;
     }
     if (g->n_drafter > 1) {
-        o.drafter[o.n_drafter].name = ALL;
-        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+        o.drafter[o.n_drafter].name = ALL_NAME;
+        o.drafter[o.n_drafter++].max_depth = SPEC_DEPTHS;
     }
     g->overlap_arm = SPEC_DRAFTERS;
     if (g->overlap && g->opt.dsi == ENG_DSI_AUTO) {
         g->overlap_arm = o.n_drafter;
-        o.drafter[o.n_drafter].name = AHEAD;
+        o.drafter[o.n_drafter].name = OVERLAP_NAME;
         o.drafter[o.n_drafter].of = eng_overlap_drafter(g)->number;
-        o.drafter[o.n_drafter].ahead = true;
-        o.drafter[o.n_drafter++].most_depth = SPEC_DEPTHS;
+        o.drafter[o.n_drafter].overlap = true;
+        o.drafter[o.n_drafter++].max_depth = SPEC_DEPTHS;
     }
     g->cut = kn_calloc(n, sizeof *g->cut);
     g->outcome = kn_calloc(n, sizeof *g->outcome);
@@ -54,7 +54,7 @@ void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookah
     g->opt.dsi = g->overlap ? dsi : ENG_DSI_OFF;
     g->opt.lookahead = lookahead;
     if (g->control && g->overlap_arm < SPEC_DRAFTERS)
-        spec_control_bar(g->control, g->overlap_arm, dsi != ENG_DSI_AUTO);
+        spec_control_disable(g->control, g->overlap_arm, dsi != ENG_DSI_AUTO);
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------- */
@@ -85,13 +85,13 @@ static enum eng_drafter_state state_of(const struct eng_drafting *g, const struc
     return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
 }
 
-/* Drafters first; then all of them, if there are several; then who drafts ahead. */
+/* Drafters first; then all of them, if there are several; then who drafts overlap. */
 static void describe(const struct eng_drafting *g, int i, struct eng_draft_choice *out)
 {
-    *out = (struct eng_draft_choice){ .name = ALL, .depth = g->decision.drafter == i ? g->decision.depth : 0 };
+    *out = (struct eng_draft_choice){ .name = ALL_NAME, .depth = g->decision.drafter == i ? g->decision.depth : 0 };
     spec_control_account(g->control, i, &out->account);
     if (i == g->overlap_arm) {
-        out->name = AHEAD;
+        out->name = OVERLAP_NAME;
         out->state = state_of(g, eng_overlap_drafter(g));
     } else if (i < g->n_drafter) {
         out->name = g->drafter[i]->name;
@@ -111,7 +111,7 @@ void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
     for (int i = 0; i < out->n_choice; i++)
         describe(g, i, &out->choice[i]);
     out->lost_ns = g->decision.lost_ns;
-    out->may_lose_ns = g->decision.may_lose_ns;
+    out->loss_limit_ns = g->decision.loss_limit_ns;
 }
 
 bool eng_draft_survival(const struct eng_drafting *g, double *share)
@@ -122,6 +122,6 @@ bool eng_draft_survival(const struct eng_drafting *g, double *share)
         if (a.n_step > best.n_step)
             best = a;
     }
-    memcpy(share, best.kept, sizeof best.kept);
+    memcpy(share, best.accepted, sizeof best.accepted);
     return best.n_step > 0;
 }

@@ -23,7 +23,7 @@ static int measure(struct eng_machine *out, const struct eng_drafting *g, bool f
     struct eng_rates rates = { 1, 1 };
     int error = 0;
     if (!fitted)
-        error = eng_measure(&rates, moe_model_ops(g->host.model), g->host.team, bytes);
+        error = eng_host_rate_measure(&rates, moe_model_ops(g->host.model), g->host.team, bytes);
     *out = (struct eng_machine){ 0, rates.dram_Bps, rates.mac_ps };
     if (error || split->n_resident == split->n_expert)
         return error;
@@ -52,16 +52,16 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 }
 
 /* The one that fit measured by what it took; the others by their size. */
-static void price(const struct eng_drafting *g, const struct eng_fitted *f, struct spec_draft_cost *out)
+static void price(const struct eng_drafting *g, const struct eng_fitted *f, struct spec_draft_forecast *out)
 {
-    struct spec_draft_cost all = { 0 };
+    struct spec_draft_forecast all = { 0 };
     bool met = !*f->drafter, networks = false;
     for (int i = 0; i < g->n_drafter; i++) {
         char name[ENG_FIT_NAME];
         eng_draft_name(name, option_of(g, i));
         bool its = *name && !strcmp(name, f->drafter);
-        out[i] = its ? (struct spec_draft_cost){ f->cost.draft_ns, f->cost.draft_row_ns }
-                     : (struct spec_draft_cost){ .ns = by_size(g, g->drafter[i]) };
+        out[i] = its ? (struct spec_draft_forecast){ f->cost.draft_ns, f->cost.draft_row_ns }
+                     : (struct spec_draft_forecast){ .ns = by_size(g, g->drafter[i]) };
         all.ns += out[i].ns;
         all.row_ns += out[i].row_ns;
         met |= its;
@@ -80,7 +80,7 @@ int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct eng_fitted fitted = { 0 };
     struct eng_machine machine;
-    struct spec_draft_cost draft[SPEC_DRAFTERS];
+    struct spec_draft_forecast draft[SPEC_DRAFTERS];
     int error = 0;
     if (!g->n_drafter || g->opt.gamma != ENG_GAMMA_AUTO)
         return 0;
@@ -93,6 +93,6 @@ int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
         g->cost = fitted.cost;
     }
     price(g, &fitted, draft);
-    spec_control_foresee(g->control, &g->cost, draft);
+    spec_control_set_forecast(g->control, &g->cost, draft);
     return 0;
 }

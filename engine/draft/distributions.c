@@ -71,11 +71,11 @@ int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, 
     return 0;
 }
 
-struct spec_choice eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
+struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
                                    const struct spec_dist *dist, int n)
 {
     const int most = 1 << 16;                   /* draws of one drafter in a draft */
-    struct spec_choice c;
+    struct spec_sampled c;
     c.token = spec_dist_token(dist, spec_draft_uniform(s->sampling, s->n_token, d->number * most + n));
     c.chance = (float)spec_dist_prob(dist, c.token);
     c.logprob = (float)kn_log((double)c.chance);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILL   8                                /* tokens of a draft that costs nothing, where no other is ready */
+#define FREE_DRAFT_TOKENS   8                                /* tokens of a draft that costs nothing, where no other is ready */
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -167,19 +167,19 @@ int eng_draft_n_pending(const struct eng_seq *s) { return s->draft->chain.n; }
 
 /* What a draft of s may have: no more than could be said, and the last of that needs no row.  Nothing at the
  * end of a prompt. */
-static int most_nodes(const struct eng_seq *s)
+static int max_nodes(const struct eng_seq *s)
 {
     return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1));
 }
 
 /* What everyone wishes for in n_node, as far as there is room in the pass and in KV.  A draft never takes KV
  * from a session. */
-static void share_out(struct eng_drafting *g)
+static void reserve_nodes(struct eng_drafting *g)
 {
     int left = g->host.n_draft_row;
     for (int i = 0; i < g->n_due; i++) {
         struct eng_seq *s = g->due[i];
-        int n = kn_min(kn_min(g->n_node[i], most_nodes(s)), left / (g->n_due - i));
+        int n = kn_min(kn_min(g->n_node[i], max_nodes(s)), left / (g->n_due - i));
         if (eng_kv_reserve(g->host.kv, &s->path, s->n_kv + s->n_row + n))
             n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row);
         g->n_node[i] = n;
@@ -215,16 +215,16 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
 static void draft(struct eng_drafting *g, int drafter, int depth)
 {
     bool all = drafter == g->n_drafter;
-    for (int i = 0; i < g->n_due; i++)          /* guessed ahead, and drafted over now */
+    for (int i = 0; i < g->n_due; i++)          /* guessed overlap, and drafted over now */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
-    share_out(g);
+    reserve_nodes(g);
     for (int i = all ? 0 : drafter; i < (all ? g->n_drafter : drafter + 1); i++)
         ask(g, g->drafter[i], depth, all ? i : 0, all ? g->n_drafter : 1);
 }
 
 /* Where nothing is ready, who drafts at no cost may say something. */
-static void fill_in(struct eng_drafting *g)
+static void draft_free(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_drafter; i++) {
         struct eng_drafter *d = g->drafter[i];
@@ -232,7 +232,7 @@ static void fill_in(struct eng_drafting *g)
             continue;
         for (int k = 0; k < g->n_due; k++)
             g->n_part[k] = g->due[k]->draft->chain.n ? 0 : g->n_node[k] - g->due[k]->draft->tree.n;
-        int error = d->kind->draft(d, g->due, g->n_part, g->n_due, FILL);
+        int error = d->kind->draft(d, g->due, g->n_part, g->n_due, FREE_DRAFT_TOKENS);
         if (error)
             eng_draft_break(d, error);
     }
@@ -242,11 +242,11 @@ static void fill_in(struct eng_drafting *g)
 static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {
     for (int i = 0; i < g->n_due; i++)
-        g->n_node[i] = g->due[i]->draft->chain.n ? g->due[i]->draft->chain.n : filled ? FILL : 0;
-    share_out(g);
+        g->n_node[i] = g->due[i]->draft->chain.n ? g->due[i]->draft->chain.n : filled ? FREE_DRAFT_TOKENS : 0;
+    reserve_nodes(g);
     eng_overlap_lay(g, depth);
     if (filled)
-        fill_in(g);
+        draft_free(g);
 }
 
 /* One, as it is read. */
@@ -261,9 +261,9 @@ static void cut(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++) {
         struct eng_draft_seat *seat = g->due[i]->draft;
-        int n_asked = seat->drafter_prefilling ? 0 : g->overlap_depth ? seat->tree.n : g->n_node[i];
-        g->cut[i] = (struct spec_cut){ .session = g->due[i]->number, .tree = &seat->tree, .n_asked = n_asked };
-        g->no_draft_ready &= n_asked == 0 && !g->overlap_depth;
+        int n_requested = seat->drafter_prefilling ? 0 : g->overlap_depth ? seat->tree.n : g->n_node[i];
+        g->cut[i] = (struct spec_cut){ .session = g->due[i]->number, .tree = &seat->tree, .n_requested = n_requested };
+        g->no_draft_ready &= n_requested == 0 && !g->overlap_depth;
     }
     double bytes = eng_prefetch_needs(g, g->cut) ? expert_bytes(g) : 0;
     spec_control_cut(g->control, g->cut, g->n_due, bytes);
@@ -280,7 +280,7 @@ static void explain(const struct eng_drafting *g)
 }
 
 /* Who looks texts up, without a network, takes them in as they are said. */
-static int behind(const struct eng_drafter *d, struct eng_seq **due, int n_due)
+static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;
     for (int i = 0; i < n_due && d->kind->is_network; i++)
@@ -288,16 +288,16 @@ static int behind(const struct eng_drafter *d, struct eng_seq **due, int n_due)
     return n;
 }
 
-static void tell_behind(struct eng_drafting *g)
+static void report_uncomputed(struct eng_drafting *g)
 {
     int all = 0;
     for (int i = 0; i < g->n_drafter; i++) {
-        int n = behind(g->drafter[i], g->due, g->n_due);
-        spec_control_behind(g->control, i, n);
+        int n = n_uncomputed(g->drafter[i], g->due, g->n_due);
+        spec_control_set_n_prefill(g->control, i, n);
         all += n;
     }
     if (g->n_drafter > 1)
-        spec_control_behind(g->control, g->n_drafter, all);
+        spec_control_set_n_prefill(g->control, g->n_drafter, all);
 }
 
 static void draft_as_decided(struct eng_drafting *g, int n_beside)
@@ -305,7 +305,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     for (int i = 0; i < g->n_due; i++)
         g->due_number[i] = g->due[i]->number;
     eng_lengths_predict(g);
-    tell_behind(g);
+    report_uncomputed(g);
     struct spec_decision before = g->decision;
     spec_control_decide(g->control, g->due_number, g->n_due, n_beside, &g->decision, g->n_node);
     if (g->opt.explain && (before.drafter != g->decision.drafter || before.depth != g->decision.depth ||
@@ -322,7 +322,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     eng_prefetch_settle(g);
 }
 
-static void draft_as_told(struct eng_drafting *g)
+static void draft_fixed(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++)
         g->n_node[i] = g->opt.gamma;
@@ -369,7 +369,7 @@ void eng_draft_make(struct eng_drafting *g)
     else if (g->opt.gamma == ENG_GAMMA_AUTO)
         draft_as_decided(g, g->n_row - g->n_due);
     else
-        draft_as_told(g);
+        draft_fixed(g);
     g->counts.n_decision[eng_draft_last_reason(g)]++;
     g->draft_ns = kn_now_ns() - start;
     g->times.draft_ns += g->draft_ns;
@@ -395,7 +395,7 @@ void eng_draft_pass_ends(struct eng_drafting *g) { eng_overlap_wait(g); }
 void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted)
 {
     if (g->outcome)
-        g->outcome[i] = (struct spec_outcome){ g->due[i]->number, &g->due[i]->draft->tree, n_accepted };
+        g->outcome[i] = (struct spec_session_outcome){ g->due[i]->number, &g->due[i]->draft->tree, n_accepted };
 }
 
 void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,
@@ -403,7 +403,7 @@ void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct sp
 {
     g->counts.n_draft += s->tree->n > 0;
     for (int i = 0; i < n_accepted; i++)
-        g->counts.n_kept[i]++;
+        g->counts.n_accepted[i]++;
     if (ended)
         return;
     eng_overlap_commit(s, n_new);
@@ -419,14 +419,14 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
     if (!eng_draft_controller_is_on(g) || !g->n_due || g->no_draft_ready)
         return;
     get_store_counters(g, &now);
-    spec_control_learn(g->control, &(struct spec_step){
+    spec_control_learn(g->control, &(struct spec_outcome_of_pass){
         .n_row = r->n_row, .draft_ns = (double)g->draft_ns, .pass_ns = (double)r->pass_ns,
         .stall_ns = (double)(now.stall_ns - g->store_before.stall_ns),
         .missed_bytes = (double)(now.read_bytes - g->store_before.read_bytes -
                                  (now.early_bytes - g->store_before.early_bytes)),
         .experts = r->experts_per_layer, .outcome = g->outcome, .n_due = g->n_due,
         .n_text = g->n_draft_text, .n_beside = g->n_row - g->n_due,
-        .ahead_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
-        .n_ahead = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
-    eng_draft_judge(g);
+        .overlap_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
+        .n_overlap_pass = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
+    eng_draft_unload_unprofitable(g);
 }

@@ -114,7 +114,7 @@ struct eng_drafting {
     int *n_node, *n_part;                       /* [n_parallel] nodes that each may have; from one drafter */
     struct spec_decision decision;
     struct spec_cut *cut;                       /* [n_parallel] */
-    struct spec_outcome *outcome;               /* [n_parallel] */
+    struct spec_session_outcome *outcome;               /* [n_parallel] */
     uint64_t draft_ns; int n_draft_text;        /* time to draft, and tokens that drafters computed for it */
     bool no_draft_ready;                        /* every drafter was still prefilling: the pass says nothing of drafts */
     int overlap_depth;                          /* tokens to draft during the pass; 0: none */
@@ -135,7 +135,7 @@ bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, whil
 
 /* ---- unload.c ---------------------------------------------------------------------------------------- */
 
-void eng_draft_judge(struct eng_drafting *g);   /* after a pass */
+void eng_draft_unload_unprofitable(struct eng_drafting *g);   /* after a pass */
 void eng_draft_unload(struct eng_drafting *g, int drafter);
 
 /* ---- text_rows.c: which tokens of a sequence a network has computed -------------------------------------- */
@@ -197,7 +197,7 @@ struct spec_dist *eng_distribution_take(struct eng_drafting *g);        /* one t
 int  eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
                            const float *logits);
 /* The drafter's n-th sample of a draft. */
-struct spec_choice eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
+struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
                                          const struct spec_dist *dist, int n);
 
 /* ---- overlap.c: drafting during passes ---------------------------------------------------------------------------------- */

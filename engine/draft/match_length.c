@@ -7,12 +7,12 @@
 
 #include <stdio.h>
 
-#define MOST_WIDE 16384
+#define MAX_WIDTH 16384
 
 struct eng_lengths {
     struct eng_drafting *drafting;
     struct spec_lengths net;
-    float *weights, *room;                      /* room: [n_parallel][n_in + 2 * n_hidden] */
+    float *weights, *scratch;                      /* scratch: [n_parallel][n_in + 2 * n_hidden] */
     double (*survival)[SPEC_DEPTHS];            /* [n_parallel] of those that are due */
 };
 
@@ -34,9 +34,9 @@ static int read_net(struct spec_lengths *net, float **weights, const struct moe_
 {
     const struct moe_tensor *first = moe_file_find_tensor(f, "lengths.0.weight");
     uint64_t n = first ? first->dim[0] : 0, n_in = first ? first->dim[1] : 0;
-    if (n < 1 || n > MOST_WIDE || n_in < 1 || n_in > MOST_WIDE)
+    if (n < 1 || n > MAX_WIDTH || n_in < 1 || n_in > MAX_WIDTH)
         return kn_fail(KN_EINVAL, "%s: has no lengths.0.weight of up to %d by %d: evals/lengths writes such files",
-                       moe_file_path(f), MOST_WIDE, MOST_WIDE);
+                       moe_file_path(f), MAX_WIDTH, MAX_WIDTH);
     uint64_t in[] = { n_in, n, n }, out[] = { n, n, SPEC_LENGTHS };
     float *at = *weights = kn_calloc((size_t)((n_in + n + 2) * n + (n + 1) * SPEC_LENGTHS), sizeof *at);
     int error = at ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", moe_file_path(f));
@@ -73,10 +73,10 @@ int eng_lengths_open(struct eng_drafting *g, int drafter, const char *path)
     if (error)
         return error;
     l->drafting = g;
-    l->room = kn_calloc((size_t)g->host.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->room);
+    l->scratch = kn_calloc((size_t)g->host.n_parallel * (size_t)(d_model + 2 * l->net.n_hidden), sizeof *l->scratch);
     l->survival = kn_calloc((size_t)g->host.n_parallel, sizeof *l->survival);
     g->features.last = true;
-    return l->room && l->survival ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", path);
+    return l->scratch && l->survival ? 0 : kn_fail(KN_ENOMEM, "no memory for %s", path);
 }
 
 void eng_lengths_close(struct eng_drafting *g)
@@ -86,7 +86,7 @@ void eng_lengths_close(struct eng_drafting *g)
         if (!l)
             continue;
         kn_free(l->weights);
-        kn_free(l->room);
+        kn_free(l->scratch);
         kn_free(l->survival);
         kn_free(l);
     }
@@ -101,13 +101,13 @@ static void guess_item(void *arg, int i, int thread)
     struct eng_lengths *l = arg;
     struct eng_drafting *g = l->drafting;
     const struct eng_seq *s = g->due[i];
-    float *feature = l->room + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
+    float *feature = l->scratch + (size_t)i * (size_t)(l->net.n_in + 2 * l->net.n_hidden);
     double length[SPEC_LENGTHS];
     (void)thread;
     if (s->n_kv < 1)
         return;
     moe_context_feature(g->host.context, s->path.slot[s->n_kv - 1], feature);
-    spec_lengths_guess(&l->net, feature, feature + l->net.n_in, length);
+    spec_lengths_predict(&l->net, feature, feature + l->net.n_in, length);
     int width = g->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
     spec_lengths_survival(length + width * SPEC_LENGTH_DEPTHS, l->survival[i]);
 }
@@ -120,6 +120,6 @@ void eng_lengths_predict(struct eng_drafting *g)
             continue;
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)
-            spec_control_tell(g->control, k, g->due[i]->number, g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
+            spec_control_set_survival(g->control, k, g->due[i]->number, g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
     }
 }

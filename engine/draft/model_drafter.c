@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define MOST_ROW 256                            /* of a pass, beside one of each session */
+#define MAX_PREFILL_ROWS 256                            /* of a pass, beside one of each session */
 
 struct item {                                   /* a session in a draft */
     struct eng_seq *s;
@@ -34,10 +34,10 @@ struct draft_model {
     struct moe_model *model;
     struct moe_context *context;
     struct eng_trees *trees;                    /* NULL: chains alone */
-    struct moe_row *row;                        /* [MOST_ROW + n_parallel] */
+    struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_parallel] */
     bool beside;                                /* a pass of the large one */
     struct item *item;                          /* [n_parallel] */
-    struct spec_choice *choice;                 /* [n_parallel] by row of logits */
+    struct spec_sampled *choice;                 /* [n_parallel] by row of logits */
     struct item **chooses;                      /* [n_parallel] */
     struct moe_result result;
 };
@@ -79,7 +79,7 @@ static struct moe_context_options context_options(const struct draft_model *d, i
     if (d->trees)                               /* which take more of everything */
         return eng_trees_context(d->trees, n_slot);
     return (struct moe_context_options){
-        .max_row = MOST_ROW + g->host.n_parallel, .max_want = g->host.n_parallel, .n_slot = n_slot,
+        .max_row = MAX_PREFILL_ROWS + g->host.n_parallel, .max_want = g->host.n_parallel, .n_slot = n_slot,
         .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
 }
 
@@ -106,7 +106,7 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
     d->base = (struct eng_drafter){ .kind = &model_kind, .drafting = g, .can_draw = true, .team = g->host.team,
                                     .sampler = g->host.sampler };
-    d->row = kn_calloc(MOST_ROW + n, sizeof *d->row);
+    d->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *d->row);
     d->item = kn_calloc(n, sizeof *d->item);
     d->choice = kn_calloc(n, sizeof *d->choice);
     d->chooses = kn_calloc(n, sizeof(struct item *));
@@ -175,7 +175,7 @@ static void lay_rows(struct draft_model *d, struct item *it, int n_behind, int *
     if (it->fresh)
         at = kn_min(eng_draft_first_uncomputed(&d->base, it->s, n_text), n_text - 1);
     it->fresh = false;
-    int room = MOST_ROW + d->base.drafting->host.n_parallel - n_behind - *n_row;
+    int room = MAX_PREFILL_ROWS + d->base.drafting->host.n_parallel - n_behind - *n_row;
     at = eng_draft_lay_text(&d->base, it->s, at, n_text, 0, room, d->row, n_row);
     *eng_draft_computed(&d->base, it->s) = at;
     it->goes_on = at == n_text;
@@ -203,7 +203,7 @@ static void choose_item(void *arg, int i, int thread)
 }
 
 /* A token that ends the text needs no row: the model itself says it, or not.  What was drawn stays all the same. */
-static void extend(struct draft_model *d, struct item *it, const struct spec_choice *c)
+static void extend(struct draft_model *d, struct item *it, const struct spec_sampled *c)
 {
     struct eng_seq *s = it->s;
     struct spec_tree *t = &s->draft->tree;

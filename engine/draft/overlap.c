@@ -14,9 +14,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#define LEAST_DEPTH 2                           /* one guess more than the pass says by itself */
+#define MIN_OVERLAP_TOKENS 2                           /* one guess more than the pass says by itself */
 
-enum state { REST, ASKED, END };
+enum state { IDLE, DRAFTING, END };
 
 struct eng_overlap {
     struct eng_drafting *drafting;
@@ -70,7 +70,7 @@ static void *thread_main(void *arg)
     a->open = true;
     pthread_cond_broadcast(&a->wake);
     while (a->state != END) {
-        if (a->state == REST) {
+        if (a->state == IDLE) {
             pthread_cond_wait(&a->wake, &a->lock);
             continue;
         }
@@ -78,7 +78,7 @@ static void *thread_main(void *arg)
         error = draft(a);
         pthread_mutex_lock(&a->lock);
         a->error = error;
-        a->state = REST;
+        a->state = IDLE;
         pthread_cond_broadcast(&a->wake);
     }
     pthread_mutex_unlock(&a->lock);
@@ -121,7 +121,7 @@ static int start_thread(struct eng_overlap *a)
 }
 
 /* Nobody can: auto does without, but says so. */
-static int none_can(const struct eng_drafting *g)
+static int refuse_or_warn(const struct eng_drafting *g)
 {
     static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, and an EAGLE head "
                               "or a layer of the model's own goes on from what the pass is about to think";
@@ -132,7 +132,7 @@ static int none_can(const struct eng_drafting *g)
 }
 
 /* In auto each of the others has its own turns. */
-static void say_who_waits(const struct eng_drafting *g, const struct eng_drafter *ahead)
+static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng_drafter *ahead)
 {
     for (int i = 0; i < g->n_drafter && g->opt.dsi == ENG_DSI_ON; i++)
         if (g->drafter[i] != ahead && !g->drafter[i]->kind->free)
@@ -141,7 +141,7 @@ static void say_who_waits(const struct eng_drafting *g, const struct eng_drafter
 }
 
 /* What goes on at the end of a chain is a chain; a tree has turns of its own only where others have. */
-static bool never_in_turn(const struct eng_drafting *g)
+static bool wants_tree_always(const struct eng_drafting *g)
 {
     int i = 0;
     while (i < g->opt.n_draft && g->opt.draft[i].kind != ENG_DRAFT_MODEL)
@@ -159,11 +159,11 @@ int eng_overlap_open(struct eng_drafting *g)
         return kn_fail(KN_EUNSUPPORTED, "--dsi guesses with the model's own noise, which --verify %s never meets again: "
                        "leave --verify at coupled", g->opt.verify == SPEC_RATIO ? "ratio" : "block");
     if (!d)
-        return none_can(g);
-    if (never_in_turn(g))
+        return refuse_or_warn(g);
+    if (wants_tree_always(g))
         return kn_fail(KN_EUNSUPPORTED, "--dsi 1: what is drafted beside a pass is a chain: leave out tree= of --draft "
                        "model:, or take --dsi auto, which drafts trees in turn");
-    say_who_waits(g, d);
+    warn_ignored_drafters(g, d);
     struct eng_overlap *a = g->overlap = kn_calloc(1, sizeof *a);
     if (!a)
         return kn_fail(KN_ENOMEM, "no memory to draft ahead");
@@ -222,7 +222,7 @@ void eng_overlap_lay(struct eng_drafting *g, int depth)
 }
 
 /* As far as the text may go, there is KV, and it could be verified at once after this pass. */
-static int room_of(struct eng_drafting *g, struct eng_seq *s)
+static int n_more_tokens(struct eng_drafting *g, struct eng_seq *s)
 {
     int has = s->draft->chain.n, most = kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1);
     int n = kn_min(most, s->draft->tree.n + g->overlap_depth) - has;
@@ -241,13 +241,13 @@ void eng_overlap_start(struct eng_drafting *g)
     a->last = (struct eng_overlapped){ 0 };
     for (int i = 0; i < g->n_due; i++) {
         a->session[a->n] = g->due[i];
-        n_more += a->n_more[a->n++] = room_of(g, g->due[i]);
+        n_more += a->n_more[a->n++] = n_more_tokens(g, g->due[i]);
     }
     atomic_store(&a->stop, false);
     if (n_more == 0 || a->drafter->broken)
         return;
     pthread_mutex_lock(&a->lock);
-    a->state = ASKED;
+    a->state = DRAFTING;
     pthread_cond_broadcast(&a->wake);
     pthread_mutex_unlock(&a->lock);
 }
@@ -261,7 +261,7 @@ void eng_overlap_wait(struct eng_drafting *g)
     uint64_t start = kn_now_ns();
     atomic_store(&a->stop, true);
     pthread_mutex_lock(&a->lock);
-    while (a->state == ASKED)
+    while (a->state == DRAFTING)
         pthread_cond_wait(&a->wake, &a->lock);
     int error = a->error;
     a->error = 0;
@@ -319,6 +319,6 @@ int eng_overlap_depth(const struct eng_drafting *g)
 {
     const struct eng_overlap *a = g->overlap;
     if (a->pass_ns <= 0 || a->draft_ns <= 0)
-        return LEAST_DEPTH;
-    return kn_max(LEAST_DEPTH, spec_dsi_lookahead((int64_t)a->pass_ns, (int64_t)a->draft_ns, 1, SPEC_DEPTHS) - 1);
+        return MIN_OVERLAP_TOKENS;
+    return kn_max(MIN_OVERLAP_TOKENS, spec_dsi_lookahead((int64_t)a->pass_ns, (int64_t)a->draft_ns, 1, SPEC_DEPTHS) - 1);
 }

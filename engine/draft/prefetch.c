@@ -80,7 +80,7 @@ void eng_prefetch_settle(struct eng_drafting *g)
 /* ---- what nodes need --------------------------------------------------------------------------------------- */
 
 /* What rows of the text itself have to wait for is waited for anyway. */
-static void mark_text(struct eng_drafting *g)
+static void mark_experts_of_text(struct eng_drafting *g)
 {
     const struct eng_prefetch *a = &g->prefetch;
     for (int i = 0; i < a->n_text; i++) {
@@ -91,7 +91,7 @@ static void mark_text(struct eng_drafting *g)
 }
 
 /* Of a node whose token is not remembered as many as others need on average, which nobody else does. */
-static void guess_needs(struct spec_need *need, int n, int n_known, int n_missing)
+static void estimate_unknown_needs(struct spec_need *need, int n, int n_known, int n_missing)
 {
     for (int i = 0; i < n; i++)
         if (need[i].n < 0)
@@ -105,7 +105,7 @@ bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut)
     int n_node = 0, n_known = 0, n_missing = 0;
     if (!g->n_recall || off_store_is_whole(moe_model_store(g->host.model)) || a->n_text * s->n_used >= 8 * s->n_expert)
         return false;                           /* all is here, or texts bring all of it in */
-    mark_text(g);
+    mark_experts_of_text(g);
     int32_t *at = a->expert;
     for (int i = 0; i < g->n_due; i++) {
         const struct spec_tree *t = &g->due[i]->draft->tree;
@@ -122,7 +122,7 @@ bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut)
         }
     }
     kn_assert(n_node <= g->host.n_draft_row && at - a->expert <= (ptrdiff_t)n_node * s->n_layer * s->n_used);
-    guess_needs(a->need, n_node, n_known, n_missing);
+    estimate_unknown_needs(a->need, n_node, n_known, n_missing);
     memset(a->expert_needed_by_text, 0, (size_t)s->n_expert_total * sizeof *a->expert_needed_by_text);
     return true;
 }

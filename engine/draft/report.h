@@ -11,7 +11,7 @@ enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BR
 struct eng_drafts {
     bool any, overlap;                          /* the engine has drafters; one of them can draft during a pass */
     uint64_t n_draft;                           /* drafts verified, each of one session in one pass */
-    uint64_t n_kept[ENG_DRAFT_NODES];           /* [depth - 1] drafts accepted at least to this depth */
+    uint64_t n_accepted[ENG_DRAFT_NODES];           /* [depth - 1] drafts accepted at least to this depth */
     enum spec_why last_why;                     /* the controller's last decision */
     uint64_t n_decision[SPEC_WHY_COUNT];        /* passes with tokens due, by the reason for drafting or not */
     int n_choice;                               /* plans that the controller chooses among; 0: the options decide */
@@ -22,7 +22,7 @@ struct eng_drafts {
         int depth;                              /* depth that it drafts now; 0: another plan is chosen, or none */
         struct spec_account account;
     } choice[SPEC_DRAFTERS];
-    double lost_ns, may_lose_ns;                /* the controller's account; may_lose_ns 0: not known yet */
+    double lost_ns, loss_limit_ns;                /* the controller's account; loss_limit_ns 0: not known yet */
 };
 
 #endif

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define OWN     8192                            /* tokens remembered of one session */
-#define SHARED  (1 << 20)                       /* of ended ones, when they may help others */
-#define LEARNING 6                              /* times its bytes is what prose takes while it is learnt */
+#define MAX_SESSION_TOKENS     8192                            /* tokens remembered of one session */
+#define MAX_SHARED_TOKENS  (1 << 20)                       /* of ended ones, when they may help others */
+#define LEARN_BYTES_PER_BYTE 6                              /* times its bytes is what prose takes while it is learnt */
 
 struct draft_text {
     struct eng_drafter base;
@@ -17,7 +17,7 @@ struct draft_text {
 };
 
 /* What it has not seen of the session's text yet. */
-static void take(struct draft_text *d, struct eng_seq *s)
+static void add_new_tokens(struct draft_text *d, struct eng_seq *s)
 {
     int *known = eng_draft_computed(&d->base, s);
     spec_drafter_commit(d->drafter, s->number, s->token + *known, s->n_token - *known);
@@ -28,7 +28,7 @@ static void enter(struct eng_drafter *base, struct eng_seq *s)
 {
     struct draft_text *d = (struct draft_text *)base;
     spec_drafter_begin(d->drafter, s->number, s->path.salt);
-    take(d, s);
+    add_new_tokens(d, s);
 }
 
 /* Only what has ended is a text for others, with what its last pass said; what is preempted comes again. */
@@ -36,10 +36,10 @@ static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 {
     struct draft_text *d = (struct draft_text *)base;
     if (!ended) {
-        spec_drafter_drop(d->drafter, s->number);
+        spec_drafter_end_unshared(d->drafter, s->number);
         return;
     }
-    take(d, s);
+    add_new_tokens(d, s);
     spec_drafter_end(d->drafter, s->number);
 }
 
@@ -47,7 +47,7 @@ static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spe
                    int n_accepted)
 {
     (void)v, (void)n_new, (void)n_accepted;
-    take((struct draft_text *)base, s);
+    add_new_tokens((struct draft_text *)base, s);
 }
 
 static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
@@ -59,7 +59,7 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
         if (!n_node[i])
             continue;
         if (oracle && s[i]->n_oracle > said)
-            spec_drafter_tell(d->drafter, s[i]->number, s[i]->oracle + said, s[i]->n_oracle - said);
+            spec_drafter_set_oracle(d->drafter, s[i]->number, s[i]->oracle + said, s[i]->n_oracle - said);
         if (!oracle || s[i]->n_oracle > said)
             spec_draft(d->drafter, s[i]->number, n_node[i], depth, (uint8_t)(1 << base->number),
                        &s[i]->draft->tree);
@@ -97,7 +97,7 @@ static int read_document(const struct eng_drafting *g, const char *path, struct 
     char *text = NULL;
     size_t n = 0;
     struct stat st;
-    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(g, path, LEARNING * (size_t)st.st_size) : 0;
+    int error = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? check_room(g, path, LEARN_BYTES_PER_BYTE * (size_t)st.st_size) : 0;
     if (!error)
         error = eng_read_file(path, &text, &n);
     if (!error)
@@ -121,7 +121,7 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const 
     if (!error) {
         d->opt = (struct spec_drafter_options){
             .kind = kinds[w->kind], .n_vocab = eng_vocab_size(g->host.vocab), .n_session = g->host.n_parallel,
-            .n_own = kn_min(g->host.n_ctx, OWN), .n_shared = w->shared ? SHARED : 0, .n_learn = (int)ids.n,
+            .n_own = kn_min(g->host.n_ctx, MAX_SESSION_TOKENS), .n_shared = w->shared ? MAX_SHARED_TOKENS : 0, .n_learn = (int)ids.n,
             .right = w->right, .seed = 1 };
         error = ids.n ? check_room(g, w->file, spec_drafter_bytes(&d->opt)) : 0;
     }

@@ -2,7 +2,7 @@
  *
  * Who has the network (draft_head.c, draft_model.c) says which sessions and how much; the rows of what it does not
  * know yet of their texts, then of its guesses, are laid out here.  Guesses go on from guesses, each in a slot of its
- * own behind those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once
+ * own position_offset those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once
  * more, as text, with the next draft: rows of a pass that reads the same weights anyway.
  *
  * A chain and the static tree are plans: which ranks follow which.  The dynamic tree (EAGLE-2) takes the likeliest
@@ -12,13 +12,13 @@
 
 #include <string.h>
 
-#define MOST_ROW    256                         /* rows of text in a pass */
-#define MOST_WANT   64                          /* rows that are continued in a pass, or one of each session */
+#define MAX_PREFILL_ROWS    256                         /* rows of text in a pass */
+#define MAX_LOGIT_ROWS   64                          /* rows that are continued in a pass, or one of each session */
 #define TREE_DEPTH  8
-#define TOP         10                          /* successors that are looked at, and rows of a level */
-#define N_SCRATCH   (TOP * (TREE_DEPTH - 1))    /* slots of a session's guesses; a chain needs fewer */
-#define MOST_GUESS  (TOP + TOP * TOP * (TREE_DEPTH - 1))
-_Static_assert(TOP <= SPEC_RANKS, "spec_rank tells no more");
+#define MAX_SUCCESSORS         10                          /* successors that are looked at, and rows of a level */
+#define N_SCRATCH   (MAX_SUCCESSORS * (TREE_DEPTH - 1))    /* slots of a session's guesses; a chain needs fewer */
+#define MAX_GUESS  (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
+_Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank tells no more");
 
 /* Nodes of a plan, most worth having first, parents before children. */
 struct plan { int8_t parent, rank; };
@@ -62,8 +62,8 @@ struct item {                                   /* a session in a draft */
     bool goes_on, draws;
     int root_want, n_scratch, n_guess, n_best, n_front, first_want;
     int best[ENG_DRAFT_NODES];                  /* [n_best] the likeliest, first first; of equals the earlier */
-    int front[TOP];                             /* [n_front] whose successors are asked for */
-    struct guess guess[MOST_GUESS];
+    int front[MAX_SUCCESSORS];                             /* [n_front] whose successors are asked for */
+    struct guess guess[MAX_GUESS];
     int32_t tail[N_SCRATCH][SPEC_DEPTHS];       /* slots of the branch that ends in each scratch slot */
 };
 
@@ -71,15 +71,15 @@ struct eng_trees {
     struct eng_drafter *drafter;
     const struct moe_model *model;
     enum eng_tree tree;
-    int behind;                                 /* a row's position is that of its token less this: 1 of a head */
+    int position_offset;                                 /* a row's position is that of its token less this: 1 of a head */
     int n_want;                                 /* at most, in a pass */
     int n_expected;                             /* tokens that were expected before it drafted */
     int n_item;
-    struct moe_row *row;                        /* [MOST_ROW + n_want] */
+    struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;                          /* [n_item] of n_parallel */
-    struct item **asks;                         /* [n_want] whose row of logits it is */
+    struct item **row_item;                         /* [n_want] whose row of logits it is */
     struct spec_dist **law;                     /* [n_want] likewise, that its successors are drawn from; or NULL */
-    struct spec_top *top;                       /* [n_want][TOP] by row of logits */
+    struct spec_top *top;                       /* [n_want][MAX_SUCCESSORS] by row of logits */
     int *n_top;                                 /* [n_want] */
     struct moe_result result;
 };
@@ -98,16 +98,16 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->drafter = d;
     t->model = m;
     t->tree = tree;
-    t->behind = is_head;
-    t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MOST_WANT, n_parallel);
+    t->position_offset = is_head;
+    t->n_want = tree == ENG_TREE_CHAIN ? n_parallel : kn_max(MAX_LOGIT_ROWS, n_parallel);
     size_t n = (size_t)t->n_want;
-    t->row = kn_calloc(MOST_ROW + n, sizeof *t->row);
+    t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
     t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);
-    t->asks = kn_calloc(n, sizeof(struct item *));
+    t->row_item = kn_calloc(n, sizeof(struct item *));
     t->law = kn_calloc(n, sizeof(struct spec_dist *));
-    t->top = kn_calloc(n * TOP, sizeof *t->top);
+    t->top = kn_calloc(n * MAX_SUCCESSORS, sizeof *t->top);
     t->n_top = kn_calloc(n, sizeof *t->n_top);
-    if (!t->row || !t->item || !t->asks || !t->law || !t->top || !t->n_top) {
+    if (!t->row || !t->item || !t->row_item || !t->law || !t->top || !t->n_top) {
         eng_trees_close(t);
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
     }
@@ -121,7 +121,7 @@ void eng_trees_close(struct eng_trees *t)
         return;
     kn_free(t->row);
     kn_free(t->item);
-    kn_free(t->asks);
+    kn_free(t->row_item);
     kn_free(t->law);
     kn_free(t->top);
     kn_free(t->n_top);
@@ -132,20 +132,20 @@ struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_sl
 {
     const struct eng_drafting *g = t->drafter->drafting;
     return (struct moe_context_options){
-        .max_row = MOST_ROW + t->n_want, .max_want = t->n_want, .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
+        .max_row = MAX_PREFILL_ROWS + t->n_want, .max_want = t->n_want, .n_slot = n_slot + g->host.n_parallel * N_SCRATCH,
         .max_pos = g->host.n_ctx, .kv = g->host.kv_format, .team = g->host.team };
 }
 
 /* ---- a level's rows ---------------------------------------------------------------------------------------- */
 
-static void ask(struct eng_trees *t, struct item *it, int guess, int *n_want)
+static void want_logits(struct eng_trees *t, struct item *it, int guess, int *n_want)
 {
     if (it->n_front == 0)
         it->first_want = *n_want;
     it->front[it->n_front++] = guess;
     *(guess == SPEC_ROOT ? &it->root_want : &it->guess[guess].want) = *n_want;
     t->law[*n_want] = it->draws ? eng_distribution_take(t->drafter->drafting) : NULL;
-    t->asks[(*n_want)++] = it;
+    t->row_item[(*n_want)++] = it;
 }
 
 /* Rows for the tokens that the drafter has not computed, as far as there is room; each of the n_behind sequences after
@@ -153,14 +153,14 @@ static void ask(struct eng_trees *t, struct item *it, int guess, int *n_want)
 static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
-    int room = MOST_ROW + t->drafter->drafting->host.n_parallel - n_behind - *n_row, back = t->behind;
+    int room = MAX_PREFILL_ROWS + t->drafter->drafting->host.n_parallel - n_behind - *n_row, back = t->position_offset;
     int at = kn_min(eng_draft_first_uncomputed(t->drafter, s, s->n_token), s->n_token - 1);
     at = eng_draft_lay_text(t->drafter, s, at, s->n_token, back, room, t->row, n_row);
     *eng_draft_computed(t->drafter, s) = at;
     it->goes_on = at == s->n_token && at > back;
     s->draft->drafter_prefilling |= at < s->n_token;
     if (it->goes_on)
-        ask(t, it, SPEC_ROOT, n_want);
+        want_logits(t, it, SPEC_ROOT, n_want);
 }
 
 /* A row for a guess; the feature that a head goes on from was of the last pass. */
@@ -169,7 +169,7 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
     struct eng_seq *s = it->s;
     struct guess *g = &it->guess[guess];
     const struct guess *parent = g->parent == SPEC_ROOT ? NULL : &it->guess[g->parent];
-    int own = it->n_scratch++, back = t->behind, before = parent ? parent->want : it->root_want;
+    int own = it->n_scratch++, back = t->position_offset, before = parent ? parent->want : it->root_want;
     int32_t *tail = it->tail[own];
     if (parent)
         memcpy(tail, it->tail[parent->scratch], (size_t)(g->depth - 1) * sizeof *tail);
@@ -179,12 +179,12 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
         .token = g->token, .position = s->n_token - 1 + g->depth - back, .want_logits = true,
         .base = s->path.slot + back, .n_base = s->n_token - back, .tail = tail,
         .feature = back ? t->result.feature + (size_t)before * t->result.feature_stride : NULL };
-    ask(t, it, guess, n_want);
+    want_logits(t, it, guess, n_want);
 }
 
 static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
-    int n = it->n_front, front[TOP];
+    int n = it->n_front, front[MAX_SUCCESSORS];
     memcpy(front, it->front, sizeof front);
     it->n_front = 0;
     if (it->level == 0)
@@ -199,7 +199,7 @@ static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n
 static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
-    struct spec_choice c;
+    struct spec_sampled c;
     int n = s->n_token + it->level;
     if (spec_sample(sampler, s->sampling, logits, s->token, n, n, &c))
         return 0;
@@ -211,7 +211,7 @@ static int choose(const struct item *it, struct spec_sampler *sampler, const flo
 static int rank(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
-    int n = spec_rank(sampler, s->sampling, logits, s->token, s->n_token, s->n_token + it->level, TOP, top);
+    int n = spec_rank(sampler, s->sampling, logits, s->token, s->n_token, s->n_token + it->level, MAX_SUCCESSORS, top);
     return kn_max(n, 0);
 }
 
@@ -224,7 +224,7 @@ static int draw(const struct eng_trees *t, const struct item *it, int i, struct 
     if (!t->law[i] || eng_distribution_fill(t->law[i], sampler, s, s->n_token + (is_chain(it) ? it->level : 0), logits))
         return 0;
     for (int k = 0; k < n; k++) {
-        struct spec_choice c = eng_distribution_draw(t->drafter, s, t->law[i], (guess + 1) * TOP + k);
+        struct spec_sampled c = eng_distribution_draw(t->drafter, s, t->law[i], (guess + 1) * MAX_SUCCESSORS + k);
         top[k] = (struct spec_top){ c.token, c.logprob };
     }
     return n;
@@ -233,10 +233,10 @@ static int draw(const struct eng_trees *t, const struct item *it, int i, struct 
 static void choose_row(void *arg, int i, int thread)
 {
     struct eng_trees *t = arg;
-    struct item *it = t->asks[i];
+    struct item *it = t->row_item[i];
     struct spec_sampler *sampler = t->drafter->drafting->host.sampler[thread];
     const float *logits = t->result.logits + (size_t)i * (size_t)moe_model_shape(t->model)->n_vocab;
-    struct spec_top *top = t->top + (size_t)i * TOP;
+    struct spec_top *top = t->top + (size_t)i * MAX_SUCCESSORS;
     if (it->draws) {
         t->n_top[i] = draw(t, it, i, sampler, logits, top);
         return;
@@ -274,7 +274,7 @@ static void add_successors(struct eng_trees *t, struct item *it, int i)
 {
     int parent = it->front[i], want = it->first_want + i;
     int plan = parent == SPEC_ROOT ? SPEC_ROOT : it->guess[parent].plan;
-    const struct spec_top *top = t->top + (size_t)want * TOP;
+    const struct spec_top *top = t->top + (size_t)want * MAX_SUCCESSORS;
     const struct shape *shape = it->shape;
     for (int k = 0; !shape->plan && k < t->n_top[want]; k++)
         add_guess(t, it, parent, &top[k], 0, NULL);
@@ -311,7 +311,7 @@ static void extend(struct eng_trees *t, struct item *it)
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
 /* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
-static void expect(struct eng_trees *t)
+static void prefetch_experts(struct eng_trees *t)
 {
     struct eng_drafting *g = t->drafter->drafting;
     eng_prefetch_truncate(g, t->n_expected);
@@ -337,13 +337,13 @@ static int draft_level(struct eng_trees *t, struct moe_context *c)
     for (int i = 0; i < t->n_item; i++)
         if (t->item[i].goes_on)
             extend(t, &t->item[i]);
-    expect(t);
+    prefetch_experts(t);
     return n_want;
 }
 
 /* Parents stand before children there.  What was drawn, in the order in which it was drawn: by how likely it is
  * would be no order that chance has chosen. */
-static void plant(const struct eng_trees *t, struct item *it)
+static void write_tree(const struct eng_trees *t, struct item *it)
 {
     struct spec_tree *tree = &it->s->draft->tree;
     uint8_t source = (uint8_t)(1 << t->drafter->number);
@@ -391,11 +391,11 @@ int eng_trees_grow(struct eng_trees *t, struct moe_context *c)
 {
     int going = 1;
     for (int i = 0; i < t->n_item; i++)
-        t->item[i].width = kn_min(TOP, t->n_want / t->n_item);
+        t->item[i].width = kn_min(MAX_SUCCESSORS, t->n_want / t->n_item);
     t->n_expected = t->drafter->drafting->prefetch.n;
     while (going > 0)
         going = draft_level(t, c);
     for (int i = 0; i < t->n_item && !going; i++)
-        plant(t, &t->item[i]);
+        write_tree(t, &t->item[i]);
     return going;
 }

@@ -6,22 +6,22 @@
  * small. */
 #include "engine/draft/internal.h"
 
-#define JUDGE    64                             /* steps between two judgements */
-#define PATIENCE 2048                           /* steps before the first */
-#define WORTH    0.01                           /* share of a step: memory that is worth less stays with its drafter */
+#define STEPS_BETWEEN_VERDICTS    64                             /* steps between two judgements */
+#define MIN_STEPS_TO_VERDICT 2048                           /* steps before the first */
+#define MIN_MEMORY_VALUE    0.01                           /* share of a step: memory that is worth less stays with its drafter */
 
 
-static size_t gives_back(const struct eng_drafting *g, const struct eng_drafter *d)
+static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     struct eng_extra its = eng_drafter_need(d);
     return its.weights + its.step + (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
 }
 
 /* And what of the store its own experts have, as far as it holds some of all. */
-static size_t leaves(const struct eng_drafting *g, const struct eng_drafter *d)
+static size_t freed_expert_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     double own = (double)eng_drafter_need(d).n_moe_layer * moe_model_shape(g->host.model)->n_expert;
-    return gives_back(g, d) + (size_t)(own > 0 ? own / g->host.split->n_expert * (double)g->host.split->expert : 0);
+    return returned_bytes(g, d) + (size_t)(own > 0 ? own / g->host.split->n_expert * (double)g->host.split->expert : 0);
 }
 
 size_t eng_draft_returnable_bytes(const struct eng_drafting *g)
@@ -29,12 +29,12 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g)
     size_t bytes = 0;
     for (int i = 0; i < g->n_drafter && g->opt.gamma == ENG_GAMMA_AUTO; i++)
         if (g->drafter[i]->kind->is_network)
-            bytes += gives_back(g, g->drafter[i]);
+            bytes += returned_bytes(g, g->drafter[i]);
     return bytes;
 }
 
 /* By what share plain steps would be shorter with so much more room for experts. */
-static double worth_of(const struct eng_drafting *g, size_t bytes)
+static double memory_value(const struct eng_drafting *g, size_t bytes)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct spec_cost_model more = g->cost;
@@ -47,7 +47,7 @@ static double worth_of(const struct eng_drafting *g, size_t bytes)
     return 1 - (spec_cost_pass_ns(&more, g->due_mean, 0, 0) + spec_cost_choose_ns(&more, g->due_mean)) / now;
 }
 
-static int say_nothing(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
+static int draft_nothing(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     (void)d, (void)s, (void)n_node, (void)n, (void)depth;
     return 0;
@@ -62,21 +62,21 @@ static void learn_nothing(struct eng_drafter *d, struct eng_seq *s, const struct
 static void close_nothing(struct eng_drafter *d) { (void)d; }
 
 static const struct eng_drafter_kind gone_kind = {
-    .name = "gone", .draft = say_nothing, .commit = learn_nothing, .close = close_nothing };
+    .name = "gone", .draft = draft_nothing, .commit = learn_nothing, .close = close_nothing };
 
 void eng_draft_unload(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
     struct eng_extra its = eng_drafter_need(d);
-    size_t bytes = gives_back(g, d);
+    size_t bytes = returned_bytes(g, d);
     g->unloaded[drafter] = (struct eng_drafter){ .kind = &gone_kind, .name = d->name, .drafting = g, .number = drafter };
     g->drafter[drafter] = &g->unloaded[drafter];
     if (d == eng_overlap_drafter(g))
         eng_overlap_close(g);
     d->kind->close(d);
-    spec_control_dismiss(g->control, drafter);
+    spec_control_remove_drafter(g->control, drafter);
     if (g->overlap_arm < SPEC_DRAFTERS && !g->overlap)
-        spec_control_dismiss(g->control, g->overlap_arm);
+        spec_control_remove_drafter(g->control, g->overlap_arm);
     if (!moe_model_store(g->host.model))
         return;
     off_store_grow(moe_model_store(g->host.model), bytes);
@@ -88,42 +88,42 @@ static bool pays(const struct eng_drafting *g, int arm)
 {
     struct spec_account a;
     spec_control_account(g->control, arm, &a);
-    return a.verdict == SPEC_PAYS;
+    return a.verdict == SPEC_VERDICT_PAYS;
 }
 
 /* One that helps all of them together is not judged alone. */
-static bool helps_all(const struct eng_drafting *g) { return g->n_drafter > 1 && pays(g, g->n_drafter); }
+static bool all_drafters_pay(const struct eng_drafting *g) { return g->n_drafter > 1 && pays(g, g->n_drafter); }
 
 /* Nor is one that helps while passes run. */
-static bool helps_ahead(struct eng_drafting *g, const struct eng_drafter *d, double worth)
+static bool overlap_pays(struct eng_drafting *g, const struct eng_drafter *d, double worth)
 {
     if (d != eng_overlap_drafter(g) || g->overlap_arm == SPEC_DRAFTERS)
         return false;
-    spec_control_price(g->control, g->overlap_arm, worth);
+    spec_control_set_memory_value(g->control, g->overlap_arm, worth);
     return pays(g, g->overlap_arm);
 }
 
-void eng_draft_judge(struct eng_drafting *g)
+void eng_draft_unload_unprofitable(struct eng_drafting *g)
 {
     struct spec_account a;
     if (!g->n_drafter)
         return;
-    g->due_mean += (g->n_due - g->due_mean) / JUDGE;
+    g->due_mean += (g->n_due - g->due_mean) / STEPS_BETWEEN_VERDICTS;
     spec_control_account(g->control, 0, &a);
-    if (a.n_all < PATIENCE || a.n_all % JUDGE || g->cost.disk_ns <= 0 || helps_all(g))
+    if (a.n_all < MIN_STEPS_TO_VERDICT || a.n_all % STEPS_BETWEEN_VERDICTS || g->cost.disk_ns <= 0 || all_drafters_pay(g))
         return;
     for (int i = 0; i < g->n_drafter; i++) {
-        double worth = g->drafter[i]->kind->is_network ? worth_of(g, leaves(g, g->drafter[i])) : 0;
-        if (worth < WORTH)
+        double worth = g->drafter[i]->kind->is_network ? memory_value(g, freed_expert_bytes(g, g->drafter[i])) : 0;
+        if (worth < MIN_MEMORY_VALUE)
             continue;
         char why[256];
-        spec_control_price(g->control, i, worth);
+        spec_control_set_memory_value(g->control, i, worth);
         spec_control_account(g->control, i, &a);
-        if (a.verdict == SPEC_PAYS || helps_ahead(g, g->drafter[i], worth))
+        if (a.verdict == SPEC_VERDICT_PAYS || overlap_pays(g, g->drafter[i], worth))
             continue;
         spec_account_text(g->control, i, why, sizeof why);
         kn_say(KN_LOG_WARN, "%s; its %.0f MiB are room for experts from now on, which makes steps %.1f %% shorter", why,
-               (double)leaves(g, g->drafter[i]) / (1 << 20), 100 * worth);
+               (double)freed_expert_bytes(g, g->drafter[i]) / (1 << 20), 100 * worth);
         eng_draft_unload(g, i);
     }
 }

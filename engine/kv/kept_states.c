@@ -25,7 +25,7 @@ int eng_states_open(struct eng_kv *kv, int n)
 
 /* Of the tails after a block, one that has a state and is the text's: the longest. */
 static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int at, int n,
-                      struct eng_known *out)
+                      struct eng_kept_match *out)
 {
     int32_t id = parent >= 0 ? kv->block[parent].child : kv->first_child;
     for (; id >= 0; id = kv->block[id].next) {
@@ -34,18 +34,18 @@ static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, co
             at + b->n_token <= out->n_whole + out->n_tail ||
             memcmp(b->token, token + at, (size_t)b->n_token * sizeof *token))
             continue;
-        *out = (struct eng_known){ .state = b->state, .n_whole = at, .tail = id, .n_tail = b->n_token };
+        *out = (struct eng_kept_match){ .state = b->state, .n_whole = at, .tail = id, .n_tail = b->n_token };
     }
 }
 
 /* Tails only from the beginning: who is under way goes on without copies. */
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
-                     struct eng_known *out)
+                     struct eng_kept_match *out)
 {
     int at = path->n_slot;
     int32_t id = at ? path->slot[at - 1] / ENG_KV_BLOCK : -1;
     kn_assert(at == path->n_kept);
-    *out = (struct eng_known){ .state = -1, .n_whole = at, .tail = -1 };
+    *out = (struct eng_kept_match){ .state = -1, .n_whole = at, .tail = -1 };
     for (;;) {
         if (path->n_slot == 0)
             find_tail(kv, id, path->salt, token, at, n, out);
@@ -54,7 +54,7 @@ void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32
             break;
         at += ENG_KV_BLOCK;
         if (kv->block[id].state >= 0)
-            *out = (struct eng_known){ .state = kv->block[id].state, .n_whole = at, .tail = -1 };
+            *out = (struct eng_kept_match){ .state = kv->block[id].state, .n_whole = at, .tail = -1 };
     }
     out->n_seen = at;
     if (out->state >= 0)

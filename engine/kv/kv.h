@@ -93,7 +93,7 @@ void eng_kv_pin(struct eng_kv *kv, int32_t block);
 int  eng_states_open(struct eng_kv *kv, int n);
 
 /* The furthest kept state on the way of token[n], and what leads there. */
-struct eng_known {
+struct eng_kept_match {
     int state;                                  /* -1: none */
     int n_whole;                                /* positions in whole blocks */
     int32_t tail;                               /* block of the n_tail beyond; -1: none */
@@ -101,7 +101,7 @@ struct eng_known {
     int n_seen;                                 /* positions of which whole blocks are kept, with a state or without */
 };
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
-                     struct eng_known *out);
+                     struct eng_kept_match *out);
 
 int  eng_states_take(struct eng_kv *kv);        /* a place for one, the one unused longest goes; -1: there is none */
 void eng_states_put(struct eng_kv *kv, int state, int32_t block);       /* what was taken is of this block's end */

@@ -25,7 +25,7 @@
 #define WRITE_NS  1000000000
 #define MAX_DEPTH 64
 #define USUAL_DEPTH 16
-#define BESIDE      4                           /* a budget over what a measurement beside its engine takes of it */
+#define BUDGET_TO_ROOM_RATIO      4                           /* a budget over what a measurement beside its engine takes of it */
 
 struct disk {
     int fd;
@@ -67,7 +67,7 @@ static int run_readers(struct disk *d, int depth)
 
 size_t eng_disk_room(size_t host_mem)
 {
-    return host_mem && host_mem / BESIDE < ENG_DISK_BYTES ? host_mem / BESIDE : ENG_DISK_BYTES;
+    return host_mem && host_mem / BUDGET_TO_ROOM_RATIO < ENG_DISK_BYTES ? host_mem / BUDGET_TO_ROOM_RATIO : ENG_DISK_BYTES;
 }
 
 int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *bytes_per_s)

@@ -40,7 +40,7 @@ static double best_s(struct kn_team *team, int n, kn_task *fn, void *arg)
     return best;
 }
 
-int eng_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
+int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struct kn_team *team, size_t bytes)
 {
     bytes = !bytes || bytes > AREA_BYTES ? AREA_BYTES : bytes < AREA_LEAST ? AREA_LEAST : kn_align_up(bytes, PIECE);
     uint8_t *area = kn_map(bytes, -1);
@@ -66,13 +66,13 @@ static void *measure_there(void *arg)
     struct kn_team *team;
     if ((e->error = kn_machine_stay(e->node)) || (e->error = kn_team_open(&team, 0)))
         return NULL;
-    e->error = eng_measure(e->out, e->ops, team, 0);
+    e->error = eng_host_rate_measure(e->out, e->ops, team, 0);
     kn_team_close(team);
     return NULL;
 }
 
 /* In a thread of its own, which has no other node to return to. */
-int eng_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
+int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
 {
     pthread_t thread;
     struct errand e = { out, ops, node, 0 };

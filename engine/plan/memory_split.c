@@ -7,7 +7,7 @@
  *
  * eng_budget() fills in the numbers for a model on this machine. Small parts exist by then and are measured: file
  * header, vocabulary, sessions. Parts that come later and have no exact size are round figures above the measured
- * ones: FIXED covers code and libraries as far as they are touched, the kernel's share and the reading threads; each
+ * ones: FIXED_BYTES covers code and libraries as far as they are touched, the kernel's share and the reading threads; each
  * worker takes its stacks; each expert a line in the store's lists. The file header has gone through the page cache,
  * which a cgroup counts as well. */
 #include "engine/plan/plan.h"
@@ -15,21 +15,21 @@
 
 #include <stdio.h>
 
-#define TABLES 512                              /* page tables: 8 bytes for a page of 4 KiB */
+#define BYTES_PER_TABLE_BYTE 512                              /* page tables: 8 bytes for a page of 4 KiB */
 #define MIB          ((size_t)1 << 20)
-#define FIXED        (16 * MIB)
-#define PER_THREAD   (MIB / 4)
-#define PER_EXPERT   1024
-#define FEW_ROWS     128                        /* a pass of no more takes little room for them */
-#define LEAST_MARGIN (256 * MIB)                /* of what is free, to others: this, or a twentieth */
+#define FIXED_BYTES        (16 * MIB)
+#define BYTES_PER_THREAD   (MIB / 4)
+#define BYTES_PER_EXPERT   1024
+#define SMALL_CHUNK_ROWS     128                        /* a pass of no more takes little room for them */
+#define MIN_FREE_MARGIN_BYTES (256 * MIB)                /* of what is free, to others: this, or a twentieth */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
 
 static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
 
-/* With page tables, and rounded up: (n + n / TABLES) is enough for n. */
-static size_t with_tables(size_t n) { return n + (n + TABLES - 1) / TABLES; }
+/* With page tables, and rounded up: (n + n / BYTES_PER_TABLE_BYTE) is enough for n. */
+static size_t with_tables(size_t n) { return n + (n + BYTES_PER_TABLE_BYTE - 1) / BYTES_PER_TABLE_BYTE; }
 
 static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
 {
@@ -61,7 +61,7 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
     if (total < out->least)
         return KN_ELIMIT;
 
-    size_t room = (total - need->fixed_bytes) / (TABLES + 1) * TABLES;
+    size_t room = (total - need->fixed_bytes) / (BYTES_PER_TABLE_BYTE + 1) * BYTES_PER_TABLE_BYTE;
     room = room > always ? room - always : 0;   /* may be a few bytes short of what `least` has rounded up */
     room = most_of(room, kv_least + need->expert_least);
     out->n_state = n_state(need, room, kv_least + need->expert_least);
@@ -104,8 +104,8 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     one.n_slot = 1;
     size_t slot = moe_kv_slot_bytes(use->model, one.kv) + ENG_KV_SLOT_BYTES + use->drafters.slot;
     *need = (struct eng_need){
-        .fixed_bytes = FIXED + use->aside + (size_t)kn_team_size(one.team) * PER_THREAD +
-                       (size_t)n_expert * PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
+        .fixed_bytes = FIXED_BYTES + use->reserved_bytes + (size_t)kn_team_size(one.team) * BYTES_PER_THREAD +
+                       (size_t)n_expert * BYTES_PER_EXPERT + kn_alloc_bytes() + (size_t)moe_file_header_bytes(use->file),
         .dense_bytes = s->dense_bytes + use->drafters.weights,
         .step_bytes = moe_context_bytes(use->model, &one) + use->drafters.step,
         .kv_slot_bytes = slot, .state_bytes = one.n_state ? s->state_bytes : 0,
@@ -114,9 +114,9 @@ static void ask(struct eng_need *need, const struct eng_use *use)
     };
 }
 
-static const char *what_to_lower(const struct eng_need *need, const struct eng_use *use, size_t kv)
+static const char *flag_to_lower(const struct eng_need *need, const struct eng_use *use, size_t kv)
 {
-    if (need->step_bytes > kv && use->context.max_row > FEW_ROWS)
+    if (need->step_bytes > kv && use->context.max_row > SMALL_CHUNK_ROWS)
         return "--chunk";
     if (use->kv_mem)
         return "--kv-mem";
@@ -127,7 +127,7 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
 {
     /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
-    const char *shrink = what_to_lower(need, use, kv);
+    const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
     snprintf(parts, sizeof parts, "weights of every token %zu MiB, experts at least %zu, keys and values %zu, "
              "buffers %zu, the program %zu", mib(need->dense_bytes), mib(need->expert_least), mib(kv),
@@ -145,7 +145,7 @@ int eng_budget(struct eng_split *out, const struct eng_use *use)
     struct kn_machine machine;
     struct eng_need need;
     kn_machine_get(&machine);
-    size_t left = machine.available_bytes, margin = left / 20 > LEAST_MARGIN ? left / 20 : LEAST_MARGIN;
+    size_t left = machine.available_bytes, margin = left / 20 > MIN_FREE_MARGIN_BYTES ? left / 20 : MIN_FREE_MARGIN_BYTES;
     size_t total = use->host_mem ? use->host_mem : left > margin ? left - margin : 0;
     ask(&need, use);
     int error = eng_plan_split(out, &need, total);

@@ -10,10 +10,10 @@
 
 /* What decoding reaches of the rates that the probes reach, with 1 to 16 sequences wholly in memory: 0.85
  * to 0.90 of the sum of both times (evals/results/speed/speed-2026-11-20.md). */
-#define OF_PROBES 0.88
+#define DECODE_RATE_RATIO 0.88
 
 /* And of sums alone, when rows are many: 318 to 370 G of 720 in Q4_K with 16 to 96 rows (ibid.). */
-#define OF_SUMS 0.45
+#define PREFILL_RATE_RATIO 0.45
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
 {
@@ -34,7 +34,7 @@ void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, in
     f.disk_s = f.disk_bytes > 0 ? f.disk_bytes / s->machine.disk_Bps : 0;
     f.dram_s = f.dram_bytes / s->machine.dram_Bps;
     f.mac_s = f.macs / s->machine.mac_ps;
-    f.pass_s = (f.dram_s + f.mac_s) / OF_PROBES;
+    f.pass_s = (f.dram_s + f.mac_s) / DECODE_RATE_RATIO;
     f.bound_by = f.dram_s > f.mac_s ? "dram" : "operations";
     if (f.disk_s > f.pass_s) {
         f.pass_s = f.disk_s;
@@ -49,7 +49,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     const struct moe_shape *shape = s->shape;
     const struct eng_split *split = s->split;
     const struct eng_machine *machine = &s->machine;
-    double byte_ns = 1e9 / (machine->dram_Bps * OF_PROBES), mac_ns = 1e9 / (machine->mac_ps * OF_SUMS);
+    double byte_ns = 1e9 / (machine->dram_Bps * DECODE_RATE_RATIO), mac_ns = 1e9 / (machine->mac_ps * PREFILL_RATE_RATIO);
     double bytes = 0, macs = 0;                 /* bytes and sums of one expert in every layer */
     if (shape->n_expert) {
         bytes = (double)shape->expert_file_bytes / shape->n_expert;

@@ -91,7 +91,7 @@ struct eng_use {
     struct moe_context_options context;         /* but for n_slot; n_state 0: none is kept */
     int n_parallel;
     size_t host_mem, kv_mem;                    /* 0: what is free; what is sound */
-    size_t aside;                               /* of host_mem, what others in the process will take */
+    size_t reserved_bytes;                               /* of host_mem, what others in the process will take */
     struct eng_extra drafters;
     int n_ahead;                                /* positions that a draft takes beyond a context */
 };

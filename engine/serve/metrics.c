@@ -181,7 +181,7 @@ static const char *label_of(const struct eng_draft_choice *c, char *out, size_t 
 
 static double verdict_of(const struct eng_draft_choice *c)
 {
-    static const int verdict[] = {[SPEC_PAYS] = 1, [SPEC_LOSES] = -1, [SPEC_NOT_ITS_MEMORY] = -2};
+    static const int verdict[] = {[SPEC_VERDICT_PAYS] = 1, [SPEC_VERDICT_LOSES] = -1, [SPEC_VERDICT_MEMORY_WORTH_MORE] = -2};
     if (c->state == ENG_DRAFTER_ASKED)
         return verdict[c->account.verdict];
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
@@ -207,7 +207,7 @@ static void write_choices(struct page *p, const struct eng_drafts *d)
         for (int i = 0; i < d->n_choice; i++) {
             const struct eng_draft_choice *c = &d->choice[i];
             const struct spec_account *a = &c->account;
-            const double value[] = {(double)a->n_step, (double)a->n_drafted, (double)a->n_kept,
+            const double value[] = {(double)a->n_step, (double)a->n_drafted, (double)a->n_accepted,
                                     c->depth, a->gain, verdict_of(c)};
             eng_bytes_format(p->out, "%s{%s,drafter=\"%s\"} %.17g\n", of[f].name, p->label,
                              label_of(c, label, sizeof label), value[f]);
@@ -223,11 +223,11 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
     for (int i = 0; i < d->n_choice; i++) {
         const struct eng_draft_choice *c = &d->choice[i];
         bool gone = c->state == ENG_DRAFTER_UNLOADED;
-        for (int k = 0; k < SPEC_DEPTHS && c->account.kept[k] > 0 && !gone; k++, any = true) {
+        for (int k = 0; k < SPEC_DEPTHS && c->account.accepted[k] > 0 && !gone; k++, any = true) {
             if (!any)
                 head(p, name, "gauge", "share of its drafts kept at least so deep, lately");
             eng_bytes_format(p->out, "%s{%s,drafter=\"%s\",depth=\"%d\"} %.17g\n", name, p->label,
-                             label_of(c, label, sizeof label), k + 1, c->account.kept[k]);
+                             label_of(c, label, sizeof label), k + 1, c->account.accepted[k]);
         }
     }
 }
@@ -238,8 +238,8 @@ static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
     static const char *const reason[SPEC_WHY_COUNT] = {
         [SPEC_WHY_FIXED] = "fixed", [SPEC_WHY_LEARN] = "learn", [SPEC_WHY_REFRESH] = "refresh",
-        [SPEC_WHY_LOSES] = "loses", [SPEC_WHY_SPENT] = "spent", [SPEC_WHY_GAINS] = "gains",
-        [SPEC_WHY_STAYS] = "stays", [SPEC_WHY_TRIAL] = "trial", [SPEC_WHY_FREE] = "free"};
+        [SPEC_WHY_NO_GAIN] = "loses", [SPEC_WHY_LOSS_LIMIT] = "spent", [SPEC_WHY_GAINS] = "gains",
+        [SPEC_WHY_SMALL_DIFFERENCE] = "stays", [SPEC_WHY_TRIAL] = "trial", [SPEC_WHY_FREE] = "free"};
     static const char name[] = "spillway_draft_decisions_total";
     head(p, name, "counter",
          "steps by why they had drafts (fixed, gains, stays, trial, free) or none (the others)");
@@ -261,9 +261,9 @@ static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
     one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "of these, kept",
         (double)v->engine.n_draft_kept);
     head(p, name, "counter", "the same by how many of the draft were kept before");
-    for (int i = 0; i < ENG_DRAFT_NODES && (i == 0 || d->n_kept[i] > 0); i++)
+    for (int i = 0; i < ENG_DRAFT_NODES && (i == 0 || d->n_accepted[i] > 0); i++)
         eng_bytes_format(p->out, "%s{%s,position=\"%d\"} %llu\n", name, p->label, i,
-                         (unsigned long long)d->n_kept[i]);
+                         (unsigned long long)d->n_accepted[i]);
 }
 
 static void write_drafts(struct page *p, const struct eng_hub_view *v)
@@ -289,7 +289,7 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
     one(p, "spillway_draft_lost_seconds", "gauge",
         "lost to drafts against steps without, and not made good", d->lost_ns * 1e-9);
     one(p, "spillway_draft_may_lose_seconds", "gauge", "what that may be at most; 0: not known yet",
-        d->may_lose_ns * 1e-9);
+        d->loss_limit_ns * 1e-9);
 }
 
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now,

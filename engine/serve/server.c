@@ -305,9 +305,9 @@ static int open_hub(struct eng_server *s)
         return error;
     engine.progress = eng_progress_counter(s->bar);
     engine.n_session = s->n_session;
-    engine.aside += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
+    engine.reserved_bytes += (BODIES + 1) * s->opt.max_body + (size_t)s->opt.max_connection * LINK_BYTES;
     engine.grammar_bytes = GRAMMAR_BYTES;
-    engine.n_tell = ENG_API_TELL_ROWS;
+    engine.n_prompt_logprob_row = ENG_API_TELL_ROWS;
     return eng_hub_open(&s->hub, &engine, s->wake_fd);
 }
 

@@ -31,14 +31,14 @@ static const double rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128
 
 static int fit_case(int at)
 {
-    struct spec_point p[N_ROWS];
+    struct spec_fit_point p[N_ROWS];
     for (int i = 0; i < N_ROWS; i++) {
         double off = 1 + cases[at].noise * sqrt(3) * (2 * unit((uint64_t)(at * 100 + i)) - 1);
-        p[i] = (struct spec_point){ .rows = rows[i], .ns = spec_cost_pass_ns(&cases[at].cost, rows[i], 0, 0) * off,
+        p[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_pass_ns(&cases[at].cost, rows[i], 0, 0) * off,
                                     .hold = i % 4 == 2 };
         printf("point,%s,%g,%.17g,%d\n", cases[at].name, p[i].rows, p[i].ns, p[i].hold);
     }
-    struct spec_measured m = { .n_expert = cases[at].cost.n_expert, .n_used = cases[at].cost.n_used, .ridge_least = 2,
+    struct spec_fit_input m = { .n_expert = cases[at].cost.n_expert, .n_used = cases[at].cost.n_used, .ridge_least = 2,
                                .ridge_most = 200, .pass = p, .n_pass = N_ROWS };
     struct spec_fit f;
     double sum = 0;
@@ -58,12 +58,12 @@ static int fit_case(int at)
 static int fit_paper(int at, int n)
 {
     static const double truth[SPEC_PAPER_PARAMS] = { 4.5, 1.0, 0.5, 2.0, 1.1, 0.3, 0.2, 0.004, 0.5, 1.016 };
-    static const struct spec_param bounds[SPEC_PAPER_PARAMS] = {
+    static const struct spec_fit_param bounds[SPEC_PAPER_PARAMS] = {
         { 3.5, 17.5, 7 }, { 0, INFINITY, 1 }, { 0.39, 1.95, 0.8 }, { 0, INFINITY, 1 }, { 0.25, 1.25, 0.5 },
         { 0, INFINITY, 0.1 }, { 0, 0.6, 0.1 }, { 0, 0.6, 0.01 }, { 0.2, 1, 0.6 }, { 1, 2, 1.02 },
     };
     struct spec_paper_point p[228];
-    struct spec_solution s;
+    struct spec_fit_solution s;
     for (int i = 0; i < n; i++) {
         int depth = i % 2 ? 4 : 2, batch = 1 + (int)(99.0 * i / (n - 1));
         p[i] = (struct spec_paper_point){ batch, depth, 1 << i % 6, 64, spec_cost_tokens(0.85, depth) / (depth + 1), 0 };

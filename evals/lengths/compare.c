@@ -76,16 +76,16 @@ static void learn(struct spec_control *c, const float *record, int kept)
     spec_tree_clear(&tree);
     for (int i = 0; i < SPEC_DEPTHS && record[1 + SPEC_LENGTHS + i] > 0; i++)
         spec_tree_add(&tree, i - 1, i, most = fminf(most, record[1 + SPEC_LENGTHS + i]), 1);
-    struct spec_cut cut = { .session = 0, .tree = &tree, .n_asked = SPEC_DEPTHS };
+    struct spec_cut cut = { .session = 0, .tree = &tree, .n_requested = SPEC_DEPTHS };
     spec_control_cut(c, &cut, 1, 0);
-    struct spec_outcome o = { 0, &tree, kn_min(kept, tree.n) };
-    spec_control_learn(c, &(struct spec_step){ .n_row = 1 + tree.n, .pass_ns = 1, .outcome = &o, .n_due = 1 });
+    struct spec_session_outcome o = { 0, &tree, kn_min(kept, tree.n) };
+    spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 1 + tree.n, .pass_ns = 1, .outcome = &o, .n_due = 1 });
 }
 
 static struct spec_control *open_control(void)
 {
     struct spec_control_options o = { .n_session = 1, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = SPEC_DEPTHS,
-                                      .drafter = { { .name = "draft", .most_depth = SPEC_DEPTHS } } };
+                                      .drafter = { { .name = "draft", .max_depth = SPEC_DEPTHS } } };
     struct spec_control *c;
     return spec_control_open(&c, &o) ? NULL : c;
 }
@@ -95,12 +95,12 @@ static void foresee(struct spec_control *c, const struct spec_lengths *net, cons
     if (net) {
         float *room = kn_calloc(2 * (size_t)net->n_hidden, sizeof *room);
         double length[SPEC_LENGTHS], told[SPEC_DEPTHS];
-        spec_lengths_guess(net, feature, room, length);
+        spec_lengths_predict(net, feature, room, length);
         survival_of(length, told);
-        spec_control_tell(c, 0, 0, told);
+        spec_control_set_survival(c, 0, 0, told);
         kn_free(room);
     }
-    spec_control_expect(c, 0, 0, SPEC_DEPTHS, survival);
+    spec_control_survival(c, 0, 0, SPEC_DEPTHS, survival);
 }
 
 static void compare(const struct spec_lengths *net, const float *record, int n, int stride, struct tally *tally)

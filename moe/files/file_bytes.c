@@ -55,7 +55,7 @@ int moe_file_add(struct moe_file *f, const char *path, int *file)
 
 /* Maps byte `at` of a matrix in GGUF order to its stored offset.  *left: length of the run, from this byte on, that
  * is contiguous in both orders. */
-static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *left)
+static uint64_t turned_from(const struct off_stride_permutation *t, uint64_t at, uint64_t *left)
 {
     if (at < t->first) {
         *left = t->first - at;
@@ -63,7 +63,7 @@ static uint64_t turned_from(const struct off_turn *t, uint64_t at, uint64_t *lef
     }
     uint64_t unit = (at - t->first) / t->bytes, in = (at - t->first) % t->bytes, n = (uint64_t)t->n;
     *left = t->bytes - in;
-    return t->first + (unit / n * n + (uint64_t)off_turned(t, (int)(unit % n))) * t->bytes + in;
+    return t->first + (unit / n * n + (uint64_t)off_stored_index(t, (int)(unit % n))) * t->bytes + in;
 }
 
 /* Reads values of a vector stored with a stride. */

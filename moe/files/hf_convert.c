@@ -70,7 +70,7 @@ static int refuse_scales(const struct moe_hf_mapper *m)
 
 /* ---- reordered rows and elements ------------------------------------------------------------------ */
 
-static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, struct off_turn turn)
+static int add_turned(struct moe_hf_mapper *m, struct moe_tensor *t, const char *name, struct off_stride_permutation turn)
 {
     struct moe_layout *l = new_layout(m, t);
     if (!l)
@@ -91,13 +91,13 @@ static int add_rotated(struct moe_hf_mapper *m, const char *name)
         return err;
     if (turn < 2 || turn % 2 || t.dim[1] % (uint64_t)turn)
         return refuse(m, KN_ECORRUPT, "does not have a whole number of heads");
-    return add_turned(m, &t, name, (struct off_turn){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
+    return add_turned(m, &t, name, (struct off_stride_permutation){ .bytes = (size_t)(t.bytes / t.dim[1]), .n = turn, .by = 2 });
 }
 
 /* Order of value heads: stored grouped by key head; in GGUF value head i has key head i mod n_key_head. */
-static struct off_turn head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
+static struct off_stride_permutation head_turn(const struct moe_folder *d, uint64_t first, uint64_t bytes)
 {
-    return (struct off_turn){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
+    return (struct off_stride_permutation){ first, (size_t)bytes, d->n_value_head, d->n_key_head };
 }
 
 static int add_heads(struct moe_hf_mapper *m, const char *name, enum moe_hf_take how)
@@ -171,12 +171,12 @@ static int add_decays(struct moe_hf_mapper *m, const char *name)
     if (t->dim[0] != (uint64_t)n || !d->n_key_head || n % d->n_key_head)
         return refuse(m, KN_ECORRUPT, "is not of as many heads as config.json says");
     float *x = (float *)t->layout->data, *was = kn_alloc((size_t)n * sizeof *was);
-    struct off_turn turn = head_turn(d, 0, sizeof *x);
+    struct off_stride_permutation turn = head_turn(d, 0, sizeof *x);
     if (!was)
         return kn_fail(KN_ENOMEM, "%s: no memory for %d values", d->f->name, n);
     memcpy(was, x, (size_t)n * sizeof *x);
     for (int i = 0; i < n; i++)
-        x[i] = was[off_turned(&turn, i)];
+        x[i] = was[off_stored_index(&turn, i)];
     kn_free(was);
     return 0;
 }

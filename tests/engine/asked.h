@@ -69,7 +69,7 @@ static inline struct eng_options asked_options(struct eng_options o, int n_block
     o.n_ctx = o.n_ctx ? o.n_ctx : N_CTX;
     o.n_thread = o.n_thread ? o.n_thread : 1;
     o.n_session = N_SESSION;
-    o.n_tell = asked_tell;
+    o.n_prompt_logprob_row = asked_tell;
     o.grammar_bytes = 1 << 20;
     if (n_block) {
         assert_int_equal(eng_describe(&e, &o), 0);

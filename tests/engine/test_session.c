@@ -272,7 +272,7 @@ static void a_prompt_is_told_as_an_answer_was(void **state)
     fill_prompt(text, PROMPT, 1);
     memcpy(text + PROMPT, made.token, LENGTH * sizeof *text);
     for (int i = 0; i < 6; i++) {
-        struct eng_options o = { .n_tell = tells[i % 3], .n_chunk = i % 3 == 2 ? 512 : 7,
+        struct eng_options o = { .n_prompt_logprob_row = tells[i % 3], .n_chunk = i % 3 == 2 ? 512 : 7,
                                  .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 };   /* not enough for two */
         struct heard told = tell_alone(o, text, PROMPT + LENGTH - 1, i < 3 ? 1 : 0);
         int n = PROMPT + LENGTH - (i >= 3);

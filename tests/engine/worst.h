@@ -29,10 +29,10 @@ static int32_t some_token(const struct eng_seq *s, int depth)
     return below(10) ? below(n_vocab) : a->stop[below(a->n_stop)];
 }
 
-static int draft_worst(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int most_depth)
+static int draft_worst(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int max_depth)
 {
     (void)d;
-    (void)most_depth;
+    (void)max_depth;
     if (worst.fails)
         return KN_EIO;
     for (int i = 0; i < n; i++) {

@@ -50,9 +50,9 @@ static void *take(size_t bytes)
 }
 
 /* Units of rows, or of parts of them, behind some that are in order; or none. */
-static struct off_turn turn_of(int n_out, size_t row)
+static struct off_stride_permutation turn_of(int n_out, size_t row)
 {
-    struct off_turn t = { .bytes = row };
+    struct off_stride_permutation t = { .bytes = row };
     if (random_below(3) == 0) {                 /* of every row, in parts */
         for (t.n = 12; row % (size_t)t.n; t.n--)
             ;
@@ -69,7 +69,7 @@ static struct off_turn turn_of(int n_out, size_t row)
 }
 
 /* The units as they are meant: of n, lying in `by` lists, one of each list in turns. */
-static uint8_t *in_order(const uint8_t *rows, size_t bytes, const struct off_turn *t)
+static uint8_t *in_order(const uint8_t *rows, size_t bytes, const struct off_stride_permutation *t)
 {
     uint8_t *out = malloc(bytes + 1);
     memcpy(out, rows, bytes);
@@ -93,7 +93,7 @@ static void add_matrix(struct set *s, enum kn_format f, int n_out, int n_block)
     to->n[file] = offset + bytes;
     s->bytes[i] = kn_mat_bytes(f, n_out, n_in);
     s->want[i] = take(s->bytes[i]);
-    struct off_turn turn = { 0 };
+    struct off_stride_permutation turn = { 0 };
     if (random_below(3) == 0)
         turn = turn_of(n_out, kn_row_bytes(f, n_in));
     uint8_t *rows = in_order(to->data[file] + offset, bytes, &turn);

@@ -1,5 +1,5 @@
 /* tests/speculative/machine.h - a machine, a drafter and a load that exist in numbers only, for the controller to
- * run on: a virtual clock, passes that follow the cost model with noise, drafts that are kept with a probability.
+ * run on: a virtual clock, passes that follow the cost model with noise, drafts that are accepted with a probability.
  * For tests and for evals/control.c. */
 #ifndef TESTS_SPECULATIVE_MACHINE_H
 #define TESTS_SPECULATIVE_MACHINE_H
@@ -14,9 +14,9 @@
 
 struct machine_drafter {
     const char *name;
-    int most_depth;
+    int max_depth;
     double fixed_ns, seq_ns;                        /* a draft pass */
-    double accept;                                  /* probability that a node is kept if its parent is */
+    double accept;                                  /* probability that a node is accepted if its parent is */
     double says;                                    /* what it says that is; 0: the truth */
     double sure;                                    /* share of steps where it has something to say; 0: all */
 };
@@ -91,10 +91,10 @@ static double machine_noise(const struct machine *m)
     return 1 + m->noise * sqrt(3) * (2 * machine_random() - 1);
 }
 
-/* A chain; how many of it will be kept. */
+/* A chain; how many of it will be accepted. */
 static int machine_draft(const struct machine_drafter *d, int n_node, int depth, struct spec_tree *t)
 {
-    int kept = 0;
+    int accepted = 0;
     bool alive = true;
     double survival = 1;
     spec_tree_clear(t);
@@ -104,9 +104,9 @@ static int machine_draft(const struct machine_drafter *d, int n_node, int depth,
         survival *= d->says > 0 ? d->says : d->accept;
         spec_tree_add(t, i - 1, i, (float)survival, 1);
         alive = alive && machine_random() < d->accept;
-        kept += alive;
+        accepted += alive;
     }
-    return kept;
+    return accepted;
 }
 
 /* What the first drafter does not know of each text, and how much has been said of it. */
@@ -123,7 +123,7 @@ static void machine_tell(struct spec_control *c, struct machine_text *text, int 
         behind += kn_max(0, text[i].n_unknown - 1);
     }
     if (machine_text_ns > 0)
-        spec_control_behind(c, 0, behind);
+        spec_control_set_n_prefill(c, 0, behind);
 }
 
 static inline struct machine_run machine_go(struct spec_control *c, struct machine *m, struct machine_drafter *drafter,
@@ -132,8 +132,8 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
     static struct spec_tree tree[MACHINE_SESSIONS];
     static struct spec_cut cut[MACHINE_SESSIONS];
     static struct spec_need need[SPEC_NODES];
-    struct spec_outcome outcome[MACHINE_SESSIONS];
-    int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS], kept[MACHINE_SESSIONS];
+    struct spec_session_outcome outcome[MACHINE_SESSIONS];
+    int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS], accepted[MACHINE_SESSIONS];
     struct machine_text text[MACHINE_SESSIONS] = { { 0 } };
     struct machine_run r = { .n_step = n_step };
     for (int step = 0; step < n_step; step++) {
@@ -142,12 +142,12 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
         for (int i = 0; i < n_due; i++)
             session[i] = i;
         struct spec_decision d;
-        int n_drafted = 0, n_kept = 0, n_cut = 0, n_text = 0;
+        int n_drafted = 0, n_accepted = 0, n_cut = 0, n_text = 0;
         machine_tell(c, text, n_due);
         spec_control_decide(c, session, n_due, 0, &d, nodes);
         double draft_ns = 0;
         for (int i = 0; i < n_due; i++)
-            outcome[i] = (struct spec_outcome){ .session = i };
+            outcome[i] = (struct spec_session_outcome){ .session = i };
         if (d.drafter != SPEC_OFF) {
             const struct machine_drafter *by = &drafter[d.drafter];
             draft_ns = d.depth * (by->fixed_ns + by->seq_ns * n_due);
@@ -157,8 +157,8 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
                     draft_ns += machine_text_ns * kn_max(0, text[i].n_unknown - 1);
                     text[i].n_unknown = 0;
                 }
-                kept[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
-                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i],
+                accepted[i] = machine_draft(by, nodes[i], d.depth, &tree[i]);
+                cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = nodes[i],
                                             .need = m->Bps > 0 ? need : NULL };
             }
             for (int i = 0; i < SPEC_NODES; i++)
@@ -167,27 +167,27 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             for (int i = 0; i < n_due; i++) {
                 assert(cut[i].n_keep <= tree[i].n);
                 spec_tree_prune(&tree[i], cut[i].keep, false);
-                outcome[i] = (struct spec_outcome){ i, &tree[i], kn_min(kept[i], tree[i].n) };
+                outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
                 n_drafted += tree[i].n;
-                n_kept += outcome[i].n_kept;
+                n_accepted += outcome[i].n_accepted;
                 n_cut++;
             }
         }
         for (int i = 0; i < n_due; i++) {
-            text[i].n_said += 1 + outcome[i].n_kept;
-            text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_kept : 1;
+            text[i].n_said += 1 + outcome[i].n_accepted;
+            text[i].n_unknown += d.drafter == SPEC_OFF || !nodes[i] ? 1 + outcome[i].n_accepted : 1;
         }
         double plain_ns = machine_pass_ns(m, n_due, 0, 0), pass_ns = machine_pass_ns(m, n_due, 0, n_drafted);
-        struct spec_step s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
+        struct spec_outcome_of_pass s = { .n_row = n_due + n_drafted, .n_due = n_due, .draft_ns = draft_ns,
                                .pass_ns = pass_ns * machine_noise(m),
                                .missed_bytes = machine_missed(m, n_due, n_drafted), .outcome = outcome,
                                .n_text = n_text };
         s.stall_ns = fmax(0, s.pass_ns - machine_compute_ns(m, n_due, n_drafted));
         spec_control_learn(c, &s);
-        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_kept) / n_due;    /* on the mean: noise is no merit */
+        double took = draft_ns + pass_ns, off = plain_ns * (n_due + n_accepted) / n_due;    /* on the mean: noise is no merit */
         r.took_ns += took;
         r.off_ns += off;
-        r.tokens += n_due + n_kept;
+        r.tokens += n_due + n_accepted;
         r.n_on += n_drafted > 0;
         if (step >= n_step / 2) {
             r.late_took_ns += took;
@@ -201,18 +201,18 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
 /* Tokens per second over off's when every sequence drafts so deep. */
 static double machine_fixed(const struct machine *m, const struct machine_drafter *d, int n_due, int depth)
 {
-    double sure = d->sure > 0 ? d->sure : 1, kept = spec_cost_tokens(d->accept, depth) - 1, off, on;
+    double sure = d->sure > 0 ? d->sure : 1, accepted = spec_cost_tokens(d->accept, depth) - 1, off, on;
     off = machine_pass_ns(m, n_due, 0, 0);
     on = depth * (d->fixed_ns + d->seq_ns * n_due) +
          machine_pass_ns(m, n_due, 0, (int)(n_due * depth * sure + 0.5));
-    return (1 + kept * sure) * off / on;
+    return (1 + accepted * sure) * off / on;
 }
 
 static inline double machine_best(const struct machine *m, const struct machine_drafter *d, int n_due, int *depth)
 {
     double best = 1;
     *depth = 0;
-    for (int k = 1; k <= d->most_depth; k++) {
+    for (int k = 1; k <= d->max_depth; k++) {
         double x = machine_fixed(m, d, n_due, k);
         if (x > best) {
             best = x;

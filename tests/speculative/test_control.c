@@ -19,7 +19,7 @@ static struct spec_control *open_for(const struct machine_drafter *d, int n, enu
                                       .n_expert = 16 };
     for (int i = 0; i < n; i++) {
         o.drafter[i].name = d[i].name;
-        o.drafter[i].most_depth = d[i].most_depth;
+        o.drafter[i].max_depth = d[i].max_depth;
     }
     struct spec_control *c = NULL;
     assert_int_equal(spec_control_open(&c, &o), 0);
@@ -108,7 +108,7 @@ static struct machine_run run_tier(int i, const struct machine_drafter *drafter,
     struct machine m = tier[i];
     struct machine_drafter d = *drafter;
     struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
-    spec_control_foresee(c, foreseen, &(struct spec_draft_cost){ 0 });
+    spec_control_set_forecast(c, foreseen, &(struct spec_draft_forecast){ 0 });
     machine_seed = seed;
     struct machine_run r = machine_go(c, &m, &d, n_due, n_step, NULL, NULL);
     spec_control_close(c);
@@ -152,7 +152,7 @@ static void between_two_known_passes_it_bends(void **state)
     struct machine m = tier[1];
     struct machine_drafter d = { "oracle", 8, 1, 1, 0.8, 0, 0 };
     struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
-    spec_control_foresee(c, &tier_foreseen, &(struct spec_draft_cost){ 0 });
+    spec_control_set_forecast(c, &tier_foreseen, &(struct spec_draft_forecast){ 0 });
     machine_seed = 2;
     m.noise = 0;
     machine_go(c, &m, &d, 16, 40, NULL, NULL);
@@ -171,9 +171,9 @@ static void a_draft_pass_is_foreseen(void **state)
     static const struct machine_drafter d[2] = { { "model", 8, 1, 1, 0.8, 0, 0 }, { "ngram", 8, 1, 1, 0.8, 0, 0 } };
     static const struct spec_cost_model pass = { .fixed_ns = 1, .ridge = 6, .growth = 1.5 };
     struct spec_control *c = open_for(d, 2, SPEC_COUPLED);
-    spec_control_foresee(c, &pass, NULL);
+    spec_control_set_forecast(c, &pass, NULL);
     assert_true(spec_control_draft_ns(c, 0, 1) < 0);
-    spec_control_foresee(c, &pass, (struct spec_draft_cost[]){ { 100, 4 }, { 7, 0 } });
+    spec_control_set_forecast(c, &pass, (struct spec_draft_forecast[]){ { 100, 4 }, { 7, 0 } });
     for (int n = 1; n <= MACHINE_SESSIONS; n++) {
         double ns = spec_control_draft_ns(c, 0, n), expected = 100 + 4 * spec_cost_phi(n, 6, 1.5);
         if (fabs(ns / expected - 1) > 1e-12 || spec_control_draft_ns(c, 1, n) != 7)
@@ -235,7 +235,7 @@ static void expect_restless(double accept, int n, double text_ns)
         struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
         struct spec_cost_model pass = m.cost;
         pass.disk_ns = m.missing * m.expert_bytes / m.Bps * 1e9;
-        spec_control_foresee(c, &pass, &(struct spec_draft_cost){ .ns = d.fixed_ns });
+        spec_control_set_forecast(c, &pass, &(struct spec_draft_forecast){ .ns = d.fixed_ns });
         machine_seed = 77777 * seed;
         struct machine_run r = machine_go(c, &m, &d, n, STEPS, NULL, NULL);
         sum += r.off_ns / r.took_ns / RUNS;
@@ -438,7 +438,7 @@ static void better_drafter_is_found(void **state)
         spec_control_account(c, 1 - first, &good);
         spec_control_account(c, first, &bad);
         assert_true(good.n_step > 10 * bad.n_step);
-        assert_int_equal(good.verdict, SPEC_PAYS);
+        assert_int_equal(good.verdict, SPEC_VERDICT_PAYS);
         spec_control_close(c);
     }
 }
@@ -479,19 +479,19 @@ static void memory_has_its_price(void **state)
     struct spec_account a;
     char line[256];
     spec_control_account(c, 0, &a);
-    assert_int_equal(a.verdict, SPEC_UNTRIED);
+    assert_int_equal(a.verdict, SPEC_VERDICT_UNTRIED);
     machine_seed = 3;
     machine_go(c, &m, &d, 1, 2000, NULL, NULL);
     spec_control_account(c, 0, &a);
-    assert_int_equal(a.verdict, SPEC_PAYS);
+    assert_int_equal(a.verdict, SPEC_VERDICT_PAYS);
     assert_true(a.gain > 1.02 && a.gain < 1.4);
-    assert_true(fabs(a.kept[0] - 0.6) < 0.1);
+    assert_true(fabs(a.accepted[0] - 0.6) < 0.1);
     assert_true(spec_account_text(c, 0, line, sizeof line) > 0 && strstr(line, "model: pays, gain 1."));
-    spec_control_price(c, 0, 0.5);
+    spec_control_set_memory_value(c, 0, 0.5);
     spec_control_account(c, 0, &a);
-    assert_int_equal(a.verdict, SPEC_NOT_ITS_MEMORY);
+    assert_int_equal(a.verdict, SPEC_VERDICT_MEMORY_WORTH_MORE);
     assert_true(spec_account_text(c, 0, line, sizeof line) > 0 && strstr(line, "would gain 2.000: run without it"));
-    spec_control_dismiss(c, 0);
+    spec_control_remove_drafter(c, 0);
     assert_int_equal(machine_go(c, &m, &d, 1, 500, NULL, NULL).n_on, 0);
     assert_int_equal(machine_go(c, &m, &d, 8, 500, NULL, NULL).n_on, 0);
     spec_control_close(c);
@@ -500,7 +500,7 @@ static void memory_has_its_price(void **state)
     c = open_for(&d, 1, SPEC_COUPLED);
     machine_go(c, &m, &d, 1, 6000, NULL, NULL);
     spec_control_account(c, 0, &a);
-    assert_int_equal(a.verdict, SPEC_LOSES);
+    assert_int_equal(a.verdict, SPEC_VERDICT_LOSES);
     assert_true(a.n_step < 24);                         /* trials that lose are short, and ever rarer */
     spec_control_close(c);
 }
@@ -511,14 +511,14 @@ static void memory_has_its_price(void **state)
 static void plain_step(struct spec_control *c, int n, double ns, struct spec_decision *d)
 {
     int session[MACHINE_SESSIONS], nodes[MACHINE_SESSIONS];
-    struct spec_outcome outcome[MACHINE_SESSIONS];
+    struct spec_session_outcome outcome[MACHINE_SESSIONS];
     for (int i = 0; i < n; i++) {
         session[i] = i;
-        outcome[i] = (struct spec_outcome){ .session = i };
+        outcome[i] = (struct spec_session_outcome){ .session = i };
     }
     spec_control_decide(c, session, n, 0, d, nodes);
     assert_int_equal(d->drafter, SPEC_OFF);
-    struct spec_step s = { .n_row = n, .pass_ns = ns, .outcome = outcome, .n_due = n };
+    struct spec_outcome_of_pass s = { .n_row = n, .pass_ns = ns, .outcome = outcome, .n_due = n };
     spec_control_learn(c, &s);
 }
 
@@ -561,7 +561,7 @@ static void does_as_told(void **state)
 {
     (void)state;
     struct spec_control_options o = { .n_session = 4, .n_drafter = 1, .drafter = { { "model", 6 } },
-                                      .rule = SPEC_COUPLED, .gamma = 3, .most_rows = 10 };
+                                      .rule = SPEC_COUPLED, .gamma = 3, .max_rows = 10 };
     struct spec_control *c;
     struct spec_decision d;
     int session[4] = { 3, 1, 0, 2 }, nodes[4];
@@ -610,7 +610,7 @@ static void other_rules_are_decided_beforehand(void **state)
             machine_draft(&d, nodes[s], decision.depth, &tree[s]);
             for (int j = 0; j < tree[s].n; j++)
                 tree[s].survival[j] *= 0.001f;          /* as if what was drawn looked hopeless */
-            cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_asked = 4 };
+            cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
         }
         spec_control_cut(c, cut, 4, 0);
         for (int s = 0; s < 4; s++)
@@ -638,9 +638,9 @@ static void texts_taken_in_are_no_drafts(void **state)
         struct spec_decision d;
         int session[2] = { 0, 1 }, nodes[2];
         for (int i = 0; i < 20; i++) {
-            struct spec_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
+            struct spec_session_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
             spec_control_decide(c, session, 2, 0, &d, nodes);
-            spec_control_learn(c, &(struct spec_step){ .n_row = 2, .n_due = 2, .outcome = outcome, .n_text = n_text,
+            spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 2, .n_due = 2, .outcome = outcome, .n_text = n_text,
                 .draft_ns = d.drafter == SPEC_OFF ? 0 : 4e6 * d.depth, .pass_ns = d.off_ns });
         }
         double per_draft = d.best_drafter == SPEC_OFF ? 0 : d.draft_ns / d.best_depth;
@@ -657,7 +657,7 @@ static void decide_on(struct spec_control *c, int n)
     int session[4] = { 0, 1, 2, 3 }, nodes[4];
     for (int i = 0; i < 50; i++) {
         spec_control_decide(c, session, n, 0, &d, nodes);
-        if (d.why == SPEC_WHY_GAINS || d.why == SPEC_WHY_STAYS)
+        if (d.why == SPEC_WHY_GAINS || d.why == SPEC_WHY_SMALL_DIFFERENCE)
             break;
         machine_go(c, &hand, &by_hand, n, 1, NULL, NULL);
     }
@@ -671,22 +671,22 @@ static void strays_are_nobodys_fault(void **state)
     struct spec_control *c = settled(4);
     static struct spec_tree tree[4];
     static struct spec_cut cut[4];
-    struct spec_outcome outcome[4];
+    struct spec_session_outcome outcome[4];
     struct spec_decision d;
     int session[4] = { 0, 1, 2, 3 }, nodes[4], n_row = 4;
     decide_on(c, 4);
     for (int i = 0; i < 4; i++) {
         machine_draft(&by_hand, 4, 4, &tree[i]);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = 4 };
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 4 };
     }
     spec_control_cut(c, cut, 4, 0);
     for (int i = 0; i < 4; i++) {
         spec_tree_prune(&tree[i], cut[i].keep, false);
-        outcome[i] = (struct spec_outcome){ i, &tree[i], 0 };
+        outcome[i] = (struct spec_session_outcome){ i, &tree[i], 0 };
         n_row += tree[i].n;
     }
     double usual = 10e6 + 3e6 * n_row;
-    struct spec_step s = { .n_row = n_row, .draft_ns = 0.8e6, .pass_ns = 100 * usual, .outcome = outcome, .n_due = 4 };
+    struct spec_outcome_of_pass s = { .n_row = n_row, .draft_ns = 0.8e6, .pass_ns = 100 * usual, .outcome = outcome, .n_due = 4 };
     spec_control_learn(c, &s);
     spec_control_decide(c, session, 4, 0, &d, nodes);
     assert_true(d.lost_ns > usual && d.lost_ns < 2 * usual);
@@ -706,11 +706,11 @@ static double start_slowly(struct slow_start by, int n_step, int *n_idle)
     struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
     static struct spec_tree tree[N];
     static struct spec_cut cut[N];
-    struct spec_outcome outcome[N];
-    int session[N], nodes[N], kept[N], n_on = 0;
+    struct spec_session_outcome outcome[N];
+    int session[N], nodes[N], accepted[N], n_on = 0;
     m.noise = by.noise;
     if (by.foreseen)
-        spec_control_foresee(c, &tier_foreseen, &(struct spec_draft_cost){ 0 });
+        spec_control_set_forecast(c, &tier_foreseen, &(struct spec_draft_forecast){ 0 });
     machine_seed = by.seed;
     for (int i = 0; i < N; i++)
         session[i] = i;
@@ -720,21 +720,21 @@ static double start_slowly(struct slow_start by, int n_step, int *n_idle)
         int n_drafted = 0;
         spec_control_decide(c, session, N, 0, &decision, nodes);
         for (int i = 0; i < N; i++) {
-            kept[i] = machine_draft(&d, nodes[i], decision.depth, &tree[i]);
-            cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = nodes[i] };
+            accepted[i] = machine_draft(&d, nodes[i], decision.depth, &tree[i]);
+            cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = nodes[i] };
         }
         spec_control_cut(c, cut, N, 0);
         for (int i = 0; i < N; i++) {
             spec_tree_prune(&tree[i], cut[i].keep, false);
             n_drafted += tree[i].n;
-            outcome[i] = (struct spec_outcome){ i, &tree[i], kn_min(kept[i], tree[i].n) };
+            outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
         }
         double ns = machine_pass_ns(&m, N, 0, n_drafted) * machine_noise(&m);
         if (n_drafted && by.n_slow-- > 0)
             ns *= by.slow;
         *n_idle += decision.why == SPEC_WHY_TRIAL && n_drafted == 0;
         n_on += step >= n_step / 2 && n_drafted > 0;
-        spec_control_learn(c, &(struct spec_step){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome,
+        spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = N + n_drafted, .n_due = N, .outcome = outcome,
                                                    .pass_ns = ns });
     }
     spec_control_close(c);
@@ -764,7 +764,7 @@ static void a_slow_start_is_bad_luck(void **state)
         fail_msg("off in %d of %d", n_off, RUNS);
 }
 
-/* The likeliest of all drafts are kept, whole from the root, and not what costs more than it brings. */
+/* The likeliest of all drafts are accepted, whole from the root, and not what costs more than it brings. */
 static void one_budget_for_all(void **state)
 {
     (void)state;
@@ -778,7 +778,7 @@ static void one_budget_for_all(void **state)
         float survival = 1;
         for (int j = 0; j < 4; j++)
             spec_tree_add(&tree[i], j - 1, j, survival *= first[i], 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = 4 };
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 4 };
     }
     spec_control_cut(c, cut, 4, 0);
     assert_int_equal(cut[0].n_keep, 4);
@@ -791,18 +791,18 @@ static void one_budget_for_all(void **state)
     spec_control_close(c);
 }
 
-/* Steps that waited 1 ms for every expert teach what a missing one costs.  Of two equal nodes the one is kept
+/* Steps that waited 1 ms for every expert teach what a missing one costs.  Of two equal nodes the one is accepted
  * whose experts another node brings in anyway. */
 static void experts_that_others_bring_are_free(void **state)
 {
     (void)state;
     struct spec_control *c = settled(2);
     struct spec_decision decision;
-    struct spec_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
+    struct spec_session_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
     int nodes[2], session[2] = { 0, 1 };
     for (int i = 0; i < 50; i++) {
         spec_control_decide(c, session, 2, 0, &decision, nodes);
-        struct spec_step s = { .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6,
+        struct spec_outcome_of_pass s = { .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6,
                                .outcome = outcome };
         if (decision.drafter == SPEC_OFF || i < 40)
             spec_control_learn(c, &s);
@@ -816,7 +816,7 @@ static void experts_that_others_bring_are_free(void **state)
         spec_tree_clear(&tree[i]);
         spec_tree_add(&tree[i], SPEC_ROOT, 1, 0.9f, 1);
         spec_tree_add(&tree[i], SPEC_ROOT, 2, 0.8f, 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_asked = 2, .need = need[i] };
+        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 2, .need = need[i] };
     }
     spec_control_cut(c, cut, 2, 0.5e6);
     assert_true(cut[0].keep[0]);                        /* needs nothing */
@@ -832,14 +832,14 @@ static void another_text_starts_anew(void **state)
     struct spec_control *c = settled(2);
     static struct spec_tree tree[2];
     static struct spec_cut cut[2];
-    struct spec_outcome outcome[2] = { { 0, &tree[0], 4 }, { 1, &tree[1], 0 } };
+    struct spec_session_outcome outcome[2] = { { 0, &tree[0], 4 }, { 1, &tree[1], 0 } };
     for (int s = 0; s < 2; s++) {
         machine_draft(&by_hand, 4, 4, &tree[s]);
-        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_asked = 4 };
+        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
     }
     for (int i = 0; i < 40; i++) {                      /* session 0 keeps all, session 1 nothing */
         decide_on(c, 2);
-        struct spec_step s = { .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome };
+        struct spec_outcome_of_pass s = { .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome };
         spec_control_learn(c, &s);
     }
     decide_on(c, 2);

@@ -23,7 +23,7 @@ static void draft(struct spec_drafter *d, int session, int n_node, int n_depth, 
 {
     spec_tree_clear(t);
     spec_draft(d, session, n_node, n_depth, 1, t);
-    assert_true(t->n <= n_node && t->n_draw == 0 && !t->peeked);
+    assert_true(t->n <= n_node && t->n_draw == 0 && !t->depends_on_draws);
     for (int i = 0; i < t->n; i++) {
         float below = 0, here = t->parent[i] < 0 ? 1 : t->survival[t->parent[i]];
         assert_in_range(t->depth[i], 1, n_depth);
@@ -83,9 +83,9 @@ static void own_text_against_a_plain_search(void **state)
         struct written w[MOST_TEXT];
         int32_t text[MOST_TEXT];
         int n_vocab = 3 + random_below(8);
-        spec_recall_take(&r, &a, ROOM, false);
+        spec_recall_init(&r, &a, ROOM, false);
         assert_int_equal(kn_arena_open(&a, a.used, -1), 0);
-        spec_recall_take(&r, &a, ROOM, false);
+        spec_recall_init(&r, &a, ROOM, false);
         for (int n = 0; n < MOST_TEXT; n++) {
             int length[MOST_TEXT], from = kn_max(0, n - ROOM), n_tail = kn_min(n - from, MOST_TAIL);
             struct spec_match m[MOST_MATCH];
@@ -111,12 +111,12 @@ static void shared_texts_against_a_plain_search(void **state)
         struct kn_arena a = { 0 };
         struct spec_recall r;
         int n = 0;
-        spec_recall_take(&r, &a, BIG, true);
+        spec_recall_init(&r, &a, BIG, true);
         assert_int_equal(kn_arena_open(&a, a.used, -1), 0);
-        spec_recall_take(&r, &a, BIG, true);
+        spec_recall_init(&r, &a, BIG, true);
         for (int i = 0; i < N_TEXT; i++) {
             uint64_t salt = (uint64_t)random_below(3);
-            spec_recall_text(&r, salt);
+            spec_recall_start_sequence(&r, salt);
             for (int k = random_below(LONG); k > 0; k--) {
                 w[n] = (struct written){ random_below(6), salt, i };
                 spec_recall_add(&r, w[n++].token);
@@ -406,7 +406,7 @@ static void passes_are_saved(void **state)
     spec_params_default(&p);
     p.temperature = 0.4f;
     for (int n = 2; n < N; n++) {
-        struct spec_choice c;
+        struct spec_sampled c;
         model_logits(&m, plain + n - 2, 2, z);
         assert_int_equal(spec_sample(s, &p, z, plain, n, n, &c), 0);
         plain[n] = c.token;
@@ -451,7 +451,7 @@ static void oracle_is_right_as_often_as_told(void **state)
         spec_drafter_begin(d, 1, 0);
         draft(d, 1, LONG, LONG, &t);
         assert_int_equal(t.n, 0);                               /* nothing was told */
-        spec_drafter_tell(d, 1, text, N + 3);
+        spec_drafter_set_oracle(d, 1, text, N + 3);
         for (int i = 0; i < N; i++) {
             draft(d, 1, LONG, LONG, &t);
             assert_int_equal(t.n, kn_min(LONG, N + 3 - i));

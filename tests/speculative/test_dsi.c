@@ -69,7 +69,7 @@ struct world {
 };
 
 /* Drafter 0 has two workers, so that another can take over. */
-static void open_world(struct world *w, int n_target, int n_drafter, int most_lookahead)
+static void open_world(struct world *w, int n_target, int n_drafter, int max_lookahead)
 {
     memset(w, 0, sizeof *w);
     for (int i = 0; i < n_target; i++)
@@ -81,8 +81,8 @@ static void open_world(struct world *w, int n_target, int n_drafter, int most_lo
     }
     w->target_ns = 100;
     w->o = (struct spec_dsi_options){ .n_worker = n_target + n_drafter + (n_drafter > 0),
-                                      .role = w->role, .n_drafter = n_drafter, .most_lookahead = most_lookahead,
-                                      .most_tok = MAX_TOK };
+                                      .role = w->role, .n_drafter = n_drafter, .max_lookahead = max_lookahead,
+                                      .max_tok = MAX_TOK };
     assert_true(w->o.n_worker <= MAX_WORKER);
     assert_int_equal(spec_dsi_open(&w->dsi, &w->o), 0);
     for (int i = 0; i < MAX_WORKER; i++)
@@ -113,8 +113,8 @@ static void begin_job(struct world *w, const struct spec_dsi_action *a)
     int role = w->role[a->worker];
     assert_int_equal(j->fate, FREE);
     assert_int_equal(a->kind == SPEC_DSI_VERIFY, role == SPEC_DSI_TARGET);
-    assert_true(a->n >= (role == SPEC_DSI_TARGET ? 0 : 1) && a->n <= w->o.most_lookahead);
-    assert_true(a->at >= w->emitted - w->o.most_lookahead && a->at + a->n < w->n_tok);
+    assert_true(a->n >= (role == SPEC_DSI_TARGET ? 0 : 1) && a->n <= w->o.max_lookahead);
+    assert_true(a->at >= w->emitted - w->o.max_lookahead && a->at + a->n < w->n_tok);
     j->action = *a;
     j->fate = BUSY;
     j->begin = w->now;
@@ -423,21 +423,21 @@ static void one_rejection(void **state)
     assert_int_equal(w.n_pass, 12);
     spec_dsi_close(w.dsi);
 
-    struct spec_draws d;
-    struct spec_pool *p;
-    assert_int_equal(spec_draws_open(&d, 12, 1, 1), 0);
-    assert_int_equal(spec_pool_open(&p, 10, 12, 1), 0);
-    spec_draws_fill(&d, 0, 1);
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
+    assert_int_equal(spec_sim_draws_open(&d, 12, 1, 1), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 10, 12, 1), 0);
+    spec_sim_draws_fill(&d, 0, 1);
     for (int i = 0; i <= 2; i++)
         d.wrong[i] = 2;
-    struct spec_cost c = spec_event_dsi(p, &d, 0, 1, 100, 10);
+    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, 100, 10);
     assert_int_equal(c.ns, 120 + 8 * 10 + 100);
     assert_int_equal(spec_offline_dsi(&d, 0, 1, 100, 10), 30 + 100 + 8 * 10 + 100);
     c = spec_event_si(&d, 0, 4);                /* 4 and 2 right, 4 all right, 3 left */
     assert_int_equal(c.passes, 3);
     assert_int_equal(c.steps, 4 + 4 + 3);
-    spec_pool_close(p);
-    spec_draws_close(&d);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
 }
 
 /* Lookahead 2, target 100, drafter 60, the first draft wrong.  The output has a token at 100, so that the block
@@ -446,18 +446,18 @@ static void one_rejection(void **state)
 static void a_block_comes_late(void **state)
 {
     (void)state;
-    struct spec_draws d;
-    struct spec_pool *p;
-    assert_int_equal(spec_draws_open(&d, 4, 1, 2), 0);
-    assert_int_equal(spec_pool_open(&p, 7, 4, 2), 0);
-    spec_draws_fill(&d, 0, 1);
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
+    assert_int_equal(spec_sim_draws_open(&d, 4, 1, 2), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 7, 4, 2), 0);
+    spec_sim_draws_fill(&d, 0, 1);
     d.wrong[0] = 0;
-    struct spec_cost c = spec_event_dsi(p, &d, 0, 2, 100, 60);
+    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 2, 100, 60);
     assert_int_equal(c.ns, 340);
     assert_int_equal(c.passes, 4);
     assert_int_equal(c.steps, 4);
-    spec_pool_close(p);
-    spec_draws_close(&d);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
 }
 
 /* Three passes over one memory take what three passes take, however they overlap: begun at 0, 10 and 20 they
@@ -465,18 +465,18 @@ static void a_block_comes_late(void **state)
 static void targets_contend(void **state)
 {
     (void)state;
-    struct spec_draws d;
-    struct spec_pool *p;
-    assert_int_equal(spec_draws_open(&d, 3, 1, 1), 0);
-    assert_int_equal(spec_pool_open(&p, 7, 3, 1), 0);
-    spec_draws_fill(&d, 0, 1);
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
+    assert_int_equal(spec_sim_draws_open(&d, 3, 1, 1), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 7, 3, 1), 0);
+    spec_sim_draws_fill(&d, 0, 1);
     assert_int_equal(spec_event_dsi(p, &d, 0, 1, 10000, 1000).ns, 12000);
-    spec_pool_contend(p, 1);
-    struct spec_cost c = spec_event_dsi(p, &d, 0, 1, 10000, 1000);
+    spec_sim_pool_set_contention(p, 1);
+    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, 10000, 1000);
     assert_int_equal(c.passes, 3);
     assert_in_range(c.ns, 29990, 30010);
-    spec_pool_close(p);
-    spec_draws_close(&d);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
 }
 
 /* ---- never slower ------------------------------------------------------------------------------ */
@@ -490,18 +490,18 @@ static void never_slower(void **state)
 {
     static const int targets[] = { 1, 2, 3, 7 };
     (void)state;
-    struct spec_draws d;
-    assert_int_equal(spec_draws_open(&d, GRID_TOK, GRID_REPEAT, 16), 0);
+    struct spec_sim_draws d;
+    assert_int_equal(spec_sim_draws_open(&d, GRID_TOK, GRID_REPEAT, 16), 0);
     for (int i = 0; i < 4; i++) {
-        struct spec_pool *p;
-        assert_int_equal(spec_pool_open(&p, targets[i], GRID_TOK, 16), 0);
+        struct spec_sim_pool *p;
+        assert_int_equal(spec_sim_pool_open(&p, targets[i], GRID_TOK, 16), 0);
         for (int rate = 0; rate <= 10; rate++) {
-            spec_draws_fill(&d, 5, rate / 10.0);
+            spec_sim_draws_fill(&d, 5, rate / 10.0);
             for (int64_t draft_ns = 5; draft_ns <= 100; draft_ns += 19)
                 for (int k = 1; k <= 16; k = k < 4 ? k + 1 : 2 * k) {
                     int64_t dsi = 0, si = 0;
                     for (int r = 0; r < GRID_REPEAT; r++) {
-                        struct spec_cost s = spec_event_si(&d, r, k);
+                        struct spec_sim_cost s = spec_event_si(&d, r, k);
                         int64_t ns = spec_event_dsi(p, &d, r, k, 100, draft_ns).ns;
                         assert_true(ns <= GRID_TOK * 100);
                         dsi += ns;
@@ -511,23 +511,23 @@ static void never_slower(void **state)
                         assert_true(dsi <= si);
                 }
         }
-        spec_pool_close(p);
+        spec_sim_pool_close(p);
     }
-    spec_draws_close(&d);
+    spec_sim_draws_close(&d);
 }
 
 static void within_the_bound(void **state)
 {
     (void)state;
-    struct spec_draws d;
-    struct spec_pool *p;
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
     enum { REPEAT = 30 };
-    assert_int_equal(spec_draws_open(&d, GRID_TOK, REPEAT, 1), 0);
-    assert_int_equal(spec_pool_open(&p, 20, GRID_TOK, 1), 0);
+    assert_int_equal(spec_sim_draws_open(&d, GRID_TOK, REPEAT, 1), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 20, GRID_TOK, 1), 0);
     for (int rate = 0; rate <= 10; rate++)
         for (int64_t draft_ns = 5; draft_ns <= 95; draft_ns += 18) {
             double a = rate / 10.0, sum = 0, right = 0;
-            spec_draws_fill(&d, 6, a);
+            spec_sim_draws_fill(&d, 6, a);
             for (int r = 0; r < REPEAT; r++) {
                 sum += (double)spec_event_dsi(p, &d, r, 1, 100, draft_ns).ns / REPEAT;
                 for (int i = 0; i < GRID_TOK - 1; i++)
@@ -538,8 +538,8 @@ static void within_the_bound(void **state)
             assert_true(sum <= bound + 1e-6);
             assert_true(sum >= 0.999 * bound);
         }
-    spec_pool_close(p);
-    spec_draws_close(&d);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
 }
 
 /* ---- Equation 1 -------------------------------------------------------------------------------- */
@@ -600,15 +600,15 @@ static void published_rows(void **state)
     };
     static const int lookaheads[] = { 1, 5, 10 };
     (void)state;
-    struct spec_draws d;
-    assert_int_equal(spec_draws_open(&d, 50, 3000, 10), 0);
+    struct spec_sim_draws d;
+    assert_int_equal(spec_sim_draws_open(&d, 50, 3000, 10), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double si = 1e30, dsi = 1e30;
-        spec_draws_fill(&d, 11, rows[i].acceptance);
+        spec_sim_draws_fill(&d, 11, rows[i].acceptance);
         for (int j = 0; j < 3; j++) {
             int64_t si_sum = 0, dsi_sum = 0;
             for (int r = 0; r < d.n_repeat; r++) {
-                struct spec_cost c = spec_offline_si(&d, r, lookaheads[j]);
+                struct spec_sim_cost c = spec_offline_si(&d, r, lookaheads[j]);
                 si_sum += c.passes * rows[i].target + c.steps * rows[i].draft;
                 dsi_sum += spec_offline_dsi(&d, r, lookaheads[j], rows[i].target, rows[i].draft);
             }
@@ -619,21 +619,21 @@ static void published_rows(void **state)
         /* half of the last digit, and four standard errors of both computations */
         assert_true(si / dsi > rows[i].ratio - 0.012 && si / dsi < rows[i].ratio + 0.012);
     }
-    spec_draws_close(&d);
+    spec_sim_draws_close(&d);
 }
 
 static void bad_options(void **state)
 {
     static const int roles[] = { 0, 0 }, strange[] = { SPEC_DSI_TARGET, 3 };
     struct spec_dsi *d = NULL;
-    struct spec_dsi_options o = { .n_worker = 2, .role = roles, .n_drafter = 1, .most_lookahead = 4,
-                                  .most_tok = 4 };
+    struct spec_dsi_options o = { .n_worker = 2, .role = roles, .n_drafter = 1, .max_lookahead = 4,
+                                  .max_tok = 4 };
     (void)state;
     assert_int_equal(spec_dsi_open(&d, &o), KN_EINVAL);
     o.role = strange;
     assert_int_equal(spec_dsi_open(&d, &o), KN_EINVAL);
     o.n_worker = 1;
-    o.most_tok = 0;
+    o.max_tok = 0;
     assert_int_equal(spec_dsi_open(&d, &o), KN_EINVAL);
     assert_null(d);
 }
@@ -652,11 +652,11 @@ static void out_of_memory(void **state)
     io.alloc = alloc_until;
     kn_io_set(&io);
     for (int n = 0;; n++) {
-        struct spec_pool *p = NULL;
+        struct spec_sim_pool *p = NULL;
         allocations_left = n;
-        int e = spec_pool_open(&p, 3, 10, 4);
+        int e = spec_sim_pool_open(&p, 3, 10, 4);
         if (e == 0) {
-            spec_pool_close(p);
+            spec_sim_pool_close(p);
             break;
         }
         assert_int_equal(e, KN_ENOMEM);

@@ -38,21 +38,21 @@ static void valley(const void *arg, const double *x, double *out)
 static void bounds_bind_or_do_not(void **state)
 {
     (void)state;
-    struct spec_solution s;
-    struct spec_param free[2] = { { -3, 3, -1.2 }, { -3, INFINITY, 1 } };
+    struct spec_fit_solution s;
+    struct spec_fit_param free[2] = { { -3, 3, -1.2 }, { -3, INFINITY, 1 } };
     assert_int_equal(spec_fit_solve(&s, free, 2, 2, valley, NULL, 1), 0);
     near_to(s.x[0], 1, 1e-8);
     near_to(s.x[1], 1, 1e-8);
     near_to(s.sum_squares, 0, 1e-15);
-    struct spec_param low[2] = { { -3, 0.5, -1.2 }, { -3, 3, 1 } };
+    struct spec_fit_param low[2] = { { -3, 0.5, -1.2 }, { -3, 3, 1 } };
     assert_int_equal(spec_fit_solve(&s, low, 2, 2, valley, NULL, 1), 0);
     near_to(s.x[0], 0.5, 1e-8);
     near_to(s.x[1], 0.25, 1e-6);
-    struct spec_param high[2] = { { 0, 3, 1.2 }, { 2, INFINITY, 5 } };
+    struct spec_fit_param high[2] = { { 0, 3, 1.2 }, { 2, INFINITY, 5 } };
     assert_int_equal(spec_fit_solve(&s, high, 2, 2, valley, NULL, 4), 0);
     near_to(s.x[1], 2, 1e-8);
     near_to(100 * 2 * (s.x[0] * s.x[0] - 2) * 2 * s.x[0] - 2 * (1 - s.x[0]), 0, 1e-3);       /* no slope left */
-    struct spec_param told[2] = { { 0.3, 0.3, 0.3 }, { -3, 3, 1 } };
+    struct spec_fit_param told[2] = { { 0.3, 0.3, 0.3 }, { -3, 3, 1 } };
     assert_int_equal(spec_fit_solve(&s, told, 2, 2, valley, NULL, 1), 0);
     near_to(s.x[0], 0.3, 0);
     near_to(s.x[1], 0.09, 1e-8);
@@ -69,8 +69,8 @@ static void two_valleys(const void *arg, const double *x, double *out)
 static void deeper_valley_is_found(void **state)
 {
     (void)state;
-    struct spec_solution s;
-    const struct spec_param p = { -4, 6, -1.2 };
+    struct spec_fit_solution s;
+    const struct spec_fit_param p = { -4, 6, -1.2 };
     assert_int_equal(spec_fit_solve(&s, &p, 1, 2, two_valleys, NULL, 1), 0);
     near_to(s.x[0], -1, 0.3);
     assert_int_equal(spec_fit_solve(&s, &p, 1, 2, two_valleys, NULL, 8), 0);
@@ -94,8 +94,8 @@ static void misra1a(const void *arg, const double *x, double *out)
 static void certified_values(void **state)
 {
     (void)state;
-    struct spec_solution s;
-    const struct spec_param p[2] = { { 0, INFINITY, 500 }, { 0, 0.01, 0.0001 } };
+    struct spec_fit_solution s;
+    const struct spec_fit_param p[2] = { { 0, INFINITY, 500 }, { 0, 0.01, 0.0001 } };
     assert_int_equal(spec_fit_solve(&s, p, 2, 14, misra1a, NULL, 1), 0);
     near_to(s.x[0], 238.94212918, 1e-4);
     near_to(s.x[1], 5.5015643181e-4, 1e-9);
@@ -115,17 +115,17 @@ static const struct spec_cost_model truths[] = {
 static const double rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128 };
 #define N_ROWS 14
 
-static struct spec_measured measure(const struct spec_cost_model *c, double noise, struct spec_point *pass,
-                                    struct spec_point *draft, struct spec_point *choose)
+static struct spec_fit_input measure(const struct spec_cost_model *c, double noise, struct spec_fit_point *pass,
+                                    struct spec_fit_point *draft, struct spec_fit_point *choose)
 {
     for (int i = 0; i < N_ROWS; i++) {
         double off = 1 + noise * sqrt(3) * (2 * random_unit() - 1);
-        pass[i] = (struct spec_point){ .rows = rows[i], .ns = spec_cost_pass_ns(c, rows[i], 0, 0) * off,
+        pass[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_pass_ns(c, rows[i], 0, 0) * off,
                                        .hold = i % 4 == 2 };
-        draft[i] = (struct spec_point){ .rows = rows[i], .ns = spec_cost_draft_ns(c, rows[i]) };
-        choose[i] = (struct spec_point){ .rows = rows[i], .ns = spec_cost_choose_ns(c, rows[i]) };
+        draft[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_draft_ns(c, rows[i]) };
+        choose[i] = (struct spec_fit_point){ .rows = rows[i], .ns = spec_cost_choose_ns(c, rows[i]) };
     }
-    return (struct spec_measured){ .n_expert = c->n_expert, .n_used = c->n_used, .ridge_least = 2, .ridge_most = 100,
+    return (struct spec_fit_input){ .n_expert = c->n_expert, .n_used = c->n_used, .ridge_least = 2, .ridge_most = 100,
                                    .pass = pass, .draft = draft, .choose = choose, .n_pass = N_ROWS,
                                    .n_draft = N_ROWS, .n_choose = N_ROWS };
 }
@@ -134,8 +134,8 @@ static void gets_back_what_was_measured(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof truths / sizeof *truths; i++) {
-        struct spec_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
-        struct spec_measured m = measure(&truths[i], 0, pass, draft, choose);
+        struct spec_fit_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
+        struct spec_fit_input m = measure(&truths[i], 0, pass, draft, choose);
         struct spec_fit f;
         assert_int_equal(spec_fit(&f, &m), 0);
         assert_true(f.worst < 2e-3 && f.held_worst < 5e-3);
@@ -152,8 +152,8 @@ static void noise_is_not_learnt(void **state)
     (void)state;
     random_state = 1;
     for (size_t i = 0; i < sizeof truths / sizeof *truths; i++) {
-        struct spec_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
-        struct spec_measured m = measure(&truths[i], 0.03, pass, draft, choose);
+        struct spec_fit_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
+        struct spec_fit_input m = measure(&truths[i], 0.03, pass, draft, choose);
         struct spec_fit f;
         assert_int_equal(spec_fit(&f, &m), 0);
         assert_true(f.error < 0.03);
@@ -167,15 +167,15 @@ static void noise_is_not_learnt(void **state)
 static void knows_what_it_is_told(void **state)
 {
     (void)state;
-    struct spec_point pass[N_ROWS];
+    struct spec_fit_point pass[N_ROWS];
     struct spec_cost_model truth = truths[0];
     truth.wait = 0.6;                                       /* the rest is hidden */
     for (int i = 0; i < N_ROWS; i++) {
         double distinct = 8 * sqrt(rows[i]), miss = 1e6 * (double)(i % 3);
-        pass[i] = (struct spec_point){ .rows = rows[i], .distinct = distinct, .miss_ns = miss,
+        pass[i] = (struct spec_fit_point){ .rows = rows[i], .distinct = distinct, .miss_ns = miss,
                                        .ns = spec_cost_pass_ns(&truth, rows[i], distinct, miss) };
     }
-    struct spec_measured m = { .n_expert = 128, .n_used = 8, .ridge_least = 2, .ridge_most = 100, .pass = pass,
+    struct spec_fit_input m = { .n_expert = 128, .n_used = 8, .ridge_least = 2, .ridge_most = 100, .pass = pass,
                                .n_pass = N_ROWS };
     struct spec_fit f;
     assert_int_equal(spec_fit(&f, &m), 0);
@@ -193,8 +193,8 @@ static void knows_what_it_is_told(void **state)
 static void refuses(void **state)
 {
     (void)state;
-    struct spec_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
-    struct spec_measured good = measure(&truths[0], 0, pass, draft, choose), m = good;
+    struct spec_fit_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
+    struct spec_fit_input good = measure(&truths[0], 0, pass, draft, choose), m = good;
     struct spec_fit f = { .error = 7 };
     kn_log_set(unheard, KN_LOG_ERROR);
     m.n_pass = 7;                                           /* of which two are held */
@@ -224,8 +224,8 @@ static void refuses(void **state)
 static void survives_no_memory(void **state)
 {
     (void)state;
-    struct spec_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
-    struct spec_measured m = measure(&truths[2], 0, pass, draft, choose);
+    struct spec_fit_point pass[N_ROWS], draft[N_ROWS], choose[N_ROWS];
+    struct spec_fit_input m = measure(&truths[2], 0, pass, draft, choose);
     struct spec_fit f;
     kn_log_set(unheard, KN_LOG_ERROR);
     for (int n = 1;; n++) {

@@ -32,10 +32,10 @@ static void three_layers_by_hand(void **state)
         last[SPEC_LENGTHS + i] = -1;
         bias[i] = (float)i / 8;
     }
-    spec_lengths_guess(&net, (float[]){ 1, 3 }, room, out);     /* 3 - 1 = 2 and max(0, 1 - 3) = 0 */
+    spec_lengths_predict(&net, (float[]){ 1, 3 }, room, out);     /* 3 - 1 = 2 and max(0, 1 - 3) = 0 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(-2 - i / 8.)), 1e-6);
-    spec_lengths_guess(&net, (float[]){ 3, -2 }, room, out);    /* nothing below zero leaves a layer: 0 and 3 */
+    spec_lengths_predict(&net, (float[]){ 3, -2 }, room, out);    /* nothing below zero leaves a layer: 0 and 3 */
     for (int i = 0; i < SPEC_LENGTHS; i++)
         near_to(out[i], spec_length_depth(i) / (1 + exp(3 - i / 8.)), 1e-6);
     assert_true(spec_length_width(4) == 1 && spec_length_width(5) == 2 && spec_length_depth(5) == 1);
@@ -72,7 +72,7 @@ static void the_controller_listens(void **state)
 {
     (void)state;
     struct spec_control_options o = { .n_session = 2, .n_drafter = 1, .rule = SPEC_COUPLED, .gamma = 4,
-                                      .drafter = { { .name = "model", .most_depth = 4 } } };
+                                      .drafter = { { .name = "model", .max_depth = 4 } } };
     struct spec_control *c;
     static struct spec_tree tree;
     double told[SPEC_DEPTHS], s[4], untold[4];
@@ -80,33 +80,33 @@ static void the_controller_listens(void **state)
     assert_int_equal(spec_control_open(&c, &o), 0);
     for (int d = 0; d < SPEC_DEPTHS; d++)
         told[d] = pow(0.9, d + 1);
-    spec_control_expect(c, 0, 1, 4, untold);
-    spec_control_tell(c, 0, 0, told);
-    spec_control_expect(c, 0, 0, 4, s);
+    spec_control_survival(c, 0, 1, 4, untold);
+    spec_control_set_survival(c, 0, 0, told);
+    spec_control_survival(c, 0, 0, 4, s);
     for (int d = 0; d < 4; d++)
         near_to(s[d], told[d], 1e-12);
-    spec_control_expect(c, 0, 1, 4, s);             /* of the other nothing is told */
+    spec_control_survival(c, 0, 1, 4, s);             /* of the other nothing is told */
     for (int d = 0; d < 4; d++)
         near_to(s[d], untold[d], 0);
     for (int i = 0; i < 400; i++) {                 /* drafts of 0.5 a level, that come true */
         struct spec_decision decision;
-        spec_control_tell(c, 0, 0, told);
+        spec_control_set_survival(c, 0, 0, told);
         spec_control_decide(c, &session, 1, 0, &decision, &nodes);
         spec_tree_clear(&tree);
         for (int d = 0; d < 4; d++)
             spec_tree_add(&tree, d - 1, d, (float)pow(0.5, d + 1), 1);
-        struct spec_cut cut = { .session = 0, .tree = &tree, .n_asked = 4 };
+        struct spec_cut cut = { .session = 0, .tree = &tree, .n_requested = 4 };
         spec_control_cut(c, &cut, 1, 0);
         int kept = i % 2 ? 0 : i % 4 ? 1 : i % 8 ? 2 : i % 16 ? 3 : 4;
-        spec_control_learn(c, &(struct spec_step){ .n_row = 5, .pass_ns = 1e6, .n_due = 1,
-                                                   .outcome = &(struct spec_outcome){ 0, &tree, kept } });
+        spec_control_learn(c, &(struct spec_outcome_of_pass){ .n_row = 5, .pass_ns = 1e6, .n_due = 1,
+                                                   .outcome = &(struct spec_session_outcome){ 0, &tree, kept } });
     }
-    spec_control_tell(c, 0, 0, told);
-    spec_control_expect(c, 0, 0, 4, s);
+    spec_control_set_survival(c, 0, 0, told);
+    spec_control_survival(c, 0, 0, 4, s);
     for (int d = 0; d < 4; d++)
         near_to(s[d], pow(0.5, d + 1), 0.05);
-    spec_control_tell(c, 0, 0, NULL);
-    spec_control_expect(c, 0, 0, 4, s);
+    spec_control_set_survival(c, 0, 0, NULL);
+    spec_control_survival(c, 0, 0, 4, s);
     near_to(s[0], 0.5, 0.05);                       /* what it has seen itself */
     spec_control_close(c);
 }

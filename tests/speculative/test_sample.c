@@ -38,7 +38,7 @@ static struct spec_sampler *open_sampler(int n_vocab)
 static int32_t sample(struct spec_sampler *s, const struct spec_params *p, const float *logits,
                       int64_t position)
 {
-    struct spec_choice c;
+    struct spec_sampled c;
     assert_int_equal(spec_sample(s, p, logits, NULL, 0, position, &c), 0);
     return c.token;
 }
@@ -245,7 +245,7 @@ static void equals_definition(void **state)
         struct spec_sampler *s = open_sampler(n_vocab);
         kn_alloc_forbid(true);
         for (int64_t position = 0; position < 4; position++) {
-            struct spec_choice c;
+            struct spec_sampled c;
             int e = spec_sample(s, &p, logits, history, n_history, position, &c);
             kn_alloc_forbid(false);
             int32_t want = by_definition(logits, n_vocab, &p, history, n_history, position);
@@ -417,7 +417,7 @@ static void penalties_by_hand(void **state)
     const float logits[4] = { 1, 4, -1, 0 };
     struct spec_sampler *s = open_sampler(4);
     struct spec_params p;
-    struct spec_choice c;
+    struct spec_sampled c;
     spec_params_default(&p);
     p.temperature = 0;
     p.repeat_last = 4;
@@ -485,7 +485,7 @@ static void logprob_is_of_the_plain_softmax(void **state)
     struct spec_bias bias[] = { { 0, -INFINITY }, { 2, 500 } };
     struct spec_sampler *s = open_sampler(4);
     struct spec_params p;
-    struct spec_choice c;
+    struct spec_sampled c;
     spec_params_default(&p);
     p.temperature = 0;
     assert_int_equal(spec_sample(s, &p, logits, NULL, 0, 0, &c), 0);
@@ -505,7 +505,7 @@ static void refuses(void **state)
     const float nothing[3] = { NAN, -INFINITY, NAN }, one[3] = { NAN, -9, NAN };
     struct spec_sampler *s = NULL;
     struct spec_params p;
-    struct spec_choice c = { 123, 4, 0 };
+    struct spec_sampled c = { 123, 4, 0 };
     kn_log_set(unheard, KN_LOG_ERROR);
     assert_int_equal(spec_sampler_open(&s, 0), KN_EINVAL);
     assert_null(s);
@@ -546,7 +546,7 @@ static void chance_is_of_law_and_noise(void **state)
     float logits[N];
     struct spec_sampler *s = open_sampler(N);
     struct spec_params p;
-    struct spec_choice c;
+    struct spec_sampled c;
     spec_params_default(&p);
     random_state = 21;
     for (int64_t position = 0; position < 200; position++) {
@@ -580,7 +580,7 @@ static void mask_leaves_only_its_tokens(void **state)
     uint32_t mask[3] = { 0 };
     struct spec_sampler *s = open_sampler(N);
     struct spec_params p;
-    struct spec_choice free_choice, c;
+    struct spec_sampled free_choice, c;
     spec_params_default(&p);
     random_state = 9;
     assert_int_equal(spec_mask_words(N), 3);
@@ -653,7 +653,7 @@ static void likeliest_by_a_plain_sort(void **state)
         float logits[N];
         struct candidate c[N];
         struct spec_top top[20];
-        struct spec_choice first;
+        struct spec_sampled first;
         for (int i = 0; i < N; i++) {
             logits[i] = round % 2 ? (float)random_below(20) : random_float(-9, 9);
             if (random_below(50) == 0)
@@ -688,7 +688,7 @@ static void ranks_by_definition(void **state)
         struct spec_bias bias[MOST_BIAS];
         struct spec_params p;
         struct spec_top top[SPEC_RANKS];
-        struct spec_choice c;
+        struct spec_sampled c;
         int n_vocab = 1 + random_below(random_below(4) ? 40 : MOST_VOCAB), n_history = random_below(MOST_HISTORY + 1);
         int n = 1 + random_below(SPEC_RANKS);
         random_logits(logits, n_vocab);

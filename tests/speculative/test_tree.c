@@ -87,7 +87,7 @@ static void several_make_the_union(void **state)
             assert_true(whole.survival[i] == survival);
         }
         assert_int_equal(n_own, part[0].n + part[1].n);
-        assert_false(whole.peeked);
+        assert_false(whole.depends_on_draws);
     }
 }
 
@@ -123,7 +123,7 @@ static void prune_keeps_what_hangs_together(void **state)
             }
         }
         assert_int_equal(after.n, n);
-        assert_int_equal(after.peeked, !(trial & 1) && before.n_draw > 0);
+        assert_int_equal(after.depends_on_draws, !(trial & 1) && before.n_draw > 0);
     }
 }
 
@@ -137,20 +137,20 @@ static void full(void **state)
         assert_int_equal(spec_tree_add(&t, SPEC_ROOT, i, 1, 1), i);
     assert_int_equal(spec_tree_add(&t, SPEC_ROOT, SPEC_NODES, 1, 1), -1);
     assert_int_equal(spec_tree_add(&t, SPEC_ROOT, 7, 1, 1), 7);
-    assert_false(t.peeked);
+    assert_false(t.depends_on_draws);
     assert_int_equal(spec_tree_draw(&t, SPEC_ROOT, -5, &q, 1, 1), -1);
-    assert_true(t.peeked);
+    assert_true(t.depends_on_draws);
     assert_int_equal(t.n, SPEC_NODES);
 
     spec_tree_clear(&same);                     /* fits only because the draws were the same: said */
     for (int i = 0; i <= SPEC_NODES; i++) {
-        assert_false(same.peeked);
+        assert_false(same.depends_on_draws);
         spec_tree_draw(&same, SPEC_ROOT, 1, &q, 1, 1);
     }
-    assert_true(same.peeked);
+    assert_true(same.depends_on_draws);
     assert_int_equal(same.n_draw, SPEC_NODES);
     spec_tree_clear(&same);
-    assert_false(same.peeked);
+    assert_false(same.depends_on_draws);
 }
 
 int main(void)

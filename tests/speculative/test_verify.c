@@ -23,7 +23,7 @@ static const uint32_t *mask_after(const struct writer *w, const int32_t *text, i
     return w->masked ? mask : NULL;
 }
 
-static int write_plain(struct writer *w, int32_t *text, int n, struct spec_choice *out)
+static int write_plain(struct writer *w, int32_t *text, int n, struct spec_sampled *out)
 {
     while (n < MOST_TEXT) {
         float z[MOST_VOCAB];
@@ -59,7 +59,7 @@ static void any_tree(const struct writer *w, const int32_t *to_come, int n, bool
 
 /* One draft and its verification; returns how many tokens text has then. */
 static int write_drafted(struct writer *w, const struct spec_tree *t, enum spec_rule rule, int32_t *text, int n,
-                         struct spec_choice *out)
+                         struct spec_sampled *out)
 {
     struct spec_verify v = { .tree = t, .rule = rule, .params = &w->p, .history = text, .n_history = n,
                              .position = n };
@@ -112,7 +112,7 @@ static void random_writer(struct writer *w, struct spec_bias *bias)
     w->p.n_bias = random_below(2);
 }
 
-/* Every rule, where it is SPEC_COUPLED in effect: nothing drawn, all cold, or peeked at. */
+/* Every rule, where it is SPEC_COUPLED in effect: nothing drawn, all cold, or depends_on_draws at. */
 static void same_text_as_without_a_draft(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void same_text_as_without_a_draft(void **state)
         struct writer w;
         struct spec_bias bias;
         int32_t text[MOST_TEXT + SPEC_NODES] = { 1, 1 }, drafted[MOST_TEXT + SPEC_NODES] = { 1, 1 };
-        struct spec_choice out[MOST_TEXT], drafted_out[MOST_TEXT];
+        struct spec_sampled out[MOST_TEXT], drafted_out[MOST_TEXT];
         enum spec_rule rule = (enum spec_rule)random_below(3);
         bool drawn = random_below(2);
         random_writer(&w, &bias);
@@ -130,7 +130,7 @@ static void same_text_as_without_a_draft(void **state)
         for (; at < n; n_round++) {
             struct spec_tree t;
             any_tree(&w, text + at, n - at - 1, drawn, &t);
-            t.peeked = drawn && rule != SPEC_COUPLED && w.p.temperature > 0;
+            t.depends_on_draws = drawn && rule != SPEC_COUPLED && w.p.temperature > 0;
             at = write_drafted(&w, &t, rule, drafted, at, drafted_out);
         }
         assert_int_equal(at, n);
@@ -189,7 +189,7 @@ static void small_logits(const struct writer *w, int table, const int32_t *text,
     z[1] = table % 3 == 2;
 }
 
-static void choose_plain(struct writer *w, int table, int n, struct spec_choice *out)
+static void choose_plain(struct writer *w, int table, int n, struct spec_sampled *out)
 {
     int32_t text[MOST_DEPTH + 1];
     for (int i = 0; i < n; i++) {
@@ -202,7 +202,7 @@ static void choose_plain(struct writer *w, int table, int n, struct spec_choice 
 }
 
 static void check_tree(struct writer *w, int table, const struct spec_tree *t, enum spec_rule rule,
-                       const struct spec_choice *plain)
+                       const struct spec_sampled *plain)
 {
     int32_t text[MOST_DEPTH + 1];
     struct spec_verify v = { .tree = t, .rule = rule, .params = &w->p, .history = text };
@@ -225,7 +225,7 @@ static void check_tree(struct writer *w, int table, const struct spec_tree *t, e
 /* All trees, by all rules that are SPEC_COUPLED for them. */
 static void check_grove(struct writer *w, int table, int depth)
 {
-    struct spec_choice plain[MOST_DEPTH + 1];
+    struct spec_sampled plain[MOST_DEPTH + 1];
     choose_plain(w, table, depth + 1, plain);
     for (int way = 0; way < 2 * N_MADE; way++) {
         struct grove g = { w->m.n_vocab, depth, way / 2, way % 2, &w->q };
@@ -235,7 +235,7 @@ static void check_grove(struct writer *w, int table, int depth)
             plant(&g, number, SPEC_ROOT, 0, &t);
             check_tree(w, table, &t, SPEC_COUPLED, plain);
             for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++) {
-                t.peeked = g.made != ADD_ALL && w->p.temperature > 0;
+                t.depends_on_draws = g.made != ADD_ALL && w->p.temperature > 0;
                 check_tree(w, table, &t, rule, plain);
             }
         }
@@ -338,7 +338,7 @@ static void rule_fits_the_draft(void **state)
     assert_int_equal(rule_of(&added, SPEC_BLOCK, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&added, SPEC_RATIO, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 0), SPEC_COUPLED);
-    chain.peeked = true;
+    chain.depends_on_draws = true;
     assert_int_equal(rule_of(&chain, SPEC_RATIO, 1), SPEC_COUPLED);
     assert_int_equal(rule_of(&chain, SPEC_BLOCK, 1), SPEC_COUPLED);
 }
@@ -502,7 +502,7 @@ static void nothing_drawn_is_the_rows_own_choice(void **state)
     for (enum spec_rule rule = SPEC_RATIO; rule <= SPEC_BLOCK; rule++)
         for (int64_t position = 0; position < 30; position++) {
             struct edge e;
-            struct spec_choice own;
+            struct spec_sampled own;
             open_edge(&e, 4, 4);
             int node = spec_tree_draw(&e.t, SPEC_ROOT, 2, &e.q, 1, 1);
             if (rule == SPEC_RATIO)
@@ -571,7 +571,7 @@ static void row_without_a_token(void **state)
             int node = spec_tree_draw(&e.t, SPEC_ROOT, 0, &e.q, 1, 1);
             spec_tree_draw(&e.t, node, 0, &e.q, 1, 1);
             while (rule == SPEC_COUPLED && !first) {        /* a seed that chooses token 0 */
-                struct spec_choice c;
+                struct spec_sampled c;
                 assert_int_equal(spec_sample(e.s, &e.p, z, NULL, 0, 0, &c), 0);
                 if (c.token == 0)
                     break;
@@ -610,7 +610,7 @@ static void longest_chain(void **state)
         for (int i = 0; i < SPEC_NODES; i++)
             node = spec_tree_draw(&e.t, node, 0, &q, 1, 1);
         assert_int_equal(node, SPEC_NODES - 1);
-        assert_false(e.t.peeked);
+        assert_false(e.t.depends_on_draws);
         struct spec_verify v = start(&e, rule, NULL);
         kn_alloc_forbid(true);
         for (; v.node != SPEC_END; n_row++)

@@ -5,7 +5,7 @@
  * what it asks of other files, each of which can be wrong in one way.
  *
  * One thread: not under MODE=tsan. */
-#include "tests/speculative/law.h"
+#include "tests/speculative/row_distribution.h"
 
 #include "speculative/internal.h"
 

@@ -136,7 +136,7 @@ static void open_engine(struct job *j, int n_parallel)
 {
     static const char *const name = "tiny";
     assert_int_equal(eng_open(&j->engine, &(struct eng_options){ .model = model, .isa = KN_ISA_COUNT - 1,
-        .n_ctx = N_CTX, .n_parallel = n_parallel, .n_thread = 1, .stretch = 1e9, .grammar_bytes = 1 << 20 }), 0);
+        .n_ctx = N_CTX, .n_parallel = n_parallel, .n_thread = 1, .max_prefill_slowdown = 1e9, .grammar_bytes = 1 << 20 }), 0);
     assert_int_equal(eng_chat_open(&j->chat, eng_file(j->engine), eng_vocab(j->engine), model), 0);
     j->desk = (struct eng_api_setup){ .vocab = eng_vocab(j->engine), .chat = j->chat,
                                       .gr_tokens = eng_grammar_tokens(j->engine), .model = &name, .n_model = 1,

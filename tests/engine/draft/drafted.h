@@ -17,7 +17,7 @@ static bool texts_may_end;                      /* of themselves; else nothing t
 static inline struct eng_options demo_options(const char *draft, enum kn_isa isa, int n_chunk)
 {
     struct eng_options o = { .model = DEMO, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1,
-                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH,
+                             .n_parallel = 3, .n_session = N_SESSION, .n_chunk = n_chunk, .max_prefill_slowdown = ANY_STRETCH,
                              .gamma = 60, .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     return o;

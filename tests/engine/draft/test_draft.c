@@ -212,7 +212,7 @@ static void write_document(const char *text, size_t n)
 
 static struct eng_engine *open_reader(const char *draft)
 {
-    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .stretch = ANY_STRETCH };
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 4, .n_draft = 1, .max_prefill_slowdown = ANY_STRETCH };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     return open_engine_with(o, 0);
 }

@@ -58,7 +58,7 @@ static struct eng_engine *open_mtp(const char *draft, enum kn_isa isa, int n_chu
 {
     struct eng_engine *e;
     struct eng_options o = { .model = path, .isa = isa, .kv = KN_KV_F32, .n_ctx = N_CTX, .n_thread = 1, .n_parallel = 3,
-                             .n_session = N_SESSION, .n_chunk = n_chunk, .stretch = ANY_STRETCH, .gamma = 60,
+                             .n_session = N_SESSION, .n_chunk = n_chunk, .max_prefill_slowdown = ANY_STRETCH, .gamma = 60,
                              .n_draft = 1 };
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     assert_int_equal(eng_open(&e, &o), 0);
@@ -164,7 +164,7 @@ static void run_tries(bool guided)
         { 4, 100, 0, 4 }, { 3, 33, 9, 25 }, { 4, 64, 9, 12 }, { 2, 512, 9, ENG_GAMMA_AUTO } };
     for (int i = 0; i < 4; i++) {
         struct eng_options o = { .n_parallel = tries[i].n_parallel, .n_chunk = tries[i].n_chunk,
-                                 .stretch = i < 3 ? ANY_STRETCH : 0, .n_thread = 1 + (i == 1),
+                                 .max_prefill_slowdown = i < 3 ? ANY_STRETCH : 0, .n_thread = 1 + (i == 1),
                                  .gamma = tries[i].gamma, .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);

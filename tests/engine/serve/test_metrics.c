@@ -117,19 +117,19 @@ static void any_name_is_written_well(void **state)
 static struct eng_hub_view some_view(void)
 {
     struct eng_hub_view v = { .engine = { .n_draft = 50, .n_draft_kept = 31, .draft_ns = 2500000000u },
-                              .drafts = { .any = true, .n_draft = 20, .n_kept = { 18, 9, 4 }, .n_choice = 5,
-                                          .lost_ns = 1e6, .may_lose_ns = 4e6 } };
+                              .drafts = { .any = true, .n_draft = 20, .n_accepted = { 18, 9, 4 }, .n_choice = 5,
+                                          .lost_ns = 1e6, .loss_limit_ns = 4e6 } };
     for (int i = SPEC_WHY_FIXED; i < SPEC_WHY_COUNT; i++)
         v.drafts.n_decision[i] = 10 + (uint64_t)i;
     v.drafts.choice[0] = (struct eng_draft_choice){ "model", 0, ENG_DRAFTER_ASKED, 3,
-        { SPEC_PAYS, 90, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 } };
+        { SPEC_VERDICT_PAYS, 90, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 } };
     v.drafts.choice[1] = (struct eng_draft_choice){ "model", 1, ENG_DRAFTER_UNLOADED, 0,
-        { SPEC_NOT_ITS_MEMORY, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 } };
+        { SPEC_VERDICT_MEMORY_WORTH_MORE, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 } };
     v.drafts.choice[2] = (struct eng_draft_choice){ "ngram", 0, ENG_DRAFTER_BROKEN, 0, { .gain = 1 } };
     v.drafts.choice[3] = (struct eng_draft_choice){ "all", 0, ENG_DRAFTER_ASKED, 0,
-        { .verdict = SPEC_LOSES, .gain = 0.99 } };
+        { .verdict = SPEC_VERDICT_LOSES, .gain = 0.99 } };
     v.drafts.choice[4] = (struct eng_draft_choice){ "ahead", 0, ENG_DRAFTER_ASKED, 0,
-        { .verdict = SPEC_NOT_ITS_MEMORY, .gain = 1 } };
+        { .verdict = SPEC_VERDICT_MEMORY_WORTH_MORE, .gain = 1 } };
     return v;
 }
 
@@ -164,7 +164,7 @@ static void each_drafter_is_told_of(void **state)
         const struct spec_account *a = &v.drafts.choice[i].account;
         assert_true(said_by(x, "spillway_draft_steps_total", name[i]) == (double)a->n_step);
         assert_true(said_by(x, "spillway_draft_rows_total", name[i]) == (double)a->n_drafted);
-        assert_true(said_by(x, "spillway_draft_rows_kept_total", name[i]) == (double)a->n_kept);
+        assert_true(said_by(x, "spillway_draft_rows_kept_total", name[i]) == (double)a->n_accepted);
         assert_true(said_by(x, "spillway_draft_depth", name[i]) == v.drafts.choice[i].depth);
         assert_true(said_by(x, "spillway_draft_gain", name[i]) == a->gain);
         assert_true(said_by(x, "spillway_draft_verdict", name[i]) == verdict[i]);
@@ -172,7 +172,7 @@ static void each_drafter_is_told_of(void **state)
     assert_true(said_of(x, "spillway_draft_kept_share", "depth=\"3\",drafter=\"model\"," OF_ALL) == 0.25);
     assert_null(strstr(text, "depth=\"4\""));   /* nothing is known of it; and of who is gone it is of no use */
     assert_null(strstr(text, "model-2\",depth"));
-    assert_true(said_of(x, "spillway_draft_decisions_total", OF_ALL ",reason=\"spent\"") == 10 + SPEC_WHY_SPENT);
+    assert_true(said_of(x, "spillway_draft_decisions_total", OF_ALL ",reason=\"spent\"") == 10 + SPEC_WHY_LOSS_LIMIT);
     assert_true(said_of(x, "vllm:spec_decode_num_drafts_total", OF_ALL) == 20);
     assert_true(said_of(x, "vllm:spec_decode_num_draft_tokens_total", OF_ALL) == 50);
     assert_true(said_of(x, "vllm:spec_decode_num_accepted_tokens_total", OF_ALL) == 31);
@@ -232,12 +232,12 @@ static void watch(struct eng_engine *e)
     last = now;
     kn_free(text);
 
-    uint64_t kept = 0, before = v.drafts.n_draft;
+    uint64_t accepted = 0, before = v.drafts.n_draft;
     for (int i = 0; i < ENG_DRAFT_NODES; i++) {
-        assert_true(v.drafts.n_kept[i] <= before);
-        kept += before = v.drafts.n_kept[i];
+        assert_true(v.drafts.n_accepted[i] <= before);
+        accepted += before = v.drafts.n_accepted[i];
     }
-    assert_int_equal(kept, v.engine.n_draft_kept);
+    assert_int_equal(accepted, v.engine.n_draft_kept);
     assert_true(v.engine.n_draft >= v.drafts.n_draft);
     decisions = 0;
     for (int i = 0; i < SPEC_WHY_COUNT; i++)
@@ -314,7 +314,7 @@ static void unload_some(struct eng_engine *e)
         const struct spec_account *a = &before.choice[i].account, *b = &after.choice[i].account;
         assert_true(before.choice[i].state == ENG_DRAFTER_ASKED);
         assert_true(after.choice[i].state == (i == 1 || i == 3 ? ENG_DRAFTER_ASKED : ENG_DRAFTER_UNLOADED));
-        assert_true(a->n_step == b->n_step && a->n_drafted == b->n_drafted && a->n_kept == b->n_kept);
+        assert_true(a->n_step == b->n_step && a->n_drafted == b->n_drafted && a->n_accepted == b->n_accepted);
     }
 }
 
@@ -328,21 +328,21 @@ static void counts_only_rise(void **state)
     kn_io_set(&io);
     asked_meddle = watch;
     for (int ahead = 0; ahead < 2; ahead++) {
-        uint64_t rows = 0, kept = 0;
+        uint64_t rows = 0, accepted = 0;
         struct eng_engine *e = open_drafting(ENG_GAMMA_AUTO, ahead ? ENG_DSI_AUTO : ENG_DSI_OFF);
         make_quick(e);
         do {
             run_crowd(e, SHARE(12));
             eng_drafts_get(e, &d);
             assert_true(e->stats.n_pass < 20000);
-        } while (WHOLE && !ahead && (!d.n_kept[1] || !d.choice[0].account.n_kept || !d.n_decision[SPEC_WHY_GAINS]));
+        } while (WHOLE && !ahead && (!d.n_accepted[1] || !d.choice[0].account.n_accepted || !d.n_decision[SPEC_WHY_GAINS]));
         assert_int_equal(d.n_choice, 4 + ahead);
         for (int i = 0; i < d.n_choice; i++) {
             rows += d.choice[i].account.n_drafted;
-            kept += d.choice[i].account.n_kept;
-            assert_true(d.choice[i].account.kept[0] >= 0 && d.choice[i].account.kept[0] <= 1);
+            accepted += d.choice[i].account.n_accepted;
+            assert_true(d.choice[i].account.accepted[0] >= 0 && d.choice[i].account.accepted[0] <= 1);
         }
-        assert_true(rows >= e->stats.n_draft && kept >= e->stats.n_draft_kept && d.n_decision[SPEC_WHY_LEARN] > 0);
+        assert_true(rows >= e->stats.n_draft && accepted >= e->stats.n_draft_kept && d.n_decision[SPEC_WHY_LEARN] > 0);
         unload_some(e);
         run_crowd(e, SHARE(20));
         watch(e);
@@ -368,7 +368,7 @@ static void options_decide_for_one_reason(void **state)
         watch(e);
         eng_drafts_get(e, &d);
         assert_true(d.n_choice == 0 && d.any && d.overlap == ahead);
-        assert_true(d.n_draft > 0 && d.n_kept[0] > 0);
+        assert_true(d.n_draft > 0 && d.n_accepted[0] > 0);
         assert_int_equal(d.n_decision[SPEC_WHY_FIXED], decisions);
         assert_true(decisions > 0);
         close_drafting(e);

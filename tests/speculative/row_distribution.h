@@ -1,4 +1,4 @@
-/* tests/speculative/law.h - the law of what a verification puts out, exactly.
+/* tests/speculative/row_distribution.h - the law of what a verification puts out, exactly.
  *
  * Small tables, every draft, every piece of every die.  A verifier is a function of its dice that is constant on
  * intervals; bisection finds their ends to the last bit, so the law of the output is a sum of products of lengths.
@@ -178,7 +178,7 @@ static inline void follow(struct table *c, const double *dice)
         if (own) {
             float z[MOST_VOCAB];
             uint32_t mask;
-            struct spec_choice choice;
+            struct spec_sampled choice;
             struct spec_params p = c->p;
             p.mask = mask_after(c, text, n, &mask);
             model_logits(&c->target, text, n, z);

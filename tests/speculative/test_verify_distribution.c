@@ -3,7 +3,7 @@
  * SPEC_COUPLED has no law of its own: it puts out what no draft would, which test_verify.c shows of all trees.
  *
  * One thread: not under MODE=tsan. */
-#include "tests/speculative/law.h"
+#include "tests/speculative/row_distribution.h"
 
 /* ---- spec_target ------------------------------------------------------------------------------------ */
 
@@ -33,7 +33,7 @@ static void target_is_what_sample_draws_from(void **state)
         model_dist(s, &m, &p, text, 4, &k);
 
         for (int64_t position = 0; position < N; position++) {
-            struct spec_choice c;
+            struct spec_sampled c;
             assert_int_equal(spec_sample(s, &p, z, text, 4, position, &c), 0);
             count[c.token]++;
         }
@@ -380,7 +380,7 @@ static void added_kept_golden(void **state)
     for (int64_t position = 0; position < N; position++)
         for (int kind = 0; kind < 3; kind++) {
             struct spec_tree t;
-            struct spec_choice own;
+            struct spec_sampled own;
             int32_t text[4];
             spec_tree_clear(&t);
             assert_int_equal(spec_sample(s, &p, q, NULL, 0, position, &own), 0);

@@ -1,4 +1,4 @@
-/* speculative/ahead.c - the time and the accepted tokens of drafting that overlaps with the pass: distributed
+/* speculative/overlap.c - the time and the accepted tokens of drafting that overlaps with the pass: distributed
  * speculation with one target.
  *
  * During a pass the drafter makes `depth` guesses.  The first guess is for the token that the pass itself samples; if
@@ -17,21 +17,21 @@
 
 #include <math.h>
 
-#define MEMORY      12              /* steps in a mean of contention */
-#define YIELD       (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
-#define PRIOR_YIELD 16.0            /* tokens that were accepted as expected, added to both sums */
-#define MOST        2.0             /* largest contention: overlapping is slower than drafting in turn from 1 on */
+#define CONTENTION_MEAN_STEPS      12              /* steps in a mean of contention */
+#define ACCEPT_DECAY       (1 - 1 / 256.0) /* decay of the sums of accepted tokens, per step */
+#define PRIOR_TOKENS 16.0            /* tokens that were accepted as expected, added to both sums */
+#define MAX_CONTENTION        2.0             /* largest contention: overlapping is slower than drafting in turn from 1 on */
 
-struct spec_ahead_share spec_ahead_share(const double *what, int depth)
+struct spec_overlap_mean spec_overlap_mean(const double *what, int depth)
 {
     double hold = what[depth - 1], first = what[0], sum = 0;
     for (int d = 0; d < depth - 1; d++)
         sum += what[d];
     double ready = first > 0 ? first / (1 - hold + first) : 0;
-    return (struct spec_ahead_share){ ready * (depth - 1), ready * sum };
+    return (struct spec_overlap_mean){ ready * (depth - 1), ready * sum };
 }
 
-double spec_ahead_ns(double pass_ns, double draft_ns, double contention)
+double spec_overlap_ns(double pass_ns, double draft_ns, double contention)
 {
     return fmax(pass_ns, draft_ns) + contention * fmin(pass_ns, draft_ns);
 }
@@ -39,33 +39,33 @@ double spec_ahead_ns(double pass_ns, double draft_ns, double contention)
 /* Measured at the nearest batch size.  Without a measurement: the share of a pass that is not spent waiting for
  * experts, for the drafter takes these cores from the pass.  A hopeful plan assumes 0, whatever was
  * measured: the processes that competed for the cores may have ended. */
-double spec_ahead_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful)
+double spec_overlap_contention(const struct spec_control *c, const struct spec_arm *a, int size, bool hopeful)
 {
     for (int far = 0; far < SPEC_SIZES && !hopeful; far++)
         for (int side = -1; side <= 1; side += 2) {
             int i = size + side * far;
-            if (i >= 0 && i < SPEC_SIZES && a->beside[i].weight > 0)
-                return a->beside[i].contention;
+            if (i >= 0 && i < SPEC_SIZES && a->overlapped[i].weight > 0)
+                return a->overlapped[i].contention;
         }
     if (hopeful)
         return 0;
-    return c->stall_of_ns > 0 ? fmax(0, 1 - c->stall_ns / c->stall_of_ns) : 1;
+    return c->stall_pass_ns > 0 ? fmax(0, 1 - c->stall_ns / c->stall_pass_ns) : 1;
 }
 
-double spec_ahead_yield(const struct spec_arm *a) { return (a->came + PRIOR_YIELD) / (a->expected + PRIOR_YIELD); }
+double spec_overlap_accept_ratio(const struct spec_arm *a) { return (a->accepted + PRIOR_TOKENS) / (a->expected + PRIOR_TOKENS); }
 
-void spec_ahead_learn(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns)
+void spec_overlap_learn_contention(struct spec_arm *a, int size, double took_ns, double pass_ns, double draft_ns)
 {
     double less = fmin(pass_ns, draft_ns), more = fmax(pass_ns, draft_ns);
     if (less <= 0)
         return;
-    double x = fmin(fmax((took_ns - more) / less, -MOST), MOST), *weight = &a->beside[size].weight;
-    a->beside[size].contention += (x - a->beside[size].contention) / (*weight + 1);
-    *weight = fmin(*weight + 1, MEMORY - 1);
+    double x = fmin(fmax((took_ns - more) / less, -MAX_CONTENTION), MAX_CONTENTION), *weight = &a->overlapped[size].weight;
+    a->overlapped[size].contention += (x - a->overlapped[size].contention) / (*weight + 1);
+    *weight = fmin(*weight + 1, CONTENTION_MEAN_STEPS - 1);
 }
 
-void spec_ahead_count(struct spec_arm *a, double expected, int n_kept)
+void spec_overlap_count_accepted(struct spec_arm *a, double expected, int n_accepted)
 {
-    a->expected = a->expected * YIELD + expected;
-    a->came = a->came * YIELD + n_kept;
+    a->expected = a->expected * ACCEPT_DECAY + expected;
+    a->accepted = a->accepted * ACCEPT_DECAY + n_accepted;
 }
