@@ -66,12 +66,12 @@ static void read_wish(struct wish *w, enum eng_api api, const struct eng_fields 
 
 /* Compiles ask->grammar.  A failure is refused only for a format, strict tools, or required calls. */
 static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_fields *body,
-                    const struct eng_api_setup *desk, const struct eng_talk_tools *tools)
+                    const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {
     static const struct eng_speech_style plain = {.way = ENG_SPEECH_NONE};
-    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !desk->speech;
+    const bool is_plain = ask->api == ENG_API_COMPLETIONS || !setup->speech;
     char why[256] = "";
-    int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : desk->speech,
+    int error = eng_speech_grammar(&ask->grammar, is_plain ? &plain : setup->speech,
                                    &(struct eng_speech_tools){.tools = tools->list,
                                                               .choice = tools->choice,
                                                               .name = tools->name,
@@ -88,14 +88,14 @@ static void compile(struct eng_ask *ask, const struct wish *w, const struct eng_
 }
 
 void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_api_setup *desk, const struct eng_talk_tools *tools)
+                        const struct eng_api_setup *setup, const struct eng_talk_tools *tools)
 {
     struct wish w;
     bool forced = tools->list && tools->choice != ENG_TOOL_AUTO;
     read_wish(&w, ask->api, body);
     bool wanted = !eng_refused(body->why) && (tools->list || w.schema);
-    if (wanted && desk->gr_tokens)
-        compile(ask, &w, body, desk, tools);
+    if (wanted && setup->gr_tokens)
+        compile(ask, &w, body, setup, tools);
     else if (wanted && (w.schema || forced || tools->strict))
         eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
                    "this model's vocabulary cannot write every text, so that no form can be "

@@ -57,7 +57,7 @@ static void write_known(struct eng_bytes *out, const struct eng_vocab *v, int32_
 void eng_write_given(struct eng_bytes *out, const struct eng_reply *r, const struct eng_choice *c)
 {
     const struct eng_ids *prompt = &r->ask->prompt[c->index / r->ask->n_each];
-    const struct eng_vocab *v = r->desk->vocab;
+    const struct eng_vocab *v = r->setup->vocab;
     if (r->ask->prompt_logprobs < 0)
         return;
     eng_bytes_text(out, ",\"prompt_logprobs\":[null");
@@ -105,11 +105,11 @@ void eng_write_entries(struct eng_bytes *out, const struct eng_reply *r, const s
     for (int i = first; i < last; i++) {
         const struct spec_top *top = eng_entry_top(r, c, i);
         eng_bytes_text(out, i > first ? "," : "");
-        write_token(out, r->desk->vocab, c->entry[i].token, c->entry[i].logprob);
+        write_token(out, r->setup->vocab, c->entry[i].token, c->entry[i].logprob);
         eng_bytes_text(out, ",\"top_logprobs\":[");
         for (int k = 0; k < n_top && top[k].token != ENG_NO_TOKEN; k++) {
             eng_bytes_text(out, k ? "," : "");
-            write_token(out, r->desk->vocab, top[k].token, top[k].logprob);
+            write_token(out, r->setup->vocab, top[k].token, top[k].logprob);
             eng_bytes_text(out, "}");
         }
         eng_bytes_text(out, "]}");

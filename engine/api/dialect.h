@@ -69,7 +69,7 @@ struct eng_choice {
 
 struct eng_reply {
     const struct eng_ask *ask;
-    const struct eng_api_setup *desk;
+    const struct eng_api_setup *setup;
     const struct eng_dialect *dialect;
     struct eng_choice *choice; /* [n_choice] */
     int n_choice, n_ended;

@@ -7,7 +7,7 @@
 
 struct eng_parse {
     struct eng_ask *ask;
-    const struct eng_api_setup *desk;
+    const struct eng_api_setup *setup;
     struct eng_fields body;
     struct eng_refusal *why;
     struct eng_talk_tools tools;

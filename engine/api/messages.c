@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct talk {
-    const struct eng_api_setup *desk;
+    const struct eng_api_setup *setup;
     const char *thoughts; /* the template's member for reasoning */
     struct eng_refusal *why;
     json_t *messages; /* [{"role": .., "content": .., ..}] */
@@ -79,20 +79,20 @@ static void join_texts(struct talk *t, json_t *m, const char *name)
 }
 
 /* The arguments of a call in the form that the template needs; they come as JSON text or as an object.
- * An object gives the better prompt, but some templates need the text (desk->text_arguments). */
+ * An object gives the better prompt, but some templates need the text (setup->text_arguments). */
 static json_t *arguments(const struct talk *t, json_t *given)
 {
     json_t *object = NULL;
     if (!given || (json_is_string(given) && !json_string_length(given)))
-        return t->desk->text_arguments ? json_string("{}") : json_object();
-    if (json_is_object(given) && t->desk->text_arguments) {
+        return t->setup->text_arguments ? json_string("{}") : json_object();
+    if (json_is_object(given) && t->setup->text_arguments) {
         struct eng_bytes b = {0};
         eng_bytes_json(&b, given);
         object = b.failed ? NULL : json_stringn_nocheck(b.data, b.n);
         eng_bytes_free(&b);
         return object;
     }
-    if (json_is_string(given) && !t->desk->text_arguments) {
+    if (json_is_string(given) && !t->setup->text_arguments) {
         const char *text = json_string_value(given);
         size_t n = json_string_length(given);
         if (eng_ask_depth(text, n) <= ENG_ASK_DEPTH)
@@ -344,10 +344,10 @@ static void read_list(struct talk *t, const struct eng_fields *body, const char 
 }
 
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_api_setup *desk)
+                          const struct eng_api_setup *setup)
 {
-    const bool harmony = desk->speech && desk->speech->way == ENG_SPEECH_HARMONY;
-    struct talk t = {.desk = desk,
+    const bool harmony = setup->speech && setup->speech->way == ENG_SPEECH_HARMONY;
+    struct talk t = {.setup = setup,
                      .why = body->why,
                      .thoughts = harmony ? "thinking" : "reasoning_content",
                      .messages = json_array(),

@@ -15,7 +15,7 @@
 
 /* The messages as a new reference; NULL when refused. */
 json_t *eng_talk_messages(enum eng_api api, const struct eng_fields *body,
-                          const struct eng_api_setup *desk);
+                          const struct eng_api_setup *setup);
 
 /* The tools of a request and its tool_choice. */
 struct eng_talk_tools {
@@ -32,6 +32,6 @@ void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fie
 
 /* Sets ask->grammar from the tools and the response format, if they constrain the answer. */
 void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
-                        const struct eng_api_setup *desk, const struct eng_talk_tools *tools);
+                        const struct eng_api_setup *setup, const struct eng_talk_tools *tools);
 
 #endif

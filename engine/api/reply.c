@@ -71,7 +71,7 @@ static bool stands_at(const struct eng_reply *r, const struct eng_choice *c, int
 {
     size_t at = 0;
     for (int i = first; i < c->n_entry && at < n; i++) {
-        struct moe_string s = eng_vocab_text(r->desk->vocab, c->entry[i].token);
+        struct moe_string s = eng_vocab_text(r->setup->vocab, c->entry[i].token);
         if (memcmp(text + at, s.data, s.n < n - at ? s.n : n - at) != 0)
             return false;
         at += s.n;
@@ -97,7 +97,7 @@ static void settle_entries(struct eng_reply *r, struct eng_choice *c, const char
             at_char += seen > 0 && ((uint8_t)text[seen] & 0xC0) != 0x80;
         e->at = c->n_text + at;
         e->at_char = at_char;
-        at += eng_vocab_text(r->desk->vocab, e->token).n;
+        at += eng_vocab_text(r->setup->vocab, e->token).n;
     }
 }
 
@@ -258,7 +258,7 @@ static void take_text(struct eng_reply *r, struct eng_choice *c, size_t n)
 
 static void take_token(struct eng_reply *r, struct eng_choice *c, const struct eng_event *t)
 {
-    const struct eng_vocab *v = r->desk->vocab;
+    const struct eng_vocab *v = r->setup->vocab;
     bool control = eng_vocab_type(v, t->token) == ENG_TOKEN_CONTROL;
     char *out;
     r->piece.n = 0;
@@ -280,7 +280,7 @@ static void end_choice(struct eng_reply *r, struct eng_choice *c, enum eng_end e
 {
     char *out;
     r->piece.n = 0;
-    if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->desk->vocab))))
+    if (!c->stop.hit && (out = eng_bytes_room(&r->piece, eng_decoder_room(r->setup->vocab))))
         take_text(r, c, eng_decoder_finish(&c->decoder, out));
     if (!c->stop.hit && c->speech)
         take_events(r, c, eng_speech_finish(c->speech));
@@ -372,29 +372,29 @@ static int open_choice(struct eng_reply *r, int i)
 {
     struct eng_choice *c = &r->choice[i];
     c->index = i;
-    eng_decoder_init(&c->decoder, r->desk->vocab,
+    eng_decoder_init(&c->decoder, r->setup->vocab,
                      ENG_DECODE_CONTINUE | (r->ask->shows_special ? 0 : ENG_DECODE_SKIP_SPECIAL));
     int error = eng_stop_init(&c->stop, r->ask->stop, r->ask->n_stop);
-    if (error || r->ask->api == ENG_API_COMPLETIONS || !r->desk->speech)
+    if (error || r->ask->api == ENG_API_COMPLETIONS || !r->setup->speech)
         return error;
-    return eng_speech_open(&c->speech, &(struct eng_speech_options){.style = r->desk->speech,
+    return eng_speech_open(&c->speech, &(struct eng_speech_options){.style = r->setup->speech,
                                                                     .tools = r->ask->tools,
                                                                     .thinks = r->ask->thinks});
 }
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk)
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup)
 {
     struct eng_reply *r = kn_calloc(1, sizeof *r);
     int error = 0;
     if (!r)
         return kn_fail(KN_ENOMEM, "no memory for an answer");
     r->ask = ask;
-    r->desk = desk;
+    r->setup = setup;
     r->dialect = dialects[ask->api];
     r->status = 200;
     r->keeps = !ask->stream || ask->api == ENG_API_RESPONSES;
     r->choice = kn_calloc((size_t)eng_ask_choices(ask), sizeof *r->choice);
-    write_head(&r->head, ask, desk->fingerprint);
+    write_head(&r->head, ask, setup->fingerprint);
     if (!r->choice || r->head.failed)
         error = kn_fail(KN_ENOMEM, "no memory for an answer");
     for (; !error && r->n_choice < eng_ask_choices(ask); r->n_choice++)

@@ -15,7 +15,7 @@
  * (tools.h); the content ends at a stop string (eng_stop); the writer of the request's dialect formats
  * the resulting events (dialect.h).  After KN_ENOMEM the answer is incomplete and must be dropped.
  *
- * A reply belongs to one thread at a time; ask and desk must outlive it. */
+ * A reply belongs to one thread at a time; ask and setup must outlive it. */
 #ifndef ENGINE_SERVE_REPLY_H
 #define ENGINE_SERVE_REPLY_H
 
@@ -23,7 +23,7 @@
 
 struct eng_reply;
 
-int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *desk);
+int eng_reply_open(struct eng_reply **out, const struct eng_ask *ask, const struct eng_api_setup *setup);
 void eng_reply_close(struct eng_reply *r);
 
 /* Processes an event of the choice event->choice; its n_cached is for the usage.  Returns 0 to continue;

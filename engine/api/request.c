@@ -128,13 +128,13 @@ static void refuse_unknown(struct eng_parse *p)
 static void read_model(struct eng_parse *p)
 {
     const char *model = json_string_value(eng_field_string(&p->body, "model"));
-    p->ask->model = p->desk->n_model ? p->desk->model[0] : "model";
-    for (int i = 0; i < p->desk->n_model && model; i++)
-        if (!strcmp(model, p->desk->model[i])) {
-            p->ask->model = p->desk->model[i];
+    p->ask->model = p->setup->n_model ? p->setup->model[0] : "model";
+    for (int i = 0; i < p->setup->n_model && model; i++)
+        if (!strcmp(model, p->setup->model[i])) {
+            p->ask->model = p->setup->model[i];
             return;
         }
-    if (model && !p->desk->any_model)
+    if (model && !p->setup->any_model)
         eng_refuse(p->why, 404, "model_not_found", "model",
                    "the model '%.200s' does not exist; this server has '%.200s'", model,
                    p->ask->model);
@@ -147,10 +147,10 @@ static void add_text_prompt(struct eng_parse *p, const json_t *text)
     struct eng_ids *ids = &p->ask->prompt[p->ask->n_prompt++];
     bool special = true;
     eng_field_bool(&p->body, "add_special_tokens", &special);
-    int error = eng_tokenize(p->desk->vocab, json_string_value(text), json_string_length(text),
+    int error = eng_tokenize(p->setup->vocab, json_string_value(text), json_string_length(text),
                              ENG_TEXT_PARSE_SPECIAL | (special ? ENG_TEXT_ADD_BOS : 0), ids);
-    if (!error && !ids->n && eng_vocab_bos(p->desk->vocab) != ENG_NO_TOKEN)
-        error = eng_ids_push(ids, eng_vocab_bos(p->desk->vocab));
+    if (!error && !ids->n && eng_vocab_bos(p->setup->vocab) != ENG_NO_TOKEN)
+        error = eng_ids_push(ids, eng_vocab_bos(p->setup->vocab));
     if (error && !eng_refused(p->why))
         eng_refuse(p->why, error == KN_ENOMEM ? 500 : 400, NULL, "prompt",
                    error == KN_ENOMEM ? "no memory for the prompt"
@@ -165,9 +165,9 @@ static void add_token_prompt(struct eng_parse *p, const json_t *list)
     json_array_foreach(list, i, item)
     {
         json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->desk->vocab)) {
+        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->setup->vocab)) {
             eng_field_refuse(&p->body, "prompt", "must hold token ids from 0 to %d",
-                             eng_vocab_size(p->desk->vocab) - 1);
+                             eng_vocab_size(p->setup->vocab) - 1);
             return;
         }
         if (eng_ids_push(ids, (int32_t)id)) {
@@ -215,7 +215,7 @@ static void read_prompts(struct eng_parse *p)
 /* The variables of the template; a new reference, NULL when refused. */
 static json_t *read_talk(struct eng_parse *p)
 {
-    json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->desk);
+    json_t *messages = eng_talk_messages(p->ask->api, &p->body, p->setup);
     json_t *variables = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
     eng_talk_tools(&p->tools, p->ask->api, &p->body);
     if (p->tools.choice == ENG_TOOL_NONE || !p->tools.list) { /* the model is shown no tools */
@@ -227,7 +227,7 @@ static json_t *read_talk(struct eng_parse *p)
     eng_talk_thinking(variables, p->ask->api, &p->body);
     if (!variables)
         eng_parse_no_memory(p);
-    if (!p->desk->chat && !eng_refused(p->why))
+    if (!p->setup->chat && !eng_refused(p->why))
         eng_refuse(p->why, 400, "no_chat_template", "messages",
                    "the model has no chat template: "
                    "use /v1/completions");
@@ -246,17 +246,17 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
 }
 
 /* True if the prompt ends with the marker that opens reasoning; its last TAIL tokens are enough. */
-static bool ends_thinking(const struct eng_api_setup *desk, const struct eng_ids *ids)
+static bool ends_thinking(const struct eng_api_setup *setup, const struct eng_ids *ids)
 {
     enum { TAIL = 16 };
     struct eng_bytes b = {0};
     bool thinks = false;
     for (size_t i = ids->n > TAIL ? ids->n - TAIL : 0; i < ids->n; i++) {
-        struct moe_string s = eng_vocab_text(desk->vocab, ids->id[i]);
+        struct moe_string s = eng_vocab_text(setup->vocab, ids->id[i]);
         eng_bytes_add(&b, s.data, s.n);
     }
     if (b.n && !b.failed)
-        thinks = eng_speech_prompt_thinks(desk->speech, b.data, b.n);
+        thinks = eng_speech_prompt_thinks(setup->speech, b.data, b.n);
     eng_bytes_free(&b);
     return thinks;
 }
@@ -271,15 +271,15 @@ static void read_conversation(struct eng_parse *p)
         eng_parse_no_memory(p);
     } else {
         p->ask->n_prompt = 1;
-        int error = eng_chat_tokens(p->desk->chat, variables, p->ask->prompt, &e);
+        int error = eng_chat_tokens(p->setup->chat, variables, p->ask->prompt, &e);
         if (error)
             refuse_template(p, error, &e);
     }
     json_decref(variables);
     if (eng_refused(p->why))
         return;
-    if (p->desk->speech)
-        p->ask->thinks = ends_thinking(p->desk, p->ask->prompt);
+    if (p->setup->speech)
+        p->ask->thinks = ends_thinking(p->setup, p->ask->prompt);
     p->ask->tools = json_incref(p->tools.list);
 }
 
@@ -287,7 +287,7 @@ static void read_conversation(struct eng_parse *p)
 
 static void check_choices(struct eng_parse *p)
 {
-    int most = p->desk->n_choice ? p->desk->n_choice : ENG_ASK_CHOICES;
+    int most = p->setup->n_choice ? p->setup->n_choice : ENG_ASK_CHOICES;
     if (eng_ask_choices(p->ask) > most)
         eng_field_refuse(&p->body, "n",
                          "times the number of prompts is %d; at most %d are possible",
@@ -301,11 +301,11 @@ static void check_context(struct eng_parse *p)
     for (int i = 0; i < p->ask->n_prompt && !eng_refused(p->why); i++) {
         if (!p->ask->prompt[i].n)
             eng_field_refuse(&p->body, name, "is empty");
-        else if (p->ask->prompt[i].n >= (size_t)p->desk->n_ctx)
+        else if (p->ask->prompt[i].n >= (size_t)p->setup->n_ctx)
             eng_refuse(p->why, 400, "context_length_exceeded", name,
                        "the model's maximum context length is %d tokens, and the prompt has %zu: "
                        "shorten it",
-                       p->desk->n_ctx, p->ask->prompt[i].n);
+                       p->setup->n_ctx, p->ask->prompt[i].n);
     }
 }
 
@@ -326,7 +326,7 @@ static void parse(struct eng_parse *p, const struct eng_arrival *arrival)
     if (arrival->count)
         return;
     check_context(p);
-    eng_talk_constrain(p->ask, &p->body, p->desk, &p->tools);
+    eng_talk_constrain(p->ask, &p->body, p->setup, &p->tools);
 }
 
 /* An ask with its parsed body only; it takes the body over.  NULL when refused, as for a NULL body. */
@@ -354,16 +354,16 @@ static int refused(const struct eng_refusal *why)
 }
 
 static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
-                      const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                      const struct eng_api_setup *setup, const struct eng_arrival *arrival,
                       struct eng_refusal *why)
 {
     static const char *const prefix[] = {"cmpl-", "chatcmpl-", "resp_", "msg_"};
-    kn_assert(!desk->chat || desk->speech); /* eng_api_setup_from_template was called */
+    kn_assert(!setup->chat || setup->speech); /* eng_api_setup_from_template was called */
     struct eng_ask *ask = new_ask(api, body, why);
     if (!ask)
         return refused(why);
     struct eng_parse p = {
-        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
+        .ask = ask, .setup = setup, .why = why, .body = {.object = ask->body, .why = why}};
     snprintf(ask->id, sizeof ask->id, "%s%.*s", prefix[api], ENG_ID_BYTES - 16, arrival->id);
     ask->created_s = arrival->created_s;
     parse(&p, arrival);
@@ -377,14 +377,14 @@ static int parse_body(struct eng_ask **out, enum eng_api api, json_t *body,
 }
 
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                  const struct eng_api_setup *setup, const struct eng_arrival *arrival,
                   struct eng_refusal *why)
 {
-    return parse_body(out, api, load(body, n, why), desk, arrival, why);
+    return parse_body(out, api, load(body, n, why), setup, arrival, why);
 }
 
 int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                       const struct eng_api_setup *setup, const struct eng_arrival *arrival,
                        struct eng_refusal *why)
 {
     kn_assert(json_is_object(body));
@@ -392,7 +392,7 @@ int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
     bool deep = is_deeper(body, ENG_ASK_DEPTH);
     if (deep)
         refuse_depth(why);
-    return parse_body(out, api, deep ? NULL : json_incref(body), desk, arrival, why);
+    return parse_body(out, api, deep ? NULL : json_incref(body), setup, arrival, why);
 }
 
 void eng_ask_close(struct eng_ask *ask)
@@ -428,7 +428,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
     out->sampling.choice = (uint32_t)(choice % ask->n_each);
 }
 
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
                    char **text, size_t *n_text, struct eng_refusal *why)
 {
     struct eng_template_error e;
@@ -436,9 +436,9 @@ int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct en
     if (!ask)
         return refused(why);
     struct eng_parse p = {
-        .ask = ask, .desk = desk, .why = why, .body = {.object = ask->body, .why = why}};
+        .ask = ask, .setup = setup, .why = why, .body = {.object = ask->body, .why = why}};
     json_t *variables = read_talk(&p);
-    int error = variables ? eng_chat_render(desk->chat, variables, text, n_text, &e) : 0;
+    int error = variables ? eng_chat_render(setup->chat, variables, text, n_text, &e) : 0;
     if (error)
         refuse_template(&p, error, &e);
     json_decref(variables);

@@ -6,7 +6,7 @@
  * eng_ask: prompts as tokens, sampling, stop strings, a grammar.  Parsing uses no socket, no clock and
  * no engine.  Its other inputs are struct eng_desk (constant while the program runs) and struct
  * eng_arrival (one request's id, time and random seed).  Any number of threads may parse at once with
- * one desk.
+ * one setup.
  *
  * Accepted bodies.  Unknown members are ignored, except those in the table of request.c, which would
  * change the answer.  A known member of a wrong type or out of range is refused by name; null counts
@@ -95,9 +95,9 @@ struct eng_api_model {
     char fingerprint[ENG_FINGERPRINT_BYTES];
 };
 
-/* Fills *desk but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
+/* Fills *setup but for the names, limits and defaults, which the caller sets.  An error is the chat template's: the
  * setup then takes completions only. */
-int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
                        const char *path);
 void eng_api_model_close(struct eng_api_model *m);
 
@@ -113,7 +113,7 @@ struct eng_ask {
     enum eng_api api;
     char id[ENG_ID_BYTES]; /* "chatcmpl-..." and the like */
     int64_t created_s;
-    const char *model; /* one of the desk's names */
+    const char *model; /* one of the setup's names */
     bool stream, include_usage, echo;
     bool shows_special; /* write control tokens as text */
 
@@ -144,11 +144,11 @@ struct eng_ask {
 /* Returns 0 and *out, or on refusal KN_EINVAL or KN_ENOMEM with the answer for the client in *why;
  * *out is then untouched. */
 int eng_ask_parse(struct eng_ask **out, enum eng_api api, const char *body, size_t n,
-                  const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                  const struct eng_api_setup *setup, const struct eng_arrival *arrival,
                   struct eng_refusal *why);
 /* The same of a body that is JSON already, an object without duplicates, of which the ask keeps a reference. */
 int eng_ask_parse_json(struct eng_ask **out, enum eng_api api, json_t *body,
-                       const struct eng_api_setup *desk, const struct eng_arrival *arrival,
+                       const struct eng_api_setup *setup, const struct eng_arrival *arrival,
                        struct eng_refusal *why);
 void eng_ask_close(struct eng_ask *ask);
 
@@ -163,7 +163,7 @@ void eng_ask_request(const struct eng_ask *ask, int choice, struct eng_request *
 
 /* The prompt of a conversation as text, as eng_ask_parse tokenizes it; the caller frees *text with
  * kn_free.  For /apply-template.  Returns as eng_ask_parse does. */
-int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *desk,
+int eng_ask_render(enum eng_api api, const char *body, size_t n, const struct eng_api_setup *setup,
                    char **text, size_t *n_text, struct eng_refusal *why);
 
 #endif

@@ -29,7 +29,7 @@ static void read_sampling(struct eng_parse *p, const struct eng_arrival *arrival
     };
     int64_t n;
     double x;
-    *s = p->desk->sampling;
+    *s = p->setup->sampling;
     s->bias = NULL;
     s->n_bias = 0;
     s->mask = NULL;
@@ -60,7 +60,7 @@ static int32_t token_of(const struct eng_parse *p, const char *key)
             return ENG_NO_TOKEN;
         id = id * 10 + (*key - '0');
     }
-    return id < eng_vocab_size(p->desk->vocab) ? (int32_t)id : ENG_NO_TOKEN;
+    return id < eng_vocab_size(p->setup->vocab) ? (int32_t)id : ENG_NO_TOKEN;
 }
 
 static void read_bias(struct eng_parse *p)
@@ -88,7 +88,7 @@ static void read_bias(struct eng_parse *p)
         double add;
         if (token == ENG_NO_TOKEN)
             eng_field_refuse(&f, key, "is no token: ids go from 0 to %d",
-                             eng_vocab_size(p->desk->vocab) - 1);
+                             eng_vocab_size(p->setup->vocab) - 1);
         if (!eng_field_number(&f, key, -100, 100, &add)) {
             if (json_is_null(value))
                 eng_field_refuse(&f, key, "must be a number from -100 to 100");
@@ -127,9 +127,9 @@ static void read_stop(struct eng_parse *p)
     json_array_foreach(value, i, item)
     {
         json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->desk->vocab)) {
+        if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->setup->vocab)) {
             eng_field_refuse(&p->body, "stop_token_ids", "must hold token ids from 0 to %d",
-                             eng_vocab_size(p->desk->vocab) - 1);
+                             eng_vocab_size(p->setup->vocab) - 1);
             return;
         }
         p->ask->stop_token[p->ask->n_stop_token++] = (int32_t)id;
@@ -154,7 +154,7 @@ static void read_length(struct eng_parse *p, bool count)
         eng_field_bool(&p->body, "echo", &echo);
     for (int i = 0; i < 2 && names[api][i]; i++)
         given[i] = eng_field_int(&p->body, names[api][i], echo ? 0 : 1, INT32_MAX, &n[i]);
-    p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->desk->n_predict;
+    p->ask->n_predict = api == ENG_API_COMPLETIONS ? COMPLETION : p->setup->n_predict;
     if (given[0] || given[1])
         p->ask->n_predict = (int)n[given[0] ? 0 : 1];
     else if (api == ENG_API_MESSAGES && !count)

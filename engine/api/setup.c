@@ -12,17 +12,17 @@ void eng_api_model_name(char *out, size_t bytes, const char *path)
         out[n - 5] = 0;
 }
 
-int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *desk, const struct eng_engine *e,
+int eng_api_model_open(struct eng_api_model *m, struct eng_api_setup *setup, const struct eng_engine *e,
                        const char *path)
 {
     const struct eng_vocab *v = eng_vocab(e);
     int error = eng_chat_open(&m->chat, eng_file(e), v, path);
-    desk->vocab = v;
-    desk->chat = m->chat;
-    desk->gr_tokens = eng_grammar_tokens(e);
-    desk->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
-    desk->n_ctx = eng_n_ctx(e);
-    eng_api_setup_from_template(desk, &m->style);
+    setup->vocab = v;
+    setup->chat = m->chat;
+    setup->gr_tokens = eng_grammar_tokens(e);
+    setup->fingerprint = eng_fingerprint(e, m->fingerprint) ? NULL : m->fingerprint;
+    setup->n_ctx = eng_n_ctx(e);
+    eng_api_setup_from_template(setup, &m->style);
     return error;
 }
 
@@ -31,7 +31,7 @@ void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
 /* ---- the chat template ----------------------------------------------------------------------- */
 
 /* The text of a conversation with one call whose arguments are `given` (taken over), or NULL. */
-static char *render_call(const struct eng_api_setup *desk, json_t *given)
+static char *render_call(const struct eng_api_setup *setup, json_t *given)
 {
     struct eng_template_error e;
     char *text = NULL;
@@ -41,25 +41,25 @@ static char *render_call(const struct eng_api_setup *desk, json_t *given)
                   "role", "user", "content", "a", "role", "assistant", "content", "", "tool_calls",
                   "id", "abcdefghi", "type", "function", "function", "name", "f", "arguments",
                   given, "add_generation_prompt", 0);
-    if (variables && eng_chat_render(desk->chat, variables, &text, &n, &e))
+    if (variables && eng_chat_render(setup->chat, variables, &text, &n, &e))
         text = NULL;
     json_decref(variables);
     return text;
 }
 
-void eng_api_setup_from_template(struct eng_api_setup *desk, struct eng_speech_style *style)
+void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_style *style)
 {
-    desk->text_arguments = false;
-    desk->speech = NULL;
-    if (!desk->chat)
+    setup->text_arguments = false;
+    setup->speech = NULL;
+    if (!setup->chat)
         return;
-    struct moe_string template = eng_chat_text(desk->chat);
-    eng_speech_style(style, template.data, template.n, desk->vocab);
-    desk->speech = style;
-    char *object = render_call(desk, json_pack("{s:s}", "k7", "v7"));
-    char *text = render_call(desk, json_string("{\"k7\": \"v7\"}"));
+    struct moe_string template = eng_chat_text(setup->chat);
+    eng_speech_style(style, template.data, template.n, setup->vocab);
+    setup->speech = style;
+    char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));
+    char *text = render_call(setup, json_string("{\"k7\": \"v7\"}"));
     if (text && (!object || strstr(object, "'k7'"))) /* refused, or shown as Python shows it */
-        desk->text_arguments = true;
+        setup->text_arguments = true;
     kn_free(object);
     kn_free(text);
 }

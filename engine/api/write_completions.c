@@ -91,7 +91,7 @@ static void write_listed_logprob(struct eng_bytes *out, const struct listed *l, 
 static void write_listed_top(struct eng_bytes *out, const struct listed *l, int i)
 {
     int n_top = l->r->ask->n_top, at = l->first + i - l->n_prompt;
-    const struct eng_vocab *v = l->r->desk->vocab;
+    const struct eng_vocab *v = l->r->setup->vocab;
     if (is_untold(l, i))
         eng_bytes_text(out, "null");
     else if (i < l->n_prompt)
@@ -113,7 +113,7 @@ static size_t count_characters(const char *p, size_t n)
 /* Writes each token's start in the text, in characters.  Control tokens, such as BOS, have length 0. */
 static void write_offsets(struct eng_bytes *out, const struct listed *l)
 {
-    const struct eng_vocab *v = l->r->desk->vocab;
+    const struct eng_vocab *v = l->r->setup->vocab;
     size_t at = 0;
     for (int i = 0; i < l->n; i++) {
         size_t own = i < l->n_prompt ? at : l->prompt_char + l->c->entry[l->first + i - l->n_prompt].at_char;
@@ -136,7 +136,7 @@ static void write_logprobs(struct eng_bytes *out, const struct listed *l)
     eng_bytes_text(out, "{\"tokens\":");
     for (int i = 0; i < l->n; i++) {
         eng_bytes_text(out, i ? "," : "[");
-        write_name(out, l->r->desk->vocab, listed_token(l, i));
+        write_name(out, l->r->setup->vocab, listed_token(l, i));
     }
     eng_bytes_text(out, "],\"token_logprobs\":");
     for (int i = 0; i < l->n; i++) {
@@ -166,9 +166,9 @@ static void add_prompt(struct eng_bytes *out, const struct eng_reply *r, const s
         eng_bytes_add(out, json_string_value(text), json_string_length(text));
         return;
     }
-    eng_decoder_init(&d, r->desk->vocab, 0);
+    eng_decoder_init(&d, r->setup->vocab, 0);
     for (size_t k = 0; k <= r->ask->prompt[i].n; k++) {
-        char *to = eng_bytes_room(out, eng_decoder_room(r->desk->vocab));
+        char *to = eng_bytes_room(out, eng_decoder_room(r->setup->vocab));
         if (to)
             out->n += k < r->ask->prompt[i].n ? eng_decoder_feed(&d, r->ask->prompt[i].id[k], to)
                                               : eng_decoder_finish(&d, to);

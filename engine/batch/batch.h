@@ -162,8 +162,8 @@ struct eng_batch;
 /* Reads what there is to do and what is done.  bytes: memory that it will take beside the engine's. */
 int  eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
-/* desk: what requests are read with; n_parallel sessions are opened in e. */
-int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *desk, int n_parallel);
+/* setup: what requests are read with; n_parallel sessions are opened in e. */
+int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
 /* 1: goes on; 0: all lines are dealt with; or KN_E*, said. */
 int  eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);

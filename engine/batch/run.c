@@ -35,7 +35,7 @@ struct eng_batch {
     uint64_t answered_before;                   /* lines of the answers' file at open */
 
     struct eng_engine *engine;
-    const struct eng_api_setup *desk;
+    const struct eng_api_setup *setup;
     int n_slot, n_line;
     struct slot *slot;                          /* [n_slot] */
     struct line_in_progress *line;              /* [n_line] */
@@ -150,10 +150,10 @@ size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
     return eng_seen_bytes(b->seen.most) + 5 * line + ((size_t)n_parallel + 1) * in_progress + JOURNAL_BYTES;
 }
 
-int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *desk, int n_parallel)
+int eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel)
 {
     b->engine = e;
-    b->desk = desk;
+    b->setup = setup;
     b->n_line = n_parallel + 1;
     b->slot = kn_calloc((size_t)n_parallel, sizeof *b->slot);
     b->line = kn_calloc((size_t)b->n_line, sizeof *b->line);
@@ -275,12 +275,12 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     uint64_t hash = eng_record_hash(r->custom_id, r->n_custom_id);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)hash);
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
-    if (eng_ask_parse_json(&line->ask, r->api, r->body, b->desk, &arrival, &why))
+    if (eng_ask_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
         return write_refusal(b, r, &why);
     line->ask->stream = false;                  /* a line has one answer */
     line->n_custom_id = r->n_custom_id;
     line->custom_id = kn_strdup(r->custom_id);
-    int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->desk) : KN_ENOMEM;
+    int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->setup) : KN_ENOMEM;
     if (error) {
         close_line(line);
         return kn_fail(error, "no memory for an answer");

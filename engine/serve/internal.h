@@ -53,8 +53,8 @@ struct eng_server {
     struct eng_hub *hub;
     struct eng_pool *pool;
     struct eng_keys *keys;
-    struct eng_api_setup desk;
-    struct eng_api_model model;                 /* the desk's parts */
+    struct eng_api_setup setup;
+    struct eng_api_model model;                 /* the setup's parts */
     char *alias_text;
     const char *alias[SRV_MAX_ALIAS];
     struct eng_metrics metrics;

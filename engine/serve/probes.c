@@ -67,7 +67,7 @@ static void write_model(struct eng_server *s, const char *name, struct eng_bytes
     eng_bytes_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"spillway\"",
                      (long long)s->started_s);
     if (s->state == SRV_SERVING)
-        eng_bytes_format(out, ",\"max_model_len\":%d", s->desk.n_ctx);
+        eng_bytes_format(out, ",\"max_model_len\":%d", s->setup.n_ctx);
     eng_bytes_text(out, "}");
 }
 
@@ -75,7 +75,7 @@ void srv_models(struct eng_server *s, struct eng_exchange *x)
 {
     struct eng_bytes out = {0};
     eng_bytes_text(&out, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < s->desk.n_model; i++) {
+    for (int i = 0; i < s->setup.n_model; i++) {
         eng_bytes_text(&out, i ? "," : "");
         write_model(s, s->alias[i], &out);
     }
@@ -88,7 +88,7 @@ void srv_model(struct eng_server *s, struct eng_exchange *x)
     struct eng_bytes out = {0};
     struct eng_refusal why;
     const char *name = eng_http_path(x) + sizeof "/v1/models/" - 1;
-    for (int i = 0; i < s->desk.n_model; i++) {
+    for (int i = 0; i < s->setup.n_model; i++) {
         if (strcmp(name, s->alias[i]) != 0)
             continue;
         write_model(s, name, &out);

@@ -36,7 +36,7 @@ static void read_ask(struct srv_call *c)
 {
     struct eng_arrival arrival = {
         .id = c->id, .created_s = c->created_s, .seed = c->seed, .count = c->route->counts};
-    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->desk,
+    c->refused = eng_ask_parse(&c->ask, c->route->api, c->body, c->n_body, &c->server->setup,
                                &arrival, &c->why) != 0;
     if (!c->refused && c->route->counts)
         eng_reply_count(&c->text, c->ask);
@@ -223,7 +223,7 @@ static int make_jobs(struct srv_call *c)
 {
     struct eng_job *job[ENG_ASK_CHOICES];
     int n = eng_ask_choices(c->ask);
-    if (eng_reply_open(&c->reply, c->ask, &c->server->desk) ||
+    if (eng_reply_open(&c->reply, c->ask, &c->server->setup) ||
         !(c->choice = kn_calloc((size_t)n, sizeof *c->choice)))
         return KN_ENOMEM;
     for (int i = 0; i < n; i++) {
@@ -311,7 +311,7 @@ static void measure_end(struct eng_metrics *m, const struct srv_call *c, const s
     const struct eng_job *j = &o->job;
     const char *why = eng_reply_finish(c->reply, j->request.choice);
     int n_answer = eng_reply_tokens(c->reply, j->request.choice), n_prompt = j->request.n_token;
-    int n_most = c->server->desk.n_ctx - n_prompt;
+    int n_most = c->server->setup.n_ctx - n_prompt;
     enum eng_ended ended = !why                     ? ENG_ENDED_ABORT
                            : !strcmp(why, "error")  ? ENG_ENDED_ERROR
                            : !strcmp(why, "length") ? ENG_ENDED_LENGTH

@@ -35,11 +35,11 @@ static void open_model(struct eng_server *s)
     const struct eng_engine *e = eng_hub_engine(s->hub);
     const struct moe_shape *shape = moe_model_shape(eng_model(e));
     int n_expert = shape->n_expert_total + shape->n_expert_ahead;
-    s->desk.model = s->alias;
-    s->desk.n_choice = s->n_session;
-    s->desk.sampling = s->opt.sampling;
-    s->desk.n_predict = s->opt.n_predict;
-    if (eng_api_model_open(&s->model, &s->desk, e, s->opt.engine.model))
+    s->setup.model = s->alias;
+    s->setup.n_choice = s->n_session;
+    s->setup.sampling = s->opt.sampling;
+    s->setup.n_predict = s->opt.n_predict;
+    if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model))
         kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
         kn_say(KN_LOG_WARN, "no memory to show %d experts: the status is without them", n_expert);
@@ -67,7 +67,7 @@ static void take_state(struct eng_server *s)
     s->state = SRV_SERVING;
     kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
            s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
-           s->desk.n_ctx);
+           s->setup.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
@@ -216,10 +216,10 @@ static int list_names(struct eng_server *s)
         return kn_fail(KN_ENOMEM, "no memory for the server");
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
-        if (!name[0] || s->desk.n_model == SRV_MAX_ALIAS)
+        if (!name[0] || s->setup.n_model == SRV_MAX_ALIAS)
             return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty",
                            SRV_MAX_ALIAS);
-        s->alias[s->desk.n_model++] = name;
+        s->alias[s->setup.n_model++] = name;
     }
     return 0;
 }

@@ -47,21 +47,21 @@ struct wanted {
 
 static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct wanted want)
 {
-    const struct eng_api_setup *desk = &c->server->desk;
+    const struct eng_api_setup *setup = &c->server->setup;
     eng_bytes_format(&c->text, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids->n,
-                     desk->n_ctx);
+                     setup->n_ctx);
     for (size_t i = 0; i < ids->n; i++) {
         eng_bytes_format(&c->text, want.pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "",
                          ids->id[i]);
         if (want.pieces) {
-            write_piece(&c->text, desk->vocab, ids->id[i]);
+            write_piece(&c->text, setup->vocab, ids->id[i]);
             eng_bytes_text(&c->text, "}");
         }
     }
     eng_bytes_text(&c->text, "],\"token_strs\":");
     for (size_t i = 0; i < ids->n && want.strings; i++) {
         eng_bytes_text(&c->text, i ? "," : "[");
-        write_piece(&c->text, desk->vocab, ids->id[i]);
+        write_piece(&c->text, setup->vocab, ids->id[i]);
     }
     eng_bytes_text(&c->text, want.strings && ids->n ? "]}" : want.strings ? "[]}" : "null}");
 }
@@ -69,7 +69,7 @@ static void write_tokens(struct srv_call *c, const struct eng_ids *ids, struct w
 static void tokenize_messages(struct srv_call *c)
 {
     struct eng_arrival arrival = {.id = c->id, .created_s = c->created_s, .count = true};
-    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->desk, &arrival,
+    if (eng_ask_parse(&c->ask, ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &arrival,
                       &c->why))
         c->refused = true;
     else
@@ -100,7 +100,7 @@ void srv_work_tokenize(struct srv_call *c)
     unsigned flags = (want.special ? ENG_TEXT_ADD_BOS : 0) | (parse ? ENG_TEXT_PARSE_SPECIAL : 0);
     if (!c->refused && messages)
         tokenize_messages(c);
-    else if (!c->refused && eng_tokenize(c->server->desk.vocab, json_string_value(text),
+    else if (!c->refused && eng_tokenize(c->server->setup.vocab, json_string_value(text),
                                          json_string_length(text), flags, &ids))
         no_memory(c);
     else if (!c->refused)
@@ -113,7 +113,7 @@ static void decode(struct srv_call *c, const json_t *tokens, char *piece)
 {
     struct eng_bytes text = {0};
     struct eng_decoder d;
-    const struct eng_vocab *v = c->server->desk.vocab;
+    const struct eng_vocab *v = c->server->setup.vocab;
     size_t i;
     json_t *item;
     eng_decoder_init(&d, v, 0);
@@ -149,7 +149,7 @@ void srv_work_detokenize(struct srv_call *c)
     if (!tokens && !eng_refused(&c->why))
         eng_field_refuse(&f, "tokens", "must be a list of token ids");
     c->refused = eng_refused(&c->why);
-    char *piece = c->refused ? NULL : kn_alloc(eng_decoder_room(c->server->desk.vocab));
+    char *piece = c->refused ? NULL : kn_alloc(eng_decoder_room(c->server->setup.vocab));
     if (piece)
         decode(c, tokens, piece);
     else if (!c->refused)
@@ -162,7 +162,7 @@ void srv_work_apply_template(struct srv_call *c)
 {
     char *text = NULL;
     size_t n;
-    if (eng_ask_render(ENG_API_CHAT, c->body, c->n_body, &c->server->desk, &text, &n, &c->why)) {
+    if (eng_ask_render(ENG_API_CHAT, c->body, c->n_body, &c->server->setup, &text, &n, &c->why)) {
         c->refused = true;
         return;
     }
