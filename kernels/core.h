@@ -156,6 +156,14 @@ int  kn_file_refuse_other(const char *path, const char *magic /* [4] */, const c
 
 int  kn_file_read(int fd, const char *path, void *buf, size_t bytes, uint64_t offset);
 int  kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint64_t offset);
+
+/* A file that appears under its name only when it is complete: it is written to path.PID.part, then synced and renamed.
+ * Close removes the part file unless commit succeeded; a struct of fd -1 and NULL may be closed. */
+struct kn_new_file { int fd; char *path, *part; };
+int  kn_new_file_open(struct kn_new_file *f, const char *path);
+int  kn_new_file_commit(struct kn_new_file *f);
+void kn_new_file_close(struct kn_new_file *f);
+int  kn_file_publish(int fd, const char *part, const char *path);      /* syncs part, then renames it to path */
 int  kn_fail_short(const char *path, uint64_t end, uint64_t missing);   /* logs a truncated file; returns KN_ESHORT */
 int  kn_fail_size(const char *path);                        /* logs by errno why a file has no size; returns KN_E* */
 

@@ -105,15 +105,7 @@ static int sync_part(const struct packer *p)
                                               strerror(errno)) : 0;
 }
 
-static int finish(const struct packer *p)
-{
-    int error = sync_part(p);
-    if (error)
-        return error;
-    if (kn_io()->rename(p->part, p->path) < 0)
-        return kn_fail(KN_EIO, "%s: it could not be renamed to %s: %s", p->part, p->path, strerror(errno));
-    return 0;
-}
+static int finish(const struct packer *p) { return kn_file_publish(p->fd, p->part, p->path); }
 
 /* ---- batches ----------------------------------------------------------------------------------------- */
 

@@ -139,19 +139,15 @@ static int write_logits(void *arg, int i, const float *logits)
 static int write_whole(struct eval *ev, const struct eng_ids *ids)
 {
     const struct eng_config *c = ev->config;
-    char part[ENG_PATH_BYTES];
-    if ((size_t)snprintf(part, sizeof part, "%s.%ld.part", c->logits, (long)getpid()) >= sizeof part)
-        return kn_fail(KN_EINVAL, "--logits: the name is too long");
-    struct logits_file out = { .n_vocab = ev->n_vocab, .path = part, .stop = eng_interrupt() };
-    int error = kn_file_open(&out.fd, part, O_WRONLY | O_CREAT | O_TRUNC);
+    struct kn_new_file file;
+    int error = kn_new_file_open(&file, c->logits);
     if (error)
         return error;
+    struct logits_file out = { .fd = file.fd, .n_vocab = ev->n_vocab, .path = file.part, .stop = eng_interrupt() };
     error = run_window(ev, ids->id, (int)ids->n, write_logits, &out);
-    kn_file_close(out.fd);
-    if (!error && kn_io()->rename(part, c->logits) != 0)
-        error = kn_fail(KN_EIO, "%s: %s", c->logits, strerror(errno));
-    if (error)
-        kn_io()->unlink(part);
+    if (!error)
+        error = kn_new_file_commit(&file);
+    kn_new_file_close(&file);
     return error;
 }
 

@@ -103,20 +103,14 @@ static int write_pipe(const char *path, const char *text, size_t n)
 static int write_whole(const char *path, const char *text, size_t n)
 {
     struct target t;
-    const struct kn_io *io = kn_io();
-    int error = find_target(&t, path), fd;
-    if (error)
+    struct kn_new_file file;
+    int error = find_target(&t, path);
+    if (error || (error = kn_new_file_open(&file, t.path)))
         return error;
-    if ((fd = io->open(t.part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
-        return refuse_write(path);
-    error = kn_file_write(fd, t.part, text, n, 0);
-    if (!error && io->sync(fd))
-        error = refuse_write(path);
-    kn_file_close(fd);
-    if (!error && io->rename(t.part, t.path))
-        error = refuse_write(path);
-    if (error)
-        io->unlink(t.part);
+    error = kn_file_write(file.fd, file.part, text, n, 0);
+    if (!error)
+        error = kn_new_file_commit(&file);
+    kn_new_file_close(&file);
     return error;
 }
 

@@ -229,6 +229,54 @@ int kn_file_write(int fd, const char *path, const void *buf, size_t bytes, uint6
     return 0;
 }
 
+int kn_file_publish(int fd, const char *part, const char *path)
+{
+    if (seam->sync(fd) < 0)
+        return kn_fail(KN_EIO, "%s: it could not be synced to the disk: %s", part, strerror(errno));
+    if (seam->rename(part, path) < 0)
+        return kn_fail(KN_EIO, "%s: it could not be renamed to %s: %s", part, path, strerror(errno));
+    return 0;
+}
+
+int kn_new_file_open(struct kn_new_file *f, const char *path)
+{
+    size_t bytes = strlen(path) + 32;
+    *f = (struct kn_new_file){ .fd = -1, .path = kn_strdup(path) };
+    char *part = kn_alloc(bytes);
+    int error = f->path && part ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
+    if (!error) {
+        snprintf(part, bytes, "%s.%ld.part", path, (long)getpid());
+        error = kn_file_open(&f->fd, part, O_WRONLY | O_CREAT | O_TRUNC);
+    }
+    if (error) {
+        kn_free(part);
+        kn_new_file_close(f);
+        return error;
+    }
+    f->part = part;                             /* from here on close removes the file */
+    return 0;
+}
+
+int kn_new_file_commit(struct kn_new_file *f)
+{
+    int error = kn_file_publish(f->fd, f->part, f->path);
+    if (error)
+        return error;
+    kn_free(f->part);
+    f->part = NULL;
+    return 0;
+}
+
+void kn_new_file_close(struct kn_new_file *f)
+{
+    kn_file_close(f->fd);
+    if (f->part)
+        seam->unlink(f->part);
+    kn_free(f->part);
+    kn_free(f->path);
+    *f = (struct kn_new_file){ .fd = -1 };
+}
+
 int kn_fail_size(const char *path)
 {
     if (errno == ESPIPE)

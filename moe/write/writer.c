@@ -10,15 +10,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define ALIGNMENT 32                        /* GGUF's default, so general.alignment is not written */
 
 struct bytes { uint8_t *data; size_t n, room; };
 
 struct moe_writer {
-    char *path, *part;                      /* the target, and the temporary name */
-    int fd;
+    struct kn_new_file file;
     struct bytes values, tensors;           /* the header's two lists, as in the file */
     uint64_t n_value, n_tensor;
     uint64_t *tensor_bytes;                 /* [n_tensor] */
@@ -40,7 +38,7 @@ static void put(struct moe_writer *w, struct bytes *b, const void *data, size_t 
         size_t room = kn_align_up(b->n + n, 1 << 16) + b->room;
         uint8_t *p = kn_realloc(b->data, b->room, room);
         if (!p) {
-            w->err = kn_fail(KN_ENOMEM, "%s: no memory for a header of %zu bytes", w->path, room);
+            w->err = kn_fail(KN_ENOMEM, "%s: no memory for a header of %zu bytes", w->file.path, room);
             return;
         }
         b->data = p;
@@ -79,21 +77,11 @@ int moe_writer_open(struct moe_writer **out, const char *path)
     struct moe_writer *w = kn_calloc(1, sizeof *w);
     if (!w)
         return kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
-    w->fd = -1;
-    size_t bytes = strlen(path) + 32;
-    w->path = kn_strdup(path);
-    char *part = kn_alloc(bytes);
-    int err = w->path && part ? 0 : kn_fail(KN_ENOMEM, "%s: no memory to write it", path);
-    if (!err) {
-        snprintf(part, bytes, "%s.%ld.part", path, (long)getpid());
-        err = kn_file_open(&w->fd, part, O_WRONLY | O_CREAT | O_TRUNC);
-    }
+    int err = kn_new_file_open(&w->file, path);
     if (err) {
-        kn_free(part);
         moe_writer_close(w);
         return err;
     }
-    w->part = part;                         /* from here on close removes the file */
     *out = w;
     return 0;
 }
@@ -102,11 +90,7 @@ void moe_writer_close(struct moe_writer *w)
 {
     if (!w)
         return;
-    kn_file_close(w->fd);
-    if (w->part)
-        kn_io()->unlink(w->part);
-    kn_free(w->part);
-    kn_free(w->path);
+    kn_new_file_close(&w->file);
     kn_free(w->values.data);
     kn_free(w->tensors.data);
     kn_free(w->tensor_bytes);
@@ -180,12 +164,12 @@ static int tensor_size(struct moe_writer *w, const char *name, enum kn_format f,
     size_t row = dim[0] <= INT32_MAX ? kn_row_bytes(f, (int)dim[0]) : 0;
     if (!row)
         return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': rows of %llu values are no whole "
-                                "blocks of %s", w->path, name, (unsigned long long)dim[0],
+                                "blocks of %s", w->file.path, name, (unsigned long long)dim[0],
                                 kn_format_info(f)->name);
     *bytes = row;
     for (int i = 1; i < n_dim; i++)
         if (!dim[i] || __builtin_mul_overflow(*bytes, dim[i], bytes) || *bytes > INT64_MAX / 2)
-            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->path,
+            return w->err = kn_fail(KN_EINVAL, "%s: tensor '%s': its size overflows", w->file.path,
                                     name);
     return 0;
 }
@@ -198,7 +182,7 @@ static int list_tensor(struct moe_writer *w, const char *name, uint32_t type, in
         size_t room = w->tensor_room ? w->tensor_room * 2 : 256;
         uint64_t *p = kn_realloc(w->tensor_bytes, w->tensor_room * sizeof *p, room * sizeof *p);
         if (!p)
-            return w->err = kn_fail(KN_ENOMEM, "%s: no memory for %zu tensors", w->path, room);
+            return w->err = kn_fail(KN_ENOMEM, "%s: no memory for %zu tensors", w->file.path, room);
         w->tensor_bytes = p;
         w->tensor_room = room;
     }
@@ -232,7 +216,7 @@ static void write_out(struct moe_writer *w, const void *data, size_t n)
 {
     if (w->err || !n)
         return;
-    w->err = kn_file_write(w->fd, w->part, data, n, w->at);
+    w->err = kn_file_write(w->file.fd, w->file.part, data, n, w->at);
     w->at += n;
 }
 
@@ -282,14 +266,7 @@ int moe_writer_data(struct moe_writer *w, const void *data, size_t bytes)
 int moe_writer_finish(struct moe_writer *w)
 {
     kn_assert(w->header_done && (w->err || w->current == w->n_tensor));
-    const struct kn_io *io = kn_io();
-    if (!w->err && io->sync(w->fd))
-        w->err = kn_fail(KN_EIO, "%s: it could not be synced to disk: %m", w->part);
-    if (!w->err && io->rename(w->part, w->path))
-        w->err = kn_fail(KN_EIO, "%s: it could not be renamed to %s: %m", w->part, w->path);
-    if (!w->err) {
-        kn_free(w->part);                               /* complete: close must not remove it */
-        w->part = NULL;
-    }
+    if (!w->err)
+        w->err = kn_new_file_commit(&w->file);
     return w->err;
 }

@@ -112,7 +112,7 @@ static void anything_else_is_refused(void **state)
     assert_true(eng_fit_read(path, &shape, &got) < 0 && strstr(faults.line, "dense_ns is missing"));
     unlink(path);
     assert_int_equal(eng_fit_read(path, &shape, &got), KN_EIO);
-    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found, ""), KN_EIO);
+    assert_int_equal(eng_fit_write("/nowhere/at/all", "m", &found, ""), KN_ENOENT);
     faults_listen_off();
 }
 
@@ -156,7 +156,8 @@ static void what_fails_leaves_the_old_file(void **state)
             int error = eng_fit_write(name, "m.gguf", &found, "");
             struck = faults.struck;
             assert_true(faults_clean());
-            assert_true(error == (struck ? KN_EIO : 0) && faults.n_line == (struck ? 1 : 0));
+            assert_true(struck ? error == KN_EIO || error == KN_ENOMEM : error == 0);     /* memory is a call, too */
+            assert_int_equal(faults.n_line, struck);
             faults_off();
             faults.in_pieces = false;
             if (!struck)
