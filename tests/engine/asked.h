@@ -140,7 +140,7 @@ static void close_engine(struct eng_engine *e)
     eng_close(e);
 }
 
-/* ---- requests, and the answer of each alone --------------------------------------------------------- */
+/* ---- requests, and the answer of each alone ------------------------------------------------------- */
 
 /* said: the first n_told tokens are prompt tokens with their logprobs, the answer follows. */
 static struct asked {
@@ -270,8 +270,8 @@ static inline int teardown_asked(void **state)
 
 static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
 
-/* Compares an event with the recorded answer. Sampled drafts (verify ratio) give other tokens of the same distribution,
- * so there only the end is checked. */
+/* Compares an event with the recorded answer. Sampled drafts (--verify ratio or block) give other tokens of the same
+ * distribution, so there only the end is checked. */
 static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
 {
     struct running *r = &running[ev->session - e->schedule.session];

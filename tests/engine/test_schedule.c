@@ -95,7 +95,7 @@ static void absence_saves_nothing_up(void **state)
     close_engine(e);
 }
 
-/* ---- one prefix, several sessions ------------------------------------------------------------------ */
+/* ---- one prefix, several sessions ----------------------------------------------------------------- */
 
 static void what_two_need_is_computed_once(void **state)
 {

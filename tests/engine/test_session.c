@@ -140,7 +140,7 @@ static void assert_same(const char *what, const struct heard *got, const struct 
                  got->finish, want->finish);
 }
 
-/* ---- the same answer in any batch ------------------------------------------------------------- */
+/* ---- the same answer in any batch ------------------------------------------------------------ */
 
 /* Runs the target beside n_company sessions that start, stop and end at random; 0: alone. */
 static struct heard run_in_company(struct eng_options o, int n_company)
@@ -204,7 +204,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
     }
 }
 
-/* ---- prompt logprobs ---------------------------------------------------------------------------- */
+/* ---- prompt logprobs ------------------------------------------------------------------------- */
 
 enum { N_TELL = 16 };
 

@@ -272,7 +272,7 @@ static void what_two_need_is_computed_once(void **state)
 static void who_fails_leaves_no_state(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__                      /* another thread reads through the fault hooks */
+#ifdef __SANITIZE_THREAD__                      /* another thread reads through the hooks, a data race */
     print_message("skipped: reads that fail, under ThreadSanitizer\n");
     skip();
 #endif

@@ -192,7 +192,7 @@ static void free_files(struct file *a, struct file *b)
     free(b->text);
 }
 
-/* ---- the same bytes for any batch size ------------------------------------------------------- */
+/* ---- the same bytes for any batch size --------------------------------------------------------- */
 
 static void lines_have_their_bytes_in_any_company(void **state)
 {

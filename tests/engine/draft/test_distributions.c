@@ -54,7 +54,7 @@ static struct eng_session *start(struct eng_engine *e, const int32_t *token, int
     return s;
 }
 
-/* ---- the exact distribution ---------------------------------------------------------------------------------- */
+/* ---- the exact distribution ------------------------------------------------------------------------------ */
 
 /* Fills law[] by recursion. Prefixes are numbered like a heap with TOP children: prefix b has b * TOP + 1 + k. */
 static void ask_law(struct eng_engine *e, int beginning, int n_said, int number, double before)
@@ -209,7 +209,7 @@ static void what_is_kept_has_the_law(void **state)
     }
 }
 
-/* ---- a drafter that reports another distribution than it samples from ----------------------------------------- */
+/* ---- a drafter that reports another distribution than it samples from ------------------------------------ */
 
 static struct eng_drafter liar;
 
@@ -260,7 +260,7 @@ static void who_lies_is_found_out(void **state)
     eng_close(e);
 }
 
-/* ---- a drafter that repeats another -------------------------------------------------------------------------- */
+/* ---- a drafter that repeats another ---------------------------------------------------------------------- */
 
 /* Adds the same nodes as the tree has, as a text drafter may by chance: the tree does not change. */
 static int draft_echo(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
@@ -307,7 +307,7 @@ static void who_agrees_ends_the_block(void **state)
     }
 }
 
-/* ---- unchanged answers ------------------------------------------------------------------------------------------ */
+/* ---- unchanged answers ----------------------------------------------------------------------------------- */
 
 /* At temperature 0, and without a sampling drafter, answers equal those without drafts. */
 static void greedy_texts_are_the_same(void **state)

@@ -107,7 +107,7 @@ static void a_drafter_that_fails_is_left_alone(void **state)
     close_engine(e);
 }
 
-/* ---- real drafters ---------------------------------------------------------------------------------- */
+/* ---- real drafters --------------------------------------------------------------------------------------- */
 
 static void run_real(const char *draft, int gamma, int n_block, uint64_t least_kept)
 {
@@ -171,7 +171,7 @@ static void texts_draft(void **state)
     run_real("oracle:0", 4, 9, 0);
 }
 
-/* The shared suffix drafter learns an answer up to its last pass, and drafts it for the next session at this place. */
+/* The shared suffix drafter learns an answer up to its last pass, and drafts it for the next request at this place. */
 static void a_text_is_shared_to_its_end(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void a_text_is_shared_to_its_end(void **state)
     close_engine(e);
 }
 
-/* ---- documents that the suffix drafter learns ------------------------------------------------------- */
+/* ---- documents that the suffix drafter learns ------------------------------------------------------------ */
 
 #define TAIL 12                                 /* this many tokens occur at one place only */
 
@@ -290,7 +290,7 @@ static void a_document_that_is_not_there_is_refused(void **state)
     refuse(path, "suffix:/tmp", "/tmp: ");
 }
 
-/* ---- draft lengths chosen by the controller ----------------------------------------------------------------- */
+/* ---- draft lengths chosen by the controller -------------------------------------------------------------- */
 
 /* Answers stay the same for all decisions of the controller with the real clock. */
 static void as_many_as_pay(void **state)

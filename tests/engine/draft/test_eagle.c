@@ -24,7 +24,7 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
     return e;
 }
 
-/* ---- the reference implementation -------------------------------------------------------------------------- */
+/* ---- the reference implementation --------------------------------------------------------------------- */
 
 /* Compares one line of data/eagle.txt: "draft N", then pairs of token and probability. The line is skipped if the
  * model's own token differs, which happens where two tokens are nearly equally probable. Returns the number of nodes
@@ -35,7 +35,7 @@ static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
 {
     char *rest, *word = strtok_r(line, " \n", &rest);
     int n = atoi(word), n_right = 0, node = SPEC_ROOT;
-    double all = 1;                             /* this head's path probability */
+    double all = 1;                             /* parent's path probability: compares nodes one by one */
     struct eng_session *s = start(e, text, n - 1, (uint64_t)n);
     while (s->seq.n_token < n)
         step(e);
@@ -167,7 +167,7 @@ static void a_branch_is_a_chain(void **state)
     struct eng_engine *chain = open_eagle(shape[0], KN_ISA_COUNT - 1, 512),
                       *tree = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
     int n_same = 0;
-    texts_may_end = true;                       /* probabilities come before forbidden tokens */
+    texts_may_end = true;                       /* probabilities are those before tokens are forbidden */
     eng_set_gamma(tree, 60);
     assert_int_equal(eng_tokenize(eng_vocab(tree), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -225,7 +225,7 @@ static void the_noise_is_known(void **state)
     eng_ids_free(&ids);
 }
 
-/* ---- unchanged answers ------------------------------------------------------------------------------ */
+/* ---- unchanged answers -------------------------------------------------------------------------------- */
 
 static void heads_change_nothing(void **state)
 {
@@ -275,7 +275,7 @@ static void it_merges_with_others(void **state)
     close_engine(e);
 }
 
-/* ---- refusals --------------------------------------------------------------------------------------- */
+/* ---- refusals ----------------------------------------------------------------------------------------- */
 
 static void make_other(const char *from, const struct change *change)
 {

@@ -66,7 +66,7 @@ static struct eng_engine *open_mtp(const char *draft, enum kn_isa isa, int n_chu
     return e;
 }
 
-/* ---- the reference implementation -------------------------------------------------------------------------- */
+/* ---- the reference implementation ----------------------------------------------------------------------- */
 
 /* The draft tree after these n tokens, the last of them generated: a bias forces the model to choose it. */
 static const struct spec_tree *tree_behind_said(struct eng_engine *e, const int32_t *text, int n)
@@ -135,7 +135,7 @@ static void a_folder_drafts_it_too(void **state)
     assert_int_equal(system(command), 0);
 }
 
-/* ---- drafts depend on the tokens alone ---------------------------------------------------------------- */
+/* ---- drafts depend on the tokens alone ------------------------------------------------------------------ */
 
 static void a_draft_is_of_the_text_alone(void **state)
 {
@@ -156,7 +156,7 @@ static void a_draft_is_of_the_text_alone(void **state)
     forget_model();
 }
 
-/* ---- unchanged answers ------------------------------------------------------------------------------ */
+/* ---- unchanged answers ---------------------------------------------------------------------------------- */
 
 static void run_tries(bool guided)
 {

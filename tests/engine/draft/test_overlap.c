@@ -27,7 +27,7 @@ static const char *itself(void)
     return wish;
 }
 
-/* ---- a drafter for tests --------------------------------------------------------------------------- */
+/* ---- a drafter for tests ---------------------------------------------------------------------------- */
 
 static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: ignores `stop` */
 
@@ -231,7 +231,7 @@ static void it_may_change_at_any_step(void **state)
     close_engine(e);
 }
 
-/* One drafter alternates between trees between passes and chains beside passes, in the same memory. */
+/* One drafter makes trees between passes and chains beside passes in turn, in the same memory. */
 static void trees_take_turns_with_chains(void **state)
 {
     (void)state;

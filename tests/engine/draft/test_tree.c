@@ -24,7 +24,7 @@ static void read_question(const struct eng_engine *e)
     assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
 }
 
-/* ---- context of a node ----------------------------------------------------------------------------------------- */
+/* ---- context of a node ---------------------------------------------------------------------------------------- */
 
 static int path_to(const struct spec_tree *t, int node, int32_t *token)
 {
@@ -100,7 +100,7 @@ static void a_draft_is_of_the_text_alone(void **state)
     }
 }
 
-/* ---- choice of nodes -------------------------------------------------------------------------------------------- */
+/* ---- choice of nodes ------------------------------------------------------------------------------------------ */
 
 /* No node is more probable than its parent. A narrow tree has the most probable nodes of a wide tree. */
 static void the_tree_holds_the_likeliest(void **state)

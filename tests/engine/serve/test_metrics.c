@@ -9,7 +9,7 @@
 #include "tests/engine/serve/serve_client.h"
 #include "tests/engine/asked.h"
 
-/* ---- the parser of pages -------------------------------------------------------------------------------- */
+/* ---- the parser of pages --------------------------------------------------------------------------------- */
 
 #define GOOD "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\n" \
              "a_total{x=\"1\"} 2e+06\n"

@@ -125,7 +125,7 @@ static void test_script_parses(void **state)
     assert_int_equal(status, 0);
 }
 
-/* ---- the status ---------------------------------------------------------------------------------- */
+/* ---- the status ------------------------------------------------------------------------------ */
 
 static json_t *status_now(void)
 {

@@ -14,7 +14,7 @@
 #define N_CANCELLED 30
 #endif
 
-/* ---- an engine that can be frozen: its thread reads this clock in every pass -------------------- */
+/* ---- an engine that can be frozen: its thread reads this clock in every pass ----------------- */
 
 static atomic_bool frozen;
 static atomic_uint_fast64_t skipped_ns; /* simulates suspend of the machine */
@@ -443,7 +443,7 @@ static void test_endless_headers(void **state)
     assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
 }
 
-/* ---- clients that disconnect ------------------------------------------------------------------ */
+/* ---- clients that disconnect ----------------------------------------------------------------- */
 
 static int ended(const struct served *v, const char *how)
 {
@@ -576,7 +576,7 @@ static void test_full(void **state)
     serve_end(&v);
 }
 
-/* ---- slow clients ----------------------------------------------------------------------------- */
+/* ---- slow clients ---------------------------------------------------------------------------- */
 
 static void test_slow(void **state)
 {
@@ -879,7 +879,7 @@ static void test_keys(void **state)
     unlink(path);
 }
 
-/* ---- random bytes ----------------------------------------------------------------------------- */
+/* ---- random bytes ---------------------------------------------------------------------------- */
 
 static void spoil(char *p, size_t *n, uint64_t *random)
 {

@@ -229,7 +229,7 @@ static void deep_values_end_in_time(void **state)
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------ */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect_refusal(const json_t *schema, int code, const char *part)
 {
@@ -391,7 +391,7 @@ static void tools_by_triggers(void **state)
     size_t n = gr_finish(g, &s, out, sizeof out);
     assert_int_equal(n, strlen("ess\", \"arguments\": {\"x\":\"\"}}</tool>"));
     assert_memory_equal(out, "ess\", \"arguments\": {\"x\":\"\"}}</tool>", n);
-    assert_int_equal(gr_finish(g, &s, out, 5), 6); /* longer than the buffer: room + 1 */
+    assert_int_equal(gr_finish(g, &s, out, 5), 6); /* longer than the buffer: more than 5 */
     assert_false(gr_must_end(g, &s));
     gr_close(g);
 
@@ -495,7 +495,7 @@ struct sharing {
     uint32_t hash;
 };
 
-/* Thread: a walk chosen by a hash of all its masks. */
+/* Thread: a walk chosen by a hash of all its masks; the result is in a->hash. */
 static void *share(void *arg)
 {
     struct sharing *a = arg;

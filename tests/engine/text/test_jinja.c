@@ -132,7 +132,7 @@ static void published_templates_give_what_jinja2_gives(void **state)
     json_decref(all);
 }
 
-/* The same with the full text in a file, so that a difference is readable. */
+/* The same compared with the full text, so that a difference is readable. */
 static void one_conversation_is_equal_in_full(void **state)
 {
     json_error_t e;

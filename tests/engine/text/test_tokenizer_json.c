@@ -17,7 +17,7 @@
 #define DATA   "tests/engine/data/"
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* ---- a folder with a vocabulary only ------------------------------------------------------------- */
+/* ---- a folder with a vocabulary only ------------------------------------------------------------ */
 
 static char *slurp(const char *name, size_t *n)
 {
@@ -202,7 +202,7 @@ static void roles_and_templates_come_from_beside_it(void **state)
     json_decref(root);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------ */
+/* ---- refusals ----------------------------------------------------------------------------------- */
 
 /* Sets the value at a path of keys (numbers are array indices); NULL removes it. */
 static void change(json_t *root, const char *where, const char *value)

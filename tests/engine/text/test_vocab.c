@@ -15,7 +15,7 @@ static void keep_line(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static char long_text[5000];
 

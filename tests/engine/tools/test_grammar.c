@@ -191,7 +191,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
     assert_true(n < sizeof rest);
     for (size_t i = 0; i < n; i++)
         if ((uint8_t)rest[i] != 0xFF) {
-            walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* its token */
+            walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* token b is byte b */
         } else {
             walk_control(w, s, &d,
                          (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 |

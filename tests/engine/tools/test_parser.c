@@ -755,7 +755,7 @@ static void memory_may_end_anywhere(void **state)
     json_decref(tools);
 }
 
-/* ---- calls rendered by templates ------------------------------------------------------------ */
+/* ---- calls rendered by templates ------------------------------------------------------------- */
 
 static const struct turn {
     const char *template, *head, *end; /* text before the assistant's turn, and after it */
