@@ -7,7 +7,7 @@
 #include "tests/engine/pty.h"
 #include "tests/moe/golden.h"
 
-#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c */
+#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c; reason there */
 #define RUN "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
 
 static char kept[1 << 16];                      /* the answer that other runs are compared with */
