@@ -1,5 +1,9 @@
-/* tests/engine/asked.h - requests to a tiny model, what each yields alone, and crowds of them that must yield
- * the same: started and stopped at random, of users and priorities, in any company. */
+/* tests/engine/asked.h - requests to a tiny model, the answer of each request when it runs alone, and crowds of
+ * sessions that must give the same answers: they start and stop at random, with several users and priorities, in any
+ * batch.
+ *
+ * setup() writes the model to `path`; make_requests() fills asked[]; run_crowd() steps an engine and compares each
+ * event. */
 #ifndef TESTS_ENGINE_ASKED_H
 #define TESTS_ENGINE_ASKED_H
 
@@ -8,34 +12,34 @@
 #include "tests/faults.h"
 
 #define N_CTX     256
-#ifdef __SANITIZE_THREAD__                             /* where everything takes thirty times as long */
+#ifdef __SANITIZE_THREAD__                             /* tests run thirty times slower here */
 #define SHARE(n)  ((n) / 12 + 1)
-#elif defined __SANITIZE_ADDRESS__                     /* where it takes seven times as long */
+#elif defined __SANITIZE_ADDRESS__                     /* tests run seven times slower here */
 #define SHARE(n)  ((n) / 3 + 1)
 #else
 #define SHARE(n)  (n)
 #endif
 #define WHOLE     (SHARE(12) == 12)
-#ifndef N_REQUEST                                      /* a test may have others, that it makes itself */
+#ifndef N_REQUEST                                      /* a test may define its own count and requests */
 #define N_SESSION 12
 #define N_REQUEST (SHARE(12) < 4 ? 4 : 9)
 #endif
 
-#define ASKED_PATH "/tmp/spillway-schedule-%d.gguf"      /* of a process */
+#define ASKED_PATH "/tmp/spillway-schedule-%d.gguf"      /* %d: process id */
 
 static char path[64];
 static const char *asked_shape = "tiny";
 static int asked_layers = 2;
-static bool asked_ahead;                                /* a layer behind them guesses ahead */
+static bool asked_ahead;                                /* the model has an MTP layer */
 static enum kn_isa asked_isa = KN_ISA_COUNT - 1;
 static enum kn_kv asked_kv = KN_KV_F16;
-static int asked_tell;                                  /* rows of a pass that may tell prompts; 0: none */
-static bool asked_reads_fail;                           /* who needs what could not be read may fail */
-static void (*asked_meddle)(struct eng_engine *e);      /* before each step of a crowd; or NULL */
+static int asked_tell;                                  /* rows per pass for prompt logprobs; 0: none */
+static bool asked_reads_fail;                           /* sessions may end as failed after a failed read */
+static void (*asked_meddle)(struct eng_engine *e);      /* called before each step of a crowd; or NULL */
 static int n_vocab = 300;
 static uint64_t random_state;
 static struct eng_event event[1024];
-static struct gr_grammar *grammar;                      /* a JSON object */
+static struct gr_grammar *grammar;                      /* accepts one JSON object */
 
 static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
 
@@ -59,7 +63,7 @@ static inline int teardown(void **state)
     return unlink(path);
 }
 
-/* What all engines here have in common, and KV of so many blocks; n_block 0: for everyone. */
+/* Adds the options that all engines here share. n_block: KV blocks; 0: enough for all sessions. */
 static inline struct eng_options asked_options(struct eng_options o, int n_block)
 {
     struct eng_engine *e = NULL;
@@ -82,7 +86,7 @@ static inline struct eng_options asked_options(struct eng_options o, int n_block
     return o;
 }
 
-/* What such an engine needs, and room for `part` of `parts` of its experts. */
+/* Bytes of the least memory for an engine with these options plus `part` / `parts` of its experts. */
 static inline size_t asked_memory(const struct eng_options *o, size_t part, size_t parts)
 {
     struct eng_engine *e = NULL;
@@ -107,7 +111,7 @@ static struct eng_engine *open_engine(int n_parallel, int n_chunk, int n_block)
     return open_engine_with((struct eng_options){ .n_parallel = n_parallel, .n_chunk = n_chunk }, n_block);
 }
 
-/* Every kept state is of a block that knows it, and none is on its way between passes. */
+/* Each kept state belongs to a block that refers back to it; no state is reserved between passes. */
 static inline void check_states(const struct eng_engine *e)
 {
     const struct eng_kv *kv = &e->kv;
@@ -136,9 +140,9 @@ static void close_engine(struct eng_engine *e)
     eng_close(e);
 }
 
-/* ---- requests, and what each yields alone --------------------------------------------------------- */
+/* ---- requests, and the answer of each alone ------------------------------------------------------- */
 
-/* What is told of a prompt comes before what is said. */
+/* said: the first n_told tokens are prompt tokens with their logprobs, the answer follows. */
 static struct asked {
     int32_t token[N_CTX], said[N_CTX];
     float logprob[N_CTX];
@@ -165,7 +169,7 @@ static void make_grammar(void)
     gr_builder_close(b);
 }
 
-/* In an engine where nobody else is. */
+/* Runs a request with no other session in the engine and records its answer. */
 static void say_in(struct eng_engine *e, struct asked *a)
 {
     struct eng_session *s;
@@ -187,7 +191,7 @@ static void say_in(struct eng_engine *e, struct asked *a)
     eng_session_close(s);
 }
 
-/* As text, so that it may be learnt from. */
+/* Writes the answer as text, for a drafter that learns from documents. */
 static inline void write_said(FILE *f, const struct eng_vocab *v, const struct asked *a)
 {
     char *piece = kn_alloc(eng_decoder_room(v));
@@ -207,7 +211,7 @@ static void say_alone(struct asked *a)
     close_engine(e);
 }
 
-/* One that goes on from what another has heard, as conversations do. */
+/* Builds the next turn of a conversation: prompt and answer of `from`, then new tokens. Returns the length. */
 static int go_on(struct asked *a, const struct asked *from)
 {
     int n = from->request.n_token, n_said = from->n_said - from->n_told;
@@ -218,8 +222,7 @@ static int go_on(struct asked *a, const struct asked *from)
     return n;
 }
 
-/* Their beginnings are often alike; greedy ones, hot ones, with penalties, cuts and grammars; some end by
- * themselves. */
+/* Many prompts share a prefix. The requests vary temperature, penalties, top-k, grammars and stop tokens. */
 static void make_requests(void)
 {
     make_grammar();
@@ -249,7 +252,7 @@ static void make_requests(void)
 
 static void forget_requests(void) { gr_close(grammar); }
 
-/* The model and the requests, of a seed: for a test program that needs both. */
+/* Writes the model and fills the requests from one random seed, for a test program that needs both. */
 static inline int setup_asked(void **state, uint64_t seed)
 {
     int error = setup(state);
@@ -267,7 +270,8 @@ static inline int teardown_asked(void **state)
 
 static struct running { const struct asked *asked; int n; bool ended; } running[N_SESSION];
 
-/* Where drafts are drawn texts are of the same law, and not the same. */
+/* Compares an event with the recorded answer. Sampled drafts (--verify ratio or block) give other tokens of the same
+ * distribution, so there only the end is checked. */
 static inline void hear(const struct eng_engine *e, const struct eng_event *ev)
 {
     struct running *r = &running[ev->session - e->schedule.session];
@@ -307,7 +311,7 @@ static inline void start_any(struct eng_engine *e, struct eng_session *s)
     eng_session_set_oracle(s, r->asked->said + r->asked->n_told, r->asked->n_said - r->asked->n_told);
 }
 
-/* Sessions come and go until n_least have gone; each that ends said what it says alone. */
+/* Starts and stops sessions at random until n_least have ended. Each answer must equal the one recorded alone. */
 static inline void run_crowd(struct eng_engine *e, int n_least)
 {
     struct eng_session *s;
@@ -338,7 +342,7 @@ static inline void run_crowd(struct eng_engine *e, int n_least)
     faults_listen_off();
 }
 
-/* Each is refused with one line. */
+/* Each draft option is refused with one line of log. */
 static inline void assert_wishes_refused(const char *const *bad, size_t n)
 {
     struct eng_draft_option w;

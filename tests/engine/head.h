@@ -1,5 +1,5 @@
-/* tests/engine/head.h - EAGLE heads of random weights, for models of any width: what they guess is wrong, and is a tree;
- * and a network that foresees lengths, as random.  The including test draws their numbers (asked.h). */
+/* tests/engine/head.h - writes files with random weights: EAGLE heads for models of any width, which draft trees that
+ * are nearly always wrong, and a network that predicts accepted draft lengths. Numbers come from below() of asked.h. */
 #ifndef TESTS_ENGINE_HEAD_H
 #define TESTS_ENGINE_HEAD_H
 
@@ -11,7 +11,7 @@ enum head_kind { HEAD_EAGLE, HEAD_EAGLE3, HEAD_ANY };
 
 struct head_tensor { const char *name; enum head_kind of; uint64_t n_in, n_out; };
 
-/* Three layers of the target's n_layer, and every other token. */
+/* Metadata of a head. EAGLE-3: its features are those of three of the target's n_layer layers. */
 static inline void write_head_numbers(struct moe_writer *w, enum head_kind kind, uint32_t d_model, int n_layer)
 {
     const struct { const char *key; uint32_t value; } number[] = {
@@ -46,7 +46,8 @@ static inline int write_head_data(struct moe_writer *w, const struct head_tensor
     return error;
 }
 
-/* Four heads of 32, two of keys, and as much in between as there are of those. */
+/* Writes a head: four attention heads of 32, two KV heads, d_ff 64. The vocabulary of an EAGLE-3 head is half the
+ * target's. */
 static inline int write_head_of(const char *file, enum head_kind kind, uint32_t d_model, int n_layer)
 {
     const uint64_t d = d_model, wide = kind == HEAD_EAGLE ? d : 2 * d, n_guess = (uint64_t)n_vocab / 2;
@@ -91,7 +92,7 @@ static inline int write_head(const char *file, uint32_t d_model)
     return write_head_of(file, HEAD_EAGLE, d_model, 0);
 }
 
-/* Who foresees how much of drafts is kept: weights at random, of features that are n_in wide. */
+/* Network that predicts the accepted draft length: random weights for n_in input features. */
 static inline void write_lengths(const char *file, int n_in)
 {
     enum { HIDDEN = 8 };

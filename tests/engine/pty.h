@@ -1,4 +1,4 @@
-/* tests/engine/pty.h - a child on a terminal of its own. */
+/* tests/engine/pty.h - starts a child process on its own pseudo-terminal. */
 #ifndef TESTS_ENGINE_PTY_H
 #define TESTS_ENGINE_PTY_H
 
@@ -11,7 +11,7 @@
 #include <pty.h>
 #include <sys/types.h>
 
-/* As forkpty; where there are no terminals the test is skipped, and says so. */
+/* Like forkpty(). Skips the test with a message on machines without pseudo-terminals. */
 static inline pid_t fork_on_terminal(int *tty, const struct winsize *size)
 {
     pid_t pid = forkpty(tty, NULL, NULL, size);

@@ -1,7 +1,7 @@
-/* The demo model: its files are the ones that were trained, and it says what it always said, to the byte,
- * with all of its experts at hand or a few, alone or in company, on every instruction set.
+/* The demo model. Its files have the recorded SHA-256 sums, and its answer to one prompt equals the recorded text byte
+ * for byte: with all experts in memory or a few, alone or in a batch, on every instruction set.
  *
- * The words were recorded once; a change of one bit in an operation would soon change them. */
+ * The answer was recorded once; one changed bit in any operation soon changes a sampled token. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ static void it_says_what_it_always_said(void **state)
     (void)state;
     char text[4096];
 #ifdef __SANITIZE_THREAD__
-    int first = 2 * (int)kn_isa_best();         /* instruction sets have no threads of their own */
+    int first = 2 * (int)kn_isa_best();         /* instruction sets add no threads to check */
 #else
     int first = 0;
 #endif
@@ -76,7 +76,7 @@ static void it_says_what_it_always_said(void **state)
                                  .n_ctx = 256, .n_chunk = 16 };
         if (o.isa > kn_isa_best())
             break;
-        if (way % 2) {                          /* so little that most experts stay on disk */
+        if (way % 2) {                          /* most experts stay on disk */
             assert_int_equal(eng_describe(&e, &o), 0);
             o.host_mem = eng_memory(e)->least + ((size_t)4 << 20);
             eng_close(e);
@@ -89,7 +89,7 @@ static void it_says_what_it_always_said(void **state)
     }
 }
 
-/* A budget of a dozen MiB: what reading experts takes is in the forecast, where the disk can be measured at all. */
+/* A budget a few MiB above the least: the pass forecast includes the disk time, if the disk can be measured here. */
 static void the_disk_is_in_the_forecast(void **state)
 {
     (void)state;

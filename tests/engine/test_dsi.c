@@ -1,5 +1,5 @@
-/* Distributed speculative inference with real workers: whatever they are slow at or lost in, the text is that of
- * plain decoding. */
+/* Distributed speculative inference with real worker threads. Workers are delayed and fail at random; the tokens must
+ * equal those of plain decoding. Also: an error when all targets fail, and a request closed or replaced at any time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "engine/dsi.h"
 #include "tests/engine/asked.h"
 
-static char other[96];                          /* drafts, and is often wrong */
+static char other[96];                          /* file of a drafter that is often wrong */
 
 static struct eng_engine *open_with(const char *draft)
 {
@@ -19,7 +19,7 @@ static struct eng_engine *open_with(const char *draft)
     return open_engine_with(o, 0);
 }
 
-/* ---- workers that are slow, or lost ------------------------------------------------------------------- */
+/* ---- slow and failing workers ------------------------------------------------------------------------- */
 
 static struct trouble { atomic_uint_fast64_t n; int most_us, lose_one_in; bool lose_all; int safe; } trouble;
 
@@ -89,7 +89,7 @@ static void whoever_is_slow(void **state)
     run_all(other, 2, 3);
 }
 
-/* One target always stays. */
+/* Target 0 never fails. */
 static void whoever_is_lost(void **state)
 {
     (void)state;
@@ -128,7 +128,7 @@ static void without_a_target_it_says_so(void **state)
     close_engine(e);
 }
 
-/* Closed in the middle of a text, and begun anew in the middle of one. */
+/* Closes during a request, and begins a new request during one. */
 static void it_can_be_left_at_any_time(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The load generator's side of a stream: an answer in whatever pieces it comes, with whatever text is in it. */
+/* The load generator's reader of event streams (evals/load/call.h): an answer is read correctly for every way to cut it
+ * into pieces, and with any characters in its text. */
 #include "evals/load/call.h"
 
 #include <setjmp.h>
@@ -12,7 +13,7 @@ static int n_gap;
 
 static void on_gap(struct call *c, uint64_t gap_ns) { n_gap += c->n_event > 0 && gap_ns < UINT64_MAX; }
 
-/* Answered over a pair of sockets, in pieces of so many bytes. */
+/* Receives the answer over a socket pair, `piece` bytes at a time. */
 static struct call answered(const char *answer, size_t piece)
 {
     int ends[2];

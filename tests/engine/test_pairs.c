@@ -1,22 +1,22 @@
-/* Ways to be served, on the demo model: who drafts and how much, how many at once, greedy or hot, as they come or all
- * together, with KV for everyone or so little that some make way for others, texts that begin alike or not, experts in
- * memory or not, threads.  A few rows have every pair of levels of any two of these; in each everyone says what he says
- * alone and undrafted, to the bit of his logprobs.
+/* Combinations of serving options on the demo model: drafter, draft length, parallel sessions, temperature, arrival
+ * together or one by one, KV for all sessions or so little that some are preempted, shared prompt prefixes, experts in
+ * memory or on disk, threads. A few rows contain every pair of levels of any two options. In each row every answer
+ * equals the answer of the same request alone without drafts, including each bit of its logprobs.
  *
  *     test_pairs [--from ROW] [--seconds N] [--rows N]
  *
- * With an argument it walks the whole product instead, from any row on (0), all of it unless it is told to end.  A row
- * that fails is told by its number: --from ROW --rows 1 is that row again. */
+ * With an argument the program runs the full product instead, from the given row (0), until the limit or the end. A
+ * failing row is printed by its number; --from ROW --rows 1 repeats that row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <cmocka.h>
 
-#define N_TEXT    36                            /* the last two are long, the others as many as a row has at most */
+#define N_TEXT    36                            /* the last two are long; the rest cover a row's sessions */
 #define N_SHORT   (N_TEXT - 2)
 #define N_SESSION N_TEXT
-#define N_REQUEST (4 * N_TEXT)                  /* greedy or hot, alike or not */
+#define N_REQUEST (4 * N_TEXT)                  /* per text: temperature 0 or 1, shared prefix or not */
 #include "tests/engine/asked.h"
 
 #define MODELS "evals/train/models/demo-"
@@ -31,7 +31,7 @@ enum factor { DRAFTER, GAMMA, AT_ONCE, THREADS, HOT, AS_THEY_COME, CRAMPED, ALIK
 
 #define MOST_LEVEL 10
 #define PRODUCT    (9 * 10 * 7 * 3 << 5)
-#define STRIDE     37813                        /* has no factor of it: a walk comes to every row, and soon anywhere */
+#define STRIDE     37813                        /* coprime to PRODUCT: the walk visits each row once */
 static const int n_level[N_FACTOR] = { 9, 10, 7, 3, 2, 2, 2, 2, 2 };
 
 static char document[64], from_document[96];
@@ -40,7 +40,7 @@ static const char *const drafter[][2] = {
     { EAGLE }, { EAGLE ",tree=static" }, { EAGLE ",tree=chain" } };
 static const int at_once[] = { 1, 2, 3, 5, 8, 16, 32 };
 
-/* gamma's levels: none, 1 to 8, as many as pay. */
+/* Levels of gamma: 0, 1 to 8, auto. */
 static int gamma_of(const int *row) { return row[GAMMA] < 9 ? row[GAMMA] : ENG_GAMMA_AUTO; }
 
 static int number_of(const int *row)
@@ -57,15 +57,15 @@ static void row_of(int *row, int number)
         row[f] = number % n_level[f];
 }
 
-/* ---- rows that have every pair ----------------------------------------------------------------------------- */
+/* ---- rows that cover every pair --------------------------------------------------------------------------- */
 
 #define MOST_ROW 120
-#define TRIES    40                             /* rows of which one is taken */
+#define TRIES    40                             /* candidate rows, of which the best is chosen */
 
 static int chosen[MOST_ROW][N_FACTOR];
-static int met[N_FACTOR][N_FACTOR][MOST_LEVEL][MOST_LEVEL];     /* rows that have both */
+static int met[N_FACTOR][N_FACTOR][MOST_LEVEL][MOST_LEVEL];     /* number of rows with both levels */
 
-/* Pairs that a level would be new in, beside those of the row that are set: not -1. */
+/* Number of uncovered pairs between this level of factor f and the levels already set in the row (not -1). */
 static int n_new(const int *row, int f, int level)
 {
     int n = 0;
@@ -74,7 +74,7 @@ static int n_new(const int *row, int f, int level)
     return n;
 }
 
-/* A pair that no row has; false: there is none. */
+/* Starts a row with a pair that no row covers yet. False: all pairs are covered. */
 static bool begin_row(int *row)
 {
     int first = below(N_FACTOR);
@@ -92,7 +92,8 @@ static bool begin_row(int *row)
     return false;
 }
 
-/* The others in any order, each at the level that is new in most, and no more threads than that takes. */
+/* Sets the other factors in random order, each to the level with the most uncovered pairs; for threads the lowest of
+ * these levels. Returns the number of newly covered pairs. */
 static int fill_row(int *row)
 {
     int all = 1;
@@ -136,7 +137,7 @@ static int choose_rows(void)
     return n;
 }
 
-/* Counted again, from the rows alone. */
+/* Counts the pairs again from the chosen rows alone. */
 static void every_pair_is_in_a_row(void **state)
 {
     (void)state;
@@ -176,10 +177,10 @@ static void write_text(char *out, size_t bytes, int i)
              1 + i % 3, 2 + i % 6, 5 + i % 9, what, what, who);
 }
 
-#define SAME (ENG_KV_BLOCK + 1)                 /* tokens that those which are alike have in common */
+#define SAME (ENG_KV_BLOCK + 1)                 /* tokens of the shared prefix */
 
-/* They end at, before or behind the end of a block, and most grow into the next, the long ones into two: more than is
- * laid by for them. */
+/* Prompts end before, at or after a block's end. Most answers grow into the next block, the long ones into two: more
+ * than the blocks reserved at the start. */
 static void make_request(struct asked *a, int i, bool alike, bool hot)
 {
     int n = 50 + i % 13, n_same = alike ? SAME : 0;
@@ -190,20 +191,20 @@ static void make_request(struct asked *a, int i, bool alike, bool hot)
     a->request.sampling.temperature = hot;
 }
 
-/* What each says alone is asked once, when it is wanted. */
+/* The answer of a request alone, computed at its first use. */
 static const struct asked *asked_of(int i, bool alike, bool hot)
 {
     struct asked *a = &asked[(2 * hot + alike) * N_TEXT + i];
     if (a->n_said)
         return a;
     make_request(a, i, alike, hot);
-    a->request.salt = 1 + (uint64_t)(a - asked);            /* and nothing of another's is found */
+    a->request.salt = 1 + (uint64_t)(a - asked);            /* no cache hit from another request */
     say_in(alone, a);
     assert_true(a->n_said > 0 && a->finish != ENG_FAILED);
     return a;
 }
 
-/* What some of them say: it stands in a document. */
+/* Some of the answers, as the document of the suffix drafter. */
 static void write_document(void)
 {
     FILE *f = fopen(document, "w");
@@ -215,11 +216,12 @@ static void write_document(void)
 
 /* ---- a row ------------------------------------------------------------------------------------------------ */
 
-static const int *now;                          /* the row under way */
+static const int *now;                          /* the current row */
 static struct { uint64_t n_draft, n_kept; } drafted[9];
 static uint64_t n_preempted, n_found;
 
-/* Two who go on until one has to make way; threads, of which there may be more than CPUs, have enough to do. */
+/* Rows with two long sessions that run until one is preempted. Single thread: with more threads than CPUs the row would
+ * take too long. */
 static bool is_long(const int *row)
 {
     int n = at_once[row[AT_ONCE]];
@@ -255,13 +257,13 @@ static void start(struct eng_engine *e, const int *row, int i, int priority)
 
 #define LATE 2
 
-/* Does the next come now?  Where it is cramped the last come when others speak already, and go before them. */
+/* Does the next session start now? With little KV the last ones start after the first event, at a higher priority. */
 static bool comes(const int *row, int n_left, int n_heard)
 {
     return n_left > 0 && !(row[CRAMPED] && n_left <= LATE && !n_heard) && (!row[AS_THEY_COME] || below(3));
 }
 
-/* More than are served at once, so that some wait, and come to what others have left. */
+/* More sessions than seats: some wait, and later find cached prefixes. */
 static void say_all(struct eng_engine *e, const int *row)
 {
     int n = at_once[row[AT_ONCE]] + LATE, n_left = n, n_ended = 0, n_heard = 0, n_long = is_long(row) ? 2 : 0;
@@ -348,7 +350,7 @@ static void every_row_says_the_same(void **state)
     uint64_t start = kn_now_ns();
     int64_t n = 0;
     for (; n < rows && (int64_t)(kn_now_ns() - start) / 1000000000 < seconds; n++) {
-        static int row[N_FACTOR];               /* is told of after this has failed */
+        static int row[N_FACTOR];               /* still valid when tell_row prints it after a failure */
         row_of(row, (int)((from % PRODUCT + n * STRIDE) % PRODUCT));
         run_row(row);
     }

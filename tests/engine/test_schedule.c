@@ -1,5 +1,7 @@
-/* Who advances: more sessions than seats, more text than KV, users and priorities; whatever waits, is
- * preempted, shared or found again, each session says what it says alone. */
+/* The scheduler (engine/schedule.c): more sessions than seats, more tokens than KV, several users and priorities. Each
+ * session waits, is preempted, shares KV or finds a cached prefix, and gives the same answer as alone. Then single
+ * rules: priority, fairness between users, work shared by equal prompts, seats freed by a stop, decoding beside a long
+ * prefill. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -28,7 +30,7 @@ static void everyone_says_what_he_says_alone(void **state)
         fail_msg("%d preempted, %d found", (int)n_preempted, (int)n_found);
 }
 
-/* ---- who goes first ------------------------------------------------------------------------------- */
+/* ---- order of sessions ---------------------------------------------------------------------------- */
 
 static struct eng_session *start(struct eng_engine *e, int n_token, int n_predict, uint64_t user, int priority)
 {
@@ -58,11 +60,11 @@ static void priority_takes_a_seat_at_once(void **state)
     while (eng_session_runs(high))
         eng_step(e, event);
     eng_step(e, event);
-    assert_true(!eng_session_waits(b) && eng_session_waits(c));         /* who lost it comes before who never had it */
+    assert_true(!eng_session_waits(b) && eng_session_waits(c));         /* a preempted session comes before a new one */
     close_engine(e);
 }
 
-/* One who asks once is not behind another's ten. */
+/* A user with one request does not wait for another user's ten. */
 static void users_share(void **state)
 {
     (void)state;
@@ -75,7 +77,7 @@ static void users_share(void **state)
     struct eng_session *one = start(e, 20, 10, 2, 0);
     while (eng_session_waits(one)) {
         eng_step(e, event);
-        assert_true(eng_session_runs(many[2]) && eng_session_waits(many[2]));   /* nobody of the others came first */
+        assert_true(eng_session_runs(many[2]) && eng_session_waits(many[2]));   /* no other session came first */
     }
     close_engine(e);
 }
@@ -93,7 +95,7 @@ static void absence_saves_nothing_up(void **state)
     close_engine(e);
 }
 
-/* ---- one text, several sessions ------------------------------------------------------------------- */
+/* ---- one prefix, several sessions ----------------------------------------------------------------- */
 
 static void what_two_need_is_computed_once(void **state)
 {
@@ -114,10 +116,10 @@ static void what_two_need_is_computed_once(void **state)
         while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) ||
                eng_session_runs(s[3]))
             eng_step(e, event);
-        int n_prompt = (int)e->stats.n_row - 4;                 /* the second tokens' rows */
+        int n_prompt = (int)e->stats.n_row - 4;                 /* less the rows of the second tokens */
         if (with_salt)
             assert_int_equal(n_prompt, 4 * 200);
-        else                                                    /* three blocks once; the rest at most by each */
+        else                                                    /* three blocks once, the rest at most by each */
             assert_in_range(n_prompt, 200, 200 + 3 * 8);
         assert_int_equal(e->stats.n_cache_asked, 800);
         assert_int_equal(e->stats.n_cache_found, 800 - n_prompt);
@@ -149,7 +151,7 @@ static void stopping_frees_at_once(void **state)
     close_engine(e);
 }
 
-/* Every step while a long prompt is read brings the other its token. */
+/* In every step of a long prefill the decoding session gets its token. */
 static void prompts_do_not_keep_others_waiting(void **state)
 {
     (void)state;

@@ -1,8 +1,9 @@
-/* Sessions: what one yields depends on its tokens, its sampling and its seed, and on nothing else;
- * what goes wrong for one is not felt by the others; and every block of KV comes back.
+/* Sessions. The answer of a session depends on its tokens, sampling parameters and seed alone; a failure of one session
+ * leaves the others unchanged; each KV block is freed at the end. Also: prompt logprobs, continued sessions, limits and
+ * refused requests, preemption, memory budgets and failing calls at open.
  *
- * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a
- * logit soon shows as another token.  Logprobs are compared by memcmp too. */
+ * The model is tiny and random, at temperature 1 with a seed each, so that one wrong bit in a logit soon changes a
+ * sampled token. Logprobs are compared by memcmp too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -64,7 +65,7 @@ static void close_engine(struct eng_engine *e)
 {
     for (int i = 0; i < e->assets.opt.n_session; i++)
         eng_session_close(&e->schedule.session[i]);
-    assert_int_equal(e->kv.n_free, e->kv.n_block);      /* every block has come back */
+    assert_int_equal(e->kv.n_free, e->kv.n_block);      /* every block is free again */
     eng_close(e);
 }
 
@@ -84,7 +85,7 @@ static void fill_prompt(int32_t *token, int n, uint64_t seed)
         token[i] = (int32_t)(kn_mix(seed * 1000 + (uint64_t)i) % (uint64_t)n_vocab);
 }
 
-/* ---- watching -------------------------------------------------------------------------------- */
+/* ---- recording events ------------------------------------------------------------------------ */
 
 struct heard {
     int32_t token[N_CTX];
@@ -95,7 +96,7 @@ struct heard {
 
 static void hear(struct heard *h, const struct eng_event *ev)
 {
-    assert_int_equal(h->n_end, 0);                      /* nothing comes after the end */
+    assert_int_equal(h->n_end, 0);                      /* no event after the last */
     if (ev->token != ENG_NO_TOKEN) {
         h->token[h->n] = ev->token;
         h->logprob[h->n++] = ev->logprob;
@@ -106,7 +107,7 @@ static void hear(struct heard *h, const struct eng_event *ev)
     h->n_end += ev->finish != ENG_RUNNING;
 }
 
-/* Steps until s ends. */
+/* Steps until s ends; records its events. */
 static struct heard run_alone(struct eng_engine *e, struct eng_session *s,
                               const struct eng_request *r)
 {
@@ -139,9 +140,9 @@ static void assert_same(const char *what, const struct heard *got, const struct 
                  got->finish, want->finish);
 }
 
-/* ---- the same, whatever the company ---------------------------------------------------------- */
+/* ---- the same answer in any batch ------------------------------------------------------------ */
 
-/* The target among others that start, stop and end at random; n_company 0: alone. */
+/* Runs the target beside n_company sessions that start, stop and end at random; 0: alone. */
 static struct heard run_in_company(struct eng_options o, int n_company)
 {
     int32_t prompt[N_CTX], noise[N_CTX];
@@ -192,7 +193,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
         int distinct = 0;
         for (int i = 1; i < want.n; i++)
             distinct += want.token[i] != want.token[0];
-        assert_true(distinct > LENGTH / 2); /* a model that says one thing proves nothing */
+        assert_true(distinct > LENGTH / 2); /* a constant output would prove nothing */
         for (int i = 0; i < 4; i++) {
             o.n_chunk = chunks[i];
             o.n_thread = 1 + i % 3;
@@ -203,7 +204,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
     }
 }
 
-/* ---- what is told of a prompt ------------------------------------------------------------------ */
+/* ---- prompt logprobs ------------------------------------------------------------------------- */
 
 enum { N_TELL = 16 };
 
@@ -215,7 +216,7 @@ static size_t kv_bytes(int n_slot)
     return (size_t)n_slot * slot;
 }
 
-/* A session whose prompt is told, beside one that decodes and may take its KV. */
+/* Runs a session with prompt logprobs beside a decoding session that may preempt it. */
 static struct heard tell_alone(struct eng_options o, const int32_t *token, int n, int n_predict)
 {
     struct eng_session *s, *other;
@@ -231,7 +232,7 @@ static struct heard tell_alone(struct eng_options o, const int32_t *token, int n
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_open(&other, e), 0);
     x.priority = 1;
-    for (int again = 0; again < 2; again++) {   /* what is known of the prompt by then is not enough */
+    for (int again = 0; again < 2; again++) {   /* no cache hit the second time: the logprobs need all rows */
         h = (struct heard){ 0 };
         h.token[h.n++] = token[0];
         assert_int_equal(eng_session_start(s, &r), 0);
@@ -262,7 +263,7 @@ static struct heard tell_alone(struct eng_options o, const int32_t *token, int n
     return h;
 }
 
-/* Of a text that is given the same is told as when it was made up, bit for bit, however it is cut. */
+/* Prompt logprobs of a text equal the logprobs from when the model generated it, bit for bit, for all chunk sizes. */
 static void a_prompt_is_told_as_an_answer_was(void **state)
 {
     (void)state;
@@ -273,10 +274,10 @@ static void a_prompt_is_told_as_an_answer_was(void **state)
     memcpy(text + PROMPT, made.token, LENGTH * sizeof *text);
     for (int i = 0; i < 6; i++) {
         struct eng_options o = { .n_prompt_logprob_row = tells[i % 3], .n_chunk = i % 3 == 2 ? 512 : 7,
-                                 .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 };   /* not enough for two */
+                                 .kv_mem = i % 3 == 1 ? kv_bytes(N_CTX) : 0 };   /* too little KV for both */
         struct heard told = tell_alone(o, text, PROMPT + LENGTH - 1, i < 3 ? 1 : 0);
         int n = PROMPT + LENGTH - (i >= 3);
-        assert_int_equal(told.n, n);            /* one after the other, the one made up last */
+        assert_int_equal(told.n, n);            /* tokens in order, the generated one last */
         assert_memory_equal(told.token, text, (size_t)n * sizeof *text);
         assert_memory_equal(told.logprob + PROMPT, made.logprob, (size_t)(n - PROMPT) * sizeof(float));
         assert_int_equal(told.finish, ENG_LENGTH);
@@ -284,7 +285,7 @@ static void a_prompt_is_told_as_an_answer_was(void **state)
     }
 }
 
-/* ---- going on -------------------------------------------------------------------------------- */
+/* ---- continued sessions ---------------------------------------------------------------------- */
 
 static void going_on_equals_starting_afresh(void **state)
 {
@@ -299,7 +300,7 @@ static void going_on_equals_starting_afresh(void **state)
     for (int turn = 0; turn < 5; turn++) {
         struct eng_request r = request(token, n, 15, (uint64_t)turn);
         struct heard a = run_alone(e, chat, &r);
-        /* all but the last token of the last answer, whose key and value were never due */
+        /* all but the last token of the last answer: its key and value were not computed */
         assert_int_equal(eng_session_cached(chat), turn ? n - 11 : 0);
         struct heard b = run_alone(e, fresh, &r);
         assert_same("a turn", &a, &b);
@@ -393,7 +394,7 @@ static void how_far_a_session_goes(void **state)
         struct heard h = run_alone(e, s, &r);
         int n;
         eng_session_tokens(s, &n);
-        bool bare = tries[i].want == 0; /* else the last token says that it is the last */
+        bool bare = tries[i].want == 0; /* else the last token carries the finish reason */
         if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n ||
             h.n_bare != bare)
             fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish,
@@ -456,7 +457,7 @@ static void wrong_requests_are_refused(void **state)
     bias[3].token = n_vocab;
     REFUSED(KN_EINVAL, (r.sampling.bias = bias, r.sampling.n_bias = 4));
     faults_listen_off();
-    bias[3].token = 0; /* after all that, and with all bias there may be */
+    bias[3].token = 0; /* still valid after the refusals, with the largest number of biases */
     good.sampling.bias = bias;
     good.sampling.n_bias = ENG_REQUEST_BIAS;
     struct heard got = run_alone(e, s, &good);
@@ -465,7 +466,7 @@ static void wrong_requests_are_refused(void **state)
     close_engine(e);
 }
 
-/* A user's bias towards the end loses against the wish to ignore it, however large. */
+/* ignore_eos overrides a bias towards a stop token, however large. */
 static void ignored_ends_never_come(void **state)
 {
     (void)state;
@@ -484,7 +485,7 @@ static void ignored_ends_never_come(void **state)
     assert_int_equal(h.n, 150);
     for (int i = 0; i < h.n; i++)
         assert_false(eng_vocab_is_stop(e->assets.vocab, h.token[i]));
-    r.ignore_eos = false;                               /* and the other way round */
+    r.ignore_eos = false;                               /* without ignore_eos the bias wins */
     h = run_alone(e, s, &r);
     assert_int_equal(h.n, 1);
     assert_int_equal(h.finish, ENG_STOP);
@@ -492,7 +493,7 @@ static void ignored_ends_never_come(void **state)
     close_engine(e);
 }
 
-/* A model may have more rows than its vocabulary has tokens; here they hold the bytes that follow. */
+/* A model may have more output rows than its vocabulary has tokens; here the extra rows hold arbitrary bytes. */
 static void rows_beyond_the_vocabulary_are_no_choice(void **state)
 {
     (void)state;
@@ -519,7 +520,7 @@ static void rows_beyond_the_vocabulary_are_no_choice(void **state)
     faults_listen();
     assert_int_equal(eng_session_start(s, &r), KN_EINVAL);
     faults_listen_off();
-    r = request(token, 3, 1, 1);                        /* a prompt may have them: they have rows */
+    r = request(token, 3, 1, 1);                        /* prompts may contain these ids: they have embedding rows */
     assert_int_equal(eng_session_start(s, &r), 0);
     close_engine(e);
 }
@@ -550,12 +551,12 @@ static void a_choice_of_nothing_ends_its_session_only(void **state)
     assert_int_equal(faults.n_line, 1);
     faults_listen_off();
     none.sampling.n_bias = 0;
-    got = run_alone(e, bad, &none);                     /* it may be started again */
+    got = run_alone(e, bad, &none);                     /* the session can be started again */
     assert_int_equal(got.n, 10);
     close_engine(e);
 }
 
-/* ---- KV that runs out ------------------------------------------------------------------------ */
+/* ---- too little KV --------------------------------------------------------------------------- */
 
 static void when_kv_runs_out_the_last_waits(void **state)
 {
@@ -574,7 +575,7 @@ static void when_kv_runs_out_the_last_waits(void **state)
         want[i] = run_alone(e, s[i], &r);
     }
     close_engine(e);
-    /* 8 blocks of 64: two sessions can have their 160 tokens, the third is one block short */
+    /* 8 blocks of 64: two sessions have their 160 tokens, the third lacks one block */
     e = open_engine((struct eng_options){ .n_parallel = 3, .n_ctx = 192, .n_chunk = 50,
                                           .kv_mem = 8 * ENG_KV_BLOCK * slot });
     assert_int_equal(e->kv.n_block, 8);
@@ -607,7 +608,7 @@ static size_t resident_bytes(void)
     return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The room of all contexts is not made for the sake of a first word. */
+/* Memory of the KV cache is touched as positions are used, not at open. */
 static void kv_is_made_as_it_is_used(void **state)
 {
     (void)state;
@@ -671,7 +672,7 @@ static void whatever_fails_at_opening_nothing_is_left(void **state)
             int got = eng_open(&e, &o);
             if (!got)
                 eng_close(e);
-            struck = faults.struck;             /* slots are filled until then */
+            struck = faults.struck;             /* read after the close: slots fill until then */
             bool said = got ? faults.n_line >= 1 && e == (void *)0x1 : faults.n_line <= struck;
             if (!said || !faults_clean() || (got && !struck))
                 fail_msg("way %zu, call %ld: %d, %d lines (%s), %ld allocations, %ld bytes mapped, "
@@ -719,17 +720,17 @@ static void a_budget_too_small_says_what_is_needed(void **state)
         const char *says = strstr(faults.line, tries[i].says);
         if (faults.n_line != 1 || !says || !strstr(says, tries[i].lower))
             fail_msg("try %zu: %d lines, '%s'", i, faults.n_line, faults.line);
-        assert_int_equal(faults.calls[FAULT_READ], header);     /* no weight was read for it */
+        assert_int_equal(faults.calls[FAULT_READ], header);     /* no weight was read */
         assert_true(faults_clean());
         faults_off();
         *tries[i].size = strtoull(says + strlen(tries[i].says), NULL, 10) << 20;
-        e = open_engine(*tries[i].o);                           /* the size it asked for is enough */
+        e = open_engine(*tries[i].o);                           /* the reported least size is enough */
         assert_true(!tries[i].o->host_mem || eng_memory(e)->total == tries[i].o->host_mem);
         close_engine(e);
     }
 }
 
-/* From two experts to all of them: the same tokens, and the split tells the truth. */
+/* From two experts to all of them: the same tokens, and the reported split matches the memory. */
 static void budgets_change_nothing_but_memory(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A model that knows a text by a state: whatever is drafted, preempted, shared or found again, each session
- * says what it says alone; and what is known is found as far as a state was kept. */
+/* A model with recurrent layers: besides KV, a sequence has a state. With drafts, preemption, sharing and cache hits
+ * each session gives the same answer as alone. A cached prefix is found only up to a position with a kept state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void everyone_says_what_he_says_alone(void **state)
     random_state = 5;
     for (int round = 0; round < SHARE(8); round++) {
         struct eng_engine *e = open_engine(1 + below(5), chunks[round % 3], round % 4 ? 4 + below(8) : 0);
-        e->kv.n_state = round % 4 == 3 ? below(3) : e->kv.n_state;     /* few, or none */
+        e->kv.n_state = round % 4 == 3 ? below(3) : e->kv.n_state;     /* few or no kept states */
         run_crowd(e, SHARE(30));
         check_states(e);
         n_preempted += e->stats.n_preempted;
@@ -64,7 +64,7 @@ static void texts_draft(void **state)
     }
 }
 
-/* A model whose layers all attend drafts for one whose do not. */
+/* The target has recurrent layers, the draft model has none. */
 static void another_model_drafts(void **state)
 {
     (void)state;
@@ -105,12 +105,12 @@ static void a_head_drafts(void **state)
     unlink(head);
 }
 
-/* ---- what is found --------------------------------------------------------------------------------------- */
+/* ---- cache hits ------------------------------------------------------------------------------------------ */
 
 static struct said { int32_t token[64]; float logprob[64]; int n; } said;
-static const int32_t *told;                     /* by the oracle, if there is one */
+static const int32_t *told;                     /* tokens for the oracle drafter, or NULL */
 
-/* Runs a request to its end; returns how much of its prompt was found. */
+/* Runs a request to its end; returns the number of cached prompt tokens. */
 static int run(struct eng_engine *e, const int32_t *token, int n, int n_predict)
 {
     struct eng_session *s;
@@ -133,7 +133,7 @@ static int run(struct eng_engine *e, const int32_t *token, int n, int n_predict)
     return found;
 }
 
-/* To the bit. */
+/* Compares tokens and logprobs to the bit. */
 static void assert_says(const struct said *want)
 {
     assert_int_equal(said.n, want->n);
@@ -158,11 +158,11 @@ static void a_conversation_goes_on(void **state)
     assert_int_equal(run(e, token, 150, 10), 0);
     memcpy(token + 150, said.token, 10 * sizeof *token);
     draw(token, 160, 200);
-    assert_int_equal(run(e, token, 200, 20), 159);              /* the last token had not been read */
+    assert_int_equal(run(e, token, 200, 20), 159);              /* the last token was not computed */
     first = said;
-    assert_int_equal(run(e, token, 200, 20), 192);              /* the end of its prompt, less what asks */
+    assert_int_equal(run(e, token, 200, 20), 192);              /* the prompt's end, without the generation prompt */
     assert_says(&first);
-    token[150] ^= 1;                                            /* an answer that the history has otherwise */
+    token[150] ^= 1;                                            /* the answer is different in the new history */
     assert_int_equal(run(e, token, 200, 20), 128);
     close_engine(e);
     e = open_engine(1, 512, 0);
@@ -172,7 +172,7 @@ static void a_conversation_goes_on(void **state)
     close_engine(e);
 }
 
-/* A text may end while drafts that were kept are not taken in; who goes on from it knows them. */
+/* A session may end when accepted drafts are not yet applied to its state. The next turn still finds all its tokens. */
 static void kept_drafts_are_known_to_who_goes_on(void **state)
 {
     (void)state;
@@ -203,8 +203,8 @@ static void kept_drafts_are_known_to_who_goes_on(void **state)
     close_engine(e);
 }
 
-/* The other one holds the room that a copy of what is known would need: it is all computed again, and blocks still go
- * after those that lead on from them. */
+/* The other session holds the blocks that a copy of the cached prefix needs: the prefix is computed again. Eviction
+ * still removes the blocks at the end of a text before the blocks they follow. */
 static void without_room_for_a_copy_nothing_is_known(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void without_room_for_a_copy_nothing_is_known(void **state)
     draw(other, 0, 70);
     run(e, token, 100, 1);
     memcpy(token + 100, other, 10 * sizeof *token);
-    struct eng_request r = request(other, 70, 58, 1);           /* two blocks of four, to its end */
+    struct eng_request r = request(other, 70, 58, 1);           /* takes two of four blocks until its end */
     assert_int_equal(eng_session_open(&s, e), 0);
     assert_int_equal(eng_session_start(s, &r), 0);
     eng_step(e, event);
@@ -232,7 +232,7 @@ static void without_room_for_a_copy_nothing_is_known(void **state)
     close_engine(e);
 }
 
-/* Where the second one leaves the first a state is kept, for the third. */
+/* The second prompt leaves the first at a branch; the state kept there serves the third. */
 static void a_beginning_that_many_have_is_kept(void **state)
 {
     (void)state;
@@ -264,15 +264,15 @@ static void what_two_need_is_computed_once(void **state)
     }
     while (eng_session_runs(s[0]) || eng_session_runs(s[1]) || eng_session_runs(s[2]) || eng_session_runs(s[3]))
         eng_step(e, event);
-    assert_int_equal((int)e->stats.n_row - 4, 200 + 3 * 72);    /* the second tokens' rows; two blocks once */
+    assert_int_equal((int)e->stats.n_row - 4, 200 + 3 * 72);    /* less rows of second tokens; two blocks once */
     close_engine(e);
 }
 
-/* Whose rows fail has a state that is of no use to anyone. */
+/* A session with failed rows leaves no kept state. */
 static void who_fails_leaves_no_state(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__                      /* the seam is changed under a thread that reads by it */
+#ifdef __SANITIZE_THREAD__                      /* another thread reads through the hooks, a data race */
     print_message("skipped: reads that fail, under ThreadSanitizer\n");
     skip();
 #endif
@@ -288,7 +288,7 @@ static void who_fails_leaves_no_state(void **state)
     struct eng_options o = { .model = path, .isa = KN_ISA_COUNT - 1, .n_ctx = N_CTX, .n_parallel = 1, .n_chunk = 1,
                              .n_session = N_SESSION, .n_thread = 1, .io = OFF_IO_PREAD };
     assert_int_equal(eng_describe(&e, &o), 0);
-    o.host_mem = eng_memory(e)->least + (1 << 17);              /* experts come and go */
+    o.host_mem = eng_memory(e)->least + (1 << 17);              /* too little memory to keep all experts */
     eng_close(e);
     assert_int_equal(eng_open(&e, &o), 0);
     struct eng_request r = request(token, 80, 5, 1);

@@ -1,10 +1,10 @@
-/* tests/engine/worst.h - a drafter that does its worst: trees of any shape, right and wrong. */
+/* tests/engine/worst.h - a drafter for tests: random trees of any shape, with correct and wrong tokens. */
 #ifndef TESTS_ENGINE_WORST_H
 #define TESTS_ENGINE_WORST_H
 
 #include "tests/engine/asked.h"
 
-/* Trees of any shape: tokens that will come with some probability, others of all kinds, ends of text. */
+/* right: chance that a drafted token is the session's own next token. Other tokens are random or stop tokens. */
 static struct worst {
     struct eng_drafter base;
     const struct eng_engine *engine;

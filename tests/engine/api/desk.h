@@ -1,7 +1,8 @@
-/* tests/engine/api/desk.h - a desk over a vocabulary made by hand, and asks of it.
+/* tests/engine/api/desk.h - the model as the API presents it (struct eng_api_setup), over a hand-made vocabulary, and
+ * requests to it.
  *
- * The vocabulary has a token for every byte, so that each character beyond ASCII comes in pieces;
- * the template is in the Hermes way, thinks, and shows all that it is given. */
+ * The vocabulary has a token for every byte, so that each character beyond ASCII arrives in pieces. The template uses
+ * Hermes tool calls, starts reasoning with enable_thinking, and renders all of its input. */
 #ifndef TESTS_ENGINE_DESK_H
 #define TESTS_ENGINE_DESK_H
 
@@ -89,15 +90,14 @@ static inline struct eng_ask *ask_of(enum eng_api api, const char *body)
     return ask;
 }
 
-/* ---- what is asked, and said to it -------------------------------------------------------------
- */
+/* ---- requests, and their refusals --------------------------------------------------------------- */
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 #define USER "{\"role\": \"user\", \"content\": \"hello\"}"
 
 static const char *const path_of[] = {"completions", "chat", "responses", "messages"};
 
-/* A request that is right but for more members. */
+/* A valid request with further members. */
 static inline char *with(enum eng_api api, const char *members)
 {
     static char body[1 << 16];
@@ -114,7 +114,7 @@ static inline char *with(enum eng_api api, const char *members)
     return body;
 }
 
-/* A body that is JSON already is told the same. */
+/* A body passed as parsed JSON gets the same result. */
 static inline void assert_same_of_json(enum eng_api api, const char *body, size_t n, const struct eng_refusal *want)
 {
     struct eng_ask *ask = NULL;
@@ -131,7 +131,7 @@ static inline void assert_same_of_json(enum eng_api api, const char *body, size_
     json_decref(root);
 }
 
-/* What is said, as "status param"; "" when all is well. */
+/* Parses a body. Returns the refusal as "status param"; "" if accepted. */
 static inline const char *said_n(enum eng_api api, const char *body, size_t n)
 {
     static char text[256];

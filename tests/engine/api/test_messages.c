@@ -1,5 +1,5 @@
-/* Conversations, tools and formats: three dialects are one conversation, what a template takes, and
- * what holds the answer.
+/* Messages, tools and answer formats of a request. The three chat dialects render the same prompt; templates get
+ * arguments and reasoning in the form they read; tools and formats become the right grammar; bad schemas are refused.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/desk.h"
@@ -175,7 +175,7 @@ static void messages_that_cannot_be_read_are_refused(void **state)
     }
 }
 
-/* Two templates: one joins the arguments to a text, one shows them as JSON. */
+/* Some templates concatenate the arguments as a string, others render them as JSON. */
 static void arguments_are_what_the_template_takes(void **state)
 {
     static const char body[] =
@@ -205,7 +205,7 @@ static void arguments_are_what_the_template_takes(void **state)
     desk_open(NULL);
 }
 
-/* gpt-oss has another name for thoughts, and takes either them or text with a call. */
+/* gpt-oss names reasoning `thinking`, and accepts either this or content. */
 static void thoughts_go_by_the_templates_name(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void a_template_may_refuse(void **state)
     desk.d.chat = chat;
 }
 
-/* ---- tools and formats ----------------------------------------------------------------------- */
+/* ---- tools and answer formats ---------------------------------------------------------------- */
 
 static void tools_and_formats_are_checked(void **state)
 {
@@ -279,7 +279,7 @@ static void tools_and_formats_are_checked(void **state)
          "\"function\", \"function\": {\"name\": \"f\"}}]",
          "400 tools[1].function.name", false},
         {ENG_API_CHAT, TOOL(", \"parameters\": 5"), "400 tools[0].function.parameters", false},
-        /* schemas beyond us: refused where a promise was asked for, else left to the model */
+        /* unsupported schemas: refused with strict, else without a grammar */
         {ENG_API_CHAT,
          TOOL(", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
               "{\"not\": {}}}}"),
@@ -351,7 +351,7 @@ static void tools_and_formats_are_checked(void **state)
     }
 }
 
-/* Does the text stand in the grammar, whole? */
+/* Does the grammar accept the whole text? */
 static bool accepts(const struct gr_grammar *g, const char *text)
 {
     struct gr_state s;
@@ -382,18 +382,17 @@ static void a_format_holds_the_answer_and_lets_it_think(void **state)
     ask = ask_of(ENG_API_CHAT,
                  with(ENG_API_CHAT, "\"reasoning_effort\": \"high\", "
                                     "\"response_format\": {\"type\": \"json_object\"}"));
-    assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* the prompt began to think */
+    assert_true(accepts(ask->grammar, "so</think>\n\n{\"a\": 1}")); /* reasoning starts in the prompt */
     assert_false(accepts(ask->grammar, "{\"a\": 1}"));
     eng_ask_close(ask);
     ask = ask_of(ENG_API_COMPLETIONS, with(ENG_API_COMPLETIONS, "\"response_format\": {\"type\": "
                                                                 "\"json_object\"}"));
     assert_true(accepts(ask->grammar, "{\"a\": 1}"));
-    assert_false(accepts(ask->grammar, "<think></think>{}")); /* a completion is text, no speech */
+    assert_false(accepts(ask->grammar, "<think></think>{}")); /* plain text, without reasoning */
     eng_ask_close(ask);
 }
 
-/* gpt-oss gives its answer in a channel of its own; a model without calls has a format all the
- * same. */
+/* gpt-oss writes its answer in a separate channel. A model without tool calls can still have an answer format. */
 static void a_format_fits_the_models_way(void **state)
 {
     static const char body[] = "{\"messages\": [" USER "], \"response_format\": {\"type\": "
@@ -422,7 +421,7 @@ static void a_format_fits_the_models_way(void **state)
     desk_open(NULL);
 }
 
-/* Schemas that have taken servers down: each ends soon, refused or not. */
+/* Schemas known to crash or hang servers: each ends soon, refused or not. */
 static void no_schema_does_harm(void **state)
 {
     static const char *const schemas[] = {

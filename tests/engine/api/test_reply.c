@@ -1,15 +1,15 @@
-/* Tokens to answers: what a stream says is what the whole body says, every event is JSON and UTF-8,
- * and each dialect's events come in the order that its clients hold to.
+/* Tokens to answers (engine/api/reply.c). A stream and a whole body say the same; every event is valid JSON and UTF-8;
+ * the events of each dialect come in the order that its clients require. Also: stop strings, logprobs, failures.
  *
- * An answer is written here as the text that a model would give: one token per byte, and a control
- * token for each of the marks <s> and <|im_end|>.
+ * Answers in this test are the text that a model would generate: one token per byte, and a control token for each <s>
+ * and <|im_end|>.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/desk.h"
 #include "tests/faults.h"
 
 
-struct said { /* what came out */
+struct said { /* output of a reply */
     char data[1 << 20];
     size_t n;
     int status;
@@ -29,7 +29,7 @@ static void take(struct eng_reply *r, struct said *out)
     snprintf(out->type, sizeof out->type, "%s", eng_reply_type(r));
 }
 
-/* The token at text, and how many bytes it takes. */
+/* The token at the start of text; *length: its bytes. */
 static int32_t token_at(const char *text, size_t n, size_t *length)
 {
     static const struct {
@@ -55,7 +55,7 @@ static struct eng_event token(int choice, int32_t id)
         .choice = choice, .n_cached = choice == 0, .token = id, .logprob = -0.5f, .top = top, .n_top = 3};
 }
 
-/* Feeds an answer, and says how it ends unless that is for the reply to find out. */
+/* Feeds an answer, then the finish reason `end`. ENG_RUNNING: the reply itself finds the end. */
 static int feed(struct eng_reply *r, int choice, const char *text, size_t n, enum eng_finish end,
                 struct said *out)
 {
@@ -90,9 +90,9 @@ static void answer(enum eng_api api, const char *body, const char *text, size_t 
     eng_ask_close(ask);
 }
 
-/* ---- reading what came out ------------------------------------------------------------------- */
+/* ---- parsing the output ---------------------------------------------------------------------- */
 
-/* The next event's JSON, NULL at the end; its name is checked to be its type. */
+/* The next event's JSON, NULL at the end. Checks that the event's name is its type. */
 static json_t *next_event(const char **at)
 {
     static const char done[] = "data: [DONE]\n\n";
@@ -290,8 +290,7 @@ static void hear(enum eng_api api, bool stream, const struct said *s, struct hea
         assert_memory_equal(h, &last, sizeof last);
 }
 
-/* ---- streams and bodies say the same ----------------------------------------------------------
- */
+/* ---- streams and bodies say the same --------------------------------------------------------- */
 
 #define TOOLS "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
 
@@ -360,7 +359,7 @@ static void a_stream_says_what_the_body_says(void **state)
             }
 }
 
-/* Random bytes, with marks among them and a stop string, in all four dialects. */
+/* The same for random bytes with markers and stop strings, in all four dialects. */
 static void so_it_is_for_any_text(void **state)
 {
     static const char *const pieces[] = {"<think>",
@@ -400,7 +399,7 @@ static void so_it_is_for_any_text(void **state)
                        ENG_STOP, &s[stream]);
                 hear((enum eng_api)api, stream, &s[stream], &h[stream]);
             }
-            if (api == ENG_API_MESSAGES) /* there a broken call's input is {} in the body */
+            if (api == ENG_API_MESSAGES) /* the body has {} for a broken call's input */
                 memset(h[0].calls, 0, sizeof h[0].calls), memset(h[1].calls, 0, sizeof h[1].calls);
             assert_memory_equal(&h[0], &h[1], sizeof h[0]);
             assert_null(strstr(h[0].text, "END"));
@@ -408,7 +407,7 @@ static void so_it_is_for_any_text(void **state)
     }
 }
 
-/* ---- goldens --------------------------------------------------------------------------------- */
+/* ---- expected outputs ------------------------------------------------------------------------ */
 
 static void golden(enum eng_api api, const char *body, const char *text, enum eng_finish end,
                    const char *want)
@@ -593,8 +592,7 @@ static void text_ends_before_a_stop_string(void **state)
     json_decref(v);
 }
 
-/* What was held back for a stop string stands before the call that follows it; a call that was cut
- * off has no input. */
+/* Text held back for a stop string comes before the call that follows it. A call that is cut off has empty input. */
 static void blocks_keep_their_order(void **state)
 {
     static struct said s;
@@ -611,8 +609,7 @@ static void blocks_keep_their_order(void **state)
     json_decref(v);
 }
 
-/* A choice says when it needs no more: its session can be stopped, and what still comes is nothing.
- */
+/* A finished choice is reported, so that its session can be stopped; its later events are ignored. */
 static void a_reply_says_when_a_choice_is_done(void **state)
 {
     static struct said s;
@@ -635,7 +632,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
     take(r, &s);
     t = token(0, 'z');
     assert_int_equal(eng_reply_feed(r, &t), 1);
-    t.finish = ENG_FAILED; /* a session that was stopped too late */
+    t.finish = ENG_FAILED; /* the session was stopped too late */
     assert_int_equal(eng_reply_feed(r, &t), 1);
     size_t n = s.n;
     take(r, &s);
@@ -646,7 +643,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
     assert_true(eng_reply_done(r));
     take(r, &s);
     assert_non_null(strstr(s.data, "data: [DONE]"));
-    assert_null(strstr(s.data, "\"x\"")); /* what ends an answer is no part of it */
+    assert_null(strstr(s.data, "\"x\"")); /* a stop token is not part of the answer */
     assert_int_equal(eng_reply_tokens(r, 0), 2);
     assert_int_equal(eng_reply_tokens(r, 1), 2);
     eng_reply_close(r);
@@ -655,7 +652,7 @@ static void a_reply_says_when_a_choice_is_done(void **state)
 
 /* ---- log probabilities ----------------------------------------------------------------------- */
 
-/* Joined, the tokens are the text; so are their bytes. */
+/* The tokens of the logprobs, joined, are the text of the answer; so are their bytes. */
 static void tokens_are_told_with_their_text(void **state)
 {
     static const struct {
@@ -688,7 +685,7 @@ static void tokens_are_told_with_their_text(void **state)
                    cases[i].text, strlen(cases[i].text), ENG_STOP, &s);
             while ((v = stream ? next_event(&at) : at == s.data ? json_loads(at, 0, NULL) : NULL)) {
                 at += !stream;
-                if (!json_is_string(get(v, "choices.0.finish_reason"))) /* clients look into it */
+                if (!json_is_string(get(v, "choices.0.finish_reason"))) /* clients expect an array here */
                     assert_true(json_is_array(get(v, "choices.0.logprobs.content")));
                 json_array_foreach((json_t *)get(v, "choices.0.logprobs.content"), k, e)
                 {
@@ -712,7 +709,7 @@ static void join_tokens(char *out, const json_t *list)
     json_array_foreach((json_t *)list, i, e) add(out, get(e, "token"));
 }
 
-/* Each item has those of its own text, in the stream, in its last events and in the body. */
+/* Each item has the logprobs of its own text: in the stream, in its last events and in the body. */
 static void responses_tell_them_by_item(void **state)
 {
     const char *text = "one" CALL "two", *at;
@@ -770,7 +767,7 @@ static void completions_tell_them_in_lists(void **state)
                            "[-0.5],\"top_logprobs\":[{\"!\":-0.5}],\"text_offset\":[5]}"));
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 static void errors_come_with_a_status_or_in_the_stream(void **state)
 {
@@ -799,7 +796,7 @@ static void errors_come_with_a_status_or_in_the_stream(void **state)
                     json_decref(v);
                 }
             }
-    /* a stream that had to begin before its first token */
+    /* a stream that began before its first token */
     struct eng_ask *ask = ask_of(ENG_API_CHAT, body_of(ENG_API_CHAT, true, ""));
     struct eng_reply *r;
     assert_int_equal(eng_reply_open(&r, ask, &desk.d), 0);

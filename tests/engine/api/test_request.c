@@ -1,5 +1,6 @@
-/* Bodies to asks: what is taken, what is refused and by what name, and that nothing in a body can
- * do more harm than to be refused.
+/* Request bodies (engine/api/request.c): accepted members and ranges, and refusals with status and member name. No body
+ * can do more than be refused, however deep, long or random. Accepted requests reach the engine with all their
+ * parameters.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/api/desk.h"
@@ -86,13 +87,13 @@ static void every_number_is_in_its_range(void **state)
                 if (strcmp(fields[f].name, "max_tokens") != 0)
                     expect((enum eng_api)api, with((enum eng_api)api, member), "");
             }
-    /* and what JSON itself cannot hold */
+    /* numbers beyond JSON */
     expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"seed\": 9223372036854775808"), "400 ");
     expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": 1e999"), "400 ");
     expect(ENG_API_CHAT, with(ENG_API_CHAT, "\"temperature\": NaN"), "400 ");
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void what_is_wrong_is_named(void **state)
 {
@@ -225,7 +226,7 @@ static void depth_has_an_end(void **state)
         memset(body + n + deep, ']', (size_t)deep);
         snprintf(body + n + 2 * deep, 2, "}");
         expect(ENG_API_CHAT, body, deep < ENG_ASK_DEPTH ? "" : "400 ");
-        body[n + (size_t)deep] = 0; /* never closed */
+        body[n + (size_t)deep] = 0; /* no closing brackets */
         expect(ENG_API_CHAT, body, "400 ");
     }
     assert_int_equal(eng_ask_depth("{\"a[[\\\"[\": [{}]}", 16), 3);
@@ -241,7 +242,7 @@ static void prompts_come_in_four_shapes(void **state)
         int n;
         const char *first;
     } good[] = {
-        {"\"hello\"", 1, "259"},          {"\"\"", 1, "262"}, /* BOS, which the vocabulary has */
+        {"\"hello\"", 1, "259"},          {"\"\"", 1, "262"}, /* BOS of the vocabulary */
         {"[\"hello\", \"a\"]", 2, "259"}, {"[\"hello\"]", 1, "259"},
         {"[[1, 2]]", 1, "1 2"},           {"[1, 2, 3]", 1, "1 2 3"},
         {"[[1, 2], [3]]", 2, "1 2"},      {"\"<|im_end|>a\"", 1, "263 97"},
@@ -324,7 +325,7 @@ static void lists_are_bounded(void **state)
         for (int k = 0; k < n; k++)
             at += sprintf(at, "%s\"%09d\": 1", k ? "," : "", k % 267 + k / 267 * 0);
         strcpy(at, "}}");
-        expect(ENG_API_CHAT, body, "400 "); /* said twice */
+        expect(ENG_API_CHAT, body, "400 "); /* duplicate member */
     }
     char *at = body + sprintf(body, "{\"messages\": [" USER "], \"logit_bias\": {");
     for (int k = 0; k <= ENG_ASK_BIASES; k++)
@@ -364,7 +365,7 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
         0);
     assert_string_equal(why.code, "context_length_exceeded");
     assert_non_null(strstr(why.message, "maximum context length is 4096 tokens"));
-    /* counting is possible all the same */
+    /* its tokens can still be counted */
     struct eng_arrival count = desk_arrival;
     struct eng_bytes out = {0};
     count.count = true;
@@ -377,7 +378,7 @@ static void a_prompt_leaves_room_for_an_answer(void **state)
     eng_ask_close(ask);
 }
 
-/* ---- what the engine is asked ---------------------------------------------------------------- */
+/* ---- the request to the engine --------------------------------------------------------------- */
 
 static void a_request_reaches_the_engine_whole(void **state)
 {
@@ -422,7 +423,7 @@ static void a_request_reaches_the_engine_whole(void **state)
     eng_ask_close(ask);
     struct eng_arrival late = desk_arrival;
     struct eng_refusal why;
-    late.seed = UINT64_MAX; /* what is told survives every client's JSON */
+    late.seed = UINT64_MAX; /* reported seeds fit a JSON number, < 2^53 */
     const char *body = with(ENG_API_CHAT, "");
     assert_int_equal(eng_ask_parse(&ask, ENG_API_CHAT, body, strlen(body), &desk.d, &late, &why),
                      0);

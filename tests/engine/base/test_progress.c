@@ -1,4 +1,5 @@
-/* The progress bar on a terminal, and its silence everywhere else.
+/* The progress bar (engine/base/progress.c): its lines on a terminal, also for work that fails, and no output with
+ * --quiet or into a file. A child shows the bar on a pseudo-terminal, the test reads the other end.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/base/base.h"
@@ -20,7 +21,8 @@ static void add(struct eng_progress *p, uint64_t done, uint64_t total)
     atomic_fetch_add(&eng_progress_counter(p)->total_bytes, total);
 }
 
-/* Runs work() with stderr on a terminal 60 wide; work waits on `go` for what this side has seen. */
+/* A child that runs work() with stderr on a terminal of 60 columns. The child waits on `go` until the test has seen a
+ * text. */
 struct watched { pid_t pid; int tty, go; char seen[16384]; size_t n; };
 
 static void watch(struct watched *w, void (*work)(int go))
@@ -135,7 +137,7 @@ static void bar_on_a_terminal(void **state)
     }
 }
 
-/* What was not finished is erased, and nothing is claimed of it. */
+/* The bar of unfinished work is erased, without a summary line. */
 static void bar_of_a_failure(void **state)
 {
     (void)state;
@@ -165,7 +167,7 @@ static void silence(void **state)
     end_watch(&w);
     assert_string_equal(w.seen, "end");
 
-    int kept = dup(STDERR_FILENO);              /* not quiet, but into a file */
+    int kept = dup(STDERR_FILENO);              /* not quiet, but stderr is a file */
     FILE *f = tmpfile();
     struct eng_progress *p;
     dup2(fileno(f), STDERR_FILENO);

@@ -1,7 +1,8 @@
-/* A batch as a whole: every line is answered once, with the bytes it would have alone, whatever else is in
- * the file, however often the job is killed or stopped, and whichever call of the machine fails.
+/* Batch jobs. Every line is answered exactly once, with the same bytes as alone: with any other lines in the file,
+ * after kills and stops at any time, and after a failure of any system call. Also: bad lines, /metrics, and the
+ * command.
  *
- * The model is tiny and random; lines are texts and conversations with one choice or several. */
+ * The model is tiny and random; lines are completions and chats with one choice or several. */
 #include <arpa/inet.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -23,7 +24,7 @@
 
 #define N_LINE 24
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SLOW 1                                  /* fewer of the same */
+#define SLOW 1                                  /* fewer rounds */
 #else
 #define SLOW 0
 #endif
@@ -72,7 +73,7 @@ struct file { char *text, *line[512]; size_t bytes; int n; };
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* The lines, sorted: in which order they come is nobody's business. */
+/* The lines, sorted: their order in the file is not specified. */
 static struct file get(const char *path)
 {
     struct file f = { 0 };
@@ -101,7 +102,7 @@ static void forget(void)
     unlink(errors);
 }
 
-/* Requests of several kinds; the same file always, with the same date. */
+/* Requests of several kinds. The file and its date are always the same. */
 static void put_requests(void)
 {
     FILE *f = fopen(in, "w");
@@ -151,8 +152,8 @@ static void close_engine(struct job *j)
     eng_close(j->engine);
 }
 
-/* At most n_step steps, -1: all; then it is left as a stopped program leaves it.  What eng_batch_step said
- * last, or an error of opening or settling. */
+/* Runs at most n_step steps (-1: all), then settles as a stopped program does. Returns the last result of
+ * eng_batch_step, or an error of open or settle. */
 static int go(struct job *j, int n_step, bool retry_failed)
 {
     j->batch = NULL;
@@ -172,7 +173,7 @@ static int go(struct job *j, int n_step, bool retry_failed)
     return got;
 }
 
-/* What the job gives that nothing happens to. */
+/* The output of a job that runs without a fault. */
 static void whole_job(struct file *answers, struct file *failures)
 {
     struct job j;
@@ -191,7 +192,7 @@ static void free_files(struct file *a, struct file *b)
     free(b->text);
 }
 
-/* ---- the same bytes ---------------------------------------------------------------------------- */
+/* ---- the same bytes for any batch size --------------------------------------------------------- */
 
 static void lines_have_their_bytes_in_any_company(void **state)
 {
@@ -204,7 +205,7 @@ static void lines_have_their_bytes_in_any_company(void **state)
     assert_int_equal(want.n, N_LINE);
     assert_int_equal(none.n, 0);
     for (int i = 0; i < N_LINE; i++) {
-        json_t *told = json_loads(want.line[i], JSON_ALLOW_NUL, NULL);     /* random weights say anything */
+        json_t *told = json_loads(want.line[i], JSON_ALLOW_NUL, NULL);     /* output bytes are random */
         const json_t *response = json_object_get(told, "response");
         const json_t *body = json_object_get(response, "body");
         assert_int_equal(json_integer_value(json_object_get(response, "status_code")), 200);
@@ -247,9 +248,9 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
              "\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"max_tokens\":\"many\"}}\n"
              "{\"custom_id\":\"url\",\"method\":\"POST\",\"url\":\"/v1/nothing\",\"body\":{}}\n"
              "{\"custom_id\":\"a\",%s{\"custom_id\":\"last\",%s", good, good, good, good, words, good, good);
-    text[strlen(text) - 1] = 0;                 /* the last line needs no end */
+    text[strlen(text) - 1] = 0;                 /* the last line may lack its newline */
     put(in, text);
-    for (int again = 0; again < 3; again++) {   /* the second changes nothing; the third tries again */
+    for (int again = 0; again < 3; again++) {   /* the second run changes nothing; the third retries */
         open_engine(&j, 2);
         assert_int_equal(go(&j, -1, again == 2), 0);
         close_engine(&j);
@@ -280,7 +281,7 @@ static void bad_lines_stop_nothing_and_are_told_once(void **state)
         }
         free_files(&answers, &failures);
     }
-    open_engine(&j, 2);                         /* what fails only when it runs is no answer either */
+    open_engine(&j, 2);                         /* a line that fails at run time also counts as failed */
     j.desk.n_ctx = 4 * sizeof words;
     assert_int_equal(go(&j, -1, true), 0);
     close_engine(&j);
@@ -309,7 +310,7 @@ static void stopped_after_any_step_it_goes_on(void **state)
         int got = 1;
         for (int run = 0; got == 1; run++) {
             assert_true(run < 400);
-            got = go(&j, n_step + run, false);  /* a job that may not take a step would never end */
+            got = go(&j, n_step + run, false);  /* one step more per run, so that the job ends */
             struct file half = get(out);
             assert_int_equal(half.n, j.counts.before + j.counts.done);
             free(half.text);
@@ -337,7 +338,7 @@ static void killed_at_any_moment_it_goes_on(void **state)
     put_requests();
     whole_job(&want, &none);
     for (int round = 0; round < (SLOW ? 1 : 3); round++) {
-        double most_us = 20000;                 /* to live: ever longer, so that there is an end on any machine */
+        double most_us = 20000;                 /* time until the kill: grows, so that the job ends on any machine */
         for (int run = 0, status = -1; status != 0; run++, most_us *= 1.1) {
             assert_true(run < 200);
             pid_t child = fork();
@@ -377,7 +378,7 @@ static void arm(enum fault_kind kind, long at, enum fault_way way, int error)
     faults.way = way;
 }
 
-/* Some calls of a long list only, more and more apart: the first ones are the many different ones. */
+/* Tries each of the first calls, which differ most, then calls further and further apart. */
 static long next_call(long at) { return at < (SLOW ? 4 : 12) ? at + 1 : at + at / (SLOW ? 1 : 2); }
 
 static void any_call_may_fail(void **state)
@@ -409,7 +410,7 @@ static void any_call_may_fail(void **state)
             int got = go(&j, -1, false);
             struck = faults.struck;
             faults.way = FAULT_NONE;
-            if (got < 0) {                      /* it says why, and claims nothing that is not there */
+            if (got < 0) {                      /* a log line says why; counts match the file */
                 assert_true(faults.n_line >= 1 && faults.line[0]);
                 struct file partly = get(out);
                 if (j.batch)
@@ -417,7 +418,7 @@ static void any_call_may_fail(void **state)
                 free(partly.text);
             }
             assert_int_equal(faults.n_open, opened);
-            assert_int_equal(go(&j, -1, true), 0);      /* the machine is well again */
+            assert_int_equal(go(&j, -1, true), 0);      /* without faults again */
             struct file have = get(out), failures = get(errors);
             assert_int_equal(failures.n, 0);
             assert_same_lines(&have, &want);
@@ -432,9 +433,9 @@ static void any_call_may_fail(void **state)
     free_files(&want, &none);
 }
 
-/* ---- watched ----------------------------------------------------------------------------------- */
+/* ---- /metrics ---------------------------------------------------------------------------------- */
 
-/* -1: nobody listens. */
+/* Returns -1 if the connection is refused. */
 static int connect_to(int port)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
@@ -489,7 +490,7 @@ static void it_can_be_watched(void **state)
     eng_watch_close(NULL);
 }
 
-/* It asks and asks, has read all there is, and leaves while more is written. */
+/* A client sends many requests, reads the answers so far, and closes while more are written. */
 static void who_leaves_ends_no_batch(void **state)
 {
     static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
@@ -538,21 +539,21 @@ static void the_command_says_how_it_went(void **state)
              errors);
     assert_int_equal(command(words), 0);
     assert_int_equal(faults.n_line, 0);
-    assert_int_equal(command(words), 0);                /* all of it is there */
+    assert_int_equal(command(words), 0);                /* all lines are done already */
     struct file have = get(out);
     assert_int_equal(have.n, N_LINE);
     free(have.text);
     put(in, "{}\n");
     assert_int_equal(command(words), 1);
     assert_non_null(strstr(faults.line, "1 lines failed"));
-    assert_int_equal(command(words), 1);                /* and it still has not been answered */
+    assert_int_equal(command(words), 1);                /* the line is still not answered */
 
     faults_listen();
     put(in, "\n\n");
     assert_int_equal(command(words), 2);
     assert_non_null(strstr(faults.line, "no line in it"));
     static const char *const other[] = { "\x1f\x8b\x08{}\n", "\xff\xfe{", "PK\3\4" };
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {     /* not a refusal for each of what seem its lines */
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {     /* one refusal, not one per apparent line */
         faults_listen();
         put(in, other[i]);
         assert_int_equal(command(words), 2);
@@ -584,7 +585,7 @@ static double figure(const char *page, const char *name)
     return at ? strtod(at + strcspn(at, " "), NULL) : -1;
 }
 
-/* Of more lines than there is patience for, until some are done; then it is asked to stop. */
+/* A job of 4000 lines; it is interrupted after a few. */
 static void the_command_can_be_watched(void **state)
 {
     static char page[65536];
@@ -619,7 +620,7 @@ static void the_command_can_be_watched(void **state)
         _exit(command(words));
     }
     for (int fd; figure(page, "\nspillway_batch_lines_done") < 1; usleep(1000)) {
-        assert_int_equal(waitpid(child, &status, WNOHANG), 0);      /* it has not ended */
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0);      /* the child still runs */
         if ((fd = connect_to(port)) < 0)
             continue;
         close(fd);

@@ -1,5 +1,5 @@
-/* The files of a batch, without a model: lines in, names met, records out and back, and two output files that
- * hold whole lines whatever fails and wherever they were cut. */
+/* The files of a batch, without a model: lines of the input, ids that were met before, records of the output, and the
+ * journal. The two output files hold whole lines after any failure and after a cut at any byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static char folder[64], in[96], out[96], errors[96];
 static int set_up(void **state)
 {
     (void)state;
-    /* in memory if that can be: a disk takes its time over every line that is brought to it */
+    /* in memory where possible: on a disk each line waits for a sync */
     snprintf(folder, sizeof folder, "%s/spillway-batch-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
     if (!mkdtemp(folder))
         return -1;
@@ -98,7 +98,7 @@ static void lines_are_numbered_and_placed(void **state)
     faults_off();
 }
 
-/* Lines of all lengths around the pieces in which they are read. */
+/* Lines of lengths around the read size. */
 static void lines_of_any_length_come_whole(void **state)
 {
     static char text[600000];
@@ -147,7 +147,7 @@ static void a_line_that_is_too_long_is_passed_over(void **state)
     free(text);
 }
 
-/* ---- names ------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------- */
 
 static void names_are_met_once(void **state)
 {
@@ -167,7 +167,7 @@ static void names_are_met_once(void **state)
     assert_true(eng_seen_bytes(N) <= N * 48);
     eng_seen_close(&s);
 
-    /* a prefix, and the same bytes at another length */
+    /* prefixes of the same bytes are different ids */
     assert_int_equal(eng_seen_open(&s, 8), 0);
     assert_int_equal(eng_seen_meet(&s, "a\0\0", 1), ENG_MET_NEW);
     assert_int_equal(eng_seen_meet(&s, "a\0\0", 2), ENG_MET_NEW);
@@ -264,13 +264,13 @@ static void an_answer_names_its_request(void **state)
         assert_int_equal(json_integer_value(json_object_get(response, "status_code")), 200);
         assert_non_null(json_object_get(json_object_get(response, "body"), "x"));
         json_decref(told);
-        for (int cut = 0; cut < 2; cut++) {             /* a long one is only read at its beginning */
+        for (int cut = 0; cut < 2; cut++) {             /* of a long record only the beginning is read */
             struct eng_line back = line_of(record.data, cut ? record.n - 20 : record.n - 1);
             back.too_long = cut;
             assert_int_equal(eng_record_read(&back, name), strlen(ids[i]));
             assert_memory_equal(name, ids[i], strlen(ids[i]));
         }
-        for (size_t n = 0; n < 40; n++) {               /* less than the name is no record */
+        for (size_t n = 0; n < 40; n++) {               /* a record cut within its id is no record */
             struct eng_line back = line_of(record.data, n);
             assert_int_equal(eng_record_read(&back, name), 0);
         }
@@ -280,7 +280,7 @@ static void an_answer_names_its_request(void **state)
         eng_bytes_free(&record);
     }
     assert_true(eng_record_hash("a", 1) != eng_record_hash("b", 1));
-    assert_true(eng_record_hash("request-1", 9) == UINT64_C(0x407dd52b1fb2666b));      /* of answers that exist */
+    assert_true(eng_record_hash("request-1", 9) == UINT64_C(0x407dd52b1fb2666b));      /* existing outputs rely on it */
 }
 
 /* ---- the journal ------------------------------------------------------------------------------- */
@@ -321,7 +321,7 @@ static bool is_done(struct eng_seen *seen, int i)
     return eng_seen_meet(seen, id, (size_t)snprintf(id, sizeof id, "id-%d", i)) != ENG_MET_NEW;
 }
 
-/* The file holds the records 0 .. n-1, whole. */
+/* The file holds exactly the records 0 .. n-1. */
 static void assert_records(const char *path, int n)
 {
     size_t bytes = get(path), at = 0;
@@ -428,7 +428,7 @@ static void others_and_other_files_are_refused(void **state)
     assert_int_equal(get(out), 9);
     put(out, "{\"custom_id\":\"a\"}\n{\"tor", 23);
     refuses(out, errors, ":1: not a line of a batch's output");
-    assert_int_equal(get(out), 23);             /* nothing is cut off what is another's */
+    assert_int_equal(get(out), 23);             /* a file with foreign lines is not cut */
     put(out, "no line's end", 13);
     refuses(out, errors, ":1: not a line of a batch's output");
     assert_int_equal(get(out), 13);
@@ -443,14 +443,14 @@ static void others_and_other_files_are_refused(void **state)
     assert_int_equal(get(out), b.n);
     put(out, b.data, n);
     put(errors, "my notes", 8);
-    assert_int_equal(eng_journal_open(&j, out, errors), KN_EINVAL);         /* before anyone can empty it */
+    assert_int_equal(eng_journal_open(&j, out, errors), KN_EINVAL);         /* refused; the file is not emptied */
     assert_int_equal(eng_journal_close(&j), 0);
     assert_int_equal(get(errors), 8);
     eng_bytes_free(&b);
     forget_files();
 }
 
-/* What fails is said once, and the file is cut to what was there.  The first sync is the folder's. */
+/* A failed write is logged once, and the file is cut back to whole records. The first sync is that of the folder. */
 static void a_disk_that_fails_leaves_whole_lines(void **state)
 {
     static const enum fault_kind kind[] = { FAULT_WRITE, FAULT_SYNC };
@@ -491,7 +491,7 @@ static void what_fails_at_opening_is_said(void **state)
     for (size_t k = 0; k < sizeof fault / sizeof *fault; k++)
         for (long at = 1;; at++) {
             struct eng_bytes b = make_record(0);
-            eng_bytes_add(&b, "{\"id\":", 6);           /* torn */
+            eng_bytes_add(&b, "{\"id\":", 6);           /* an incomplete record */
             put(out, b.data, b.n);
             eng_bytes_free(&b);
             assert_int_equal(eng_seen_open(&seen, 2 * N_RECORD), 0);

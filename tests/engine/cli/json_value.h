@@ -1,11 +1,11 @@
-/* tests/engine/cli/json_value.h - is it JSON? */
+/* tests/engine/cli/json_value.h - checks that a text is JSON. */
 #ifndef TESTS_ENGINE_JSON_VALUE_H
 #define TESTS_ENGINE_JSON_VALUE_H
 
 #include <stdbool.h>
 #include <string.h>
 
-/* Skips one JSON value; NULL when there is none.  Strict about everything we print. */
+/* Returns the end of one JSON value; NULL if it is invalid. As strict as the program's own output. */
 static inline const char *json_value(const char *s)
 {
     if (*s == '"') {

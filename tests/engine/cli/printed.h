@@ -1,4 +1,4 @@
-/* tests/engine/cli/printed.h - a command run within the test, and what it prints. */
+/* tests/engine/cli/printed.h - runs a command within the test and keeps its standard output in printed[]. */
 #ifndef TESTS_ENGINE_PRINTED_H
 #define TESTS_ENGINE_PRINTED_H
 
@@ -10,7 +10,7 @@
 
 static char printed[1 << 20];
 
-/* Words with a space between; its exit status, or why they were refused. */
+/* arguments: words separated by spaces. Returns the exit status, or the error of refused arguments. */
 static inline int print_command(enum eng_command_id id, int (*command)(const struct eng_config *c),
                                 const char *arguments)
 {

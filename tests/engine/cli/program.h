@@ -1,7 +1,7 @@
-/* tests/engine/cli/program.h - the program as a user has it: started from a folder of its own, its output kept.
+/* tests/engine/cli/program.h - starts the program as a user does, in its own temporary folder, and keeps its output.
  *
- * The binary is the one of the same build: build/MODE/spillway, three folders above the test's own.  A child that hangs
- * is ended by an alarm, which exec leaves set; as root it is left no right to write where the mode forbids it. */
+ * The binary is build/MODE/spillway of the same build, three folders above the test's own. An alarm, which exec keeps,
+ * ends a child that hangs. As root the child loses the right to write against file modes. */
 #ifndef TESTS_ENGINE_PROGRAM_H
 #define TESTS_ENGINE_PROGRAM_H
 
@@ -24,11 +24,11 @@
 
 #include <linux/capability.h>
 
-#define HANG_S     300                          /* of a child that does nothing any more */
+#define HANG_S     300                          /* limit for a child that hangs */
 #define MOST_WORDS 48
 
 static char program[4096], place[] = "/tmp/spillway-commands-XXXXXX";
-static char printed[1 << 20], said[1 << 16];         /* what the last one wrote, terminated */
+static char printed[1 << 20], said[1 << 16];         /* output of the last run, terminated */
 static size_t n_printed, n_said;
 
 /* ---- the folder ------------------------------------------------------------------------------------ */
@@ -51,7 +51,7 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
 
 static inline void write_text(const char *name, const char *text) { write_bytes(name, text, strlen(text)); }
 
-/* To be freed. */
+/* The caller frees the result. */
 static char *read_bytes(const char *name, size_t *n)
 {
     struct stat st;
@@ -77,7 +77,7 @@ static inline bool same_files(const char *a, const char *b)
     return same;
 }
 
-/* Every name, and of files how much they hold and since when. */
+/* Every name in the folder; for plain files size and modification time. */
 static inline void list_place(char *text, size_t size)
 {
     struct dirent **entry;
@@ -97,10 +97,10 @@ static inline void list_place(char *text, size_t size)
     assert_true(at < size);
 }
 
-/* ---- starting -------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------------- */
 
-/* In the child, with its three files in place.  Words between spaces; '' is an empty one.  Who starts tests in the
- * background may have them ignore interruptions. */
+/* In the child, with its standard files in place. Words are separated by spaces; '' is an empty word. A test started in
+ * the background may inherit an ignored SIGINT, so it is reset. */
 static inline _Noreturn void become(const char *words)
 {
     static char copy[1 << 17];
@@ -115,7 +115,7 @@ static inline _Noreturn void become(const char *words)
     if (geteuid() == 0)
         (void)prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (char **v = environ; *v; v++)           /* the test's user may have set some */
+    for (char **v = environ; *v; v++)           /* remove SPILLWAY_* of the user */
         if (!strncmp(*v, "SPILLWAY_", 9))
             (*v)[0] = '_';
     alarm(HANG_S);
@@ -123,7 +123,7 @@ static inline _Noreturn void become(const char *words)
     _exit(127);
 }
 
-/* Input, output and errors as given; -1 is nothing. */
+/* Starts the program with these descriptors as standard files; -1: /dev/null. */
 static inline pid_t start(const char *words, int from, int to, int says)
 {
     fflush(NULL);
@@ -140,7 +140,7 @@ static inline pid_t start(const char *words, int from, int to, int says)
     become(words);
 }
 
-/* As a shell says it: the exit status, or 128 and the signal. */
+/* The exit status, or 128 + signal, as in a shell. */
 static inline int status_of(pid_t pid)
 {
     int status;
@@ -159,7 +159,7 @@ static inline size_t take_text(FILE *f, char *text, size_t size)
     return n;
 }
 
-/* Runs it with input, or with nothing for NULL, and to the end; printed and said have what it said. */
+/* Runs the program to its end with n bytes of input; fills printed and said. */
 static inline int given_bytes(const char *words, const void *input, size_t n)
 {
     FILE *in = tmpfile(), *to = tmpfile(), *says = tmpfile();

@@ -1,5 +1,5 @@
-/* The commands as users give them, on tiny models: what they print, what they write, what Ctrl-C and a reader who
- * leaves do to them, and a chat on a terminal.  What they refuse is in test_refusals.c. */
+/* The commands as users run them, on tiny models: output, written files, Ctrl-C, a reader that closes the pipe, and a
+ * chat on a terminal. Refused arguments are in test_refusals.c. */
 #include <jansson.h>
 #include <poll.h>
 
@@ -7,10 +7,10 @@
 #include "tests/engine/pty.h"
 #include "tests/moe/golden.h"
 
-#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c, and why */
+#define TOLERANCE 1e-4                          /* as in tests/moe/pass/test_forward.c; reason there */
 #define RUN "run -m m.gguf --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 "
 
-static char kept[1 << 16];                      /* what a run said that others are compared with */
+static char kept[1 << 16];                      /* the answer that other runs are compared with */
 static size_t n_kept;
 
 static int make_models(void **state)
@@ -98,7 +98,7 @@ static void a_seed_is_a_text(void **state)
     assert_string_equal(said, "");
 }
 
-/* One that nobody gave is said, and makes the same text again. */
+/* Without --seed a seed is chosen and printed; with it the same text is generated again. */
 static void a_drawn_seed_is_said(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void lengths_are_kept_to(void **state)
     assert_non_null(strstr(said, "answer "));
 }
 
-/* Is the answer kept's first n bytes, and no more? */
+/* The answer is the first n bytes of kept. */
 static void ends_after(const char *words, size_t n)
 {
     does(words, NULL);
@@ -134,7 +134,7 @@ static void ends_after(const char *words, size_t n)
         fail_msg("spillway %s: says\n%sand not the first %zu bytes of\n%s", words, printed, n, kept);
 }
 
-/* Three letters in a row, somewhere behind the middle. */
+/* Three letters in a row, in the second half; returns their first occurrence. */
 static const char *some_letters(char *three /* [4] */)
 {
     for (const char *at = kept + n_kept / 2; at < kept + n_kept - 3; at++)
@@ -155,7 +155,7 @@ static void texts_that_stop(void **state)
     ends_after(words, (size_t)(at - kept));
     at = strpbrk(kept, "abcdefghijklmnopqrstuvwxyz");
     snprintf(words, sizeof words, RUN "-p Once -n 40 --stop %s --stop %.1s", three, at);
-    ends_after(words, (size_t)(at - kept));     /* the first of them counts */
+    ends_after(words, (size_t)(at - kept));     /* the earliest occurrence counts */
 }
 
 static int ids_of(const char *text, size_t n, int *id, int most)
@@ -167,7 +167,7 @@ static int ids_of(const char *text, size_t n, int *id, int most)
     return count;
 }
 
-/* Every token of the text, named, ends it before it; a bias makes sure that one comes first. */
+/* Each token of the text as a --stop-id ends the answer before it. A bias forces a certain token. */
 static void tokens_that_stop(void **state)
 {
     (void)state;
@@ -191,7 +191,7 @@ static void tokens_that_stop(void **state)
     assert_string_equal(printed, "\n");
 }
 
-/* Reads until so many bytes have come, or the end. */
+/* Reads at least this many bytes, or to the end. */
 static void read_some(int fd, size_t least)
 {
     char some[256];
@@ -200,7 +200,8 @@ static void read_some(int fd, size_t least)
         ;
 }
 
-/* With the signal that a broken pipe sends, and where that is ignored, as services start their children. */
+/* A broken pipe ends the run: by SIGPIPE, or by an error where that signal is ignored, as under some service
+ * managers. */
 static void a_reader_who_leaves_ends_it(void **state)
 {
     (void)state;
@@ -320,7 +321,7 @@ static void models_are_made_and_made_again(void **state)
     does("synth --shape tiny-odd --seed 3 -o a.gguf --threads 1", NULL);
     does("synth --shape tiny-odd --seed 3 -o c.gguf --threads 2", NULL);
     assert_true(same_files("a.gguf", "c.gguf"));
-    does("synth --shape tiny-odd --seed 4 -o c.gguf", NULL);            /* a model may take a model's place */
+    does("synth --shape tiny-odd --seed 4 -o c.gguf", NULL);            /* synth may overwrite a model */
     assert_false(same_files("a.gguf", "c.gguf"));
     unlink(in_place("c.gguf"));
 }
@@ -370,7 +371,7 @@ static int count_parts(void)
     return n;
 }
 
-/* Stopped as soon as it has begun to write: its status. */
+/* Interrupts the command once it has begun to write; returns its status. */
 static int interrupted(const char *words)
 {
     FILE *says = tmpfile();
@@ -384,7 +385,7 @@ static int interrupted(const char *words)
     return status;
 }
 
-/* It may have been as good as done; otherwise it says so in one line, and nothing of its file is left. */
+/* The command may already be nearly done. Otherwise it logs one line, and leaves no file. */
 static void stops(const char *words, const char *file, bool surely)
 {
     int status = interrupted(words);
@@ -409,12 +410,12 @@ static void nothing_half_written_is_left(void **state)
                                                       "--logits l --ids 1");
     for (int i = 0; i < 3000; i++)
         at += (size_t)snprintf(words + at, sizeof words - at, ",%d", i % 2000);
-    stops(words, "l", true);                    /* seconds of work: a signal comes before its end */
+    stops(words, "l", true);                    /* takes seconds, so the signal is in time */
     stops("synth --shape tiny -o s.gguf --layers 40 --format q2_k --threads 1 --quiet", "s.gguf", false);
     stops("quantize m.gguf -o s.gguf --requantize --format q2_k --isa scalar --threads 1 --quiet", "s.gguf", false);
 }
 
-/* Of packing a part may stay: the same command goes on from it. */
+/* A partial pack file may stay: the same command continues it. */
 static void a_pack_goes_on(void **state)
 {
     (void)state;
@@ -431,7 +432,7 @@ static void a_pack_goes_on(void **state)
     unlink(in_place("whole"));
 }
 
-/* Without a terminal there is nothing to put back: the signal ends it. */
+/* Without a terminal there are no settings to restore: the signal ends the program. */
 static void an_answer_ends_at_once(void **state)
 {
     (void)state;
@@ -449,7 +450,7 @@ static void an_answer_ends_at_once(void **state)
 
 static int terminal;
 static char seen[1 << 18];
-static size_t n_seen, n_read;                   /* what came; what has been looked at */
+static size_t n_seen, n_read;                   /* bytes received; bytes searched */
 
 static void read_more(const char *for_what)
 {
@@ -464,7 +465,7 @@ static void read_more(const char *for_what)
     seen[n_seen] = 0;
 }
 
-/* Waits until the text comes, and looks at what follows from then on. */
+/* Waits for the text; later searches start after it. */
 static void sees(const char *what)
 {
     char *found;
@@ -478,7 +479,7 @@ static void types(const char *text)
     assert_int_equal(write(terminal, text, strlen(text)), (ssize_t)strlen(text));
 }
 
-/* Some of the answer, and then a prompt again. */
+/* Waits for some of the answer, interrupts it, and waits for the next prompt. */
 static void stops_answer(void)
 {
     for (size_t from = n_seen; n_seen < from + 64; )
@@ -488,8 +489,8 @@ static void stops_answer(void)
     sees("> ");
 }
 
-/* Ctrl-D on an empty line, until the other end is closed: libedit shows its prompt a moment before it takes the
- * terminal out of the mode in which the kernel keeps this character to itself. */
+/* Sends Ctrl-U and Ctrl-D until the other end is closed. libedit shows its prompt shortly before it leaves the
+ * canonical mode, in which the kernel consumes these characters. */
 static void ends_input(void)
 {
     char rest[4096];
@@ -505,7 +506,7 @@ static pid_t start_chat(const char *words)
     pid_t pid = fork_on_terminal(&terminal, NULL);
     if (pid == 0) {
         setenv("TERM", "dumb", 1);
-        setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit never frees the names of functions it is given */
+        setenv("LSAN_OPTIONS", "detect_leaks=0", 1);    /* libedit does not free its function names */
         become(words);
     }
     n_seen = n_read = 0;

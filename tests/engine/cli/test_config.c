@@ -1,4 +1,4 @@
-/* Flags, environment and file: what each may say, which of them wins, and what a mistake is told.
+/* Flags, environment and config file: accepted values, precedence, and the message for each mistake.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/cli/cli.h"
@@ -44,10 +44,10 @@ static int tear_down(void **state)
 
 static struct eng_config config;
 
-/* Words between spaces; up to 31. */
+/* Up to 31 words, separated by spaces. */
 static int parse(enum eng_command_id command, const char *words)
 {
-    static char copy[1024];                     /* outlives the call, as argv does */
+    static char copy[1024];                     /* the config keeps pointers into it, as into argv */
     static char *argv[32];
     int argc = 0;
     snprintf(copy, sizeof copy, "%s", words);
@@ -63,7 +63,7 @@ static void accepts(enum eng_command_id command, const char *words)
         fail_msg("refused '%s': %s", words, said);
 }
 
-/* And says something that contains `text`. */
+/* Refused with a message that contains `text`. */
 static void refuses(enum eng_command_id command, const char *words, const char *text)
 {
     said[0] = 0;
@@ -115,7 +115,7 @@ static void defaults(void **state)
     assert_int_equal(spec_params_check(&config.sampling, 1), 0);
     uint64_t seed = config.sampling.seed;
     accepts(ENG_run, "-m x.gguf");
-    assert_true(seed != config.sampling.seed);          /* once in 2^32 they are equal */
+    assert_true(seed != config.sampling.seed);          /* equal once in 2^32 */
 
     accepts(ENG_bench, "-m x.gguf");
     assert_true(config.sampling.temperature == 1);
@@ -155,7 +155,7 @@ static void flags_and_aliases(void **state)
     assert_ptr_equal(config.sampling.bias, config.bias);
     assert_true(config.bias[0].token == 7 && config.bias[0].add == -INFINITY);
     assert_true(config.bias[1].token == 9 && config.bias[1].add == 1.5f);
-    assert_string_equal(config.prompt, "--help");       /* a value, not a question */
+    assert_string_equal(config.prompt, "--help");       /* a value here, not the flag */
 
     accepts(ENG_run, "-m m --temp 1 --temp 2 --ignore-eos --ignore-eos=false -s 4 -s -1");
     assert_true(config.sampling.temperature == 2);
@@ -237,7 +237,7 @@ static void mistakes_are_told(void **state)
         { ENG_run, "-m m --top_k 1", "did you mean --top-k?" },
         { ENG_run, "-m m --xyzzy", "--xyzzy is unknown; see spillway run --help" },
         { ENG_run, "-m m -z", "-z is unknown; see" },
-        { ENG_run, "-m m -nx", "-nx is unknown; see" },         /* no flag of three letters is meant */
+        { ENG_run, "-m m -nx", "-nx is unknown; see" },         /* no suggestion for so short a name */
         { ENG_run, "-m m -ngl 99", "run: -ngl is not needed: --host-mem decides" },
         { ENG_serve, "-m m --flash-attn", "serve: --flash-attn is not needed: leave it out" },
         { ENG_serve, "-m m --api-key k", "--api-key is not known: write keys into a file" },
@@ -304,7 +304,7 @@ static void nearest(void **state)
     assert_string_equal(eng_nearest("tokenise", names, 5), "tokenize");
     assert_string_equal(eng_nearest("rnu", names, 5), "run");
     assert_string_equal(eng_nearest("doctr", names, 5), "doctor");
-    assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1));      /* nothing of it is left */
+    assert_null(eng_nearest("ru", (const char *const[]){ "cut" }, 1));      /* as many mistakes as letters */
     assert_null(eng_nearest("", names, 5));
     assert_null(eng_nearest("serve", names, 5));
     assert_null(eng_nearest("a very long word that is like no other", names, 5));
@@ -443,7 +443,7 @@ static void file_mistakes(void **state)
     assert_true(parse(ENG_run, "-m m") < 0);
 }
 
-/* The sample that users start from is accepted by every command. */
+/* Every command accepts the sample config file. */
 static void sample_file(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Disk rates through the seam, and doctor's report as others would read it. */
+/* The disk rate (engine/plan/disk_rate.c) with simulated files and clock, and the format of doctor's report. */
 #include "engine/cli/cli.h"
 #include "engine/plan/disk_rate.h"
 
@@ -20,13 +20,13 @@ static void unheard(enum kn_level level, const char *line)
     (void)line;
 }
 
-/* ---- the seam: a file of a given size, reads that end as told ------------------------------------ */
+/* ---- simulated file: size, read errors and clock set by the test --------------------------------- */
 
 static int64_t file_bytes;
 static int read_error;                          /* errno; -1: short */
 static uint64_t clock_ns;
 static uint64_t read_once;                      /* bit per MiB */
-static size_t piece;                            /* of the last read */
+static size_t piece;                            /* bytes of the last read */
 
 static int64_t fake_size(int fd)
 {
@@ -74,12 +74,12 @@ static void rates(void **state)
     double rate = 0;
     assert_int_equal(rate_with(20 * MIB + 5, 0, 1, ENG_DISK_BYTES, &rate), 0);
     assert_true(rate > 104857599 && rate < 104857601);                  /* 1 MiB in 10 ms */
-    assert_int_equal(read_once, (1 << 20) - 1);                         /* all of it, not the odd end */
+    assert_int_equal(read_once, (1 << 20) - 1);                         /* each whole MiB, without the rest */
     rate = 0;
     assert_int_equal(rate_with(7 * MIB, 0, 16, ENG_DISK_BYTES, &rate), 0);
-    assert_true(rate > 104857599 && rate < 104857601);                  /* the clock is theirs together */
+    assert_true(rate > 104857599 && rate < 104857601);                  /* all reads share the clock */
     assert_int_equal(piece, MIB);
-    assert_int_equal(rate_with(20 * MIB, 0, 16, 4 * MIB, &rate), 0);    /* a budget that has no more */
+    assert_int_equal(rate_with(20 * MIB, 0, 16, 4 * MIB, &rate), 0);    /* a budget with less memory */
     assert_true(rate > 104857599 && rate < 104857601);
     assert_int_equal(piece, MIB / 4);
     assert_true(eng_disk_room(0) == ENG_DISK_BYTES && eng_disk_room((size_t)4 << 30) == ENG_DISK_BYTES);
@@ -121,14 +121,15 @@ static double rate_of_two(const char *mirror, int64_t bytes)
     return rate / 104857600;
 }
 
-/* Together they give the sum; of a part, no more than both have done at the same time. */
+/* Two copies of equal size give the sum of the rates. A smaller second copy counts only for the bytes that both drives
+ * read at the same time. */
 static void two_copies(void **state)
 {
     (void)state;
     char folder[] = "/tmp/spillway-second-XXXXXX", file[64];
     assert_non_null(mkdtemp(folder));
     assert_true(rate_of_two(NULL, 40 * MIB) < 1.001);
-    assert_true(rate_of_two(folder, 40 * MIB) < 1.001);         /* nothing there */
+    assert_true(rate_of_two(folder, 40 * MIB) < 1.001);         /* no copy there */
     snprintf(file, sizeof file, "%s/model.experts", folder);
     for (int i = 0; i < 2; i++) {
         close(open(file, O_CREAT | O_WRONLY, 0600));
@@ -159,7 +160,7 @@ static void failures(void **state)
 
 /* ---- the report -------------------------------------------------------------------------------- */
 
-/* One JSON object of strings and numbers, no nesting: {"a":"text","b":1}.  What is not that, fails. */
+/* Fails unless s is one flat JSON object of strings and numbers: {"a":"text","b":1}. */
 static void check_object(const char *s)
 {
     assert_int_equal(*s++, '{');

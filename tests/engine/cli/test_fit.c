@@ -1,5 +1,5 @@
-/* `spillway fit` on the demo model and its drafters: what is printed holds together, whatever the times are; what is
- * written prices the drafter that was measured, and no other; and what cannot be measured is refused.
+/* `spillway fit` on the demo model and its drafters. The printed numbers are consistent for all measured times; the
+ * file prices the measured drafter and no other; a drafter that cannot be measured is refused.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -26,14 +26,14 @@
 #define HEAD   "eagle:" FOLDER "demo-eagle-f16.gguf"
 
 static char path[64];
-static int n_other;                             /* lines that say that another drafter was measured */
+static int n_other;                             /* log lines about another measured drafter */
 
 static void hear(enum kn_level level, const char *line)
 {
     n_other += level <= KN_LOG_INFO && strstr(line, "has measured drafts of") != NULL;
 }
 
-/* ---- whom it prices -------------------------------------------------------------------------------------------- */
+/* ---- drafters priced by the file ------------------------------------------------------------------------------- */
 
 static const struct spec_cost_model fitted = {
     .fixed_ns = 4e6, .dense_ns = 2e5, .load_ns = 1e5, .expert_ns = 1e4, .ridge = 6, .growth = 1.5, .wait = 1,
@@ -55,7 +55,7 @@ static struct eng_engine *open_priced(const char *measured, const char *first, c
     return e;
 }
 
-/* One draft pass of a drafter that was not measured reads what it is made of. */
+/* The default price of a draft pass: from the bytes of the drafter's weights. */
 static double by_size(const struct eng_engine *e, int drafter)
 {
     struct eng_extra its = eng_drafter_need(e->drafting->drafter[drafter]);
@@ -86,7 +86,7 @@ static void who_was_measured_is_priced_by_it(void **state)
     eng_close(e);
 }
 
-/* Another file, another tree, an old file that has measured nobody. */
+/* Another file, another tree, or a file without a measured drafter: default prices. */
 static void nobody_else_is(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void nobody_else_is(void **state)
 
 static int fit(const char *arguments) { return print_command(ENG_fit, eng_cmd_fit, arguments); }
 
-/* Of the lines of one kind the n-th, counted from 0; NULL: there are fewer. */
+/* The n-th line of one kind, from 0; NULL: fewer lines. The caller frees it. */
 static json_t *line(const char *what, int n)
 {
     for (const char *at = printed; *at; at = strchr(at, '\n') + 1) {
@@ -147,7 +147,7 @@ static void about(double x, double expected, double error)
 
 #define SMALL "-q -m " MODEL " --host-mem 96M --kv-mem 3M --threads 1 --chunk 64 -o "
 
-/* 1, 2 and 4 sequences of 0, 1, 2, 4 and 8 drafts. */
+/* Points of 1, 2 and 4 sequences with 0, 1, 2, 4 and 8 drafts. */
 static void points_hold_together(bool drafts)
 {
     static const int depths[5] = { 0, 1, 2, 4, 8 };
@@ -187,7 +187,7 @@ static void drafts_hold_together(const struct spec_cost_model *c)
         double round = number("point", at, "model_ms") * 1e6 + spec_cost_choose_ns(c, n_seq * (1 + depth)) +
                        depth * spec_cost_draft_ns(c, n_seq);
         double accept = number("pays_from", i, "acceptance");
-        if (fabs(round / plain - depth - 1) > 0.02 * depth)         /* else it may be either */
+        if (fabs(round / plain - depth - 1) > 0.02 * depth)         /* near the threshold both are right */
             about(accept, spec_cost_accept(round / plain, (int)depth), 0.03);
     }
     assert_false(has("pays_from", 12));
@@ -213,7 +213,7 @@ static void a_draft_model_is_measured(void **state)
     drafts_hold_together(&f.cost);
 }
 
-/* The file is as it was before there were any. */
+/* Without a network drafter the file names no drafter. */
 static void nobody_is_measured(void **state)
 {
     (void)state;

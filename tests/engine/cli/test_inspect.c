@@ -1,5 +1,4 @@
-/* What inspect prints: the same facts as lines and as JSON, whatever a file has its names made of.
- *
+/* The output of inspect: the same facts as text and as JSON, with any bytes in the names of the file.
  *
  * One thread: not under MODE=tsan. */
 #include <fcntl.h>
@@ -37,7 +36,7 @@ static void silent(enum kn_level level, const char *line)
     (void)line;
 }
 
-/* Runs the command with stdout in a file, and returns what it printed. */
+/* Runs the command; its standard output goes to output[]. */
 static int inspect(bool json, bool verbose)
 {
     static struct eng_config config;
@@ -77,8 +76,8 @@ static void save_model(void)
     gguf_key(&g, "flag", MOE_BOOL);
     gguf_u8(&g, 1);
     gguf_tensor(&g, "blk.0.ffn_up_exps.weight", 3, expert, 8, 0);       /* 204 bytes */
-    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);       /* 136: an old file's expert */
-    gguf_tensor(&g, "blk.0.ffn_up.weight", 2, row, 8, 384);             /* 136: none */
+    gguf_tensor(&g, "blk.0.ffn_up.1.weight", 2, row, 8, 224);       /* 136: an expert in old files */
+    gguf_tensor(&g, "blk.0.ffn_up.weight", 2, row, 8, 384);             /* 136: not an expert */
     gguf_tensor(&g, "odd\"\n", 1, row, 4711, 544);
     gguf_data(&g, 560);
     gguf_save(&g, path);
@@ -140,7 +139,7 @@ static void keys_that_will_be_held_wider_are_named(void **state)
 {
     (void)state;
     static const uint64_t both[] = { 32, 32 }, keys[] = { 16, 32 };
-    for (int i = 0; i < 3; i++) {                       /* quantised; not; quantised, with keys apart as well */
+    for (int i = 0; i < 3; i++) {                       /* quantised; float; quantised, with separate keys */
         struct gguf g = { 0 };
         gguf_header(&g, 3, 2, 1);
         gguf_string_value(&g, "general.architecture", "deepseek2");
@@ -154,7 +153,7 @@ static void keys_that_will_be_held_wider_are_named(void **state)
     }
 }
 
-/* Or what a converter has left of them: their number. */
+/* MTP layers, or their number alone where the converter dropped them. */
 static void layers_that_guess_ahead_are_told(void **state)
 {
     (void)state;

@@ -31,7 +31,7 @@ static void capture(void (*print)(void))
     fclose(file);
 }
 
-/* What a reader of the page sees: without the marks of troff. */
+/* Removes troff markup, as a reader of the page sees it. */
 static void strip_troff(void)
 {
     char *to = text;
@@ -46,7 +46,7 @@ static void strip_troff(void)
     *to = 0;
 }
 
-/* The word between two that are no part of it. */
+/* Does the word stand between from and to, delimited? */
 static bool has_word(const char *from, const char *to, const char *word)
 {
     size_t n = strlen(word);
@@ -56,7 +56,7 @@ static bool has_word(const char *from, const char *to, const char *word)
     return false;
 }
 
-/* --name and each alias stand there. */
+/* --name and each alias are present. */
 static void each_flag(const struct eng_option *o, const char *from, const char *to)
 {
     char flag[ENG_MAX_NAME + 3];
@@ -79,7 +79,7 @@ static void the_page_has_every_command_and_flag(void **state)
     (void)state;
     capture(eng_manual_page);
     for (char *line = text; line; line = strchr(line + 1, '\n'))
-        assert_false(line[line[0] == '\n'] == '\'');            /* troff would take it for a command */
+        assert_false(line[line[0] == '\n'] == '\'');            /* troff would read it as a command */
     strip_troff();
     for (int i = 0; i < ENG_COMMAND_COUNT; i++) {
         snprintf(command, sizeof command, "spillway %s", eng_command_name[i]);

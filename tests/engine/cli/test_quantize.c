@@ -1,4 +1,4 @@
-/* What quantize says: a line or a member for each tensor, a total, and what it refuses to do.
+/* The output of quantize: a line or JSON member for each tensor, a total, and refusals.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -26,7 +26,7 @@ static void listen(enum kn_level level, const char *line)
         snprintf(said, sizeof said, "%s", line);
 }
 
-/* A small model in F16, but for attention, embedding and head. */
+/* A small model in F16; attention, embedding and head have other formats. */
 static int setup(void **state)
 {
     struct moe_synth_options opt = { .shape = "tiny", .n_layer = 1, .n_vocab = 300, .format = KN_F16 };
@@ -44,7 +44,7 @@ static void configure(const char *format)
                                   .isa = KN_ISA_COUNT - 1, .requantize = true, .quiet = true };
 }
 
-/* Runs the command with stdout in a file. */
+/* Runs the command with standard output in a file. */
 static int quantize(void)
 {
     FILE *catch = tmpfile();
@@ -142,7 +142,7 @@ static void mistakes_are_refused(void **state)
     assert_non_null(strstr(said, "it is a folder"));
 }
 
-/* Its rename at the end would leave a file where a device was, or fill the drive that a link leads away from. */
+/* The final rename would replace a device by a file, or a link by a file on the wrong drive. */
 static void what_is_no_plain_file_is_no_target(void **state)
 {
     char other[2][200];
@@ -162,8 +162,7 @@ static void what_is_no_plain_file_is_no_target(void **state)
     }
 }
 
-/* The terminal is closed on it, whoever started this with nohup or without.  The last of the tests: the wish to stop
- * stays. */
+/* SIGHUP leaves no file, also if this test runs under nohup. Must be the last test: the stop request stays set. */
 static void hung_up_on_it_leaves_nothing(void **state)
 {
     char other[200];
@@ -187,7 +186,7 @@ static void the_input_is_no_target(void **state)
     config.output = path;
     assert_int_equal(quantize(), 2);
     assert_non_null(strstr(said, "would overwrite the input"));
-    said[0] = 0;                                /* nor for what eval would put under its name */
+    said[0] = 0;                                /* eval --logits does not overwrite its input either */
     kn_log_set(listen, KN_LOG_INFO);
     assert_int_equal(eng_cmd_eval(&(struct eng_config){ .model = path, .logits = path, .ids = "1", .n_chunk = 8 }), 2);
     kn_log_set(NULL, KN_LOG_INFO);

@@ -1,12 +1,12 @@
-/* Bad input, given to the program as a user gives it: exit status 2, one line on standard error that begins
- * "spillway: error:", nothing on standard output, and every file as it was.
+/* Bad input to the program as a user runs it: exit status 2, one line on standard error that begins "spillway: error:",
+ * no standard output, and every file unchanged.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/cli/program.h"
 
 static const char help[] = "see spillway";
 
-/* ---- what is refused ------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------------- */
 
 static const char text[] = "a text of several words, which no model is\n";
 
@@ -37,7 +37,7 @@ static int make_files(void **state)
     return 0;
 }
 
-/* And the line has `part` in it. */
+/* The command is refused with a line that contains `part`. */
 static void refuses(const char *words, const void *input, size_t n, const char *part)
 {
     static char before[4096], after[4096];
@@ -201,7 +201,7 @@ static void names_that_are_on_no_list(void **state)
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-/* What each command says of a model that is none, in the place of MODEL. */
+/* Each command with a file in the place of MODEL that is not a model. */
 static void models_that_are_none(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static void texts_that_cannot_be_read(void **state)
 {
     (void)state;
     static const struct refusal table[] = {
-        { "run -m m.gguf", "the prompt is empty" },             /* nothing on standard input */
+        { "run -m m.gguf", "the prompt is empty" },             /* empty standard input */
         { "run -m m.gguf -p ''", "the prompt is empty" },
         { "run -m m.gguf -f empty", "the prompt is empty" },
         { "run -m m.gguf -f nofile", "No such file" },
@@ -268,7 +268,7 @@ static void texts_that_cannot_be_read(void **state)
         refuses(told[i].words, told[i].input, told[i].n, told[i].part);
 }
 
-/* What each command that writes says of a place where it may not, in the place of FILE. */
+/* Each command that writes, with a FILE that cannot be written. */
 static void places_that_cannot_be_written(void **state)
 {
     (void)state;
@@ -286,7 +286,7 @@ static void places_that_cannot_be_written(void **state)
             const char *at = strstr(command[i], "FILE");
             bool any = !strncmp(command[i], "eval", 4) || !strncmp(command[i], "batch", 5);
             if (any && (!strcmp(bad[k].words, "text") || !strcmp(bad[k].words, "link")))
-                continue;                       /* what is there may be logits; answers go behind what there is */
+                continue;                       /* eval overwrites any file; batch appends to its own */
             snprintf(words, sizeof words, "%.*s%s%s", (int)(at - command[i]), command[i], bad[k].words, at + 4);
             refuses(words, "", 0, bad[k].part);
         }

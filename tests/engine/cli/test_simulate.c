@@ -1,4 +1,4 @@
-/* `spillway simulate`: rows that hold together, the same for any number of threads, and mistakes that are told.
+/* `spillway simulate`: consistent rows, the same for any number of threads, and messages for mistakes.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/cli/cli.h"
@@ -27,7 +27,7 @@ static int simulate(const char *arguments)
     return print_command(ENG_simulate, eng_cmd_simulate, arguments);
 }
 
-/* Column `name` of row `row`, 1 the first. */
+/* Column `name` of row `row`; the first row is 1. */
 static double value(int row, const char *name)
 {
     const char *line = printed, *cell = printed;
@@ -64,12 +64,12 @@ static void a_setting(void **state)
         assert_int_equal(value(i, "servers"), i == 1 ? 5 : i == 2 ? 4 : i == 3 ? 3 : 2);
         assert_true(value(i, "plain_ms") == 800);
         assert_true(value(i, "dsi_ms") < value(i, "si_ms") && value(i, "si_ms") < 800);
-        assert_true((value(i, "dsi_offline_ms") > 0) == (i >= 3));      /* where three targets do */
-        assert_true(value(i, "dsi_passes") > value(i, "si_passes"));    /* what it pays for that */
+        assert_true((value(i, "dsi_offline_ms") > 0) == (i >= 3));      /* three targets suffice */
+        assert_true(value(i, "dsi_passes") > value(i, "si_passes"));    /* the price: more passes */
     }
 }
 
-/* Seven targets over one memory are no faster than one pass after the other. */
+/* Seven targets that share one memory bandwidth are slower than plain decoding. */
 static void one_memory(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void the_table(void **state)
     for (int i = 1; i <= 10; i++) {
         assert_true(value(i, "offline") > 1.1 && value(i, "offline") < 1.35);
         assert_true(value(i, "offline_error") > 0 && value(i, "offline_error") < 0.01);
-        assert_true(value(i, "event") > value(i, "offline"));   /* the formulas hide less than there is */
+        assert_true(value(i, "event") > value(i, "offline"));   /* the formulas hide less latency */
         assert_true(value(i, "published") > value(i, "event"));
     }
 }
@@ -106,7 +106,7 @@ static void the_grid(void **state)
     }
     assert_int_equal(simulate("dsi --preset grid --tokens 12 --repeats 1 --lookahead 1-5 --threads 3"), 0);
     assert_string_equal(printed, once);
-    /* SI that may not look less far than DSI's targets allow is no better off */
+    /* SI limited to the lookahead that DSI's targets allow is not faster than SI with a free choice */
     assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline"), 0);
     double fair = value(20 * 100 + 1, "si_over_dsi");
     assert_int_equal(simulate("dsi --preset grid --tokens 10 --repeats 1 --lookahead 1-20 --method offline "

@@ -1,5 +1,5 @@
-/* Messages out of a pipe, and out of a terminal on which a person types.  The terminal is a real one: a
- * child has it, this process types into the other end and waits for what must appear. */
+/* Chat input (engine/cli/terminal.c) from a pipe and from a terminal. The terminal is a real pseudo-terminal: a child
+ * reads it, the test types into the other end and waits for the expected output. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "tests/engine/pty.h"
@@ -18,9 +18,9 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define MARKS "\033[?2004h"                     /* please put some around what is pasted */
+#define MARKS "\033[?2004h"                     /* enables bracketed paste */
 
-/* What each read gives, one line each, as "kind:text"; \n in a text is shown as |. */
+/* Reports each read as a line "kind:text", with \n in the text shown as |. */
 static void report_all(struct eng_terminal *t, FILE *out)
 {
     enum eng_input kind;
@@ -42,7 +42,7 @@ static void report_all(struct eng_terminal *t, FILE *out)
             if (eng_terminal_stopped())
                 write(STDERR_FILENO, "heard", 5), sleep(60);
         if (eng_terminal_is_tty(t))
-            write(STDERR_FILENO, "#", 1);       /* so that the next prompt can be told from the last */
+            write(STDERR_FILENO, "#", 1);       /* separates this prompt from the last */
     } while (kind != ENG_INPUT_QUIT);
 }
 
@@ -123,7 +123,7 @@ static void long_line_of_a_pipe(void **state)
     free(input);
 }
 
-/* Ended in the middle of a message: marks that nobody was asked to put are not taken back. */
+/* Killed in the middle of a message: the end sequence of bracketed paste is not written, as it was not enabled. */
 static void killed_at_a_pipe(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void killed_at_a_pipe(void **state)
 
 struct person {
     pid_t pid;
-    int tty;                                    /* our end of the terminal */
+    int tty;                                    /* the test's end of the terminal */
     FILE *reports;
 };
 
@@ -174,7 +174,7 @@ static void sit_down(struct person *p)
         struct termios before, after;
         close(ends[0]);
         setenv("TERM", "xterm", 1);
-        alarm(120);                              /* a test that hangs dies */
+        alarm(120);                              /* limit for a test that hangs */
         tcgetattr(STDIN_FILENO, &before);
         if (eng_terminal_open(&t) < 0 || !eng_terminal_is_tty(t))
             _exit(2);
@@ -202,8 +202,8 @@ static void see(struct person *p, const char *text)
     } while (!strstr(seen, text));
 }
 
-/* Waits for a prompt, and then for libedit to take the terminal: it shows the one before it does the other,
- * and what is typed in between is the kernel's to edit. */
+/* Waits for a prompt, then until libedit has left canonical mode. It shows the prompt first, and the kernel would edit
+ * characters typed in between. */
 static void see_prompt(struct person *p, const char *text)
 {
     struct termios t;
@@ -217,7 +217,7 @@ static void type(struct person *p, const char *keys)
     assert_int_equal(write(p->tty, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
-/* What the next report is; then waits for the next prompt. */
+/* Compares the next report, then waits for the next prompt. */
 static void told(struct person *p, const char *expected)
 {
     char line[256];
@@ -244,7 +244,7 @@ static void edits_lines(void **state)
     struct person p;
     sit_down(&p);
     see_prompt(&p, "> ");
-    type(&p, "wxrld\033[D\033[D\033[D\177o\001hello \n");     /* left three times, rub out, o, home, hello */
+    type(&p, "wxrld\033[D\033[D\033[D\177o\001hello \n");     /* left three times, backspace, o, Home, hello */
     told(&p, "0:hello world");
     type(&p, "gr\303\274\303\237 \346\227\245\177\346\234\254\n");
     told(&p, "0:gr\303\274\303\237 \346\234\254");
@@ -261,8 +261,8 @@ static void edits_lines(void **state)
     stand_up(&p, 0);
 }
 
-/* Lines of a paste are one message, which can be gone on with; Enter sends it.  The marks are asked for at a
- * prompt, and not while an answer comes. */
+/* The lines of a paste are one message, which can be edited further; Enter sends it. Bracketed paste is enabled at a
+ * prompt, and disabled during an answer. */
 static void pastes_are_one_piece(void **state)
 {
     (void)state;
@@ -271,7 +271,7 @@ static void pastes_are_one_piece(void **state)
     see_prompt(&p, MARKS "> ");
     type(&p, "see: \033[200~one\r\r\ttwo \303\251\r\001\033[Athree\n\r\n\033[201~ end\n");
     told(&p, "0:see: one||\ttwo \303\251|Athree end");
-    type(&p, "\033[A!\n");                      /* and is so in the history */
+    type(&p, "\033[A!\n");                      /* the history keeps it as one message */
     told(&p, "0:see: one||\ttwo \303\251|Athree end!");
     type(&p, "\033[200~/quit\rmore\033[201~\n");
     told(&p, "0:/quit|more");
@@ -299,7 +299,7 @@ static void control_c(void **state)
     see_prompt(&p, "> ");
     type(&p, "\"\"\"open\n");
     see_prompt(&p, ". ");
-    type(&p, "\003");                           /* out of the block */
+    type(&p, "\003");                           /* leaves the block */
     see_prompt(&p, "> ");
     type(&p, "kept\n");
     told(&p, "0:kept");
@@ -318,7 +318,7 @@ static void control_c(void **state)
     stand_up(&p, 0);
 }
 
-/* An answer that does not heed the first Ctrl-C. */
+/* An answer that ignores the first Ctrl-C. */
 static void second_control_c(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void second_control_c(void **state)
     stand_up(&p, SIGINT);
 }
 
-/* Ended from outside in the middle of a line: the terminal is as it was. */
+/* Killed in the middle of a line: the terminal settings are restored. */
 static void killed(void **state)
 {
     (void)state;
@@ -346,7 +346,7 @@ static void killed(void **state)
     type(&p, "half");
     see(&p, "half");
     tcgetattr(p.tty, &before);
-    assert_false(before.c_lflag & ICANON);      /* libedit has it */
+    assert_false(before.c_lflag & ICANON);      /* set by libedit */
     kill(p.pid, SIGTERM);
     see(&p, "\033[?2004l");
     int status;
@@ -359,7 +359,7 @@ static void killed(void **state)
     alarm(0);
 }
 
-/* Whoever started it closed them. */
+/* The parent process closed the standard files. */
 static void places_of_the_standard_files_are_kept(void **state)
 {
     int status;

@@ -1,17 +1,18 @@
-/* tests/engine/draft/drafted.h - what a head drafts behind a text is of the text alone: it is recorded once, and compared
- * with what is drafted there in other company, by others, in other chunks; and what is refused. */
+/* tests/engine/draft/drafted.h - a head's drafts depend on the tokens of the sequence alone. record() stores the draft
+ * tree of each pass of one session; step_alike() and draft_again() compare it with the trees drafted for the same
+ * tokens in another batch, with shared KV blocks and other chunk sizes. refuse() checks that an option is refused. */
 #ifndef TESTS_ENGINE_DRAFTED_H
 #define TESTS_ENGINE_DRAFTED_H
 
 #include "tests/engine/asked.h"
 
-/* No clock decides how much of a prompt a pass reads: a pass that reads the last token alone drafts behind it, and the
- * text goes on past where it was recorded. */
+/* No limit from measured pass times on prefill rows, so the clock cannot change the passes. Needed because a pass that
+ * prefills only the last prompt token also drafts, and the sequence then runs past the recorded passes. */
 #define ANY_STRETCH 1e9
 
-static bool texts_may_end;                      /* of themselves; else nothing that would end them is likely */
+static bool texts_may_end;                      /* stop tokens allowed; else ignore_eos makes them improbable */
 
-/* The demo model, and who drafts for it. */
+/* The demo model, and an engine that drafts for it. */
 #define DEMO "evals/train/models/demo-target-q8_0.gguf"
 
 static inline struct eng_options demo_options(const char *draft, enum kn_isa isa, int n_chunk)
@@ -31,7 +32,7 @@ static inline struct eng_engine *open_demo(const char *draft, enum kn_isa isa, i
     return e;
 }
 
-/* What has no other has nothing to tell ThreadSanitizer. */
+/* Skips under ThreadSanitizer: a test with a single thread has no data race to find. */
 static inline void one_thread(void)
 {
     if (WHOLE)
@@ -63,7 +64,7 @@ static inline struct eng_session *start(struct eng_engine *e, const int32_t *tok
 
 static inline void step(struct eng_engine *e) { assert_true(eng_step(e, event) >= 0); }
 
-/* The tree that is drafted behind these n tokens themselves: all but the last are computed already. */
+/* The draft tree after exactly these n tokens. A first session has computed all but the last. */
 static inline const struct spec_tree *tree_behind(struct eng_engine *e, const int32_t *text, int n,
                                                   const struct spec_bias *bias)
 {
@@ -89,7 +90,7 @@ static inline void same_tree(const struct spec_tree *a, const struct spec_tree *
     assert_memory_equal(a->survival, b->survival, n * sizeof *a->survival);
 }
 
-/* Passes of one text from its prompt on, and what each drafted. */
+/* Records each pass of one session after its prompt: number of tokens and draft tree. Returns the number of passes. */
 static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_t *text, int n_most)
 {
     struct eng_session *s = start(e, ids->id, (int)ids->n, 0);
@@ -108,7 +109,7 @@ static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_
     return n;
 }
 
-/* One pass; if the recorded text stood where this one does, it drafted the same.  Returns whether it did. */
+/* Runs one pass. If a pass was recorded at this length, its tree must be the same. Returns whether there was one. */
 static inline int step_alike(struct eng_engine *e, const struct eng_session *s, const int32_t *text, int n_pass)
 {
     int k = 0;
@@ -122,8 +123,8 @@ static inline int step_alike(struct eng_engine *e, const struct eng_session *s, 
     return k < n_pass;
 }
 
-/* Read at once by someone new, in blocks that another has read; and while he drafts a third reads them, whose
- * text goes on differently just there. */
+/* Session 1 prefills the recorded tokens at once, in KV blocks shared with session 0, and drafts. Meanwhile session 2
+ * prefills the same blocks with a different token at the end. Returns the number of trees compared. */
 static inline int draft_again(struct eng_engine *e, const int32_t *text, int first, int n_pass)
 {
     int32_t like[N_CTX];
@@ -132,7 +133,7 @@ static inline int draft_again(struct eng_engine *e, const int32_t *text, int fir
     like[n_like - 1] = (like[n_like - 1] + 1) % n_vocab;
     struct eng_session *s[3];
     s[0] = start(e, like, n_like, (uint64_t)n);
-    while (s[0]->seq.n_token < n_like + 2)          /* it has drafted, and so read what it knows */
+    while (s[0]->seq.n_token < n_like + 2)          /* its drafter has computed the shared prompt */
         step(e);
     s[1] = start(e, text, n - 1, (uint64_t)n);
     while (s[1]->seq.n_token < n)

@@ -1,8 +1,9 @@
-/* Drafts that are drawn: what is kept of them has the model's own distribution, whoever draws and by whichever rule
- * it is verified; one who says that he drew from another than he did is found out.  A block is one drafter's.
+/* Sampled drafts under --verify ratio and block. The accepted tokens have exactly the model's distribution, for each
+ * drafter that samples; a drafter that reports another distribution than it sampled from is detected; block
+ * verification applies only to drafts of a single drafter; greedy answers stay the same.
  *
- * The distribution of the first WORDS tokens with TOP choices each is known exactly from what the model says of
- * each beginning; many answers are counted beside it (G-test).
+ * The exact distribution of the first WORDS tokens with TOP candidates each is computed from the model's logprobs after
+ * each prefix; the counts of many answers are compared with it (G-test).
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
@@ -26,7 +27,7 @@ static const char question[] = "<|im_start|>user\nA box has 12 pens. How many pe
 static struct eng_ids prompt;
 static struct eng_event event[1024];
 static double law[LAWS];
-static int32_t word[LAWS][TOP];                 /* that follow each beginning, by its number */
+static int32_t word[LAWS][TOP];                 /* candidates after each prefix */
 
 static struct eng_engine *open_with(const char *draft, enum spec_rule rule, int n_parallel)
 {
@@ -53,9 +54,9 @@ static struct eng_session *start(struct eng_engine *e, const int32_t *token, int
     return s;
 }
 
-/* ---- the law, exactly ------------------------------------------------------------------------------------ */
+/* ---- the exact distribution ------------------------------------------------------------------------------ */
 
-/* Beginnings are numbered as in a heap of TOP children each: after beginning b comes b * TOP + 1 + k. */
+/* Fills law[] by recursion. Prefixes are numbered like a heap with TOP children: prefix b has b * TOP + 1 + k. */
 static void ask_law(struct eng_engine *e, int beginning, int n_said, int number, double before)
 {
     double p[TOP], sum = 0;
@@ -104,7 +105,7 @@ static int teardown_law(void **state)
 
 /* ---- many answers ------------------------------------------------------------------------------------------ */
 
-/* -1: it is none that the model could give. */
+/* Index of an answer in law[]; -1: the model could not give it. */
 static int number_of(const int32_t *said)
 {
     int number = 0, beginning = 0;
@@ -120,7 +121,7 @@ static int number_of(const int32_t *said)
     return number;
 }
 
-/* Twice the sum of counts times log of count over expectation; what is expected less than five times is one. */
+/* G = 2 * sum of count * log(count / expected); answers expected fewer than five times count as one. */
 static double deviation(const int *count, int n, int *freedom)
 {
     double g = 0, rare = 0;
@@ -142,14 +143,14 @@ static double deviation(const int *count, int n, int *freedom)
     return g;
 }
 
-/* Above it one in two million (Wilson and Hilferty). */
+/* Threshold that G exceeds by chance once in two million (Wilson and Hilferty). */
 static double most_deviation(int freedom)
 {
     double v = 2.0 / (9.0 * freedom);
     return freedom * pow(1 - v + 4.9 * sqrt(v), 3);
 }
 
-/* Sessions of one crowd after the other; returns how far off they are, over what chance may do. */
+/* Runs n sessions, CROWD at a time; returns G over its threshold: above 1 the distribution is wrong. */
 static double answer_many(struct eng_engine *e, int n)
 {
     static int count[LAWS];
@@ -182,7 +183,7 @@ static double answer_many(struct eng_engine *e, int n)
 
 #ifdef DRAWS                                    /* for a long run */
 #define N_DRAW DRAWS
-#elif defined __SANITIZE_ADDRESS__              /* which looks at memory, not at laws */
+#elif defined __SANITIZE_ADDRESS__              /* slow, and about memory alone */
 #define N_DRAW 96
 #else
 #define N_DRAW 264
@@ -208,7 +209,7 @@ static void what_is_kept_has_the_law(void **state)
     }
 }
 
-/* ---- one who does not say what he drew from ------------------------------------------------------------------ */
+/* ---- a drafter that reports another distribution than it samples from ------------------------------------ */
 
 static struct eng_drafter liar;
 
@@ -218,7 +219,7 @@ static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct
 }
 static void close_liar(struct eng_drafter *d) { (void)d; }
 
-/* Draws of the words that may follow any, but says that of all of the vocabulary. */
+/* Samples from the TOP candidates, but reports the uniform distribution over the vocabulary. */
 static int draft_liar(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     (void)depth;
@@ -259,9 +260,9 @@ static void who_lies_is_found_out(void **state)
     eng_close(e);
 }
 
-/* ---- one who agrees ------------------------------------------------------------------------------------------- */
+/* ---- a drafter that repeats another ---------------------------------------------------------------------- */
 
-/* Adds what is there, as who looks texts up may by chance: nothing in the tree shows it. */
+/* Adds the same nodes as the tree has, as a text drafter may by chance: the tree does not change. */
 static int draft_echo(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     (void)d;
@@ -277,7 +278,8 @@ static int draft_echo(struct eng_drafter *d, struct eng_seq **s, const int *n_no
 static const struct eng_drafter_kind echo_kind = {
     .name = "echo", .commit = ignore_commit, .draft = draft_echo, .close = close_liar };
 
-/* A chain that one draws is verified as a block, and not if another was asked as well, whatever he says. */
+/* A chain from one sampling drafter is verified as a block. With a second drafter asked, it is verified by the ratio
+ * rule, even if that one adds nothing. */
 static void who_agrees_ends_the_block(void **state)
 {
     (void)state;
@@ -305,9 +307,9 @@ static void who_agrees_ends_the_block(void **state)
     }
 }
 
-/* ---- what does not change -------------------------------------------------------------------------------------- */
+/* ---- unchanged answers ----------------------------------------------------------------------------------- */
 
-/* At temperature 0, and where nobody draws, texts are those of no drafts. */
+/* At temperature 0, and without a sampling drafter, answers equal those without drafts. */
 static void greedy_texts_are_the_same(void **state)
 {
     (void)state;

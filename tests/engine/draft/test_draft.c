@@ -1,5 +1,7 @@
-/* Drafts: whoever drafts whatever, every session says what it says without, to the bit of its logprobs, in
- * any company, when KV runs out, with grammars, penalties and ends; and what agrees is kept. */
+/* Drafting (engine/draft). For each drafter and draft length every session gives the same answer as without drafts, to
+ * the bit of its logprobs: in any batch, with too little KV, with grammars, penalties and stop tokens. Correct drafts
+ * are accepted and save passes. Also: learned documents, automatic draft lengths, drafters unloaded for their
+ * memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -34,7 +36,7 @@ static void drafts_change_nothing(void **state)
         fail_msg("%d kept, %d preempted", (int)n_kept, (int)n_preempted);
 }
 
-/* What is right is kept: fewer passes by as much. */
+/* Correct drafts are accepted and reduce the number of passes. */
 static void what_is_right_saves_passes(void **state)
 {
     (void)state;
@@ -55,7 +57,7 @@ static void what_is_right_saves_passes(void **state)
     assert_true(passes[0] == (uint64_t)asked[0].n_said && passes[1] * 3 < passes[0] * 2);
 }
 
-/* The grammar wants two letters, the bias forbids the second: once the first is said, drafted or not, the text fails. */
+/* The grammar accepts "ab", the bias forbids the second letter: after the first, drafted or not, the session fails. */
 static void a_draft_that_leads_nowhere_ends_its_text(void **state)
 {
     (void)state;
@@ -105,7 +107,7 @@ static void a_drafter_that_fails_is_left_alone(void **state)
     close_engine(e);
 }
 
-/* ---- drafters that are real --------------------------------------------------------------------------- */
+/* ---- real drafters --------------------------------------------------------------------------------------- */
 
 static void run_real(const char *draft, int gamma, int n_block, uint64_t least_kept)
 {
@@ -118,7 +120,8 @@ static void run_real(const char *draft, int gamma, int n_block, uint64_t least_k
     close_engine(e);
 }
 
-/* The model itself agrees with itself, in all but what a grammar or a penalty forbids; another one hardly. */
+/* A model that drafts for itself is right except where a grammar or penalty changes the token; another model rarely
+ * is. */
 static void models_draft(void **state)
 {
     (void)state;
@@ -134,7 +137,8 @@ static void models_draft(void **state)
     run_real(itself, 25, 9, 100);
 }
 
-/* What it takes in is what was said: its last guess and the token behind it, however many it guesses. */
+/* The drafter prefills only tokens of the sequence: per pass the last drafted token and the one after it at most, for
+ * any number of drafts. */
 static void guesses_are_no_texts(void **state)
 {
     (void)state;
@@ -149,7 +153,7 @@ static void guesses_are_no_texts(void **state)
     assert_int_equal(eng_session_start(s, &asked[0].request), 0);
     while (eng_session_runs(s)) {
         n_pass += eng_step(e, event) > 0;
-        if (n_pass > 2)                         /* the prompt's end, and the first draft, which takes it in */
+        if (n_pass > 2)                         /* after the prompt and its first draft */
             assert_in_range(e->drafting->n_draft_text, 0, 2);
     }
     assert_true(n_pass > 3 && e->stats.n_draft_kept > 6);
@@ -167,7 +171,7 @@ static void texts_draft(void **state)
     run_real("oracle:0", 4, 9, 0);
 }
 
-/* What a text said last is there for who comes to the same place: its last pass counts, too. */
+/* The shared suffix drafter learns an answer up to its last pass, and drafts it for the next request at this place. */
 static void a_text_is_shared_to_its_end(void **state)
 {
     (void)state;
@@ -196,9 +200,9 @@ static void a_text_is_shared_to_its_end(void **state)
     close_engine(e);
 }
 
-/* ---- a document that suffixes are learnt from ---------------------------------------------------------- */
+/* ---- documents that the suffix drafter learns ------------------------------------------------------------ */
 
-#define TAIL 12                                 /* tokens that are in one place of it only */
+#define TAIL 12                                 /* this many tokens occur at one place only */
 
 static char document[96], from_document[128];
 
@@ -217,7 +221,7 @@ static struct eng_engine *open_reader(const char *draft)
     return open_engine_with(o, 0);
 }
 
-/* How many of the tokens behind that place of the document are drafted there, one after the other. */
+/* Number of the document's tokens after `at` + TAIL that the drafter drafts as one path. */
 static int n_drafted(struct eng_engine *e, const struct eng_ids *ids, size_t at)
 {
     const struct spec_tree *t = tree_behind(e, ids->id + at, TAIL, NULL);
@@ -228,7 +232,8 @@ static int n_drafted(struct eng_engine *e, const struct eng_ids *ids, size_t at)
     return n;
 }
 
-/* Bytes of all kinds, more than a session remembers: from the first on and to the last; and nothing else knows them. */
+/* Random bytes, more than a session's index holds: drafted from the first to the last; not drafted without the
+ * document. */
 static void a_document_is_known_as_it_is(void **state)
 {
     (void)state;
@@ -253,7 +258,7 @@ static void a_document_is_known_as_it_is(void **state)
     run_real(from_document, 6, 9, 0);
 }
 
-/* What the sessions will say stands in it. */
+/* The document contains the answers of the sessions. */
 static void a_document_of_what_is_said_saves_passes(void **state)
 {
     (void)state;
@@ -285,9 +290,9 @@ static void a_document_that_is_not_there_is_refused(void **state)
     refuse(path, "suffix:/tmp", "/tmp: ");
 }
 
-/* ---- as many as pay -------------------------------------------------------------------------------------- */
+/* ---- draft lengths chosen by the controller -------------------------------------------------------------- */
 
-/* Whatever is decided, when time is the machine's own. */
+/* Answers stay the same for all decisions of the controller with the real clock. */
 static void as_many_as_pay(void **state)
 {
     (void)state;
@@ -301,7 +306,7 @@ static void as_many_as_pay(void **state)
     close_engine(e);
 }
 
-/* Whatever it foresees, texts stay as they are. */
+/* Answers stay the same for all predictions of a network that chooses draft lengths. */
 static void lengths_are_foreseen(void **state)
 {
     (void)state;
@@ -341,7 +346,7 @@ static void several_draft_one_tree(void **state)
     assert_int_equal(eng_draft_parse(&o.draft[2], "suffix"), 0);
     struct eng_engine *e = open_engine_with(o, 12);
     run_crowd(e, SHARE(30));
-    assert_true(!WHOLE || e->stats.n_draft_kept > 20);        /* one who is slow today may be sent away */
+    assert_true(!WHOLE || e->stats.n_draft_kept > 20);        /* a slow drafter may be unloaded */
     eng_set_gamma(e, ENG_GAMMA_AUTO);
     run_crowd(e, SHARE(30));
     close_engine(e);
@@ -349,7 +354,7 @@ static void several_draft_one_tree(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
-/* A model beside itself and an index of texts, with room for a part of its experts. */
+/* An engine with a model drafter and a suffix index, and memory for a part of the experts. */
 static struct eng_engine *open_tight(void)
 {
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = ENG_GAMMA_AUTO, .n_draft = 2 };
@@ -372,7 +377,7 @@ static uint64_t n_slot(const struct eng_engine *e)
     return s.n_slot;
 }
 
-/* The room that it leaves is experts'; nobody's text notices. */
+/* Unloading a drafter gives its memory to experts; answers stay the same. */
 static void a_drafter_gives_its_memory_back(void **state)
 {
     (void)state;
@@ -380,7 +385,7 @@ static void a_drafter_gives_its_memory_back(void **state)
     uint64_t slots = n_slot(e);
     size_t taken = e->memory.split.total - e->memory.split.spare;
     run_crowd(e, SHARE(12));
-    for (int i = 0; i < 40; i++)                /* in the middle of texts */
+    for (int i = 0; i < 40; i++)                /* in the middle of answers */
         eng_step(e, event);
     eng_draft_unload(e->drafting, 0);
     assert_true(n_slot(e) > slots);
@@ -392,8 +397,8 @@ static void a_drafter_gives_its_memory_back(void **state)
     close_engine(e);
 }
 
-/* When every expert more shortens steps, a drafter that cannot gain as much goes by itself, and says why.  The model is
- * its own drafter: each of its tokens costs a step. */
+/* When each further resident expert shortens passes, a drafter that gains less is unloaded with a line of log. The
+ * model drafts for itself here, so each drafted token costs as much as a decode pass. */
 static void who_is_not_worth_his_memory_goes(void **state)
 {
     (void)state;

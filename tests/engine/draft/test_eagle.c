@@ -1,5 +1,6 @@
-/* EAGLE heads: they draft what the reference drafts; a draft is of the text alone, whatever the company, the
- * chunks and the instruction set, and whoever read the text; no text changes; what does not fit is refused. */
+/* EAGLE heads. A head drafts the reference's tokens and probabilities; its draft depends on the tokens of the sequence
+ * alone, in any batch, for all chunk sizes and instruction sets, and with KV computed by another session. The tree has
+ * the most probable nodes. Answers stay the same. A head that does not fit the model is refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 
 #define HEAD  "evals/train/models/demo-eagle-f16.gguf"
 
-static char other[96];                          /* the file of another head */
+static char other[96];                          /* file of another head */
 static const char *const shape[] = { "eagle:" HEAD ",tree=chain", "eagle:" HEAD ",tree=static", "eagle:" HEAD };
 
 static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_chunk)
@@ -23,17 +24,18 @@ static struct eng_engine *open_eagle(const char *draft, enum kn_isa isa, int n_c
     return e;
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------ */
+/* ---- the reference implementation --------------------------------------------------------------------- */
 
-/* A line of data/eagle.txt: "draft N" and pairs.  What is said before may differ where two tokens are nearly as
- * likely; such a line is passed over. */
-static double apart;                            /* sum over guesses */
+/* Compares one line of data/eagle.txt: "draft N", then pairs of token and probability. The line is skipped if the
+ * model's own token differs, which happens where two tokens are nearly equally probable. Returns the number of nodes
+ * compared. */
+static double apart;                            /* sum of differences over nodes */
 
 static int compare_draft(struct eng_engine *e, const int32_t *text, char *line)
 {
     char *rest, *word = strtok_r(line, " \n", &rest);
     int n = atoi(word), n_right = 0, node = SPEC_ROOT;
-    double all = 1;                             /* this head's own, so that each guess is compared alone */
+    double all = 1;                             /* parent's path probability: compares nodes one by one */
     struct eng_session *s = start(e, text, n - 1, (uint64_t)n);
     while (s->seq.n_token < n)
         step(e);
@@ -82,7 +84,7 @@ static void it_drafts_what_the_reference_does(void **state)
         fail_msg("%d guesses are right, %.4f apart", n_right, apart / n_right);
 }
 
-/* ---- a draft is of the text alone -------------------------------------------------------------------- */
+/* ---- drafts depend on the tokens alone ---------------------------------------------------------------- */
 
 static const char question[] = "<|im_start|>user\nTom has 40 marbles. He gives a quarter of them to Ann and 6 to "
     "Ben. How many marbles are left for Tom after that, and how many do Ann and Ben have together?<|im_end|>\n"
@@ -117,7 +119,7 @@ static void a_draft_is_of_the_text_alone(void **state)
     eng_ids_free(&ids);
 }
 
-/* No path is likelier than its beginning, and of a wide tree's nodes a narrow one has the likeliest. */
+/* No node is more probable than its parent. A narrow tree has the most probable nodes of a wide tree. */
 static void the_tree_holds_the_likeliest(void **state)
 {
     (void)state;
@@ -143,7 +145,7 @@ static void the_tree_holds_the_likeliest(void **state)
         const struct spec_tree *t = tree_behind(e, text, n, NULL);
         int deepest = 0;
         assert_int_equal(t->n, gamma);
-        for (int k = 0; k < gamma; k++) {       /* both stand in that order */
+        for (int k = 0; k < gamma; k++) {       /* both trees are in this order */
             assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
                         t->survival[k] == wide.survival[k]);
             assert_true(k == 0 || t->survival[k] <= t->survival[k - 1]);
@@ -155,7 +157,8 @@ static void the_tree_holds_the_likeliest(void **state)
     eng_ids_free(&ids);
 }
 
-/* A chain that a bias leads astray, and the tree that has the same path among others: to the bit as sure of it. */
+/* A chain forced by a bias to another first token, and the tree that contains the same path: equal probabilities, to
+ * the bit. */
 static void a_branch_is_a_chain(void **state)
 {
     (void)state;
@@ -164,7 +167,7 @@ static void a_branch_is_a_chain(void **state)
     struct eng_engine *chain = open_eagle(shape[0], KN_ISA_COUNT - 1, 512),
                       *tree = open_eagle(shape[2], KN_ISA_COUNT - 1, 512);
     int n_same = 0;
-    texts_may_end = true;                       /* a chain is as sure of a guess as it was before what is forbidden */
+    texts_may_end = true;                       /* probabilities are those before tokens are forbidden */
     eng_set_gamma(tree, 60);
     assert_int_equal(eng_tokenize(eng_vocab(tree), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -196,8 +199,9 @@ static void a_branch_is_a_chain(void **state)
     eng_ids_free(&ids);
 }
 
-/* At a temperature the noise says what the model will choose among what is likely: these texts took 175 passes
- * before trees looked at it, and 144 when they looked at no more than what is likeliest without. */
+/* At a temperature the drafter adds the sampling noise, which determines the target's choice, to its own probabilities.
+ * These requests take 175 passes without the noise, 144 with the noise only among the most probable tokens without
+ * it. */
 static void the_noise_is_known(void **state)
 {
     (void)state;
@@ -221,7 +225,7 @@ static void the_noise_is_known(void **state)
     eng_ids_free(&ids);
 }
 
-/* ---- nothing changes ------------------------------------------------------------------------------------ */
+/* ---- unchanged answers -------------------------------------------------------------------------------- */
 
 static void heads_change_nothing(void **state)
 {
@@ -240,7 +244,7 @@ static void heads_change_nothing(void **state)
     }
 }
 
-/* Streams of inner layers lie at slots as the last one does: found again and moved. */
+/* Features of inner layers are stored per KV slot like those of the last layer: found by cache hits, and moved. */
 static void nor_do_heads_on_inner_layers(void **state)
 {
     (void)state;
@@ -271,7 +275,7 @@ static void it_merges_with_others(void **state)
     close_engine(e);
 }
 
-/* ---- what it has not learnt ---------------------------------------------------------------------------- */
+/* ---- refusals ----------------------------------------------------------------------------------------- */
 
 static void make_other(const char *from, const struct change *change)
 {

@@ -1,6 +1,6 @@
-/* Layers that guess ahead, of four families: they draft what the reference guesses; a draft is of the text alone; no
- * text changes, whether what they guess is mostly right or never; they come and go with their memory; and a file that
- * has none is refused. */
+/* MTP layers of four model families. They draft the reference's tokens; a draft depends on the tokens of the sequence
+ * alone; answers stay the same with drafts that are nearly always right or always wrong; MTP experts share the expert
+ * store and leave it on unload; a file without an MTP layer is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ static bool is_out(const char *name)
     return strstr(name, "attn_output") || strstr(name, "ffn_down") || strstr(name, "ssm_out");
 }
 
-/* So that it guesses right: layers add little, and what it puts together is the token alone. */
+/* Makes drafts right: layers add little to the residual stream, and eh_proj passes on the token's embedding alone. */
 static void guide(struct golden *g)
 {
     for (int i = 0; i < g->n_tensor; i++) {
@@ -25,7 +25,7 @@ static void guide(struct golden *g)
         if (is_out(t->name))
             t->scale *= 0.01f;
         if (strstr(t->name, "nextn.enorm") || strstr(t->name, "shared_head_norm") || strstr(t->name, "output_norm"))
-            t->scale = 0;                       /* norms of ones */
+            t->scale = 0;                       /* norm weights of 1 */
         if (!strstr(t->name, "eh_proj"))
             continue;
         uint64_t n_in = t->dim[0], n_out = t->dim[1];
@@ -43,7 +43,7 @@ static void make_model(const char *name, bool guided)
     assert_int_equal(golden_write(&golden, path), 0);
     n_vocab = golden.n_vocab;
     random_state = 5;
-    memset(asked, 0, sizeof asked);             /* of another model */
+    memset(asked, 0, sizeof asked);             /* answers of the previous model */
     make_requests();
 }
 
@@ -66,9 +66,9 @@ static struct eng_engine *open_mtp(const char *draft, enum kn_isa isa, int n_chu
     return e;
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------ */
+/* ---- the reference implementation ----------------------------------------------------------------------- */
 
-/* The tree that is drafted behind these n tokens: the last is said by the model, which is made to. */
+/* The draft tree after these n tokens, the last of them generated: a bias forces the model to choose it. */
 static const struct spec_tree *tree_behind_said(struct eng_engine *e, const int32_t *text, int n)
 {
     struct eng_session *s;
@@ -89,7 +89,7 @@ static const struct spec_tree *tree_behind_said(struct eng_engine *e, const int3
     return t;
 }
 
-/* What is drafted first behind tokens 0 .. pos + 1 is what the reference guesses one ahead at pos. */
+/* The first drafted token after tokens 0 .. pos + 1 equals the reference's MTP token at pos. */
 static void drafts_are_the_reference_s(const char *model)
 {
     char name[128], line[4096];
@@ -119,7 +119,7 @@ static void it_drafts_what_the_reference_guesses(void **state)
     forget_model();
 }
 
-/* And from a folder as published. */
+/* The same from a safetensors folder. */
 static void a_folder_drafts_it_too(void **state)
 {
     struct hf_folder h;
@@ -135,7 +135,7 @@ static void a_folder_drafts_it_too(void **state)
     assert_int_equal(system(command), 0);
 }
 
-/* ---- a draft is of the text alone -------------------------------------------------------------------- */
+/* ---- drafts depend on the tokens alone ------------------------------------------------------------------ */
 
 static void a_draft_is_of_the_text_alone(void **state)
 {
@@ -156,7 +156,7 @@ static void a_draft_is_of_the_text_alone(void **state)
     forget_model();
 }
 
-/* ---- nothing changes ------------------------------------------------------------------------------------ */
+/* ---- unchanged answers ---------------------------------------------------------------------------------- */
 
 static void run_tries(bool guided)
 {
@@ -168,7 +168,7 @@ static void run_tries(bool guided)
                                  .gamma = tries[i].gamma, .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
-        run_crowd(e, SHARE(16));                /* of eight, chance decides how many are kept */
+        run_crowd(e, SHARE(16));                /* of eight, the acceptance rate is too random */
         assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         if (WHOLE && guided && i < 3 && e->stats.n_draft_kept * (i ? 12 : 3) < e->stats.n_draft)
             fail_msg("try %d: %d kept of %d", i, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
@@ -205,7 +205,7 @@ static void it_merges_with_others(void **state)
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-/* Its experts are among those of a store with little room; when it goes, its memory is theirs. */
+/* MTP experts share a small expert store; after unload() their slots serve the other experts. */
 static void it_shares_the_store_and_leaves_it(void **state)
 {
     make_model(*state, true);
@@ -232,7 +232,7 @@ static void it_shares_the_store_and_leaves_it(void **state)
     assert_true(e->memory.split.expert > was && e->memory.split.dense < dense);
     struct off_spot *spot = calloc(stats.n_expert, sizeof *spot);
     off_store_look(moe_model_store(e->assets.model), spot);
-    for (int i = 0; i < s->n_expert; i++)       /* the next who needs room takes theirs */
+    for (int i = 0; i < s->n_expert; i++)       /* they are evicted first */
         assert_true(spot[s->n_expert_total + i].heat == 0);
     free(spot);
     eng_set_gamma(e, 4);
@@ -241,7 +241,7 @@ static void it_shares_the_store_and_leaves_it(void **state)
     forget_model();
 }
 
-/* ---- wishes --------------------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------------------------------- */
 
 static void who_has_none_is_refused(void **state)
 {

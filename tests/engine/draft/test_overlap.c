@@ -1,5 +1,6 @@
-/* Drafting ahead: whoever guesses whatever beside a pass, early, late or not at all, every session says what it
- * says without, to the bit of its logprobs; and what was guessed right is verified in the next pass. */
+/* Drafting that overlaps a pass (engine/draft/overlap.c). With drafters that are right, wrong, late or failing, every
+ * session gives the same answer as without, to the bit of its logprobs; correct drafts are verified in the next pass.
+ * The mode may change, and a drafter be unloaded, at any step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -26,9 +27,9 @@ static const char *itself(void)
     return wish;
 }
 
-/* ---- a drafter that does its worst ------------------------------------------------------------------ */
+/* ---- a drafter for tests ---------------------------------------------------------------------------- */
 
-static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: it is not stopped */
+static struct { int right, most_us; bool fails, stays; long n_guess; } worst;     /* stays: ignores `stop` */
 
 static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_kept)
 {
@@ -36,7 +37,8 @@ static void ignore_commit(struct eng_drafter *d, struct eng_seq *s, const struct
     assert_true(n_new >= 1 && n_kept <= n_new && s->draft->chain.n >= 0);
 }
 
-/* It may be as slow as it likes, and writes where it may: behind the text. */
+/* Drafts chains of random tokens, `right` percent of them correct, each after a random delay. Writes only after
+ * n_token. */
 static int guess(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                  int *n_pass)
 {
@@ -61,7 +63,7 @@ static int guess(struct eng_drafter *d, struct eng_seq **s, const int *n_more, i
     return 0;
 }
 
-/* In the model drafter's place, so that its memory is there. */
+/* Replaces the functions of the model drafter, so that its memory exists. */
 static struct eng_engine *open_worst(struct eng_options o, int n_block, int right, int most_us)
 {
     static struct eng_drafter_kind kind;
@@ -86,7 +88,7 @@ static void guesses_change_nothing(void **state)
         struct eng_engine *e = open_worst((struct eng_options){ .n_parallel = 1 + below(5), .n_chunk = chunks[round % 3],
             .n_thread = 1 + below(2), .lookahead = 1 + below(12) }, round % 3 ? 5 + below(8) : 0, rights[round % 4],
             most_us[round % 3]);
-        worst.stays = round % 2 && !most_us[round % 3];       /* what is kept there is not the machine's affair */
+        worst.stays = round % 2 && !most_us[round % 3];       /* number of drafts independent of timing */
         run_crowd(e, SHARE(16));
         n_guess += worst.n_guess > 0;
         assert_true(e->stats.n_draft_kept <= e->stats.n_draft);
@@ -98,13 +100,14 @@ static void guesses_change_nothing(void **state)
         n_preempted += e->stats.n_preempted;
         close_engine(e);
     }
-    if (n_lucky * 20 > n_wrong + 100)           /* how many there are is the machine's affair, and some are right */
+    if (n_lucky * 20 > n_wrong + 100)           /* the number depends on timing; a few are right by chance */
         fail_msg("%d kept of %d guesses at random", (int)n_lucky, (int)n_wrong);
     if (WHOLE && (!n_guess || !n_kept || !n_preempted))
         fail_msg("%d rounds with guesses, %d kept, %d preempted", (int)n_guess, (int)n_kept, (int)n_preempted);
 }
 
-/* Of so many guesses beside each pass the first is the pass's own token: so many tokens a pass. */
+/* The first of `lookahead` drafts beside each pass is the token of that pass itself, so a pass yields `lookahead`
+ * tokens. */
 static void what_is_right_saves_passes(void **state)
 {
     (void)state;
@@ -137,9 +140,9 @@ static void a_drafter_that_fails_is_left_alone(void **state)
     close_engine(e);
 }
 
-/* ---- drafters that are real --------------------------------------------------------------------------- */
+/* ---- real drafters ---------------------------------------------------------------------------------- */
 
-/* How much is guessed in time is the machine's affair. */
+/* The number of drafts in time depends on the machine; answers must not. */
 static void run_real(const char *draft, int lookahead, int n_block)
 {
     struct eng_engine *e = open_ahead(draft, (struct eng_options){ .n_parallel = 4, .n_chunk = 100, .n_thread = 2,
@@ -157,7 +160,7 @@ static void models_draft_ahead(void **state)
     run_real(itself(), 12, 9);
 }
 
-/* As it is, but that no pass ends too early for it. */
+/* The real drafter, but never stopped by the end of a pass. */
 static const struct eng_drafter_kind *hurried;
 static int patient(struct eng_drafter *d, struct eng_seq **s, const int *n_more, int n, const atomic_bool *stop,
                    int *n_pass)
@@ -167,7 +170,8 @@ static int patient(struct eng_drafter *d, struct eng_seq **s, const int *n_more,
     return hurried->overlap(d, s, n_more, n, &never, n_pass);
 }
 
-/* The model itself is always right, so whatever is ready is kept: its keys and values are those of the text. */
+/* The model drafts for itself and is always right, so each draft is accepted. This fails if a key or value of the
+ * drafter is not that of the sequence. */
 static void what_it_knows_is_true(void **state)
 {
     (void)state;
@@ -191,10 +195,10 @@ static void what_it_knows_is_true(void **state)
     close_engine(e);
 }
 
-/* How much is drafted is the controller's to say, by the clock: on a busy machine it may be little at first. */
+/* Further crowds allowed: the controller decides by the clock, and may draft little at first on a busy machine. */
 #define MORE 200
 
-/* Who has nothing ready gets what costs nothing. */
+/* Sessions without an overlapped draft get drafts of the free drafter. */
 static void others_fill_in(void **state)
 {
     (void)state;
@@ -209,7 +213,7 @@ static void others_fill_in(void **state)
     close_engine(e);
 }
 
-/* Turned on and off, and mixed with drafts in turn, at any step. */
+/* Overlap on, off or auto, and mixed with drafts between passes, changed at any step. */
 static void it_may_change_at_any_step(void **state)
 {
     (void)state;
@@ -227,7 +231,7 @@ static void it_may_change_at_any_step(void **state)
     close_engine(e);
 }
 
-/* Trees in turn, chains beside passes, in the same drafter's memory. */
+/* One drafter makes trees between passes and chains beside passes in turn, in the same memory. */
 static void trees_take_turns_with_chains(void **state)
 {
     (void)state;
@@ -238,7 +242,7 @@ static void trees_take_turns_with_chains(void **state)
                                                                   .dsi = ENG_DSI_AUTO }, 12);
     uint64_t n_kept[2] = { 0 };
     for (int i = 0; i < SHARE(16) || (WHOLE && i < MORE && (n_kept[0] <= 20 || !n_kept[1])); i++) {
-        /* every other time in turn alone */
+        /* even: fixed gamma, overlap off or on; odd: gamma auto, overlap on or auto */
         uint64_t before = e->stats.n_draft_kept;
         eng_set_gamma(e, i % 2 ? ENG_GAMMA_AUTO : 3 + below(5));
         eng_set_dsi(e, mode[i % 2 + below(2)], below(6));
@@ -249,13 +253,13 @@ static void trees_take_turns_with_chains(void **state)
     close_engine(e);
 }
 
-/* As told to draft ahead, always, by one that has gone: texts are said to their end all the same. */
+/* Overlap is always on, but its drafter is unloaded: sessions still run to their end. */
 static void who_goes_is_not_waited_for(void **state)
 {
     (void)state;
     struct eng_engine *e = open_ahead(itself(), (struct eng_options){ .n_parallel = 4 }, 12);
     run_crowd(e, SHARE(4));
-    for (int i = 0; i < 10; i++)                /* in the middle of texts */
+    for (int i = 0; i < 10; i++)                /* in the middle of answers */
         eng_step(e, event);
     eng_draft_unload(e->drafting, 0);
     run_crowd(e, SHARE(4));

@@ -1,5 +1,5 @@
-/* Looking ahead: experts of what will be computed are read before it is, at every budget, and nobody says another
- * byte for it; what nodes are said to need is not there, and no row of the text brings it in. */
+/* Prefetch of experts for drafted tokens (engine/draft/prefetch.c). Answers stay the same at every memory budget. The
+ * experts that draft nodes are said to need are not in memory, and no row of the sequence itself needs them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static uint64_t n_early, n_used;
 
-/* budget 0: the least that works; BUDGETS - 1: room for all. */
+/* budget 0: the least memory; BUDGETS - 1: all experts fit. */
 static struct eng_engine *open_budget(const char *draft, int gamma, int budget)
 {
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .n_thread = 1 + budget % 2, .gamma = gamma, .n_draft = 1,
@@ -42,7 +42,7 @@ static void no_budget_changes_a_byte(void **state)
     assert_true(!WHOLE || (n_early > 0 && n_used > 0));
 }
 
-/* The store's experts that the last rows' tokens used and that are not there. */
+/* Is the expert absent from memory? */
 static bool is_missing(struct eng_engine *e, int32_t expert)
 {
     return off_store_absent(moe_model_store(e->assets.model), &expert, 1, &expert) == 1;
@@ -66,9 +66,9 @@ static void nodes_need_what_is_not_there(void **state)
         assert_true(eng_step(e, event) >= 0);
         moe_context_expect(e->assets.context, NULL, 0);
         if (e->pass.n_due < 4)
-            continue;                                   /* prompts, of which so many rows need everything */
+            continue;                                   /* a prefill pass: its many rows need all experts */
         struct spec_need first[SPEC_NODES];
-        for (int again = 0; again < 2; again++) {       /* the second time says the same */
+        for (int again = 0; again < 2; again++) {       /* a second call gives the same */
             for (int i = 0; i < e->pass.n_due; i++)
                 e->drafting->cut[i] = (struct spec_cut){ .tree = e->pass.due[i]->seq.tree };
             assert_true(eng_prefetch_needs(e->drafting, e->drafting->cut));
@@ -85,7 +85,7 @@ static void nodes_need_what_is_not_there(void **state)
                         assert_true(is_missing(e, need->expert[k]));
                 }
         }
-        for (int i = 0; i < e->drafting->prefetch.n_text; i++) {    /* nor what the text needs itself */
+        for (int i = 0; i < e->drafting->prefetch.n_text; i++) {    /* no row of the sequence needs them */
             int n = moe_context_missing(e->assets.context, e->drafting->prefetch.token[i], text);
             for (int at = 0; at < e->drafting->prefetch.n - e->drafting->prefetch.n_text; at++)
                 for (int k = 0; k < e->drafting->prefetch.need[at].n && e->drafting->prefetch.need[at].expert; k++)

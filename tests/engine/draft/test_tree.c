@@ -1,6 +1,6 @@
-/* Trees of a draft model: a guess sees the text, the guesses before it and nothing else, to the bit; a draft is of the
- * text alone, whatever the company, the chunks and the instruction set; it has the likeliest nodes, and as many as it
- * may; the greedy chain is a path of it; no text changes; what it takes of memory is foreseen. */
+/* Draft trees of a draft model. A node attends to the sequence and its own ancestors alone, to the bit; a draft depends
+ * on the tokens of the sequence alone, in any batch, for all chunk sizes and instruction sets; the tree has the most
+ * probable nodes, up to its limit, and contains the greedy chain. Answers stay the same. Its memory is in the plan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void read_question(const struct eng_engine *e)
     assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
 }
 
-/* ---- what a guess sees ----------------------------------------------------------------------------------- */
+/* ---- context of a node ---------------------------------------------------------------------------------------- */
 
 static int path_to(const struct spec_tree *t, int node, int32_t *token)
 {
@@ -34,8 +34,8 @@ static int path_to(const struct spec_tree *t, int node, int32_t *token)
     return n;
 }
 
-/* Behind the text and the path to a node, as a text of its own, the same is drafted as behind the node: so likely
- * each, to the bit, as the node's successors are once the node is said. */
+/* Drafts again after the sequence plus the path to a node. The children's path probabilities must equal those in the
+ * tree, to the bit: probability of the node times probability of the child. Returns the number of children. */
 static int compare_branch(struct eng_engine *e, const int32_t *text, int n, const struct spec_tree *t, int node)
 {
     int32_t longer[N_CTX];
@@ -64,7 +64,7 @@ static void a_branch_is_a_text(void **state)
     for (int i = 0; i < 2; i++) {
         struct eng_engine *e = open_demo(shape[i], KN_ISA_COUNT - 1, 512);
         int32_t text[N_CTX];
-        int n_child = 0, n_late = 0;            /* that do not follow the node before them */
+        int n_child = 0, n_late = 0;            /* late: nodes that do not follow their parent directly */
         read_question(e);
         eng_set_gamma(e, 25);
         int n = record(e, &ids, text, 12);
@@ -100,9 +100,9 @@ static void a_draft_is_of_the_text_alone(void **state)
     }
 }
 
-/* ---- which guesses -------------------------------------------------------------------------------------------- */
+/* ---- choice of nodes ------------------------------------------------------------------------------------------ */
 
-/* No path is likelier than its beginning, and of a wide tree's nodes a narrow one has the likeliest. */
+/* No node is more probable than its parent. A narrow tree has the most probable nodes of a wide tree. */
 static void the_tree_holds_the_likeliest(void **state)
 {
     (void)state;
@@ -128,14 +128,14 @@ static void the_tree_holds_the_likeliest(void **state)
         eng_set_gamma(e, gamma);
         const struct spec_tree *t = tree_behind(e, text, n, NULL);
         assert_int_equal(t->n, gamma);
-        for (int k = 0; k < gamma; k++)         /* both stand in that order */
+        for (int k = 0; k < gamma; k++)         /* both trees are in this order */
             assert_true(t->token[k] == wide.token[k] && t->parent[k] == wide.parent[k] &&
                         t->survival[k] == wide.survival[k]);
     }
     eng_close(e);
 }
 
-/* The likeliest child of a node, as far as the tree has any, is what the chain says there. */
+/* The most probable child of each node, where the tree has one, is the chain's token there. */
 static void the_greedy_chain_is_a_path(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void the_greedy_chain_is_a_path(void **state)
     eng_close(chain);
 }
 
-/* A text at a temperature, and the first guess behind each beginning of it that was drafted behind; else -1. */
+/* Runs a request at a temperature. guess[n]: first drafted token after n tokens; -1: no draft there. */
 static void first_guesses(const char *draft, int gamma, uint64_t seed, int32_t *guess /* [N_CTX] */)
 {
     struct eng_engine *e = open_demo(draft, KN_ISA_COUNT - 1, 512);
@@ -193,7 +193,7 @@ static void first_guesses(const char *draft, int gamma, uint64_t seed, int32_t *
     eng_close(e);
 }
 
-/* At a temperature, too, the tree's first guess is the chain's: the one with the noise that the model will meet. */
+/* At a temperature too, the first node is the chain's token: both add the sampling noise of the target. */
 static void trees_know_the_noise(void **state)
 {
     (void)state;
@@ -214,7 +214,7 @@ static void trees_know_the_noise(void **state)
     }
 }
 
-/* EAGLE's plan, whatever is guessed, but for texts that would end. */
+/* The static tree has at most EAGLE's width per depth, for all tokens; smaller only where a stop token ends a path. */
 static void the_static_tree_is_the_plan(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void the_static_tree_is_the_plan(void **state)
     eng_close(e);
 }
 
-/* No more than may be said, and nothing behind the context's end. */
+/* No draft beyond the tokens that the request and the context allow. */
 static void limits_hold(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ static void limits_hold(void **state)
     }
 }
 
-/* ---- nothing changes ------------------------------------------------------------------------------------------ */
+/* ---- unchanged answers ---------------------------------------------------------------------------------------- */
 
 static void trees_change_nothing(void **state)
 {
@@ -315,7 +315,7 @@ static void it_merges_with_others(void **state)
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
-/* Slots for guesses and rows for them are in what is asked for; a chain asks for none of it. */
+/* The memory plan includes KV slots and logit rows of tree nodes. A chain needs none. */
 static void its_memory_is_foreseen(void **state)
 {
     (void)state;
@@ -353,7 +353,7 @@ static void wishes_are_read_or_refused(void **state)
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
-/* A chain is what goes on beside a pass. */
+/* Only chains can be drafted beside a pass. */
 static void a_tree_is_not_drafted_beside_every_pass(void **state)
 {
     (void)state;

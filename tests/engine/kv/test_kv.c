@@ -1,9 +1,8 @@
-/* KV blocks: whatever is shared, copied, kept and taken back, a text finds at each of its positions what
- * was computed for exactly this text up to there.
+/* KV blocks (engine/kv). While blocks are shared, copied, kept and evicted, a text finds at each position the data
+ * computed for exactly this text up to there. Also: the order of eviction, and hash collisions.
  *
- * The memory is simulated: a slot holds a number that stands for its text, written when the position is
- * computed.  Texts are of few letters and branch off each other, so that blocks are shared, found in part
- * and evicted all the time.
+ * The memory is simulated: a slot holds a number that stands for its prefix, written when the position is computed.
+ * Texts have few letters and branch off each other, so that blocks are shared, found in part and evicted all the time.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -51,7 +50,7 @@ static void check_text(const struct text *t)
     }
 }
 
-/* Users add up, free ones too, the tree holds together, and nobody writes what is kept. */
+/* Reference counts add up, free blocks too; the prefix tree is consistent; cached blocks are not written. */
 static void check_blocks(const struct eng_kv *kv)
 {
     int n_user[N_BLOCK] = { 0 }, n_kept_unused = 0, n_unused = 0;
@@ -83,7 +82,7 @@ static void check_blocks(const struct eng_kv *kv)
     assert_int_equal(n_listed, n_kept_unused);
 }
 
-/* A beginning of another text, or none, and then letters of its own. */
+/* Starts with a prefix of another text, or empty, and adds random letters. */
 static void begin(struct text *t)
 {
     const struct text *like = &text[below(N_TEXT)];
@@ -172,7 +171,7 @@ static void every_text_finds_its_own(void **state)
     eng_kv_close(&kv);
 }
 
-/* A text of n letters, each its place, computed and left. */
+/* Computes and leaves a text of n letters, letter i being i. */
 static void leave_text(struct eng_kv *kv, uint64_t salt, int n)
 {
     static int32_t slot[LONGEST], token[LONGEST];
@@ -216,7 +215,7 @@ static void what_is_found(void **state)
     }
 }
 
-/* The text unused longest goes first, its end before its beginning. */
+/* The least recently used text is evicted first, its end before its beginning. */
 static void who_is_evicted(void **state)
 {
     (void)state;
@@ -227,14 +226,14 @@ static void who_is_evicted(void **state)
     leave_text(&kv, 1, 3 * ENG_KV_BLOCK);
     leave_text(&kv, 2, 3 * ENG_KV_BLOCK);
     assert_int_equal(eng_kv_reserve(&kv, &path, ENG_KV_BLOCK), 0);
-    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);     /* and is the newer one now */
+    assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);     /* this makes it the most recently used */
     assert_int_equal(eng_kv_reserve(&kv, &path, 3 * ENG_KV_BLOCK), 0);
     assert_int_equal(find_text(&kv, 1, LONGEST), 2 * ENG_KV_BLOCK);
     assert_int_equal(find_text(&kv, 2, LONGEST), ENG_KV_BLOCK);
     eng_kv_close(&kv);
 }
 
-/* Two texts whose keys meet are still two. */
+/* Two texts with the same hash stay distinct. */
 static void keys_only_find(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* What fit found: written and read back the same; anything else is refused in one line.
+/* The file of `spillway fit` (engine/plan/fit_file.c): numbers and drafter name are read back as written; other files
+ * are refused with one line; a failed write leaves the old file.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -52,7 +53,7 @@ static void it_comes_back(void **state)
     unlink(path);
 }
 
-/* Whatever a file is called, its name is read as it was written, and two drafters are told apart. */
+/* A drafter's name is read back as written for all characters of a file name, and differs for different drafters. */
 static void drafters_have_names(void **state)
 {
     (void)state;
@@ -129,8 +130,8 @@ static int n_in_folder(const char *folder)
     return n;
 }
 
-/* The n-th call fails, for all n, on a disk that takes few bytes at a time: what was there is there, whole, or nothing
- * is; and where a link leads is where it is written. */
+/* The n-th call fails, for all n, with writes of a few bytes: the old file stays whole, or no file is left. A link is
+ * followed. */
 static void what_fails_leaves_the_old_file(void **state)
 {
     char folder[] = "/tmp/spillway-fit-XXXXXX", file[64], link[64];
@@ -142,7 +143,7 @@ static void what_fails_leaves_the_old_file(void **state)
     snprintf(file, sizeof file, "%s/fit", folder);
     snprintf(link, sizeof link, "%s/link", folder);
     old.cost.fixed_ns = 7;
-    for (int way = 0; way < 3; way++) {         /* there is none, there is one, there is a link to it */
+    for (int way = 0; way < 3; way++) {         /* no file, a file, a link to a file */
         int n_call = 0, n_file = 0;
         const char *name = way == 2 ? link : file;
         for (bool struck = true; struck; n_call++) {
@@ -168,7 +169,7 @@ static void what_fails_leaves_the_old_file(void **state)
                 assert_memory_equal(&is.cost, &old.cost, sizeof old.cost);
             }
         }
-        assert_true(n_call > 5);                /* opened, several writes, synced, renamed */
+        assert_true(n_call > 5);                /* open, several writes, sync, rename */
         assert_int_equal(n_in_folder(folder), n_file + !way);
         assert_int_equal(eng_fit_read(file, &shape, &is), 0);
         assert_memory_equal(&is.cost, &found.cost, sizeof found.cost);
@@ -180,7 +181,7 @@ static void what_fails_leaves_the_old_file(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* Not after all has been measured; nor does the question leave a trace. */
+/* An unwritable output is refused before the measurement. The check leaves no file. */
 static void what_cannot_be_written_is_told_first(void **state)
 {
     char other[sizeof path + 8], got[8] = "";
@@ -201,7 +202,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(other), 0);
     faults_listen();
     for (int i = 0; i < 2; i++) {
-        write_text(i ? "#" : "kept");           /* the model, say */
+        write_text(i ? "#" : "kept");           /* for example a model */
         assert_int_equal(eng_fit_check(other), KN_EINVAL);
         assert_non_null(strstr(faults.line, "not of fit"));
         FILE *f = fopen(other, "r");
@@ -215,7 +216,7 @@ static void what_cannot_be_written_is_told_first(void **state)
     assert_int_equal(eng_fit_check(other), 0);
     unlink(other);
     unlink(path);
-    assert_int_equal(mkfifo(path, 0600), 0);    /* nobody reads it yet */
+    assert_int_equal(mkfifo(path, 0600), 0);    /* no reader yet */
     assert_int_equal(eng_fit_check(path), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);

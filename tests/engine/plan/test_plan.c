@@ -1,4 +1,4 @@
-/* The arithmetic of plan, against numbers worked out by hand; and what the command prints.
+/* Memory split and pass forecast (engine/plan) against numbers worked out by hand, and the output of `spillway plan`.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -14,8 +14,8 @@
 #include "engine/plan/plan.h"
 #include "speculative/cost.h"
 
-/* One context of 100 positions is two blocks of 64: 1280 bytes.  The least is 1000 + 12280 and, for page
- * tables, a 512th of the latter: 24. */
+/* One context of 100 positions takes two blocks of 64: 1280 bytes. The least memory is 1000 + 12280 and, for page
+ * tables, 1/512 of 12280: 24. */
 static const struct eng_need need = {
     .fixed_bytes = 1000, .dense_bytes = 5000, .step_bytes = 2000, .kv_slot_bytes = 10, .n_ctx = 100,
     .n_parallel = 8, .expert_bytes = 100000, .expert_least = 4000, .n_expert = 50,
@@ -40,28 +40,28 @@ static void a_budget_is_split_from_the_top(void **state)
     (void)state;
     struct eng_split s;
     struct eng_need n = need;
-    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);         /* one context, and the least of experts */
+    assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);         /* one context, least expert bytes */
     check_parts(&s, 1280, 4000, 2, 1024, 0);
 
-    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 are left: eight contexts are less */
-    check_parts(&s, 10240, 41640, 20, 1115, 5);                 /* than 30 % of it */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 left: eight contexts take less */
+    check_parts(&s, 10240, 41640, 20, 1115, 5);                 /* than 30 % of that */
 
-    n.n_parallel = 100;                                         /* 24 blocks are in 30 % */
+    n.n_parallel = 100;                                         /* 24 blocks fit into 30 % */
     assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
     check_parts(&s, 15360, 36520, 18, 1115, 5);
 
-    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);       /* all that is wanted, and something over */
+    assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);       /* all contexts and experts, and a rest */
     check_parts(&s, 128000, 100000, 50, 1459, 763541);
 
-    n.n_parallel = 1000;                                        /* experts leave over more than 30 % */
+    n.n_parallel = 1000;                                        /* experts leave more than 30 % */
     assert_int_equal(eng_plan_split(&s, &n, 1000000), 0);
     check_parts(&s, 889600, 100000, 50, 2947, 453);
 
-    n.kv_mem = 6410;                                            /* a wish, to whole blocks */
+    n.kv_mem = 6410;                                            /* kv_mem is rounded down to blocks */
     assert_int_equal(eng_plan_split(&s, &n, 60000), 0);
     check_parts(&s, 6400, 45480, 22, 1115, 5);
 
-    n = need;                                                   /* one context is more than 30 % */
+    n = need;                                                   /* one context takes more than 30 % */
     n.expert_least = 100;
     assert_int_equal(eng_plan_split(&s, &n, 9397), 0);
     check_parts(&s, 1280, 100, 0, 1017, 0);
@@ -80,7 +80,7 @@ static void too_little_is_refused_with_what_is_enough(void **state)
     n.kv_mem = 1279;
     assert_int_equal(eng_plan_split(&s, &n, 60000), KN_EINVAL);
     assert_int_equal(s.kv_least, 1280);
-    n.kv_mem = 1280 + 512;                                      /* what was asked for is not made less */
+    n.kv_mem = 1280 + 512;                                      /* an explicit kv_mem is not reduced */
     assert_int_equal(eng_plan_split(&s, &n, LEAST), KN_ELIMIT);
     assert_int_equal(s.least, LEAST + 513);
     assert_int_equal(eng_plan_split(&s, &n, s.least), 0);
@@ -105,11 +105,12 @@ static void a_dense_model_has_no_experts(void **state)
     struct eng_need n = need;
     n.expert_bytes = n.expert_least = 0;
     n.n_expert = 0;
-    assert_int_equal(eng_plan_split(&s, &n, 20000), 0);         /* nobody else wants it: KV may have it all */
+    assert_int_equal(eng_plan_split(&s, &n, 20000), 0);         /* no experts: KV may take all */
     check_parts(&s, 10240, 0, 0, 1034, 1726);
 }
 
-/* Two for each at work and two more, within a tenth of what is left; one where there is just room. */
+/* Kept states: two per parallel session and two more, within a tenth of the remaining memory; one just above the
+ * least. */
 static void states_are_kept_with_a_tenth(void **state)
 {
     (void)state;
@@ -118,9 +119,9 @@ static void states_are_kept_with_a_tenth(void **state)
     n.state_bytes = 300;
     assert_int_equal(eng_plan_split(&s, &n, LEAST), 0);
     assert_int_equal(s.n_state, 0);
-    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0);         /* page tables round */
+    assert_int_equal(eng_plan_split(&s, &n, LEAST + 900), 0);         /* for page tables */
     assert_int_equal(s.n_state, 1);
-    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 are left */
+    assert_int_equal(eng_plan_split(&s, &n, 60000), 0);         /* 51880 bytes left */
     assert_int_equal(s.n_state, 17);
     assert_int_equal(s.state, 17 * 300);
     assert_int_equal(s.fixed + s.dense + s.step + s.kv + s.state + s.expert + s.spare, s.total);
@@ -147,11 +148,11 @@ static void distinct_experts_are_counted(void **state)
     assert_true(near(spec_cost_distinct(8, 8, 3), 8));
 }
 
-/* Cores reach 0.88 of what their probes do. */
+/* With all experts resident, cores reach 0.88 of the measured rates. */
 static void the_slowest_tier_sets_the_pace(void **state)
 {
     (void)state;
-    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,     /* one is dense */
+    struct moe_shape shape = { .n_layer = 3, .n_moe_layer = 2, .n_expert = 4, .n_used = 1,     /* one layer is dense */
                                .n_expert_total = 8, .expert_file_bytes = 800, .pass_bytes = 300,
                                .row_macs = 1000, .position_macs = 24 };
     struct eng_split split = { .n_expert = 8, .n_resident = 6 };
@@ -175,7 +176,7 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.tokens_per_s, 2 * 0.88 / (0.75 + 2.24)));
     assert_string_equal(f.bound_by, "operations");
 
-    split.n_resident = 8;                                       /* nothing to read: the disk need not be known */
+    split.n_resident = 8;                                       /* no reads: the disk rate may be unknown */
     machine.disk_Bps = 0;
     eng_plan_forecast(&f, &(struct eng_setting){ &shape, &split, machine, 10, 5 }, 2);
     assert_true(f.disk_s == 0 && f.misses == 0);
@@ -186,7 +187,8 @@ static void the_slowest_tier_sets_the_pace(void **state)
     assert_true(near(f.dram_bytes, 300) && near(f.macs, 4000) && near(f.tokens_per_s, 4 * 0.88 / 4.3));
 }
 
-/* The same model: 2 layers of 4 experts, one used; an expert in both layers takes 200 bytes and 2 x 3 x 4 x 5 sums. */
+/* The same model: 2 layers of 4 experts, 1 used. An expert in both layers takes 200 bytes and 2 x 3 x 4 x 5
+ * multiply-adds. */
 static void a_forecast_is_a_cost_model_too(void **state)
 {
     (void)state;
@@ -200,8 +202,8 @@ static void a_forecast_is_a_cost_model_too(void **state)
     assert_true(near(c.fixed_ns, 300 / 880. * 1e9) && near(c.load_ns, 200 / 880. * 1e9));
     assert_true(near(c.disk_ns, 50 / 50. * 1e9));
     assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
-    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk's time, as above */
-    split.n_resident = 8;                                       /* bytes and sums, both from the first row on */
+    assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9));  /* the disk time, as above */
+    split.n_resident = 8;                                       /* bytes and operations from the first row on */
     eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     for (int t = 1; t < 9; t++) {
         double u = spec_cost_distinct(4, 1, t);
@@ -209,7 +211,7 @@ static void a_forecast_is_a_cost_model_too(void **state)
     }
 }
 
-/* With one sequence, and drafts that survive always, then half: rows 2 and 3 meet 1.75 and 2.3125 experts of 4. */
+/* One sequence; drafts survive with probability 1, then 0.5. Two and three rows use 1.75 and 2.3125 of 4 experts. */
 static void drafts_gain_what_bytes_and_sums_allow(void **state)
 {
     (void)state;
@@ -226,7 +228,7 @@ static void drafts_gain_what_bytes_and_sums_allow(void **state)
     split.n_resident = 8;                                       /* 500, 650 and 762.5 bytes */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 2.5 * 500 / 762.5));
     assert_int_equal(depth, 2);
-    s.machine.mac_ps = 10;                                      /* sums take all the time, and each row as much */
+    s.machine.mac_ps = 10;                                      /* bound by operations: each row costs the same */
     assert_true(near(eng_plan_gain(&s, 1, survival, 4, &depth), 1));
     assert_int_equal(depth, 0);
 }
@@ -240,7 +242,7 @@ static void keep_line(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
-/* draft: NULL, or the flag. */
+/* draft: the --draft flag, or NULL. */
 static int plan(char *path, char *host_mem, char *draft)
 {
     static struct eng_config c;
@@ -267,7 +269,7 @@ static int plan(char *path, char *host_mem, char *draft)
     return status;
 }
 
-/* The number of that name on a line of the output: line 0 is the split, the others are batches. */
+/* The number with this name on a line of output. Line 0 is the split, the others are batch sizes. */
 static double number(int line, const char *name)
 {
     char key[64], *at = output;
@@ -300,7 +302,7 @@ static void the_command_prints_split_and_speed(void **state)
     assert_non_null(value);
     snprintf(size, sizeof size, "%s", value + strlen(says));
     size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size, NULL), 0);                      /* the size it asked for is enough */
+    assert_int_equal(plan(path, size, NULL), 0);                      /* the reported size is enough */
     assert_string_equal(said, "");
     double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") +
                  number(0, "kv_bytes") + number(0, "expert_bytes") + number(0, "spare_bytes");
@@ -322,7 +324,7 @@ static void the_command_prints_split_and_speed(void **state)
     unlink(path);
 }
 
-/* A layer that guesses ahead takes nothing until it is asked for, and then its experts are counted. */
+/* An MTP layer takes no memory without --draft mtp; with it, its experts are counted. */
 static void a_layer_ahead_is_planned_for_who_asks(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* tests/engine/serve/exposition.h - a page of metrics read as strictly as Prometheus' text format 0.0.4 is written down, and
- * more so: every sample belongs to a family with a HELP and a TYPE, families stand together, no series stands twice,
- * counters end in _total and are not negative, buckets of histograms rise to their count. */
+/* tests/engine/serve/exposition.h - a strict parser of /metrics pages. It accepts the Prometheus text format 0.0.4 with
+ * further rules: every sample belongs to a family with HELP and TYPE, the samples of a family are contiguous, no series
+ * occurs twice, counters end in _total and are not negative, histogram buckets rise to their count. */
 #ifndef TESTS_ENGINE_EXPOSITION_H
 #define TESTS_ENGINE_EXPOSITION_H
 
@@ -24,8 +24,8 @@
 struct expo_family { char name[100], type[12]; int n_sample; };
 struct expo_sample {
     int family;
-    char series[700];                           /* name{label="...",...} with labels in order of their names, less le */
-    bool is_bucket, counts;                     /* counts: may only rise */
+    char series[700];                           /* name{label="...",...} with labels sorted by name, without le */
+    bool is_bucket, counts;                     /* counts: must not fall */
     double le, value;
 };
 struct expo {
@@ -56,7 +56,7 @@ static inline bool expo_ends(const char *s, const char *end)
     return n >= k && !strcmp(s + n - k, end);
 }
 
-/* # HELP and # TYPE of one family, one after the other. */
+/* # HELP and # TYPE of one family, in this order. */
 static inline bool expo_comment(struct expo *x, const char *line)
 {
     static const char *const types[] = { "counter", "gauge", "histogram" };
@@ -92,7 +92,7 @@ static inline bool expo_comment(struct expo *x, const char *line)
            expo_fail(x, "counters end in _total, others do not");
 }
 
-/* {name="value",...}; what is escaped is \\, \" or \n.  le goes out by itself. */
+/* {name="value",...}; escapes are \\, \" and \n. The label le is returned separately. */
 static inline const char *expo_labels(struct expo *x, const char *p, struct expo_sample *s, bool *has_le)
 {
     struct { char text[400]; size_t n_name; } label[EXPO_LABELS], t;
@@ -136,7 +136,7 @@ static inline const char *expo_labels(struct expo *x, const char *p, struct expo
     return p + 1;
 }
 
-/* As Go reads one: nothing may follow, and there is no negative NaN. */
+/* A number as Go parses it: nothing may follow, and NaN has no sign. */
 static inline bool expo_number(const char *p, double *out)
 {
     static const char *const named[] = { "+Inf", "-Inf", "NaN" };
@@ -184,7 +184,7 @@ static inline bool expo_sample(struct expo *x, const char *line)
     return true;
 }
 
-/* Buckets rise with their bounds; the last, of all, is the count. */
+/* Buckets rise with their bounds; the last one, le="+Inf", equals the count. */
 static inline bool expo_histograms(struct expo *x)
 {
     for (int i = 0; i < x->n_sample; i++) {
@@ -213,7 +213,7 @@ static inline bool expo_is_utf8(const char *p)
     return true;
 }
 
-/* The result is the caller's to free. */
+/* The caller frees the result. */
 static inline struct expo *expo_read(const char *text)
 {
     struct expo *x = calloc(1, sizeof *x);
@@ -239,7 +239,7 @@ static inline struct expo *expo_read(const char *text)
     return x;
 }
 
-/* series: as it is written, labels in order of their names. */
+/* series: as on the page, labels sorted by name. */
 static inline const struct expo_sample *expo_find(const struct expo *x, const char *series)
 {
     for (int i = 0; i < x->n_sample; i++)
@@ -256,7 +256,7 @@ static inline struct expo *expo_well(const char *text)
     return x;
 }
 
-/* The first count of an earlier page that is gone from a later one, or less there; NULL: all rose or stayed. */
+/* The first counter of an earlier page that is missing or lower on a later page; NULL: none. */
 static inline const char *expo_fell(const struct expo *before, const struct expo *after)
 {
     for (int i = 0; i < before->n_sample; i++) {

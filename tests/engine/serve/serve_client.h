@@ -1,9 +1,8 @@
-/* tests/engine/serve/serve_client.h - a server in this process, and a client that can also misbehave.
+/* tests/engine/serve/serve_client.h - a server in the test's process, and a client that can also misbehave.
  *
- * The server runs on a thread of its own with a small trained model and plain C arithmetic, which
- * is slow enough that an answer of a thousand tokens is still under way when a test wants to
- * disturb it.  Nothing here looks at a clock but for the limit after which a lost answer counts as
- * lost. */
+ * The server runs on its own thread with a small trained model and scalar kernels. They are so slow that an answer of a
+ * thousand tokens is still in progress when a test disturbs it. No result depends on time, except that a read without a
+ * byte for LOST_S fails. */
 #ifndef TESTS_ENGINE_SERVE_CLIENT_H
 #define TESTS_ENGINE_SERVE_CLIENT_H
 
@@ -26,11 +25,11 @@
 
 #define MODEL "evals/train/models/demo-draft-q8_0.gguf"
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SLOW_ISA (KN_ISA_COUNT - 1) /* it is slow enough */
+#define SLOW_ISA (KN_ISA_COUNT - 1) /* sanitizers are slow enough */
 #else
 #define SLOW_ISA KN_ISA_SCALAR
 #endif
-#define LOST_S 120 /* without a byte: an answer is lost */
+#define LOST_S 120 /* seconds without a byte: the read fails */
 #define MAX_REPLY (16 << 20)
 
 struct served {
@@ -106,7 +105,7 @@ static inline void send_request(int fd, const char *method, const char *path, co
 /* ---- answers --------------------------------------------------------------------------------- */
 
 struct answer {
-    int status;        /* 0: none came */
+    int status;        /* 0: no answer */
     char *head, *body; /* terminated; of chunks the contents */
     size_t n_body;
 };
@@ -118,8 +117,7 @@ static inline void answer_free(struct answer *a)
     *a = (struct answer){0};
 }
 
-/* One byte at a time costs a test nothing that matters, and leaves the next answer in the socket.
- */
+/* Reads byte by byte, so that the next answer stays in the socket. */
 static inline bool read_line(int fd, char *line, size_t size)
 {
     size_t n = 0;
@@ -199,7 +197,7 @@ static inline int ask_status(const struct served *v, const char *method, const c
     return status;
 }
 
-/* Waits until the connection is closed; what came is thrown away. */
+/* Waits until the connection is closed; discards all bytes. */
 static inline void read_to_end(int fd)
 {
     char buffer[4096];
@@ -234,7 +232,7 @@ static inline void serve_end(struct served *v)
     serve_join(v);
 }
 
-/* The value of a line of /metrics that begins with this. */
+/* The value of the first line of /metrics with this prefix. */
 static inline double metric(const struct served *v, const char *key, const char *line)
 {
     struct answer a = ask(v, "GET", "/metrics", key, NULL);
@@ -247,7 +245,7 @@ static inline double metric(const struct served *v, const char *key, const char 
     return x;
 }
 
-/* Until so many answers have ended in this way. */
+/* Waits until n requests have ended with this finish reason. */
 static inline void wait_ended(const struct served *v, const char *how, int n)
 {
     char line[200];
@@ -264,7 +262,7 @@ static inline void wait_ended(const struct served *v, const char *how, int n)
 
 #define CHAT "/v1/chat/completions"
 
-/* About as many tokens as this; the same seed, the same text. */
+/* A request for n tokens. The same n and seed give the same answer. */
 static inline const char *chat(int n, int seed, bool stream)
 {
     static char body[8][400];

@@ -1,5 +1,6 @@
-/* /metrics: what it says is well-formed whatever it is about, counts only rise, and what is said of drafts agrees with
- * itself: at every step of crowds, while drafters go, and as a client of the server reads it. */
+/* /metrics. Pages are well-formed for all model names and all states; counters never fall; the numbers about drafts are
+ * consistent: after every step of a crowd of sessions, while drafters are unloaded, and as a client of the server reads
+ * them. */
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include "tests/engine/serve/serve_client.h"
 #include "tests/engine/asked.h"
 
-/* ---- who reads it ---------------------------------------------------------------------------------------- */
+/* ---- the parser of pages --------------------------------------------------------------------------------- */
 
 #define GOOD "# HELP a_total what\n# TYPE a_total counter\na_total{x=\"\\\\\\\"\\n\",y=\"2\"} 1\n" \
              "a_total{x=\"1\"} 2e+06\n"
@@ -74,7 +75,7 @@ static void what_is_wrong_is_found(void **state)
     free(after);
 }
 
-/* ---- what is written ------------------------------------------------------------------------------------- */
+/* ---- written pages --------------------------------------------------------------------------------------- */
 
 static char *written(const char *model, const struct eng_hub_view *v)
 {
@@ -86,7 +87,7 @@ static char *written(const char *model, const struct eng_hub_view *v)
     return out.data;
 }
 
-/* Of any bytes, and of any number of them. */
+/* Model names of any bytes and any length. */
 static void any_name_is_written_well(void **state)
 {
     (void)state;
@@ -170,7 +171,7 @@ static void each_drafter_is_told_of(void **state)
         assert_true(said_by(x, "spillway_draft_verdict", name[i]) == verdict[i]);
     }
     assert_true(said_of(x, "spillway_draft_kept_share", "depth=\"3\",drafter=\"model\"," OF_ALL) == 0.25);
-    assert_null(strstr(text, "depth=\"4\""));   /* nothing is known of it; and of who is gone it is of no use */
+    assert_null(strstr(text, "depth=\"4\""));   /* not measured; an unloaded drafter has no rates */
     assert_null(strstr(text, "model-2\",depth"));
     assert_true(said_of(x, "spillway_draft_decisions_total", OF_ALL ",reason=\"spent\"") == 10 + SPEC_WHY_LOSS_LIMIT);
     assert_true(said_of(x, "vllm:spec_decode_num_drafts_total", OF_ALL) == 20);
@@ -187,7 +188,7 @@ static void each_drafter_is_told_of(void **state)
     kn_free(text);
 }
 
-/* Where options decide nothing is said of who gains what; without drafters nothing at all. */
+/* With fixed options there is no gain of a drafter; without drafters there are no draft metrics. */
 static void nothing_is_told_of_nobody(void **state)
 {
     (void)state;
@@ -212,8 +213,8 @@ static void nothing_is_told_of_nobody(void **state)
 
 /* ---- an engine ------------------------------------------------------------------------------------------- */
 
-static struct expo *last;                       /* as of the step before; NULL: there was none */
-static uint64_t decisions, passes_due;          /* as counted; as they were */
+static struct expo *last;                       /* page of the previous step, or NULL */
+static uint64_t decisions, passes_due;          /* decisions of the controller, passes with rows */
 
 static void watch(struct eng_engine *e)
 {
@@ -247,7 +248,8 @@ static void watch(struct eng_engine *e)
     assert_int_equal(v.drafts.n_decision[SPEC_WHY_NONE_DUE], 0);
 }
 
-/* It goes on whenever somebody looks, but not while the model drafts: that costs next to nothing, and pays. */
+/* Simulated clock: it advances at every reading, except while the model drafts, so that drafting costs next to nothing
+ * and pays. */
 static atomic_ullong told_ns;
 static atomic_bool stands;
 static const struct eng_drafter_kind *model_kind;
@@ -277,7 +279,7 @@ static void make_quick(struct eng_engine *e)
             e->drafting->drafter[i]->kind = &quick_kind;
 }
 
-/* With room for a part of the experts: there is something to read. */
+/* With memory for a part of the experts, so that passes read experts. */
 static struct eng_engine *open_drafting(int gamma, enum eng_dsi_mode dsi)
 {
     struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = gamma, .dsi = dsi, .n_draft = 3 };
@@ -301,7 +303,7 @@ static void close_drafting(struct eng_engine *e)
     last = NULL;
 }
 
-/* Who goes in the middle of texts leaves behind what he did. */
+/* The counters of a drafter stay after it is unloaded in the middle of answers. */
 static void unload_some(struct eng_engine *e)
 {
     struct eng_drafts before, after;
@@ -318,7 +320,7 @@ static void unload_some(struct eng_engine *e)
     }
 }
 
-/* The controller decides; what its account has of rows is what was verified. */
+/* The controller decides. Draft rows in its accounts agree with the verified rows. */
 static void counts_only_rise(void **state)
 {
     (void)state;
@@ -356,7 +358,7 @@ static void counts_only_rise(void **state)
     kn_io_set(NULL);
 }
 
-/* As options say: always so deep, or beside each pass. */
+/* Options decide: a fixed depth, or overlap in each pass. */
 static void options_decide_for_one_reason(void **state)
 {
     (void)state;
@@ -393,7 +395,7 @@ static struct expo *scraped(const struct served *v, bool drafts)
 
 #define OF_DEMO "engine=\"0\",model_name=\"demo-draft-q8_0\""
 
-/* From the first look on, before anybody has asked for anything. */
+/* From the first page on, before any request. */
 static void a_server_tells_of_its_drafts(void **state)
 {
     (void)state;

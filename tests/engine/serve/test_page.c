@@ -1,5 +1,5 @@
-/* The page, and what it shows: sent with a policy that its own parts satisfy and nothing else can;
- * small; whole in itself; a script that parses; a status with every expert in it. */
+/* The status page and its data. The page has a policy that allows its own parts and nothing else; it is small, loads no
+ * other file, and its script parses. The status lists every expert, the memory split and running requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <jansson.h>
@@ -11,7 +11,7 @@
 
 #define TARGET "evals/train/models/demo-target-q8_0.gguf"
 #define N_LAYER 6
-#define N_EACH 16 /* experts of a layer */
+#define N_EACH 16 /* experts per layer */
 
 static struct served served;
 
@@ -36,7 +36,7 @@ static int teardown(void **state)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-/* The 32 letters behind a mark; a copy. */
+/* A copy of the 32 hex digits after `mark`. */
 static char *nonce_behind(const char *text, const char *mark)
 {
     const char *at = strstr(text, mark);
@@ -79,7 +79,7 @@ static void test_policy(void **state)
         assert_int_equal(count(a.body, own), 2);
         assert_null(strstr(a.body, "@NONCE@"));
         if (before)
-            assert_string_not_equal(before, nonce); /* each answer has its own */
+            assert_string_not_equal(before, nonce); /* a new nonce for each answer */
         free(before);
         free(style);
         before = nonce;
@@ -125,7 +125,7 @@ static void test_script_parses(void **state)
     assert_int_equal(status, 0);
 }
 
-/* ---- what it shows --------------------------------------------------------------------------- */
+/* ---- the status ------------------------------------------------------------------------------ */
 
 static json_t *status_now(void)
 {
@@ -149,7 +149,7 @@ static void test_every_expert(void **state)
 {
     (void)state;
     json_t *s = status_now();
-    assert_string_equal(json_string_value(at(s, "draft", "explain")), ""); /* nothing has run */
+    assert_string_equal(json_string_value(at(s, "draft", "explain")), ""); /* no step yet */
     json_decref(s);
     assert_int_equal(ask_status(&served, "POST", "/v1/completions", "",
                                 "{\"prompt\":\"One day\",\"max_tokens\":20}"),
@@ -163,7 +163,7 @@ static void test_every_expert(void **state)
         const json_t *layer = json_array_get(layers, i);
         assert_int_equal(json_integer_value(json_array_get(layer, 0)), i);
         assert_int_equal(json_integer_value(json_array_get(layer, 1)), N_EACH);
-        /* the model uses two of each layer's for a token */
+        /* a token uses two experts of each layer */
         int n_hot = 0, n_here = 0;
         for (int e = 0; e < N_EACH; e++) {
             n_hot += heat[i * N_EACH + (size_t)e] != '0';
@@ -188,14 +188,14 @@ static void test_memory_adds_up(void **state)
     json_object_foreach((json_t *)(uintptr_t)split, name, part) sum += json_integer_value(part);
     assert_int_equal(sum, json_integer_value(at(s, "memory", "budget_bytes")));
     assert_int_equal(sum, (json_int_t)512 << 20);
-    int fd = open(TARGET, O_RDONLY | O_DIRECT); /* there it can be measured */
+    int fd = open(TARGET, O_RDONLY | O_DIRECT); /* else the disk cannot be measured */
     assert_int_equal(json_integer_value(at(s, "rate", "disk_limit_Bps")) > 0, fd >= 0);
     if (fd >= 0)
         close(fd);
     json_decref(s);
 }
 
-/* One that answers is listed, with its figures and without its words. */
+/* A running request is listed with its numbers and without its text. */
 static void test_calls(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
-/* The server, over real sockets: who is answered and who is refused, who is cut and who is not
- * harmed by it. */
+/* The server over real sockets: answers, refusals and limits; clients that disconnect, send or read slowly or send
+ * garbage, and the answers of other clients beside them; API keys; an engine that stops moving. */
 #include <errno.h>
 
 #include "engine/serve/metrics.h"
 #include "tests/engine/serve/exposition.h"
 #include "tests/engine/serve/serve_client.h"
 
-/* `make soak` asks for more. */
+/* `make soak` sets larger numbers. */
 #ifndef N_MALFORMED
 #define N_MALFORMED 400
 #define N_IDLE 200
@@ -14,10 +14,10 @@
 #define N_CANCELLED 30
 #endif
 
-/* ---- an engine that can be frozen: its thread looks at the clock in every pass --------------- */
+/* ---- an engine that can be frozen: its thread reads this clock in every pass ----------------- */
 
 static atomic_bool frozen;
-static atomic_uint_fast64_t skipped_ns; /* time that the whole program was stopped for */
+static atomic_uint_fast64_t skipped_ns; /* simulates suspend of the machine */
 static pthread_t main_thread;
 static struct served served, stalled;
 
@@ -126,7 +126,7 @@ static void test_streamed_is_whole(void **state)
     answer_free(&a);
 }
 
-/* Of HTTP/1.0, as fronts speak it, the end of the connection is the end of the answer. */
+/* With HTTP/1.0, as some proxies speak it, the end of the connection ends the answer. */
 static void test_streamed_to_the_old(void **state)
 {
     (void)state;
@@ -161,7 +161,8 @@ static void fingerprint_of(const char *model, enum kn_kv kv, int n_thread, char 
     eng_close(e);
 }
 
-/* It tells what changes an answer's bytes from what does not; whole answers and streams have it. */
+/* The fingerprint changes with the settings that change an answer's bytes, and with no others. Whole answers and
+ * streams contain it. */
 static void test_fingerprint(void **state)
 {
     (void)state;
@@ -199,7 +200,7 @@ static json_t *logprobs_of(json_t *choice, const char *name)
     return json_object_get(json_object_get(choice, "logprobs"), name);
 }
 
-/* A prompt that is echoed is listed token by token before what follows, and vLLM's list says the same. */
+/* An echoed prompt is listed token by token before the answer; vLLM's prompt_logprobs have the same numbers. */
 static void test_prompt_is_told(void **state)
 {
     (void)state;
@@ -223,7 +224,7 @@ static void test_prompt_is_told(void **state)
     assert_true((size_t)json_integer_value(json_array_get(logprobs_of(c, "text_offset"), 8)) < n_text);
     json_decref(c);
 
-    c = choice_of("{\"prompt\":\"Once upon a time\",\"max_tokens\":0,\"echo\":true}"); /* nothing but itself */
+    c = choice_of("{\"prompt\":\"Once upon a time\",\"max_tokens\":0,\"echo\":true}"); /* the prompt alone */
     assert_string_equal(json_string_value(json_object_get(c, "text")), "Once upon a time");
     assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "length");
     json_decref(c);
@@ -254,7 +255,7 @@ static void test_content_type_and_origin(void **state)
                      200);
 }
 
-/* Bytes of the next request that come while one is answered wait for their turn. */
+/* Bytes of the next request that arrive during an answer are handled after it. */
 static void test_pipelined(void **state)
 {
     (void)state;
@@ -321,7 +322,7 @@ static void test_metrics(void **state)
     answer_free(&a);
 }
 
-/* A bucket holds what is at most its bound; beyond the last there is one more. */
+/* A bucket counts values up to its bound; the last bucket, +Inf, counts all. */
 static void test_histogram(void **state)
 {
     (void)state;
@@ -349,7 +350,7 @@ static void test_histogram(void **state)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* OpenAI's shape, whoever it is that refuses. */
+/* The body has OpenAI's error format. */
 static void assert_refusal(const struct answer *a)
 {
     json_t *root = json_loads(a->body, 0, NULL);
@@ -361,7 +362,7 @@ static void assert_refusal(const struct answer *a)
 
 #define REFUSED "spillway_http_responses_total{model_name=\"demo-draft-q8_0\",engine=\"0\",code=\"4xx\""
 
-/* What never becomes a request is refused in the same words as the rest. */
+/* Bytes that are no HTTP request get the same error format. */
 static void test_no_request(void **state)
 {
     (void)state;
@@ -408,7 +409,7 @@ static void test_limits(void **state)
     char *big = malloc(N + 1);
     memset(big, ' ', N);
     big[N] = 0;
-    struct answer a = ask(&served, "POST", CHAT, "", big); /* beyond what is read at all */
+    struct answer a = ask(&served, "POST", CHAT, "", big); /* more than the server reads at all */
     assert_int_equal(a.status, 413);
     assert_refusal(&a);
     answer_free(&a);
@@ -442,7 +443,7 @@ static void test_endless_headers(void **state)
     assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
 }
 
-/* ---- who leaves ------------------------------------------------------------------------------ */
+/* ---- clients that disconnect ----------------------------------------------------------------- */
 
 static int ended(const struct served *v, const char *how)
 {
@@ -454,7 +455,7 @@ static int ended(const struct served *v, const char *how)
     return (int)metric(v, "", line);
 }
 
-/* While decoding, reading a prompt, waiting in the queue; streamed or not. */
+/* Disconnects while decoding, in prefill and in the queue; with and without a stream. */
 static void test_disconnect(void **state)
 {
     (void)state;
@@ -492,7 +493,7 @@ static void test_disconnect(void **state)
     serve_end(&v);
 }
 
-/* Others' leaving changes no byte. */
+/* Disconnects of other clients change no byte. */
 static void test_cancel_some(void **state)
 {
     enum { N = 6 };
@@ -524,7 +525,7 @@ static void test_cancel_some(void **state)
         free(alone[i]);
 }
 
-/* Many who leave, then one who stays. */
+/* Many disconnects, then one whole answer. */
 static void test_many_cancelled(void **state)
 {
     (void)state;
@@ -575,7 +576,7 @@ static void test_full(void **state)
     serve_end(&v);
 }
 
-/* ---- who is slow ----------------------------------------------------------------------------- */
+/* ---- slow clients ---------------------------------------------------------------------------- */
 
 static void test_slow(void **state)
 {
@@ -589,7 +590,7 @@ static void test_slow(void **state)
     send_text(body, "POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{");
     char c = 0;
     send_text(drip, "GET /health HTTP/1.1\r\nX: ");
-    while (recv(drip, &c, 1, MSG_DONTWAIT) != 0 && errno != ECONNRESET) { /* a byte now and then */
+    while (recv(drip, &c, 1, MSG_DONTWAIT) != 0 && errno != ECONNRESET) { /* one byte at a time */
         send_text(drip, "a");
         usleep(50000);
     }
@@ -601,8 +602,7 @@ static void test_slow(void **state)
     serve_end(&v);
 }
 
-/* Asks for much and reads nothing. */
-/* After a long sleep of the machine's, nobody is blamed for the time. */
+/* After a suspend of the machine, no connection is closed for the time that passed. */
 static void test_sleep(void **state)
 {
     (void)state;
@@ -616,7 +616,7 @@ static void test_sleep(void **state)
     double cut = metric(&served, "", "spillway_cut_total{");
     atomic_fetch_add(&skipped_ns, UINT64_C(3600000000000));
     for (int i = 0; i < 3; i++) {
-        usleep(110000); /* a tick */
+        usleep(110000); /* one tick of the server's timer */
         assert_int_equal(ask_status(&served, "GET", "/health", "", NULL), 200);
     }
     send_request(idle, "GET", "/health", "", NULL);
@@ -630,6 +630,7 @@ static void test_sleep(void **state)
     close(idle), close(half);
 }
 
+/* A client that requests a long answer and reads nothing is closed. */
 static void test_slow_reader(void **state)
 {
     (void)state;
@@ -680,7 +681,7 @@ static void test_idle_connections(void **state)
     free(text);
 }
 
-/* Bodies that never end, until there would be too much of them to keep. */
+/* Bodies that never end, until they exceed the memory for bodies. */
 static void test_many_bodies(void **state)
 {
     enum { N = 8, BYTES = 900000 };
@@ -703,7 +704,7 @@ static void test_many_bodies(void **state)
     free(text_of(&served, 5, 1));
 }
 
-/* Many that dawdle with a request harm nobody who does not. */
+/* Many clients with slow requests do not delay others. */
 static void test_many_slow(void **state)
 {
     (void)state;
@@ -721,7 +722,7 @@ static void test_many_slow(void **state)
         close(fd[i]);
 }
 
-/* More wait in the kernel until there is room. */
+/* Connections above the limit wait in the kernel until one closes. */
 static void test_most_connections(void **state)
 {
     (void)state;
@@ -748,7 +749,7 @@ static void test_most_connections(void **state)
     serve_end(&v);
 }
 
-/* A stream that waits shows signs of life, and then its end must be an event. */
+/* A waiting stream gets comments as keep-alive; its end is an error event. */
 static void test_signs_of_life(void **state)
 {
     (void)state;
@@ -777,7 +778,7 @@ static void test_signs_of_life(void **state)
     serve_join(&stalled);
 }
 
-/* Work, and an engine that does not move. */
+/* Work is due, but the engine does not move. */
 static void test_stall(void **state)
 {
     (void)state;
@@ -794,7 +795,7 @@ static void test_stall(void **state)
     atomic_store(&frozen, false);
     while (ask_status(&stalled, "GET", "/ready", "", NULL) != 200)
         usleep(10000);
-    assert_true(metric(&stalled, "", "vllm:num_requests_running{") == 1); /* for it moves again */
+    assert_true(metric(&stalled, "", "vllm:num_requests_running{") == 1); /* the engine moves again */
     close(fd);
     serve_end(&stalled);
 }
@@ -809,7 +810,7 @@ static void write_keys(const char *path, const char *text)
     fclose(f);
 }
 
-/* Everything that is not open wants one; they may change while it runs. */
+/* Every route except the open ones needs a key. Keys may change while the server runs. */
 static void test_keys(void **state)
 {
     /* clang-format off */
@@ -851,7 +852,7 @@ static void test_keys(void **state)
                 fail_msg("%s %s with '%s': %d", all[i].method, all[i].path, wrong[k], a.status);
             answer_free(&a);
         }
-    static const bool found[] = {false, false, true}; /* what another key asked is not shared */
+    static const bool found[] = {false, false, true}; /* no cache hit from another key's request */
     for (size_t k = 0; k < sizeof right / sizeof *right; k++) {
         struct answer a = ask(&v, "POST", CHAT, right[k], chat(3, 1, false));
         assert_int_equal(a.status, 200);
@@ -868,7 +869,7 @@ static void test_keys(void **state)
     assert_int_equal(ask_status(&v, "GET", "/ready", "x-api-key: first-key\r\n", NULL), 401);
     assert_true(atomic_load(&n_logged_401) > 0);
     struct answer a = ask(&v, "POST", CHAT, right[1], chat(3, 1, false));
-    assert_null(strstr(a.body, "\"cached_tokens\":0")); /* it stands elsewhere, and is who it was */
+    assert_null(strstr(a.body, "\"cached_tokens\":0")); /* the key is on another line, but keeps its cache */
     answer_free(&a);
     write_keys(path, "not a key\n");
     eng_serve_reload(v.server);
@@ -878,7 +879,7 @@ static void test_keys(void **state)
     unlink(path);
 }
 
-/* ---- what is no request ---------------------------------------------------------------------- */
+/* ---- random bytes ---------------------------------------------------------------------------- */
 
 static void spoil(char *p, size_t *n, uint64_t *random)
 {

@@ -1,4 +1,5 @@
-/* The server's end: it finishes what it began, or is told not to; and an end before it has begun. */
+/* The end of the server: running answers finish, or end with an error at a second stop or after the drain time. Also: a
+ * stop while the model loads, and servers that cannot start. */
 #include "tests/engine/serve/serve_client.h"
 #include "tests/faults.h"
 #include <limits.h>
@@ -35,7 +36,7 @@ static void test_drain(void **state)
     free(alone);
 }
 
-/* A second wish, or the end of patience: those under way are told. */
+/* A second stop, or the end of the drain time: clients of running requests get an error. */
 static void test_stop_at_once(void **state)
 {
     (void)state;
@@ -96,11 +97,11 @@ static void test_manager_is_told(void **state)
     close(fd);
 }
 
-/* ---- an end while it loads ------------------------------------------------------------------- */
+/* ---- a stop while loading -------------------------------------------------------------------- */
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static int n_read, n_may = INT_MAX; /* begun, and how many go on at once; the others wait */
+static int n_read, n_may = INT_MAX; /* reads begun; reads that may proceed */
 
 static ssize_t gated_pread(int fd, void *buf, size_t bytes, int64_t offset)
 {
@@ -121,7 +122,7 @@ static void let_read(int n)
     pthread_mutex_unlock(&gate);
 }
 
-/* What is not yet read is not read any more, and nothing is left behind. */
+/* Weights not yet read are not read, and all memory is freed. */
 static void test_stop_while_loading(void **state)
 {
     (void)state;
@@ -144,7 +145,7 @@ static void test_stop_while_loading(void **state)
         pthread_cond_wait(&moved, &gate);
     pthread_mutex_unlock(&gate);
     eng_serve_stop(v.server);
-    pthread_join(v.thread, NULL); /* it has taken the stop, and the reads still wait */
+    pthread_join(v.thread, NULL); /* the server has stopped; reads still wait */
     let_read(INT_MAX);
     eng_serve_close(v.server);
     assert_int_equal(v.result, 0);
@@ -162,7 +163,7 @@ static void test_no_model(void **state)
     eng_serve_close(v.server);
 }
 
-/* What cannot be listened on, or may not, is refused before anything is loaded. */
+/* An address that cannot be used or is not allowed is refused before the model loads. */
 static void test_no_place(void **state)
 {
     (void)state;
@@ -184,7 +185,7 @@ static void test_no_place(void **state)
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
     assert_non_null(strstr(faults.last, "no key in it"));
     o.api_key_file = NULL;
-    o.host = "192.0.2.1"; /* an address for examples, nobody's */
+    o.host = "192.0.2.1"; /* an address reserved for documentation */
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
     assert_non_null(strstr(faults.last, "choose another host, one of this machine's"));
     assert_null(s);

@@ -1,5 +1,5 @@
-/* A folder as the transformers package writes it is served, and does batches, as the GGUF file of the same weights
- * does: the same prompt of a conversation, by the template that lies in the folder, and the same answers. */
+/* A folder as written by the transformers package is served, and runs batches, like the GGUF file of the same weights:
+ * the same prompt from the folder's chat template, and the same answers. */
 #include "tests/engine/serve/serve_client.h"
 
 #include <stddef.h>
@@ -27,7 +27,7 @@ static int setup(void **state)
     hf_folder_write(&h, model, false, 2);
     hf_save(model, "chat_template.jinja", TEMPLATE, strlen(TEMPLATE));
     snprintf(line, sizeof line, "tokenizer.chat_template str ");
-    for (const char *t = TEMPLATE; *t; t++)     /* the escape is what a template is full of */
+    for (const char *t = TEMPLATE; *t; t++)     /* % is the escape character of this text format */
         snprintf(line + strlen(line), 4, *t == '%' ? "%%25" : "%c", *t);
     h.g.meta[h.g.n_meta++] = line;
     error = hf_folder_gguf(&h, path, false);
@@ -36,12 +36,12 @@ static int setup(void **state)
     return error;
 }
 
-/* The text of one answer; what names and times it is left out. */
+/* One member of an answer's body; ids and times are left out. */
 static char *body_of(const struct served *v, const char *route, const char *body, const char *member)
 {
     struct answer a = ask(v, "POST", route, "", body);
     assert_int_equal(a.status, 200);
-    json_t *root = json_loads(a.body, JSON_ALLOW_NUL, NULL);    /* random weights say anything */
+    json_t *root = json_loads(a.body, JSON_ALLOW_NUL, NULL);    /* output bytes are random */
     char *text = json_dumps(json_object_get(root, member), JSON_SORT_KEYS | JSON_ENCODE_ANY);
     assert_non_null(text);
     json_decref(root);
@@ -49,7 +49,7 @@ static char *body_of(const struct served *v, const char *route, const char *body
     return text;
 }
 
-/* All texts of a stream's events. */
+/* The choices of all events of a stream. */
 static char *streamed(const struct served *v)
 {
     struct answer a = ask(v, "POST", CHAT, "", ASK("\"stream\":true,"));
@@ -98,7 +98,7 @@ static void a_folder_is_served_as_its_gguf(void **state)
     }
 }
 
-/* What the lines of a batch were answered, one below the other. */
+/* The answers of a batch by custom_id. */
 static char *batch(const char *name, const char *out)
 {
     static char kept[4][160];

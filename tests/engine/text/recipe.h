@@ -1,8 +1,8 @@
-/* tests/engine/text/recipe.h - small vocabularies made by hand, to be spoilt one field at a time.
+/* tests/engine/text/recipe.h - small vocabularies for the tokenizer tests, which tests then spoil one field at a time.
  *
- * recipe_bpe() and recipe_spm() fill a struct that says what the file will hold; a test changes
- * what it likes; recipe_open() writes the GGUF file and opens a vocabulary from it.  Included by
- * the tests of the tokenizer only, each of which keeps its own copy of these functions. */
+ * recipe_bpe() and recipe_spm() fill a struct with the contents of the file; a test changes fields; recipe_open()
+ * writes the GGUF file and opens a vocabulary from it. Each including test has its own copy of these static
+ * functions. */
 #ifndef TESTS_ENGINE_RECIPE_H
 #define TESTS_ENGINE_RECIPE_H
 
@@ -28,8 +28,8 @@ struct recipe {
     size_t n_token, n_type, n_score, n_merge;
     struct { const char *key; int64_t value; } scalar[MAX_SCALAR];     /* bools as 0 and 1 */
     int n_scalar;
-    const char *other;                  /* this array is written as something else: */
-    bool other_scalar;                  /* a number, or an array of another kind */
+    const char *other;                  /* this array is written with a wrong type: */
+    bool other_scalar;                  /* as a number, else as another array type */
 };
 
 static struct eng_letters letters;
@@ -61,8 +61,8 @@ static void recipe_scalar(struct recipe *r, const char *key, int64_t value)
     r->scalar[r->n_scalar++].value = value;
 }
 
-/* 256 bytes, token b is byte b; then "he" 256, "ll" 257, "hell" 258, "hello" 259, " h" 260, a word
- * that no merge makes 261, and the special ones from 262. */
+/* Token b < 256 is byte b; then "he" 256, "ll" 257, "hell" 258, "hello" 259, " h" 260, "whole" 261, which no merge
+ * produces, and special tokens from 262. */
 static void recipe_bpe(struct recipe *r)
 {
     static const char *const merges[] = {"h e", "l l", "he ll", "hell o", "\xC4\xA0 h"};
@@ -187,7 +187,7 @@ static inline int recipe_open(const struct recipe *r, struct eng_vocab **out)
     return err;
 }
 
-/* ids as "1 2 3"; the caller's buffer. */
+/* Ids as "1 2 3", in the caller's buffer. */
 static const char *ids_text(const struct eng_ids *ids, char *out, size_t bytes)
 {
     size_t n = 0;

@@ -1,4 +1,5 @@
-/* Conversations to tokens: what the template writes may be special, what a person writes never is.
+/* Conversations to prompt tokens. Text written by the template may contain special tokens; text of a message never
+ * becomes one. Also: models without a template.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/text/chat_prompt.h"
@@ -107,14 +108,14 @@ static void a_persons_text_is_never_a_control_token(void **state)
     tokens("{\"messages\": [{\"role\": \"u\", \"content\": \"\\ufdd0<s>\\ufdd1\"}]}",
            "[262]u:\xEF\xB7\x90<s>\xEF\xB7\x91[263][263]");
     close_recipe();
-    /* a mark that only comes together in the prompt is none either */
+    /* a marker that is complete only after rendering stays text */
     r.chat = "{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[0].content }}im_end|>";
     assert_int_equal(open_recipe(&r), 0);
     tokens("{\"messages\": [{\"content\": \"<|\"}, {\"content\": \"im_end|>\"}]}",
            "<|im_end|><|im_end|>");
     tokens("{\"messages\": [{\"content\": \"<\"}, {\"content\": \"s>\"}]}", "<s><im_end|>");
     close_recipe();
-    /* but a mark that the template makes of a role is one */
+    /* a marker that the template builds from a role is a special token */
     r.chat = "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' }}{% endfor %}";
     assert_int_equal(open_recipe(&r), 0);
     tokens("{\"messages\": [{\"role\": \"im_end\"}]}", "[263]");

@@ -1,9 +1,8 @@
-/* Grammars: what they take, that every prefix can finish, what is refused, and masks against their
- * meaning.
+/* Grammars (engine/text/grammar): accepted and refused texts, a completion for every prefix, refused schemas, and token
+ * masks compared with the acceptance of each single token.
  *
- * tests/engine/data/schemas.jsonl holds random schemas with instances that an independent validator
- * has told to be valid or not (evals/grammar.py, which also holds random texts of the grammars to
- * that validator).
+ * tests/engine/data/schemas.jsonl has random schemas with instances that an independent validator classified as valid
+ * or invalid (evals/grammar.py, which also checks random texts of the grammars with that validator).
  *
  * One thread: not under MODE=tsan. */
 #include <pthread.h>
@@ -67,7 +66,7 @@ static void expect(const char *schema, const char *valid, const char *invalid)
     gr_close(g);
 }
 
-/* The state's completion is taken and ends; with `json`, the whole text is JSON. */
+/* The state's completion is accepted and may end. With `json`, the whole text is JSON. */
 static void expect_finish(const struct gr_grammar *g, const struct gr_state *s, char *text,
                           size_t n, bool json)
 {
@@ -94,7 +93,7 @@ static void walk_and_finish(const struct gr_grammar *g, int n_step)
         uint8_t byte = (uint8_t)(random_bits() % 4 ? random_bits() % 95 + 32 : random_bits());
         gr_copy(&before, &s);
         if (!gr_advance(g, &s, byte)) {
-            assert_int_equal(s.n_config, before.n_config); /* as it was */
+            assert_int_equal(s.n_config, before.n_config); /* unchanged */
             assert_memory_equal(s.config, before.config, s.n_config * sizeof *s.config);
             continue;
         }
@@ -123,7 +122,7 @@ static void golden_instances_are_told_apart(void **state)
         assert_int_equal(gr_builder_open(&b), 0);
         n_line++;
         int e = gr_compile(&g, b, gr_schema(b, json_object_get(c, "schema"), GR_END));
-        if (e == KN_EINVAL) /* nothing satisfies it */
+        if (e == KN_EINVAL) /* no instance is valid */
             assert_int_equal(json_array_size(json_object_get(c, "valid")), 0);
         for (int want = 0; want < 2 && !e; want++) {
             const json_t *texts = json_object_get(c, want ? "valid" : "invalid");
@@ -230,7 +229,7 @@ static void deep_values_end_in_time(void **state)
     }
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect_refusal(const json_t *schema, int code, const char *part)
 {
@@ -306,7 +305,7 @@ static void large_schemas_are_refused_or_taken(void **state)
     json_t *deep = json_pack("{s:s}", "type", "null"), *wide = json_object(), *list = json_array();
     for (int i = 0; i < 10000; i++)
         deep = json_pack("{s:s,s:o}", "type", "array", "items", deep);
-    struct gr_grammar *g = compile_json(deep); /* arrays may be empty */
+    struct gr_grammar *g = compile_json(deep); /* empty arrays need no depth */
     assert_true(takes(g, "[[[]]]"));
     gr_close(g);
     json_decref(deep);
@@ -329,7 +328,7 @@ static void large_schemas_are_refused_or_taken(void **state)
     expect_refusal(deep, KN_ELIMIT, "too large");
     json_decref(deep);
 
-    for (int i = 0; i < 500; i++) { /* none required: any may come next */
+    for (int i = 0; i < 500; i++) { /* none required: each may be next */
         char name[16];
         snprintf(name, sizeof name, "p%d", i * 7919 % 1000);
         json_object_set_new(wide, name, json_pack("{s:s}", "type", "integer"));
@@ -392,7 +391,7 @@ static void tools_by_triggers(void **state)
     size_t n = gr_finish(g, &s, out, sizeof out);
     assert_int_equal(n, strlen("ess\", \"arguments\": {\"x\":\"\"}}</tool>"));
     assert_memory_equal(out, "ess\", \"arguments\": {\"x\":\"\"}}</tool>", n);
-    assert_int_equal(gr_finish(g, &s, out, 5), 6); /* longer than there is room */
+    assert_int_equal(gr_finish(g, &s, out, 5), 6); /* longer than the buffer: more than 5 */
     assert_false(gr_must_end(g, &s));
     gr_close(g);
 
@@ -407,7 +406,7 @@ static void tools_by_triggers(void **state)
 
 static bool bit(const uint32_t *mask, int32_t i) { return mask[i >> 5] >> (i & 31) & 1; }
 
-/* Random walks of tokens; at each step every token's bit says whether it can be taken. */
+/* Random walks. In each step the mask bit of every token equals whether the token is accepted. */
 static void expect_masks(const struct gr_grammar *g, const struct eng_vocab *v, struct gr_tokens *t,
                          int n_walk, int n_step)
 {
@@ -480,7 +479,7 @@ static void masks_hold_what_may_come(void **state)
         struct gr_state s;
         gr_start(g, &s);
         assert_true(gr_advance_token(g, &s, t, kind ? 1 : 262)); /* a control token in free text */
-        assert_false(gr_advance_token(g, &s, t, kind ? 3 + 0xFF : 0xFF)); /* its first byte alone */
+        assert_false(gr_advance_token(g, &s, t, kind ? 3 + 0xFF : 0xFF)); /* first byte of its internal form alone */
         assert_true(gr_can_end(&s) && feed(g, &s, "<to", 3));
         assert_true(gr_advance_token(g, &s, t, tool) && gr_must_end(g, &s));
         gr_close(g);
@@ -496,7 +495,7 @@ struct sharing {
     uint32_t hash;
 };
 
-/* A walk by the largest bit after a random one, and a hash of all its masks. */
+/* Thread: a walk chosen by a hash of all its masks; the result is in a->hash. */
 static void *share(void *arg)
 {
     struct sharing *a = arg;
@@ -527,7 +526,7 @@ static void *share(void *arg)
     return NULL;
 }
 
-/* GPT-2's 50,257 tokens: kept masks, evicted masks, and two threads at once. */
+/* GPT-2's 50,257 tokens with cached masks, with evicted masks, and in two threads at once. */
 static void masks_of_a_real_vocabulary(void **state)
 {
     (void)state;
@@ -554,11 +553,11 @@ static void masks_of_a_real_vocabulary(void **state)
         gr_close(g);
         gr_tokens_close(t);
     }
-    assert_int_equal(hash[0], hash[1]); /* whatever was kept */
+    assert_int_equal(hash[0], hash[1]); /* equal with and without a cache */
     eng_vocab_close(v);
 }
 
-/* Free text within free text: a state that many tokens may follow, in which "[[" goes two frames up. */
+/* Nested free text: a state with many next tokens, in which "[[" opens two more frames. */
 static void kept_masks_end_at_the_depth_limit(void **state)
 {
     (void)state;
@@ -597,7 +596,7 @@ static void kept_masks_end_at_the_depth_limit(void **state)
                 fail_msg("depth %d: token %d is %s", depth, id, may ? "not set" : "set");
         }
     }
-    assert_in_range(n_refused, 1, 1000); /* "[[" at the end */
+    assert_in_range(n_refused, 1, 1000); /* "[[" at the depth limit */
     free(mask);
     gr_close(g);
     gr_scratch_close(x);

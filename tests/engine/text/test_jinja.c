@@ -1,4 +1,5 @@
-/* Templates: the text that Python's jinja2 gives, or a refusal; and an end, whatever the template.
+/* Chat templates. The output equals that of Python's jinja2, for published templates and for each part of the language;
+ * other templates are refused with line and text. Every template ends within limits of steps, depth and memory.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/text/jinja/jinja.h"
@@ -131,7 +132,7 @@ static void published_templates_give_what_jinja2_gives(void **state)
     json_decref(all);
 }
 
-/* The same, as text that a person can look at when it differs. */
+/* The same compared with the full text, so that a difference is readable. */
 static void one_conversation_is_equal_in_full(void **state)
 {
     json_error_t e;
@@ -279,7 +280,7 @@ static void what_a_template_raises_is_passed_on(void **state)
     assert_string_equal(r.error.text, "Only\nuser \xC3\xA9");
 }
 
-/* What sandboxes of Python have let through: here nothing has such a name, or it is undefined. */
+/* Ways out of Python sandboxes: here no value has these attributes, or they are undefined. */
 static void nothing_but_values_can_be_reached(void **state)
 {
     static const char *const attempts[] = {

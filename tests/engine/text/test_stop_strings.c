@@ -1,8 +1,8 @@
-/* Stop strings: what is shown depends on the text, not on the pieces it came in; and no more is
- * held back than may still become a stop string.
+/* Stop strings. The released text depends on the text alone, not on the pieces it is fed in; the filter holds back only
+ * bytes that may still become a stop string.
  *
- * The model is a search over the whole text so far: of all occurrences the one that ends first, of
- * those that end together the longest.
+ * The model in this test searches the whole text so far: the occurrence that ends first wins, and of several that end
+ * together the longest.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 struct model { size_t shown; bool hit; };
 
-/* Bytes of text[0..n) that may be shown while more may follow. */
+/* Number of bytes of text[0..n) that may be released while more text may follow. */
 static struct model search(const char *const *stop, int n_stop, const char *text, size_t n)
 {
     size_t shown = n;
@@ -33,7 +33,7 @@ static struct model search(const char *const *stop, int n_stop, const char *text
     return (struct model){ shown, false };
 }
 
-/* Feeds the text cut after byte i wherever bit i is set; after every piece what is shown is the
+/* Feeds the text, cut after byte i where bit i of `cut` is set. After every piece the released bytes equal the
  * model's. */
 static void check_cut(const char *const *stop, int n_stop, const char *text, size_t n, unsigned cut)
 {
@@ -76,12 +76,12 @@ static void every_cut_shows_the_same(void **state)
 {
     (void)state;
     ALL_CUTS("say END now", "END");
-    ALL_CUTS("ENENEND", "END");                         /* beginnings that come to nothing */
+    ALL_CUTS("ENENEND", "END");                         /* prefixes that do not complete */
     ALL_CUTS("aabaabaac", "aabaac");
-    ALL_CUTS("no stop at E", "END");                    /* a beginning at the very end */
-    ALL_CUTS("xabcdy", "abcd", "bc");                   /* the inner one is complete first */
+    ALL_CUTS("no stop at E", "END");                    /* a prefix at the very end */
+    ALL_CUTS("xabcdy", "abcd", "bc");                   /* the inner one ends first */
     ALL_CUTS("xabcdy", "bc", "abcd");
-    ALL_CUTS("xabcy", "abc", "bc");                     /* both end together: the longer */
+    ALL_CUTS("xabcy", "abc", "bc");                     /* both end together: the longer wins */
     ALL_CUTS("xabcy", "bc", "abc");
     ALL_CUTS("xaby", "a", "ab");                        /* one is a prefix of the other */
     ALL_CUTS("xaby", "ab", "a");
@@ -129,11 +129,11 @@ static void limits_of_length(void **state)
     faults_reset();
     assert_int_equal(eng_stop_init(&s, stop, 1), KN_EINVAL);
     assert_int_equal(eng_stop_init(&s, (const char *const[]){ "a", "" }, 2), KN_EINVAL);
-    assert_int_equal(s.n, 7);                           /* untouched */
+    assert_int_equal(s.n, 7);                           /* unchanged */
     assert_int_equal(faults.n_line, 2);
     faults_off();
 
-    longest[ENG_STOP_BYTES] = '\0'; /* the most that may be: all but one byte is held */
+    longest[ENG_STOP_BYTES] = '\0'; /* the longest allowed: all but one byte are held */
     memset(text, 'x', sizeof text);
     for (size_t cut = 0; cut <= ENG_STOP_BYTES; cut += 51) {
         assert_int_equal(eng_stop_init(&s, stop, 1), 0);
@@ -142,7 +142,7 @@ static void limits_of_length(void **state)
         assert_true(s.hit);
         assert_int_equal(eng_stop_feed(&s, text, 9, out), 0);
     }
-    assert_int_equal(eng_stop_init(&s, stop, 1), 0);    /* nothing is kept of what follows a hit */
+    assert_int_equal(eng_stop_init(&s, stop, 1), 0);    /* bytes after a hit are not held */
     assert_int_equal(eng_stop_feed(&s, text, sizeof text, out), 0);
     assert_true(s.hit && s.n_held == 0);
     assert_int_equal(eng_stop_init(&s, stop, 1), 0);

@@ -1,4 +1,6 @@
-/* Text to ids and back: against other implementations' ids, over long runs, in several threads.
+/* Text to ids and back. Ids equal those of other implementations, for reference texts and random texts; decoding gives
+ * back the text, whole UTF-8 characters at a time; runs of a mebibyte take linear time; several threads share a
+ * vocabulary.
  *
  * One thread: not under MODE=tsan. */
 #include <dlfcn.h>
@@ -30,7 +32,7 @@ static char *read_file(const char *path, size_t *n)
     return data;
 }
 
-/* The ids come back as the text they came from. */
+/* Decoding the ids gives back the text. */
 static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, const char *text,
                         size_t n)
 {
@@ -51,7 +53,7 @@ static void expect_text(const struct eng_vocab *v, const struct eng_ids *ids, co
     free(all);
 }
 
-/* One text against a line of ids; returns what follows the line. */
+/* Compares the ids of one text with a line of ids; returns the start of the next line. */
 static const char *expect_line(const struct eng_vocab *v, const char *text, size_t n,
                                unsigned flags, const char *line)
 {
@@ -148,7 +150,7 @@ static void expect_random(const struct eng_vocab *v, const char *name)
     free(lines);
 }
 
-/* Every pre-tokeniser there is; other names are spellings of these. */
+/* Every pre-tokenizer; other names are aliases of these. */
 static const char *const names[] = {"gpt-2",        "llama-bpe",      "qwen2",
                                     "deepseek-llm", "deepseek-coder", "starcoder",
                                     "refact",       "falcon",         "default",
@@ -213,14 +215,14 @@ static void pieces_merge_by_score_with_a_space_before(void **state)
     r.score[265] = 1;
     r.score[269] = 2;
     assert_int_equal(recipe_open(&r, &v), 0);
-    expect_ids(v, "ello", 0, "259 261 262 269"); /* scores above 0 count as much */
+    expect_ids(v, "ello", 0, "259 261 262 269"); /* scores above 0 count like others */
     eng_vocab_close(v);
     recipe_scalar(&r, KEY "add_space_prefix", 0);
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "hell", 0, "266");
     eng_vocab_close(v);
     for (int id = 3; id < 259; id++)
-        r.type[id] = ENG_TOKEN_UNUSED; /* no bytes: unknown, one a run */
+        r.type[id] = ENG_TOKEN_UNUSED; /* no byte tokens: one unknown per run */
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "xyhxyz", 0, "0 260 0");
     eng_vocab_close(v);
@@ -243,7 +245,7 @@ static void bytes_that_are_not_utf8_come_back(void **state)
         eng_vocab_close(v);
     }
     eng_ids_free(&ids);
-    recipe_bpe(&r); /* lacks bytes: they are lost */
+    recipe_bpe(&r); /* bytes without a token are dropped */
     r.type[255] = ENG_TOKEN_USER;
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "he\xFFllo", 0, "256 257 111");
@@ -292,7 +294,7 @@ static void characters_begin_and_end_where_unicode_says(void **state)
     }
 }
 
-/* Feeds ids given as bytes of the hand-made BPE, where token b is byte b; "|" shows the calls. */
+/* Feeds token b for each byte b (recipe_bpe); "|" in `want` ends the output of each call. */
 static void expect_decoded(const struct eng_vocab *v, unsigned flags, const char *bytes,
                            const char *want)
 {
@@ -322,7 +324,7 @@ static void only_whole_characters_are_given_out(void **state)
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_decoded(v, 0, "a\xC3\xA9z", "a||\xC3\xA9|z|");
     expect_decoded(v, 0, "\xF0\x9F\x98\x80", "|||\xF0\x9F\x98\x80|");
-    expect_decoded(v, 0, "\xF0\x9F\x98", "|||\xEF\xBF\xBD"); /* the tail, once */
+    expect_decoded(v, 0, "\xF0\x9F\x98", "|||\xEF\xBF\xBD"); /* the incomplete rest, once */
     expect_decoded(v, 0, "\xE2\x96z", "||\xEF\xBF\xBDz|");
     expect_decoded(v, 0, "\xE2\xC3\xA9", "|\xEF\xBF\xBD|\xC3\xA9|");
     expect_decoded(v, 0, "\xFF\x80", "\xEF\xBF\xBD|\xEF\xBF\xBD|");
@@ -331,7 +333,7 @@ static void only_whole_characters_are_given_out(void **state)
     eng_vocab_close(v);
 }
 
-/* A list of ids at once. */
+/* Decodes a list of ids. */
 static const char *decoded(const struct eng_vocab *v, unsigned flags, const int32_t *id,
                            size_t n_id)
 {
@@ -366,15 +368,15 @@ static void spaces_and_special_tokens_decode_as_they_were_put(void **state)
     assert_int_equal(recipe_open(&r, &v), 0);
     assert_string_equal(decoded(v, 0, bpe, 5), "<s>hello<u> h<|im_end|>");
     assert_string_equal(decoded(v, ENG_DECODE_SKIP_SPECIAL, bpe, 5), "hello<u> h");
-    assert_string_equal(decoded(v, 0, bpe + 3, 1), " h"); /* no space was put there */
+    assert_string_equal(decoded(v, 0, bpe + 3, 1), " h"); /* no added space to remove */
     eng_vocab_close(v);
 }
 
-/* Whatever the ids, what comes out is UTF-8 and never more than the room. */
+/* The decoder's output is UTF-8 and at most eng_decoder_room() bytes, for any ids. */
 static void any_ids_give_utf8_within_the_room(void **state)
 {
     (void)state;
-    const size_t room = 3 * (10 + 3); /* the longest is "<|im_end|>" */
+    const size_t room = 3 * (10 + 3); /* longest token: "<|im_end|>" */
     struct eng_vocab *v;
     struct eng_decoder d;
     char out[64];
@@ -412,8 +414,7 @@ static const char *const runs[] = {
 /* clang-format on */
 enum { N_RUN = sizeof runs / sizeof *runs, N_WHOLE_RUN = 16, BLANK = 2 };
 
-/* Run i goes through pre-tokeniser i % 4 and through SentencePiece.  Quadratic time would take
- * hours, or reach the limits. */
+/* Run i uses pre-tokenizer i % 4, and SentencePiece. Quadratic time would take hours or reach the limits. */
 static void a_mebibyte_of_anything_is_tokenized(void **state)
 {
     (void)state;
@@ -439,7 +440,7 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
         for (size_t at = 0; at < whole; at++)
             text[at] = run[at % len];
         if (run[0] == ' ')
-            text[whole - 1] = '1'; /* blanks that are not at the end */
+            text[whole - 1] = '1'; /* blanks before the end only */
         v[0]->pre = pre[i / 2 % 4];
         assert_int_equal(eng_tokenize(v[i % 2], text, whole, 0, &ids), 0);
         expect_text(v[i % 2], &ids, text, whole);
@@ -454,8 +455,7 @@ static void a_mebibyte_of_anything_is_tokenized(void **state)
     free(text);
 }
 
-/* A processor that may not run what was compiled while running, and a limit on the steps of one search: these
- * stand before the library's own. */
+/* Overrides of two PCRE2 functions: no_jit simulates a machine without the JIT, steps limits the steps of a search. */
 static struct { bool no_jit; uint32_t steps; } held;
 
 int pcre2_jit_compile(pcre2_code *code, uint32_t options)
@@ -474,7 +474,7 @@ int pcre2_set_match_limit(pcre2_match_context *context, uint32_t limit)
     return own(context, held.steps ? held.steps : limit);
 }
 
-/* Pieces follow each other. */
+/* Pieces are contiguous. */
 static int next_piece(void *arg, const char *p, size_t n)
 {
     const char **at = arg;
@@ -485,7 +485,7 @@ static int next_piece(void *arg, const char *p, size_t n)
     return 0;
 }
 
-/* Runs first..last of n bytes. */
+/* Splits runs first..last, n bytes each. */
 static void cut_long_runs(const char *pre_name, size_t first, size_t last, char *text, size_t n)
 {
     const struct moe_string name = {.data = pre_name, .n = strlen(pre_name)};
@@ -499,11 +499,11 @@ static void cut_long_runs(const char *pre_name, size_t first, size_t last, char 
         const char *at = text;
 
         if ((uint8_t)runs[i][0] == 0xFF)
-            continue; /* what is no UTF-8 does not come here */
+            continue; /* the splitter gets UTF-8 only */
         for (size_t b = 0; b < whole; b++)
             text[b] = runs[i][b % len];
         if (i == BLANK)
-            text[whole - 1] = '1'; /* blanks that are not at the end */
+            text[whole - 1] = '1'; /* blanks before the end only */
         if (eng_split_run(split, text, whole, next_piece, &at) != 0)
             fail_msg("%s: run %zu, '%s', takes too many steps", pre_name, i, runs[i]);
         assert_ptr_equal(at, text + whole);
@@ -512,9 +512,9 @@ static void cut_long_runs(const char *pre_name, size_t first, size_t last, char 
     eng_pre_close(pre);
 }
 
-/* Each class of characters through each pattern, cut and not merged; and where patterns are not compiled, shorter ones,
- * whose searches take at most four steps a byte: kimi-k2 looks at a run of large letters twice, and at each for its
- * script.  What a blank costs that begins no piece is no step: there quadratic time takes as long as it does. */
+/* Each class of characters through each pattern, split without merges. Without the JIT the runs are shorter, and a
+ * search takes at most four steps a byte: kimi-k2 scans a run of capitals twice, and tests the script of each. A blank
+ * that starts no piece counts no step, so only the run time would show quadratic behaviour there. */
 static void long_runs_are_cut_by_any_pattern(void **state)
 {
     (void)state;

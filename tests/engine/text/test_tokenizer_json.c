@@ -1,5 +1,6 @@
-/* Vocabularies from tokenizer.json, or tiktoken.model, and what stands beside it: the ids of the original, roles,
- * templates and where a turn ends; what is not known is refused and shown.
+/* Vocabularies from tokenizer.json or tiktoken.model and the files beside them. Ids equal those of the original
+ * tokenizers; special tokens, chat templates and end-of-turn tokens are found; unsupported parts are refused and
+ * quoted.
  *
  * One thread: not under MODE=tsan. */
 #include <setjmp.h>
@@ -16,7 +17,7 @@
 #define DATA   "tests/engine/data/"
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* ---- a folder with nothing but a vocabulary ----------------------------------------------------- */
+/* ---- a folder with a vocabulary only ------------------------------------------------------------ */
 
 static char *slurp(const char *name, size_t *n)
 {
@@ -76,7 +77,7 @@ static int open_vocab(struct eng_vocab **v, struct moe_file **f)
 
 /* ---- ids --------------------------------------------------------------------------------------- */
 
-/* data/make_json.py has them too. */
+/* The same list is in data/make_json.py. */
 static const char *const more[] = {
     "e\xCC\x81te\xCC\x81 cafe\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8 \xCD\x84" "a",
     "\xE2\x84\xABngstr\xC3\xB6m \xE2\x84\xA6 \xEF\xA4\x80\xE4\xB8\xAD",
@@ -99,7 +100,7 @@ static const char *expect_line(const struct eng_vocab *v, const char *text, size
     return line + 1;
 }
 
-/* Of texts.bin: each with its length before it. */
+/* Compares the texts of texts.bin, each preceded by its length. */
 static const char *expect_texts(const struct eng_vocab *v, const char *texts, size_t n, const char *line)
 {
     for (size_t at = 0; at < n;) {
@@ -156,9 +157,9 @@ static void roles_and_templates_come_from_beside_it(void **state)
     json_t *root = original("hf-bytes");
     save_json("tokenizer.json", root);
     assert_int_equal(open_vocab(&v, &f), 0);
-    assert_int_equal(eng_vocab_bos(v), 1);              /* of config.json */
+    assert_int_equal(eng_vocab_bos(v), 1);              /* from config.json */
     assert_int_equal(eng_vocab_eos(v), 2);
-    assert_true(eng_vocab_adds_bos(v));                 /* by its post_processor */
+    assert_true(eng_vocab_adds_bos(v));                 /* from its post_processor */
     assert_true(eng_vocab_is_stop(v, 2) && !eng_vocab_is_stop(v, 5));
     assert_int_equal(template_of(f).n, 0);
     assert_int_equal(eng_vocab_type(v, 701), ENG_TOKEN_CONTROL);
@@ -192,7 +193,7 @@ static void roles_and_templates_come_from_beside_it(void **state)
     save_json("tokenizer.json", root);
     assert_int_equal(open_vocab(&v, &f), 0);
     struct eng_ids ids = { 0 };
-    struct moe_string whole = eng_vocab_text(v, 556);   /* the token whose merge was taken out: 256 bytes, then 300 */
+    struct moe_string whole = eng_vocab_text(v, 556);   /* 556: 256 + 300, the token without its merge */
     assert_int_equal(eng_tokenize(v, whole.data, whole.n, 0, &ids), 0);
     assert_true(ids.n > 1);
     eng_ids_free(&ids);
@@ -201,9 +202,9 @@ static void roles_and_templates_come_from_beside_it(void **state)
     json_decref(root);
 }
 
-/* ---- what is wrong ------------------------------------------------------------------------------ */
+/* ---- refusals ----------------------------------------------------------------------------------- */
 
-/* Sets what lies at a path of keys (numbers are places in lists); NULL takes it away. */
+/* Sets the value at a path of keys (numbers are array indices); NULL removes it. */
 static void change(json_t *root, const char *where, const char *value)
 {
     char copy[128], *rest = copy, *key;
@@ -294,7 +295,7 @@ static void what_is_not_known_is_refused(void **state)
 #define KIMI_CLASS "\"tokenizer_class\":\"TikTokenTokenizer\"," \
                    "\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
 
-/* As published: named special tokens by their ids, which begin behind the last rank, n. */
+/* As published: named special tokens with ids after the last rank, n. */
 static void save_kimi_config(int n)
 {
     char text[700];
@@ -326,7 +327,7 @@ static int count_lines(const char *text)
     return n;
 }
 
-/* Crowded tokens among them, which several pairs make. */
+/* Includes tokens that several pairs of tokens produce. */
 static void ranks_are_merges(void **state)
 {
     (void)state;

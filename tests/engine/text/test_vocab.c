@@ -1,4 +1,5 @@
-/* Vocabularies: what they accept and refuse, the tokens with a role, special tokens in text.
+/* Vocabularies of GGUF files: accepted and refused files, failing allocations, tokens with a role (BOS, EOS, stop
+ * tokens), and special tokens in text.
  *
  * One thread: not under MODE=tsan. */
 #include "tests/engine/text/recipe.h"
@@ -14,7 +15,7 @@ static void keep_line(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static char long_text[5000];
 
@@ -165,7 +166,7 @@ static void unused_tokens_may_be_empty_and_none_is_an_id(void **state)
     recipe_token(&r, "", ENG_TOKEN_UNUSED, 0);
     recipe_token(&r, "", ENG_TOKEN_UNUSED, 0);
     recipe_scalar(&r, KEY "padding_token_id", UINT32_MAX);
-    r.pre = NULL; /* older files: the default */
+    r.pre = NULL; /* as in older files: the default */
     assert_int_equal(recipe_open(&r, &v), 0);
     assert_int_equal(eng_vocab_size(v), 269);
     assert_int_equal(eng_vocab_pad(v), ENG_NO_TOKEN);
@@ -229,7 +230,7 @@ static void bos_and_eos_stand_where_the_file_asks(void **state)
     assert_false(eng_vocab_adds_bos(v));
     expect_ids(v, "hello", both, "259");
     eng_vocab_close(v);
-    r.pre = "llama-bpe"; /* begins with BOS unless told otherwise */
+    r.pre = "llama-bpe"; /* adds BOS by default */
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "hello", both, "262 259");
     expect_ids(v, "hello", 0, "259");
@@ -242,7 +243,7 @@ static void bos_and_eos_stand_where_the_file_asks(void **state)
     eng_vocab_close(v);
     recipe_spm(&r);
     assert_int_equal(recipe_open(&r, &v), 0);
-    assert_int_equal(eng_vocab_bos(v), 1); /* SentencePiece's habit */
+    assert_int_equal(eng_vocab_bos(v), 1); /* default of SentencePiece */
     assert_int_equal(eng_vocab_eos(v), 2);
     expect_ids(v, "hell", both, "1 268");
     eng_vocab_close(v);
@@ -257,8 +258,8 @@ static void special_text_is_parsed_only_when_asked(void **state)
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "<s>hello<s>", ENG_TEXT_PARSE_SPECIAL, "262 259 262");
     expect_ids(v, "<s>hello", 0, "60 115 62 259");
-    expect_ids(v, "<u>hello<u>v", 0, "264 259 265"); /* always; the longest one */
-    expect_ids(v, "<u>vw", 0, "265 119");            /* a longer one is control: text */
+    expect_ids(v, "<u>hello<u>v", 0, "264 259 265"); /* USER tokens always match, the longest first */
+    expect_ids(v, "<u>vw", 0, "265 119");            /* the longer match is CONTROL, so text */
     expect_ids(v, "<u>vw", ENG_TEXT_PARSE_SPECIAL, "266");
     expect_ids(v, "<u><u", ENG_TEXT_PARSE_SPECIAL, "264 60 117");
     expect_ids(v, "<<u>", 0, "60 264");
@@ -287,7 +288,7 @@ static void generation_stops_at_named_and_known_tokens(void **state)
     assert_true(eng_vocab_is_stop(v, 263)); /* <|im_end|> by name */
     assert_true(eng_vocab_is_stop(v, eot));
     assert_true(eng_vocab_is_stop(v, end));
-    assert_true(eng_vocab_is_stop(v, normal_end)); /* its type is the file's mistake */
+    assert_true(eng_vocab_is_stop(v, normal_end)); /* the type in the file is wrong */
     assert_int_equal(eng_vocab_type(v, normal_end), ENG_TOKEN_CONTROL);
     assert_false(eng_vocab_is_stop(v, html));
     assert_false(eng_vocab_is_stop(v, 65));
@@ -296,7 +297,7 @@ static void generation_stops_at_named_and_known_tokens(void **state)
     eng_vocab_close(v);
     recipe_token(&r, "<|return|>", ENG_TOKEN_CONTROL, 0);
     assert_int_equal(recipe_open(&r, &v), 0);
-    assert_false(eng_vocab_is_stop(v, end)); /* there it ends a message, not the turn */
+    assert_false(eng_vocab_is_stop(v, end)); /* gpt-oss: ends a message, not the turn */
     assert_true(eng_vocab_is_stop(v, eng_vocab_size(v) - 1));
     eng_vocab_close(v);
 }
@@ -325,7 +326,7 @@ static void of_equal_merges_the_first_counts(void **state)
     recipe_bpe(&r);
     recipe_token(&r, "el", ENG_TOKEN_NORMAL, 0);
     recipe_merge(&r, "e l");
-    recipe_merge(&r, "l l"); /* was there before "e l" */
+    recipe_merge(&r, "l l"); /* the same pair is in an earlier merge */
     assert_int_equal(recipe_open(&r, &v), 0);
     expect_ids(v, "ell", 0, "101 257");
     eng_vocab_close(v);

@@ -1,5 +1,5 @@
-/* tests/engine/tools/speech.h - styles and vocabularies for the tests of answers and of their grammars.
- */
+/* tests/engine/tools/speech.h - answer formats of models, and vocabularies, for the tests of the answer parser and of
+ * tool-call grammars. */
 #ifndef TESTS_ENGINE_SPEECH_H
 #define TESTS_ENGINE_SPEECH_H
 
@@ -61,7 +61,8 @@ static const char *const all_marks[] = {"<think>",
                                         "<｜tool▁call▁end｜>",
                                         "<｜tool▁sep｜>"};
 
-/* Bytes, a few words, and every mark as a token of one type (or as none). */
+/* Vocabulary with a token per byte, a few words, and each mark as a token of the given type (0: marks are no
+ * tokens). */
 static inline struct eng_vocab *vocab_with_marks(int type)
 {
     static struct recipe r;
@@ -76,7 +77,7 @@ static inline struct eng_vocab *vocab_with_marks(int type)
     return v;
 }
 
-/* Of a template by its name, or of one that is all signs. */
+/* Answer format of a published template by name, or of template text that begins with '<'. */
 #define MINIMAX "<think></think><minimax:tool_call><invoke name="
 #define LLAMA_3_LIST "<|start_header_id|>[func_name1(a=1)]\"parameters\": "
 #define LLAMA_4_LIST "<|header_start|>[func_name1(a=1)]"

@@ -1,5 +1,5 @@
-/* The grammars of requests with tools: each of their texts, met by chance, is read as calls of
- * those tools with arguments that conform; what they leave free; what is refused.
+/* Grammars of requests with tools. Random texts of each grammar parse as calls of the request's tools, with arguments
+ * that conform to the schema. Also: text outside calls is free, and impossible requests are refused.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/speculative.h"
@@ -40,7 +40,7 @@ static bool has_type(const json_t *schema, const json_t *v)
     return !type;
 }
 
-/* As far as the schemas here go. */
+/* A validator for the part of JSON schema that these tests use. */
 static bool conforms(const json_t *root, const json_t *schema, const json_t *v)
 {
     const json_t *values = json_object_get(schema, "enum"),
@@ -78,7 +78,7 @@ struct walk {
     size_t n_arguments, n_all;
 };
 
-/* For messages: the end of what was walked. */
+/* The last 300 bytes of the walk, for messages. */
 #define LAST(w)                                                                                    \
     (int)((w)->n_all < 300 ? (w)->n_all : 300), (w)->all + ((w)->n_all < 300 ? 0 : (w)->n_all - 300)
 
@@ -142,7 +142,7 @@ static void walk_control(struct walk *w, struct eng_speech *s, struct eng_decode
 
 static bool bit(const uint32_t *mask, int32_t i) { return mask[i >> 5] >> (i & 31) & 1; }
 
-/* One of the tokens that may come, those of marks more often; ENG_NO_TOKEN: only the end. */
+/* A random allowed token, more often one of the marks; ENG_NO_TOKEN: only the end is allowed. */
 static int32_t choose(const struct walk *w, const struct gr_grammar *g, const struct gr_state *st)
 {
     uint32_t mask[16] = {0};
@@ -191,7 +191,7 @@ static void walk_once(struct walk *w, const struct gr_grammar *g, bool thinks, c
     assert_true(n < sizeof rest);
     for (size_t i = 0; i < n; i++)
         if ((uint8_t)rest[i] != 0xFF) {
-            walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* its token */
+            walk_text(w, s, piece, eng_decoder_feed(&d, (uint8_t)rest[i], piece)); /* token b is byte b */
         } else {
             walk_control(w, s, &d,
                          (uint8_t)rest[i + 1] << 16 | (uint8_t)rest[i + 2] << 8 |

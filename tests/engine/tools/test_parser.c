@@ -1,8 +1,8 @@
-/* Answers: what is told of them in each way of writing calls, whole, in pieces and byte by byte;
- * and templates' own calls read back.
+/* The parser of answers: content, reasoning and tool calls, for each format of calls. Each answer is fed whole, byte by
+ * byte, and cut in two at every place, with the same result. Calls rendered by published templates are parsed back.
  *
- * An answer's events are written as one line: c(content) r(reasoning) <name>arguments</> and, for a
- * call that is cut off, <name>arguments<cut>.
+ * The events of an answer are written as one line: c(content) r(reasoning) <name>arguments</> and, for a call that is
+ * cut off, <name>arguments<cut>.
  *
  * One thread: not under MODE=tsan. */
 #include "engine/text/jinja/jinja.h"
@@ -11,7 +11,7 @@
 
 enum { MOST_LINE = 1 << 16 };
 
-/* ---- styles ---------------------------------------------------------------------------------- */
+/* ---- formats --------------------------------------------------------------------------------- */
 
 static void styles_by_template(void **state)
 {
@@ -64,7 +64,7 @@ static void styles_by_template(void **state)
     assert_string_equal(eng_speech_style_name(&s), "none");
 
     struct eng_vocab *v = vocab_with_marks(ENG_TOKEN_CONTROL);
-    eng_speech_style(&s, "", 0, v); /* by its vocabulary alone */
+    eng_speech_style(&s, "", 0, v); /* from the vocabulary alone */
     assert_true(s.thinks && s.mark[MARK_THINK].control >= 0);
     s = style_of("Qwen3-Coder", v);
     assert_true(s.mark[MARK_CALL].control >= 0 && s.mark[MARK_FUNCTION].control == ENG_NO_TOKEN);
@@ -80,12 +80,12 @@ static void styles_by_template(void **state)
     assert_false(eng_speech_prompt_thinks(&s, "<think", 6));
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------- */
 
 struct line {
     char text[MOST_LINE];
     size_t n;
-    int kind; /* of what is open; -1: nothing */
+    int kind; /* kind of the last event; -1: none */
 };
 
 static void line_add(struct line *l, const char *p, size_t n)
@@ -131,8 +131,7 @@ static void take_events(struct eng_speech *s, struct line *l, int *n_call)
     }
 }
 
-/* Feeds p in pieces that end at `cut` and then of `most` bytes; marks that are control tokens go in
- * as such. */
+/* Feeds p in pieces: up to `cut`, then `most` bytes each. Marks that are control tokens are fed as tokens. */
 static void read_pieces(const struct eng_speech_options *o, const char *p, size_t n, size_t cut,
                         size_t most, struct line *l)
 {
@@ -175,7 +174,7 @@ static void expect_line(const struct line *l, const char *want, const char *text
         fail_msg("%s\n is    %s\n and not %s", text, l->text, want);
 }
 
-/* Whole, byte by byte, and in all pairs of pieces. */
+/* Whole, byte by byte, and cut in two at every place. */
 static void expect_answer(const struct eng_speech_options *o, const char *text, const char *want)
 {
     static struct line l;
@@ -199,8 +198,8 @@ struct answer {
     int how;
 };
 enum {
-    THINKS = 1 /* in the prompt already */,
-    LETTERS = 2 /* marks within strings, as letters only */
+    THINKS = 1 /* the prompt ends inside reasoning */,
+    LETTERS = 2 /* contains marks in strings, so not with marks as tokens */
 };
 
 static const struct answer plain[] = {
@@ -384,7 +383,7 @@ static const struct answer dsml[] = {
      "\n<" DSML "parameter name=\"o\" string=\"false\">{\"a\": [\"" DSML_END "\"]}" DSML_END "\n</" DSML
      "invoke>\n<" DSML "invoke name=\"g\">\n</" DSML "invoke>\n</" DSML "tool_calls>",
      "c(Ok)<f>{\"city\": \"New\\n\\\"York\\\" \", \"o\": {\"a\": [\"" DSML_END "\"]}}</><g>{}</>", 0},
-    /* what is said to be a string is one, and what is said to be JSON is, whatever the schema */
+    /* string="true" gives a string and string="false" JSON, whatever the schema says */
     {"<" DSML "invoke name=\"f\"><" DSML "parameter name=\"n\" string=\"true\">7" DSML_END "<" DSML
      "parameter name=\"city\" string=\"false\">\"7\"" DSML_END "</" DSML "invoke></" DSML "tool_calls>b",
      "<f>{\"n\": \"7\", \"city\": \"7\"}</>c(b)", 0},
@@ -535,18 +534,18 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     l = (struct line){.kind = -1};
     assert_int_equal(eng_speech_open(&s, &(struct eng_speech_options){&style, tools, false}), 0);
     eng_speech_feed(s, "<tool_call>{\"name\":\"f\"}</tool_call><think", 41);
-    eng_speech_control(s, 262); /* <s> means nothing */
+    eng_speech_control(s, 262); /* <s> is no mark */
     take_events(s, &l, &n_call);
     assert_string_equal(l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think");
     eng_speech_control(s, style.mark[MARK_CALL].control);
     eng_speech_feed(s, "{\"name\":\"f\",\"arguments\":{\"x\":\"", 30);
-    eng_speech_control(s, style.mark[MARK_CALL].control); /* breaks the call off */
+    eng_speech_control(s, style.mark[MARK_CALL].control); /* ends the call early */
     eng_speech_feed(s, "{\"name\":\"g\"}", 12);
     take_events(s, &l, &n_call);
     assert_string_equal(
         l.text, "c(<tool_call>{\"name\":\"f\"}</tool_call><think)<f>{\"x\":\"<cut><g>{}</>");
     eng_speech_feed(s, "x ", 2);
-    eng_speech_control(s, style.mark[MARK_THINK].control); /* thoughts may come again */
+    eng_speech_control(s, style.mark[MARK_THINK].control); /* reasoning may start again */
     eng_speech_feed(s, "y</think>", 9);
     eng_speech_control(s, style.mark[MARK_THINK_END].control);
     eng_speech_feed(s, "\n\nz", 3);
@@ -563,7 +562,7 @@ static void marks_that_are_tokens_are_not_letters(void **state)
     eng_vocab_close(v);
 }
 
-/* Without tools there are no calls, but thoughts there are. */
+/* Without tools, calls are content; reasoning is still recognised. */
 static void no_tools_no_calls(void **state)
 {
     (void)state;
@@ -579,7 +578,7 @@ static void no_tools_no_calls(void **state)
     expect_answer(&o, "<|channel|>commentary to=functions.f<|message|>{}", "c({})");
 }
 
-/* What has to come at once: all but the beginnings of marks and the white space before them. */
+/* Each piece is passed on at once, except a possible start of a mark and the white space before it. */
 static void nothing_waits_longer_than_it_must(void **state)
 {
     (void)state;
@@ -709,7 +708,7 @@ static void long_names_are_no_names(void **state)
 {
     (void)state;
     static const struct {
-        const char *template, *text, *call, *other; /* %s: a name of 256 bytes, or 257 */
+        const char *template, *text, *call, *other; /* %s: a name of 256 or 257 bytes */
     } shape[] = {
         {"Qwen-Qwen3-0.6B", "<tool_call>{\"name\":\"%s\"}", "<%s>{}</>",
          "c(<tool_call>{\"name\":\"%s\"})"},
@@ -756,11 +755,11 @@ static void memory_may_end_anywhere(void **state)
     json_decref(tools);
 }
 
-/* ---- what templates write -------------------------------------------------------------------- */
+/* ---- calls rendered by templates ------------------------------------------------------------- */
 
 static const struct turn {
-    const char *template, *head, *end; /* what the turn begins with and ends before */
-    bool text;                         /* it wants arguments as text */
+    const char *template, *head, *end; /* text before the assistant's turn, and after it */
+    bool text;                         /* arguments as a string */
 } turns[] = {
     {"Qwen-Qwen3-0.6B", "<|im_start|>assistant\n", "<|im_end|>", false},
     {"Qwen-Qwen2.5-7B-Instruct", "<|im_start|>assistant\n", "<|im_end|>", false},
@@ -781,7 +780,7 @@ static const struct turn {
     {"ByteDance-Seed-OSS", "assistant\n", "<seed:eos>", false},
 };
 
-/* Some templates want a description of everything. */
+/* Some templates need a description of each function and parameter. */
 static json_t *described_tools(void)
 {
     json_t *tools = load(tools_text), *f, *all, *p;
@@ -808,7 +807,7 @@ static char *render_call(const struct turn *t, const json_t *arguments)
                   t->text ? json_string(given) : json_deep_copy(arguments), "tools",
                   described_tools(), "bos_token", "<s>", "eos_token", "</s>");
     assert_non_null(request);
-    if (strstr(t->template, "Step-3") || strstr(t->template, "gpt-oss")) /* these test for it */
+    if (strstr(t->template, "Step-3") || strstr(t->template, "gpt-oss")) /* these templates test for content */
         json_object_del(json_array_get(json_object_get(request, "messages"), 1), "content");
     assert_int_equal(eng_template_open(&tp, text, n, &e), 0);
     if (eng_template_render(tp, request, 0, NULL, &out, &n, &e))
@@ -829,7 +828,7 @@ static void templates_calls_are_read_back(void **state)
                              "[true,null,\"x\"]},\"b\":true,\"unit\":\"f\"}");
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
         struct eng_speech_style style = style_of(turns[i].template, NULL);
-        if (strstr(turns[i].template, "Seed")) /* prints it as Python does */
+        if (strstr(turns[i].template, "Seed")) /* prints objects in Python syntax */
             json_object_del(arguments, "o");
         char *all = render_call(&turns[i], arguments), *p = NULL;
         for (char *at = all; (at = strstr(at, turns[i].head)); at++)
