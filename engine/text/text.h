@@ -111,19 +111,19 @@ size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */
 
-/* Watches text go by and ends it before the first stop string, holding back what may begin one. */
+/* Passes text on up to the first stop string, and holds back a tail that may be the beginning of one. */
 #define ENG_STOP_BYTES 256
 struct eng_stop {
     const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
-    int which;                                  /* hit: the string that did it */
+    int which;                                  /* hit: the index of that string */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };
 
 int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
-/* Takes n bytes, writes what may be shown to out (room for n + ENG_STOP_BYTES), returns its length. */
+/* Takes n bytes and writes the text that is certain to out (n + ENG_STOP_BYTES bytes); returns its length. */
 size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
 size_t eng_stop_finish(struct eng_stop *s, char *out);
 
