@@ -1,4 +1,4 @@
-/* Keys from a file, compared without telling by time how much of one was right. */
+/* engine/serve/api_keys.c - API keys from a file, compared in a time that does not depend on matching bytes. */
 #include "engine/serve/api_keys.h"
 #include "engine/base/base.h"
 
@@ -9,7 +9,7 @@
 #define MAX_KEY 1024 /* bytes */
 
 struct eng_keys {
-    char *text; /* the file's, lines ended with NUL */
+    char *text; /* the file's contents; each line ends with NUL */
     const char *key[MAX_KEYS];
     size_t bytes[MAX_KEYS];
     int n;
@@ -82,11 +82,11 @@ int eng_keys_find(const struct eng_keys *k, const char *text)
 {
     size_t n = strlen(text);
     int found = -1;
-    for (int i = 0; i < k->n; i++) { /* all of them, and every character of the text */
+    for (int i = 0; i < k->n; i++) { /* no early exit: every key, every character of text */
         size_t differ = n ^ k->bytes[i];
         for (size_t j = 0; j < n; j++)
             differ |= (size_t)(uint8_t)(text[j] ^ k->key[i][j % k->bytes[i]]);
-        int right = -(int)(differ == 0); /* all ones, or none */
+        int right = -(int)(differ == 0); /* all bits 1 if equal, else 0 */
         found = (found & ~right) | (i & right);
     }
     return found;

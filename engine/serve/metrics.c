@@ -1,4 +1,4 @@
-/* Prometheus text format 0.0.4: for each family its help, its type, its lines. */
+/* engine/serve/metrics.c - Prometheus text format 0.0.4: for each metric family its HELP, its TYPE, its values. */
 #include "engine/serve/metrics.h"
 #include "engine/base/base.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- histograms ------------------------------------------------------------------------------ */
 
-/* The bounds that vLLM's dashboards know. */
+/* vLLM's bucket bounds, which its dashboards expect. */
 static const double wait_bound[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
                                     0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
                                     20,    40,    80,   160,  640,  2560, 0};
@@ -46,7 +46,7 @@ struct page {
     char label[300];
 }; /* model_name="...",engine="0" */
 
-/* A name is bytes; a page with a byte that is no UTF-8 would be refused whole. */
+/* Escapes the model name.  Invalid UTF-8 is replaced by U+FFFD: Prometheus would refuse the whole page. */
 static void make_label(struct page *p, const char *model)
 {
     size_t n = (size_t)snprintf(p->label, sizeof p->label, "model_name=\"");
@@ -170,7 +170,7 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-/* Two drafters of a kind: model, model-2. */
+/* The second drafter of a kind gets a number: model, model-2. */
 static const char *label_of(const struct eng_draft_choice *c, char *out, size_t size)
 {
     if (!c->nth)
@@ -187,7 +187,7 @@ static double verdict_of(const struct eng_draft_choice *c)
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
 }
 
-/* A line for each of whom the controller chooses among. */
+/* A value for each drafter that the controller chooses from. */
 static void write_choices(struct page *p, const struct eng_drafts *d)
 {
     static const struct { const char *name, *type, *help; } of[] = {
@@ -232,8 +232,8 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
     }
 }
 
-/* Where options decide, there is one reason; where the controller does, all but that one, and it is asked only when
- * somebody is due. */
+/* With fixed draft options the only reason is "fixed"; with the controller all others are listed.  The controller is
+ * asked only in steps where a session gets its next token. */
 static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
     static const char *const reason[SPEC_WHY_COUNT] = {
@@ -249,7 +249,7 @@ static void write_decisions(struct page *p, const struct eng_drafts *d)
                              (unsigned long long)d->n_decision[i]);
 }
 
-/* As vLLM counts them: positions from 0. */
+/* As vLLM counts: positions start at 0. */
 static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
 {
     static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";

@@ -1,15 +1,15 @@
-/* engine/serve/metrics.h - what happened so far, as Prometheus reads it.  Internal to engine.
+/* engine/serve/metrics.h - counters in Prometheus' text format.  Internal to engine.
  *
- * Counters and histograms of requests live here and belong to the thread that serves; figures of the engine
- * come in with the view at the time of writing.  Families of our own begin with spillway_; beside them stand
- * those of vLLM by which published dashboards are drawn, with the labels that these ask for. */
+ * Counters and histograms of requests are kept here and belong to the serving thread; figures of the engine are
+ * passed in as a struct eng_hub_view when the text is written.  Metric names of our own begin with spillway_; the
+ * vllm: names, with vLLM's labels, serve dashboards that are published for vLLM. */
 #ifndef ENGINE_SERVE_METRICS_H
 #define ENGINE_SERVE_METRICS_H
 
 #include "engine/base/bytes.h"
 #include "engine/serve/engine_thread.h"
 
-/* name, unit of the text, bounds */
+/* id, metric name, help text, bounds */
 #define ENG_HISTOGRAMS(X)                                                                              \
     X(TTFT,     "time_to_first_token_seconds",    "from a request's arrival to its first token", wait) \
     X(GAP,      "inter_token_latency_seconds",    "between two tokens of an answer",             gap)  \
@@ -34,16 +34,16 @@ enum eng_ended { ENG_ENDED_STOP, ENG_ENDED_LENGTH, ENG_ENDED_ABORT, ENG_ENDED_ER
 
 struct eng_metrics {
     struct { uint64_t count[ENG_MAX_BOUNDS + 1]; double sum; } histogram[ENG_HIST_COUNT];
-    uint64_t ended[ENG_ENDED_COUNT];            /* answers */
-    uint64_t n_answered[6];                     /* HTTP answers by the status's first digit */
+    uint64_t ended[ENG_ENDED_COUNT];            /* answers by reason of their end */
+    uint64_t n_answered[6];                     /* HTTP answers by first digit of the status */
     uint64_t n_refused;                         /* 429: the queue was full */
-    uint64_t n_cut;                             /* connections cut: too slow to send or to read */
+    uint64_t n_cut;                             /* connections cut because they sent or read too slowly */
     uint64_t prompt_tokens, answer_tokens;
 };
 
 void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value);
 
-struct eng_gauges {                             /* how it is at the moment */
+struct eng_gauges {                             /* current values */
     const char *model;
     int n_connection, n_call;
     double uptime_s;
@@ -52,7 +52,7 @@ struct eng_gauges {                             /* how it is at the moment */
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_hub_view *v,
                        struct eng_bytes *out);
 
-/* Bytes of memory that are the process's own, without files' pages; 0 where the system does not tell. */
+/* Resident bytes of the process without pages of files; 0 if the system does not report them. */
 size_t eng_memory_used(void);
 
 #endif

@@ -1,8 +1,9 @@
-/* The page: one file within the program, sent with a policy that lets nothing else in.
+/* engine/serve/page.c - the status and chat page: one file embedded in the program, sent with a strict
+ * Content-Security-Policy.
  *
- * Scripts and styles run only with the number that this answer's header names, drawn anew each
- * time; the page has a mark where it goes.  Nothing is fetched but from this server, no other
- * page may frame it, and the browser refuses to make markup of text. */
+ * Scripts and styles run only with the nonce that the answer's header names.  The nonce is drawn for each answer and
+ * replaces MARK in the page.  The page may load from this server only, no other page may frame it, and the browser
+ * refuses to turn text into markup (trusted types). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>

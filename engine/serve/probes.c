@@ -1,4 +1,4 @@
-/* Short answers about the server itself: alive, ready, its version, its models. */
+/* engine/serve/probes.c - health, readiness, version and models. */
 #include <string.h>
 
 #include "engine/serve/internal.h"
@@ -38,7 +38,7 @@ static void answer_state(struct eng_server *s, struct eng_exchange *x, const cha
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }
 
-/* Alive: the serving thread answers, and the model is there. */
+/* Liveness: the serving thread answers, and the model is loaded. */
 void srv_health(struct eng_server *s, struct eng_exchange *x)
 {
     bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
@@ -46,7 +46,7 @@ void srv_health(struct eng_server *s, struct eng_exchange *x)
                  s->state == SRV_LOADING ? "loading" : "failed");
 }
 
-/* Worth sending requests to: nothing of the above, and the engine moves when there is work. */
+/* Readiness: serving, and the engine makes progress while there is work. */
 void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
     answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");

@@ -1,8 +1,8 @@
-/* Which request is whose: limits, keys, origins, then the table.
+/* engine/serve/routes.c - checks of a request (size, API key, origin) and the table of routes.
  *
- * Everything but what says open in the table needs a key, if there are keys, and so does what is
- * not there. Without keys only this machine is listened to; then pages of other sites, which a
- * browser on this machine might show, are told apart by the Origin that it sends, and refused. */
+ * If there are keys, every route needs one that is not marked open in the table, and so do unknown paths.  Without
+ * keys the server listens on a loopback address only.  A browser on this machine may then still show pages of other
+ * sites, so requests with a foreign Origin header are refused. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -17,7 +17,7 @@ static const struct srv_route routes[] = {
     { "POST", "/v1/responses/input_tokens",  .api = ENG_API_RESPONSES, .counts = true },
     { "POST", "/v1/messages",                .api = ENG_API_MESSAGES },
     { "POST", "/v1/messages/count_tokens",   .api = ENG_API_MESSAGES, .counts = true },
-    { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for who leaves /v1 out */
+    { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for base URLs without /v1 */
     { "GET",  "/models",                     .now = srv_models },
     { "GET",  "/v1/models",                  .now = srv_models },
     { "GET",  "/v1/models/*",                .now = srv_model },
@@ -36,7 +36,7 @@ static const struct srv_route routes[] = {
 
 #define N_ROUTE ((int)(sizeof routes / sizeof *routes))
 
-/* What others serve at these and we do not. */
+/* Paths of OpenAI's, vLLM's and llama-server's APIs that are not offered: 501 instead of 404. */
 static const char *const elsewhere[] = {
     "/v1/embeddings",        "/v1/audio/",  "/v1/images/",     "/v1/files",      "/v1/batches",
     "/v1/fine_tuning/",      "/v1/rerank",  "/v1/moderations", "/v1/assistants", "/v1/threads",
@@ -44,7 +44,7 @@ static const char *const elsewhere[] = {
     "/v1/chat/completions/", "/embeddings", "/rerank",         "/score",         "/infill",
 };
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 static bool matches(const struct srv_route *r, const char *path)
 {
@@ -70,10 +70,10 @@ static const struct srv_route *find_route(const char *method, const char *path,
     return NULL;
 }
 
-/* The path that is meant, where a client's base URL brought too much before it or a slash behind; or NULL. */
+/* The longest route that is a suffix of path (base URL too long) or path without its last slash; or NULL. */
 static const char *nearest_route(const char *path)
 {
-    size_t n = strlen(path), most = 1;                  /* not the page's: everything has a slash */
+    size_t n = strlen(path), most = 1;                  /* 1: skips the page's "/", a suffix of many paths */
     const char *best = NULL;
     for (int i = 0; i < N_ROUTE; i++) {
         size_t m = strlen(routes[i].path);
@@ -108,9 +108,9 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     return eng_refuse(why, 404, NULL, "", "there is nothing at %s", shown);
 }
 
-/* ---- who ------------------------------------------------------------------------------------- */
+/* ---- keys and origins ------------------------------------------------------------------------ */
 
-/* http://host:port of a page; this machine's own pages and the one that --cors names may ask. */
+/* origin: http://host:port of a page.  Pages of this machine and of the --cors origin are allowed. */
 static bool origin_is_ours(const struct eng_server *s, const char *origin)
 {
     static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
@@ -151,7 +151,7 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
                             : "a key is needed: Authorization: Bearer KEY");
 }
 
-/* ---- what ------------------------------------------------------------------------------------ */
+/* ---- limits and state ------------------------------------------------------------------------ */
 
 static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
@@ -163,7 +163,7 @@ static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_r
     return 0;
 }
 
-/* For what is handed to a thread that reads. */
+/* For requests that go to a reader thread. */
 static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     const char *type = eng_http_header(x, "Content-Type");
@@ -183,7 +183,7 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
     return 0;
 }
 
-/* A browser asks first whether it may. */
+/* Answers a CORS preflight request. */
 static void answer_preflight(struct eng_server *s, struct eng_exchange *x)
 {
     const char *asked = eng_http_header(x, "Access-Control-Request-Headers");
