@@ -1,4 +1,4 @@
-/* The grammar of an answer: calls of a request's tools, or a response format.
+/* engine/api/answer_format.c - the grammar of an answer: calls of a request's tools, or a response format.
  *
  * With tool_choice auto the model decides between text and a call, and the grammar constrains only the
  * call.  If then a schema is not supported and no tool is strict, the answer is not constrained.  If

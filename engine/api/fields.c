@@ -1,4 +1,4 @@
-/* Reads the members of a request's objects (fields.h), and writes refusals (request.h). */
+/* engine/api/fields.c - reads the members of a request's objects (fields.h), and writes refusals (request.h). */
 #include "engine/api/fields.h"
 
 #include <stdarg.h>

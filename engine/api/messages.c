@@ -1,4 +1,4 @@
-/* Converts the conversations of three dialects to the messages of a chat template. */
+/* engine/api/messages.c - converts the conversations of three dialects to the messages of a chat template. */
 #include "engine/api/messages.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Turns tokens into parts of an answer, and passes the parts to the writer of the request's dialect.
+/* engine/api/reply.c - turns tokens into parts of an answer, and passes the parts to the writer of the request's
+ * dialect.
  *
  * Stop strings are searched in the content only, not in the reasoning and not in the arguments of
  * calls.  Logprobs are reported for tokens of the content only.  A token is known to belong to the

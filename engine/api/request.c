@@ -1,5 +1,5 @@
-/* Parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine requests
- * of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
+/* engine/api/request.c - parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine
+ * requests of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
  * answer_format.c makes the grammar. */
 #include "engine/api/internal.h"
 

@@ -1,5 +1,5 @@
-/* Reads the parameters of a request under the names of each dialect: sampling, end of the answer,
- * logprobs and stream, priority and user. */
+/* engine/api/sampling.c - reads the parameters of a request under the names of each dialect: sampling, end of the
+ * answer, logprobs and stream, priority and user. */
 #include "engine/api/internal.h"
 
 #include <string.h>

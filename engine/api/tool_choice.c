@@ -1,4 +1,5 @@
-/* Reads the parts of a conversation that are not messages: tools, tool_choice, reasoning effort. */
+/* engine/api/tool_choice.c - reads the parts of a conversation that are not messages: tools, tool_choice, reasoning
+ * effort. */
 #include "engine/api/messages.h"
 
 #include <string.h>

@@ -1,11 +1,11 @@
-/* The two files that a batch writes: answers, and reasons why there is none.
+/* engine/batch/journal.c - the two output files of a batch: answers and errors.
  *
- * Lines are appended to a buffer, and a thread writes what has gathered and brings it to the disk, about once
- * a second: who computes never waits for a disk, unless it is so slow that a whole buffer gathers.  A
- * line counts as done when it is whole and in the file; a last line without its end is from a run that was
- * killed or a disk that was full, and is cut off at open, as is what a power cut left as zeros.
+ * Lines are appended to a buffer.  A thread writes the buffer and syncs the file about once a second, so the engine
+ * thread never waits for the disk unless GATHER_MOST bytes are pending.  A line counts as done when it is whole and in
+ * the file.  A last line without its newline is left by a killed run or a full disk, zeros are left by a power cut;
+ * both are cut off at open.
  *
- * A lock on each file, which ends with the process, keeps a second batch away. */
+ * A lock on each file, released when the process ends, keeps a second batch from writing it. */
 #include "engine/base/base.h"
 #include "engine/batch/batch.h"
 
@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20)          /* enough for a write of its own */
-#define GATHER_MOST  ((size_t)16 << 20)         /* then who appends waits */
+#define GATHER_BYTES ((size_t)1 << 20)          /* written at once, without waiting for gather_ns */
+#define GATHER_MOST  ((size_t)16 << 20)         /* above this, eng_journal_add waits */
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A new file is there after a power cut only when its folder says so. */
+/* A new file survives a power cut only after a sync of its folder. */
 static void sync_folder(const char *path)
 {
     char folder[ENG_PATH_BYTES];
@@ -31,7 +31,7 @@ static void sync_folder(const char *path)
     int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
         return;
-    (void)kn_io()->sync(fd);                    /* some file systems cannot, and need not */
+    (void)kn_io()->sync(fd);                    /* some file systems do not support it, nor need it */
     kn_file_close(fd);
 }
 
@@ -69,7 +69,7 @@ static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
                    (unsigned long long)number);
 }
 
-/* Nothing may be cut off what is no output of ours, or emptied.  Of a power cut a new file may hold zeros alone. */
+/* A file that is not a batch's output must not be cut or emptied.  After a power cut a new file may be all zeros. */
 static int check_begin(const struct eng_outlet_file *f)
 {
     struct eng_lines lines;
@@ -93,7 +93,7 @@ int eng_journal_open(struct eng_journal *j, const char *answers, const char *err
     int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
     if (error || (error = check_begin(&j->file[ENG_OUTLET_ANSWERS])))
         return error;
-    struct stat there, other;                   /* the same file: its lock would look like another's */
+    struct stat there, other;                   /* same file: its lock would look like another process's */
     if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
         there.st_dev == other.st_dev)
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
@@ -110,9 +110,10 @@ void eng_journal_unmake(struct eng_journal *j)
 
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cut(&j->file[which], 0); }
 
-/* ---- what is there ----------------------------------------------------------------------------- */
+/* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* Counts; or notes, when there is where to, and cuts: by then every line is known to be ours. */
+/* seen NULL: counts lines.  Else: checks each line, adds its name to seen, and cuts off an unfinished end if all
+ * lines are a batch's output. */
 static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
 {
     struct eng_lines lines;
@@ -159,7 +160,7 @@ static bool gathered(const struct eng_journal *j)
     return j->closing || n >= GATHER_BYTES;
 }
 
-/* Waits, with the lock, until there is something to write and it is time. */
+/* Waits, holding lock, for a line, then until gather_ns has passed, GATHER_BYTES are pending, or close. */
 static void wait_for_work(struct eng_journal *j)
 {
     struct timespec until;
@@ -184,7 +185,7 @@ static uint64_t count_lines(const struct eng_bytes *b)
     return n;
 }
 
-/* What has gathered, to the disk.  What a failure leaves half-written is cut off again, if that can be. */
+/* Writes the pending bytes and syncs.  After a failure the file is cut back, if that works. */
 static int commit(struct eng_outlet_file *f)
 {
     struct eng_bytes *b = &f->writing;
@@ -257,7 +258,7 @@ int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct e
     size_t before = b->n;
     eng_bytes_add(b, line->data, line->n);
     int status = j->status;
-    if (b->failed && !status) {                 /* half of a line is none */
+    if (b->failed && !status) {                 /* a partial line must not be written */
         b->failed = false;
         b->n = before;
         status = kn_fail(KN_ENOMEM, "no memory for a line of %s", j->file[which].path);

@@ -1,4 +1,4 @@
-/* Stop strings (struct eng_stop): passes on text that comes in pieces, up to the first stop string in it.
+/* engine/text/stop_strings.c - passes on text that comes in pieces, up to the first stop string in it.
  *
  * The longest tail that is the beginning of a stop string is held back.  The stop string that is complete first
  * ends the text; of two that end at the same byte, the longer.  So the result does not depend on the pieces. */
