@@ -156,7 +156,7 @@ static json_t *part_text(const struct eng_fields *part)
         return value;
     }
     eng_field_refuse(part, "type",
-                     type ? "is '%.40s': only text can be read, no images, sounds "
+                     type ? "is '%.40s': only text is supported, no images, audio "
                             "or files"
                           : "is missing",
                      type);

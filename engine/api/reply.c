@@ -315,7 +315,7 @@ static void fail_choice(struct eng_reply *r, const struct eng_event *t)
 {
     struct eng_refusal why;
     eng_refuse(&why, t->status == KN_ENOMEM || t->status == KN_ELIMIT ? 503 : 500, NULL, NULL,
-               "the answer cannot be finished: %s", kn_error_text(t->status));
+               "the answer could not be completed: %s", kn_error_text(t->status));
     eng_reply_fail(r, &why);
 }
 

@@ -24,7 +24,7 @@ int eng_seen_open(struct eng_seen *s, uint64_t most)
     *s = (struct eng_seen){ .n_slot = slots(most), .most = most };
     s->slot = kn_calloc(s->n_slot, sizeof *s->slot);
     if (!s->slot)
-        return kn_fail(KN_ENOMEM, "no memory to remember %llu lines", (unsigned long long)most);
+        return kn_fail(KN_ENOMEM, "not enough memory for the ids of %llu lines", (unsigned long long)most);
     if (getrandom(s->key, sizeof s->key, 0) != sizeof s->key)
         s->key[0] = kn_now_ns();                /* then only accidental collisions are unlikely */
     return 0;

@@ -44,7 +44,7 @@ static int open_file(struct eng_outlet_file *f, const char *path)
     if (error || (error = kn_file_open(&f->fd, path, O_RDWR | O_CREAT)))
         return error;
     if (flock(f->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return kn_fail(KN_EINVAL, "%s: another batch is writing it: wait for it, or name another file", path);
+        return kn_fail(KN_EINVAL, "%s: another batch is writing it: wait for its end, or name another file", path);
     int64_t bytes = kn_io()->size(f->fd);
     if (bytes < 0)
         return kn_fail(KN_EINVAL, "%s: %s: name a regular file", path, strerror(errno));
@@ -141,7 +141,7 @@ static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
     eng_lines_close(&lines);
     if (got < 0 || !seen || keep == f->bytes)
         return got < 0 ? got : 0;
-    kn_say(KN_LOG_INFO, "%s: the last line was not finished, and will be done again", f->path);
+    kn_say(KN_LOG_INFO, "%s: the last line is incomplete and will be answered again", f->path);
     return cut(f, keep);
 }
 
@@ -193,7 +193,7 @@ static int commit(struct eng_outlet_file *f)
         return 0;
     int error = kn_file_write(f->fd, f->path, b->data, b->n, f->bytes);
     if (!error && kn_io()->sync(f->fd) < 0)
-        error = kn_fail(KN_EIO, "%s: what was written may not be on the disk: %s", f->path, strerror(errno));
+        error = kn_fail(KN_EIO, "%s: sync failed, the last lines may not be on disk: %s", f->path, strerror(errno));
     if (error) {
         (void)kn_io()->resize(f->fd, (int64_t)f->bytes);
         return error;
@@ -244,7 +244,7 @@ int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
     pthread_cond_init(&j->emptied, NULL);
     pthread_condattr_destroy(&monotonic);
     j->started = pthread_create(&j->thread, NULL, keep_committing, j) == 0;
-    return j->started ? 0 : kn_fail(KN_ENOMEM, "no thread to write %s with", j->file[0].path);
+    return j->started ? 0 : kn_fail(KN_ENOMEM, "the system cannot start a thread to write %s", j->file[0].path);
 }
 
 int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line)

@@ -37,7 +37,7 @@ static int parse_id(struct eng_record *r, struct eng_fault *why)
     if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
         strlen(json_string_value(id)) != json_string_length(id))
         return refuse(why, "invalid_custom_id",
-                      "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
+                      "\"custom_id\" must be a string of 1 to 1024 bytes without NUL");
     r->custom_id = json_string_value(id);
     r->n_custom_id = json_string_length(id);
     return 0;
@@ -47,17 +47,17 @@ static int parse_request(struct eng_record *r, struct eng_fault *why)
 {
     const json_t *method = json_object_get(r->all, "method"), *url = json_object_get(r->all, "url");
     if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
-        return refuse(why, "invalid_method", "\"method\" has to be \"POST\"");
+        return refuse(why, "invalid_method", "\"method\" must be \"POST\"");
     r->body = json_object_get(r->all, "body");
     if (!json_is_object(r->body))
-        return refuse(why, "invalid_body", "\"body\" has to be an object: the request");
+        return refuse(why, "invalid_body", "\"body\" must be an object: the request");
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
         if (json_is_string(url) && !strcmp(json_string_value(url), urls[i].url)) {
             r->api = urls[i].api;
             return 0;
         }
     return refuse(why, "invalid_url",
-                  "\"url\" has to be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
+                  "\"url\" must be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
 }
 
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why)
@@ -65,7 +65,7 @@ int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct e
     json_error_t error;
     *r = (struct eng_record){ 0 };
     if (line->too_long)
-        return refuse(why, "line_too_long", "the line has more than 16 MiB");
+        return refuse(why, "line_too_long", "the line is longer than 16 MiB");
     r->all = json_loadb(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->all) {
         why->code = "invalid_json_line";

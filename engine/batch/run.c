@@ -52,14 +52,14 @@ struct eng_batch {
 static int check_text(const struct eng_line *first, const char *path)
 {
     static const struct { const char *begin; size_t n; const char *what; } other[] = {
-        { "\x1f\x8b", 2, "gzip's" }, { "BZh", 3, "bzip2's" }, { "\xfd" "7zXZ", 5, "xz's" },
-        { "\x28\xb5\x2f\xfd", 4, "zstd's" }, { "PK\3\4", 4, "a zip's" },
-        { "\xff\xfe", 2, "UTF-16's" }, { "\xfe\xff", 2, "UTF-16's" }, { "GGUF", 4, "a model's" },
+        { "\x1f\x8b", 2, "a gzip file" }, { "BZh", 3, "a bzip2 file" }, { "\xfd" "7zXZ", 5, "an xz file" },
+        { "\x28\xb5\x2f\xfd", 4, "a zstd file" }, { "PK\3\4", 4, "a zip file" },
+        { "\xff\xfe", 2, "UTF-16 text" }, { "\xfe\xff", 2, "UTF-16 text" }, { "GGUF", 4, "a model file" },
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (first->n >= other[i].n && !memcmp(first->text, other[i].begin, other[i].n))
-            return kn_fail(KN_EINVAL, "%s: its first bytes are %s: a batch is lines of UTF-8, as they stand", path,
-                           other[i].what);
+            return kn_fail(KN_EINVAL, "%s: its first bytes are those of %s: a batch must be lines of plain UTF-8 text",
+                           path, other[i].what);
     return 0;
 }
 
@@ -72,7 +72,7 @@ static int open_input(struct eng_batch *b)
         return error;
     int64_t bytes = kn_io()->size(b->in);
     if (bytes < 0 || fstat(b->in, &st) < 0)
-        return kn_fail(KN_EINVAL, "%s: %s: a batch has to be a file, so that it can be gone through again",
+        return kn_fail(KN_EINVAL, "%s: %s: a batch must be a regular file, because it is read twice",
                        b->opt.in, strerror(errno));
     b->in_bytes = (uint64_t)bytes;
     b->created_s = st.st_mtime;
@@ -88,7 +88,7 @@ static int open_input(struct eng_batch *b)
     }
     eng_lines_close(&b->lines);
     if (got == 0 && b->counts.total == 0)
-        return kn_fail(KN_EINVAL, "%s: no line in it", b->opt.in);
+        return kn_fail(KN_EINVAL, "%s: the file has no lines", b->opt.in);
     return got;
 }
 
@@ -103,7 +103,7 @@ static int open_journal(struct eng_batch *b)
     struct eng_journal *j = &b->journal;
     int error;
     if (same_file(b->opt.out, b->in) || same_file(b->opt.errors, b->in))
-        return kn_fail(KN_EINVAL, "%s: would be read and written: name another file for the output",
+        return kn_fail(KN_EINVAL, "%s: is both input and output: name another file for the output",
                        b->opt.in);
     if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
         (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
@@ -299,7 +299,7 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     if (!bad && met == ENG_MET_TWICE) {
         why.code = "duplicate_custom_id";
         snprintf(why.message, sizeof why.message,
-                 "an earlier line has this custom_id: this one is not answered");
+                 "an earlier line has the same custom_id: this line is not answered");
         bad = KN_EINVAL;
     }
     if (bad) {

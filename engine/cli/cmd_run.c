@@ -36,7 +36,7 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     struct eng_engine *e;
     for (int i = 0; i < o->n_draft; i++)
         if (o->draft[i].kind == ENG_DRAFT_MODEL && o->draft[i].tree != ENG_TREE_CHAIN)
-            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: what is drafted for workers is a chain: leave out tree= of "
+            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: drafts for workers must be chains: leave out tree= of "
                            "--draft model:", dsi->n_target);
     int error = eng_describe(&e, o);
     if (error)
@@ -44,7 +44,7 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     o->reserved_bytes = eng_dsi_bytes(e, dsi);
     eng_close(e);
     if (!r->config->n_draft)
-        kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: nobody drafts");
+        kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: there is no drafter");
     return 0;
 }
 
@@ -267,10 +267,10 @@ static void report_experts(const struct run *r, const struct timing *t)
     double hits = (double)(now.hits - t->store.hits), misses = (double)(now.misses - t->store.misses);
     double bytes = (double)(now.read_bytes - t->store.read_bytes);
     if (misses > 0)
-        kn_say(KN_LOG_INFO, "experts: %.0f %% of %.0f uses found in memory, %.1f MB read; room for %d of %d",
+        kn_say(KN_LOG_INFO, "experts: hit rate %.0f %% of %.0f uses, %.1f MB read; slots for %d of %d experts",
                100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
     if (now.early_bytes > t->store.early_bytes)
-        kn_say(KN_LOG_INFO, "experts read early: %.1f MB, of use %.1f, gone unused %.1f",
+        kn_say(KN_LOG_INFO, "experts prefetched: %.1f MB, used %.1f, evicted unused %.1f",
                (double)(now.early_bytes - t->store.early_bytes) / 1e6,
                (double)(now.early_used_bytes - t->store.early_used_bytes) / 1e6,
                (double)(now.early_wasted_bytes - t->store.early_wasted_bytes) / 1e6);
@@ -287,11 +287,11 @@ static void report_drafts(const struct run *r, const struct timing *t)
                (int)dsi.n_verify, (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
     }
     if (now.overlap_ns > t->engine.overlap_ns)
-        kn_say(KN_LOG_INFO, "ahead: %.1f ms of drafting while passes ran, which waited %.1f ms for it",
+        kn_say(KN_LOG_INFO, "overlap: %.1f ms of drafting while passes ran, passes waited %.1f ms for drafts",
                (double)(now.overlap_ns - t->engine.overlap_ns) * 1e-6,
                (double)(now.overlap_wait_ns - t->engine.overlap_wait_ns) * 1e-6);
     if (now.n_draft > t->engine.n_draft)
-        kn_say(KN_LOG_INFO, "drafts: %d of %d tokens kept, %.2f tokens a pass",
+        kn_say(KN_LOG_INFO, "drafts: %d of %d tokens accepted, %.2f tokens a pass",
                (int)(now.n_draft_kept - t->engine.n_draft_kept), (int)(now.n_draft - t->engine.n_draft),
                (double)(now.n_token - t->engine.n_token) / (double)(now.n_pass - t->engine.n_pass));
 }

@@ -83,10 +83,10 @@ char *srv_error_body(void *arg, int status, size_t *n)
     struct eng_bytes body = {0};
     struct eng_refusal why;
     eng_refuse(&why, status, NULL, "", "%s",
-               status == 413   ? "the body of this request is too long"
-               : status == 501 ? "this method is not offered"
+               status == 413   ? "the body of this request is too large: see --max-body"
+               : status == 501 ? "this HTTP method is not supported"
                : status == 503 ? "no memory for this request now"
-                               : "this is no HTTP request, or its headers are too long");
+                               : "not a valid HTTP request, or its headers are too long");
     eng_refusal_write(&body, &why, ENG_API_CHAT);
     s->metrics.n_answered[status / 100]++;
     *n = body.n;

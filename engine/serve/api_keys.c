@@ -26,10 +26,10 @@ static int take_line(struct eng_keys *k, char *line, const char *path, int numbe
         return 0;
     for (size_t i = 0; i < n; i++)
         if (line[i] <= ' ' || line[i] > '~')
-            return kn_fail(KN_EINVAL, "%s:%d: a key is letters, digits and signs without spaces",
+            return kn_fail(KN_EINVAL, "%s:%d: a key must be printable ASCII without spaces",
                            path, number);
     if (n > MAX_KEY || k->n == MAX_KEYS)
-        return kn_fail(KN_ELIMIT, "%s:%d: at most %d keys of %d characters are possible", path,
+        return kn_fail(KN_ELIMIT, "%s:%d: a file has at most %d keys, a key at most %d characters", path,
                        number, MAX_KEYS, MAX_KEY);
     k->key[k->n] = line;
     k->bytes[k->n++] = n;
@@ -59,7 +59,7 @@ int eng_keys_open(struct eng_keys **out, const char *path)
         }
     }
     if (!error && k->n == 0)
-        error = kn_fail(KN_EINVAL, "%s: no key in it; write one a line", path);
+        error = kn_fail(KN_EINVAL, "%s: the file has no keys; write one a line", path);
     if (error) {
         eng_keys_close(k);
         return error;

@@ -259,7 +259,7 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wak
 {
     struct eng_hub *h = kn_calloc(1, sizeof *h);
     if (!h)
-        return kn_fail(KN_ENOMEM, "no memory for the engine's thread");
+        return kn_fail(KN_ENOMEM, "not enough memory for the engine thread");
     h->options = *engine;
     h->wake_fd = wake_fd;
     h->last = &h->first;
@@ -271,7 +271,7 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wak
     h->started = pthread_create(&h->thread, NULL, run, h) == 0;
     if (!h->started) {
         eng_hub_close(h);
-        return kn_fail(KN_ELIMIT, "the system gives no thread to the engine");
+        return kn_fail(KN_ELIMIT, "the system cannot start the engine thread");
     }
     *out = h;
     return 0;

@@ -552,9 +552,9 @@ static int open_socket(struct eng_http *h, int *out)
     if (fd < 0)
         return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host,
                        h->opt.port, strerror(error),
-                       error == EADDRNOTAVAIL ? "host, one of this machine's"
-                       : error == EACCES      ? "port, from 1024 up, or a user who may"
-                                              : "port, or end who has it");
+                       error == EADDRNOTAVAIL ? "host: an address of this machine"
+                       : error == EACCES      ? "port: 1024 or above, or run as a user that may bind it"
+                                              : "port, or stop the process that uses it");
     if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
         h->loopback = is_loopback((const struct sockaddr *)&mine);
         h->port =

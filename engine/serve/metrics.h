@@ -14,12 +14,12 @@
     X(TTFT,     "time_to_first_token_seconds",    "from a request's arrival to its first token", wait) \
     X(GAP,      "inter_token_latency_seconds",    "between two tokens of an answer",             gap)  \
     X(E2E,      "e2e_request_latency_seconds",    "from a request's arrival to its end",         long) \
-    X(QUEUE,    "request_queue_time_seconds",     "waiting for a place in the passes",           long) \
-    X(PREFILL,  "request_prefill_time_seconds",   "reading the prompt",                          long) \
+    X(QUEUE,    "request_queue_time_seconds",     "waiting for a place in the batch",            long) \
+    X(PREFILL,  "request_prefill_time_seconds",   "from the prompt's start to the first token", long) \
     X(DECODE,   "request_decode_time_seconds",    "from the first token to the last",            long) \
     X(PROMPT,   "request_prompt_tokens",          "tokens of a prompt",                          size) \
     X(ANSWER,   "request_generation_tokens",      "tokens of an answer",                         size) \
-    X(MOST,     "request_max_num_generation_tokens", "tokens that an answer might have had",     size)
+    X(MOST,     "request_max_num_generation_tokens", "token limit of a request",                size)
 
 enum eng_histogram {
 #define ENG_ENUM(name, text, help, bounds) ENG_HIST_##name,

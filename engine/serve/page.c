@@ -50,7 +50,7 @@ void srv_page(struct eng_server *s, struct eng_exchange *x)
     }
     eng_bytes_add(&out, at, (size_t)(eng_page_end - at));
     if (out.failed || !drawn) {
-        eng_refuse(&why, 503, NULL, "", "the page cannot be made now: try again");
+        eng_refuse(&why, 503, NULL, "", "not enough memory or random numbers for the page now: try again");
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
     } else {
         set_headers(x, nonce);

@@ -21,7 +21,7 @@ const char *srv_not_ready(struct eng_server *s)
     }
     eng_hub_look(s->hub, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
-        return "there is work and nothing moves";
+        return "stalled: there is work, but no pass has completed";
     return NULL;
 }
 
@@ -97,7 +97,7 @@ void srv_model(struct eng_server *s, struct eng_exchange *x)
     }
     char shown[128];
     moe_string_show((struct moe_string){name, strlen(name)}, shown, sizeof shown);
-    eng_refuse(&why, 404, "model_not_found", "model", "there is no model '%s' here, but %s", shown,
+    eng_refuse(&why, 404, "model_not_found", "model", "the model '%s' does not exist; this server has %s", shown,
                s->alias[0]);
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

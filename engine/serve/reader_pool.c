@@ -68,7 +68,7 @@ int eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd)
         p->n_thread++;
     if (p->n_thread < n_thread) {
         eng_pool_close(p);
-        return kn_fail(KN_ELIMIT, "the system gives no thread to read requests");
+        return kn_fail(KN_ELIMIT, "the system cannot start threads to parse requests");
     }
     *out = p;
     return 0;

@@ -112,7 +112,7 @@ static void log_call(const struct srv_call *c, int status)
     }
     kn_say(
         KN_LOG_INFO,
-        "%s %s: %d; %d prompt tokens, %d of them found; waited %.2f s, first token after %.2f s; "
+        "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
         "%d tokens in %.2f s",
         c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
         seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
@@ -253,7 +253,7 @@ static void start(struct srv_call *c)
     if (error == KN_ELIMIT) {
         c->server->metrics.n_refused++;
         eng_refuse(&why, 429, "queue_full", "",
-                   "as many requests wait as this server holds (%d): try again later",
+                   "the queue is full (%d waiting requests): try again later",
                    c->server->opt.n_queue);
     } else {
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
@@ -344,7 +344,7 @@ static void take_event(const struct eng_job_event *t)
         int more = eng_reply_feed(c->reply, e);
         if (more < 0) {
             struct eng_refusal why;
-            eng_refuse(&why, 503, NULL, "", "no memory for more of this answer");
+            eng_refuse(&why, 503, NULL, "", "not enough memory to continue this answer");
             eng_reply_fail(c->reply, &why);
         }
         if (more != 0 && !ends)

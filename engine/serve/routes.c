@@ -95,17 +95,17 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
     if (allowed) {
         eng_http_set_header(x, "Allow", allowed);
-        return eng_refuse(why, 405, NULL, "", "%s is for %s, not %s", shown, allowed, method);
+        return eng_refuse(why, 405, NULL, "", "%s accepts %s, not %s", shown, allowed, method);
     }
     const char *near = nearest_route(path);
     if (near)
         return eng_refuse(why, 404, NULL, "",
-                          "there is nothing at %s: ask at %s, or correct the base URL", shown, near);
+                          "no such path: %s; use %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
-            return eng_refuse(why, 501, NULL, "", "%s is not offered: this server generates text",
+            return eng_refuse(why, 501, NULL, "", "%s is not supported: this server only generates text",
                               shown);
-    return eng_refuse(why, 404, NULL, "", "there is nothing at %s", shown);
+    return eng_refuse(why, 404, NULL, "", "no such path: %s", shown);
 }
 
 /* ---- keys and origins ------------------------------------------------------------------------ */
@@ -135,7 +135,7 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     if (!s->keys) {
         if (origin && !origin_is_ours(s, origin))
             return eng_refuse(why, 403, NULL, "",
-                              "pages of another site may not ask: name it with --cors, or "
+                              "requests from pages of other sites are refused: allow the site with --cors, or "
                               "use keys (--api-key-file)");
         return 0;
     }
@@ -147,8 +147,8 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     }
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");
     return eng_refuse(why, 401, "invalid_api_key", "",
-                      given ? "this key is not known here"
-                            : "a key is needed: Authorization: Bearer KEY");
+                      given ? "unknown API key"
+                            : "an API key is required: Authorization: Bearer KEY");
 }
 
 /* ---- limits and state ------------------------------------------------------------------------ */
@@ -156,9 +156,9 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
 static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     if (eng_http_headers_too_long(x))
-        return eng_refuse(why, 431, NULL, "", "headers are too long");
+        return eng_refuse(why, 431, NULL, "", "the headers of this request are too long");
     if (eng_http_body_too_long(x))
-        return eng_refuse(why, 413, NULL, "", "a request may have %zu bytes: see --max-body",
+        return eng_refuse(why, 413, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
                           s->opt.max_body);
     return 0;
 }
@@ -176,8 +176,7 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
     if (s->n_call >= s->n_session) {
         s->metrics.n_refused++;
         return eng_refuse(why, 429, "queue_full", "",
-                          "as many requests wait as this server holds (%d): try again "
-                          "later",
+                          "the queue is full (%d waiting requests): try again later",
                           s->opt.n_queue);
     }
     return 0;

@@ -40,9 +40,9 @@ static void open_model(struct eng_server *s)
     s->setup.sampling = s->opt.sampling;
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model))
-        kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
+        kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
-        kn_say(KN_LOG_WARN, "no memory to show %d experts: the status is without them", n_expert);
+        kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
 
 static void notify(struct eng_server *s, const char *line)
@@ -65,7 +65,7 @@ static void take_state(struct eng_server *s)
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
+    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d running and %d waiting requests, context %d",
            s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
            s->setup.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
@@ -98,7 +98,7 @@ static void take_stop(struct eng_server *s)
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
             kn_say(KN_LOG_INFO,
-                   "%d requests are under way; the end is in %d s at most, or at the next signal",
+                   "draining: %d open requests; shutdown in at most %d s, or at the next signal",
                    s->n_call, s->opt.drain_ms / 1000);
     }
     if (n > 1 || s->n_call == 0 || now >= s->end_ns)
@@ -118,13 +118,13 @@ static void take_reload(struct eng_server *s)
     if (!atomic_exchange(&s->reload, false))
         return;
     if (!s->keys) {
-        kn_say(KN_LOG_WARN, "nothing to read again: there is no --api-key-file");
+        kn_say(KN_LOG_WARN, "no keys to reload: the server runs without --api-key-file");
     } else if (eng_keys_open(&now, s->opt.api_key_file)) {
-        kn_say(KN_LOG_WARN, "the keys stay as they were");
+        kn_say(KN_LOG_WARN, "the API keys are unchanged");
     } else {
         eng_keys_close(s->keys);
         s->keys = now;
-        kn_say(KN_LOG_INFO, "%s: %d keys now", s->opt.api_key_file, eng_keys_count(now));
+        kn_say(KN_LOG_INFO, "%s: reloaded, %d keys", s->opt.api_key_file, eng_keys_count(now));
     }
 }
 
@@ -217,7 +217,7 @@ static int list_names(struct eng_server *s)
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
         if (!name[0] || s->setup.n_model == SRV_MAX_ALIAS)
-            return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty",
+            return kn_fail(KN_EINVAL, "--alias takes up to %d comma separated names, none empty",
                            SRV_MAX_ALIAS);
         s->alias[s->setup.n_model++] = name;
     }
@@ -238,7 +238,7 @@ static int count_connections(struct eng_server *s)
         most = 1;
     if (most < s->opt.max_connection)
         kn_say(KN_LOG_WARN,
-               "room for %d connections, not %d: raise the limit of open files (ulimit -n)", most,
+               "at most %d connections instead of %d: raise the limit of open files (ulimit -n)", most,
                s->opt.max_connection);
     return kn_min(most, s->opt.max_connection);
 }
@@ -263,7 +263,7 @@ static int open_http(struct eng_server *s)
                                    .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
-                        "--host %s is open to others: give keys with --api-key-file, or stay on "
+                        "--host %s is reachable by other machines: set --api-key-file, or use "
                         "127.0.0.1",
                         s->opt.host);
     return error;
@@ -326,7 +326,7 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
     else if (s->wake_fd < 0 || !(s->base = new_base()))
-        error = kn_fail(KN_ENOMEM, "the system gives no events to the server");
+        error = kn_fail(KN_ENOMEM, "the system cannot create an event loop for the server");
     if (error || (opt->api_key_file && (error = eng_keys_open(&s->keys, opt->api_key_file))) ||
         (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
         (error = eng_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {

@@ -211,7 +211,7 @@ void srv_status_stream(struct eng_server *s, struct eng_exchange *x)
 {
     struct eng_refusal why;
     if (s->n_watcher == SRV_MAX_WATCHER) {
-        eng_refuse(&why, 429, NULL, "", "%d watch already", SRV_MAX_WATCHER);
+        eng_refuse(&why, 429, NULL, "", "%d status streams are open already", SRV_MAX_WATCHER);
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
         return;
     }
