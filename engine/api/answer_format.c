@@ -1,4 +1,4 @@
-/* The grammar of an answer: calls of a request's tools, or a response format.
+/* engine/api/answer_format.c - the grammar of an answer: calls of a request's tools, or a response format.
  *
  * With tool_choice auto the model decides between text and a call, and the grammar constrains only the
  * call.  If then a schema is not supported and no tool is strict, the answer is not constrained.  If
@@ -98,7 +98,7 @@ void eng_talk_constrain(struct eng_ask *ask, const struct eng_fields *body,
         compile(ask, &w, body, setup, tools);
     else if (wanted && (w.schema || forced || tools->strict))
         eng_refuse(body->why, 400, NULL, w.schema ? "response_format" : "tools",
-                   "this model's vocabulary cannot write every text, so that no form can be "
-                   "promised");
+                   "this model's vocabulary has no token for some bytes, so output cannot be "
+                   "constrained");
     json_decref(w.made);
 }

@@ -1,4 +1,4 @@
-/* Functions that the writers of several dialects share: usage, texts, numbers, logprobs. */
+/* engine/api/dialect.c - functions that the writers of several dialects share: usage, texts, numbers, logprobs. */
 #include "engine/api/dialect.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Reads the members of a request's objects (fields.h), and writes refusals (request.h). */
+/* engine/api/fields.c - reads the members of a request's objects (fields.h), and writes refusals (request.h). */
 #include "engine/api/fields.h"
 
 #include <stdarg.h>
@@ -148,7 +148,7 @@ bool eng_field_int(const struct eng_fields *f, const char *name, int64_t least, 
         return true;
     }
     if (value && most == INT64_MAX && least == INT64_MIN)
-        eng_field_refuse(f, name, "must be an integer of 64 bits");
+        eng_field_refuse(f, name, "must be a 64-bit integer");
     else if (value && most >= INT32_MAX && !(whole && x > most))
         eng_field_refuse(f, name, "must be an integer, at least %lld", (long long)least);
     else if (value)
@@ -188,7 +188,7 @@ json_t *eng_field_array(const struct eng_fields *f, const char *name, size_t mos
         return NULL;
     }
     if (json_array_size(value) > most) {
-        eng_field_refuse(f, name, "has %zu items; at most %zu are possible", json_array_size(value),
+        eng_field_refuse(f, name, "has %zu items; the limit is %zu", json_array_size(value),
                          most);
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* Converts the conversations of three dialects to the messages of a chat template. */
+/* engine/api/messages.c - converts the conversations of three dialects to the messages of a chat template. */
 #include "engine/api/messages.h"
 
 #include <string.h>
@@ -156,7 +156,7 @@ static json_t *part_text(const struct eng_fields *part)
         return value;
     }
     eng_field_refuse(part, "type",
-                     type ? "is '%.40s': only text can be read, no images, sounds "
+                     type ? "is '%.40s': only text is supported, no images, audio "
                             "or files"
                           : "is missing",
                      type);

@@ -1,4 +1,5 @@
-/* Turns tokens into parts of an answer, and passes the parts to the writer of the request's dialect.
+/* engine/api/reply.c - turns tokens into parts of an answer, and passes the parts to the writer of the request's
+ * dialect.
  *
  * Stop strings are searched in the content only, not in the reasoning and not in the arguments of
  * calls.  Logprobs are reported for tokens of the content only.  A token is known to belong to the
@@ -314,7 +315,7 @@ static void fail_choice(struct eng_reply *r, const struct eng_event *t)
 {
     struct eng_refusal why;
     eng_refuse(&why, t->status == KN_ENOMEM || t->status == KN_ELIMIT ? 503 : 500, NULL, NULL,
-               "the answer cannot be finished: %s", kn_error_text(t->status));
+               "the answer could not be completed: %s", kn_error_text(t->status));
     eng_reply_fail(r, &why);
 }
 

@@ -1,5 +1,5 @@
-/* Parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine requests
- * of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
+/* engine/api/request.c - parses a body into an eng_ask: the JSON, the prompts or the conversation; and makes engine
+ * requests of it.  sampling.c reads the parameters, messages.c the messages, tool_choice.c the tools, and
  * answer_format.c makes the grammar. */
 #include "engine/api/internal.h"
 
@@ -81,7 +81,7 @@ static const struct {
     const char *name, *instead;
 } unknown[] = {
 #define ONLY(api) (1u << ENG_API_##api)
-    {UINT_MAX, "chat_template", "is the model's own and never a request's"},
+    {UINT_MAX, "chat_template", "is set by the server and cannot be part of a request"},
     {UINT_MAX, "grammar", "is not supported: give a schema in 'response_format'"},
     {UINT_MAX, "guided_json", "is not supported: give a schema in 'response_format'"},
     {UINT_MAX, "guided_regex",
@@ -90,17 +90,17 @@ static const struct {
      "is not supported: give a schema with an enum in 'response_format'"},
     {UINT_MAX, "guided_grammar", "is not supported: give a schema in 'response_format'"},
     {UINT_MAX, "structured_outputs", "is not supported: give a schema in 'response_format'"},
-    {ONLY(COMPLETIONS), "suffix", "is not supported: text is only continued"},
-    {ONLY(CHAT), "functions", "is not supported: say 'tools'"},
-    {ONLY(CHAT), "function_call", "is not supported: say 'tool_choice'"},
-    {ONLY(CHAT), "audio", "is not supported: answers are text"},
+    {ONLY(COMPLETIONS), "suffix", "is not supported: a completion only continues the prompt"},
+    {ONLY(CHAT), "functions", "is not supported: use 'tools'"},
+    {ONLY(CHAT), "function_call", "is not supported: use 'tool_choice'"},
+    {ONLY(CHAT), "audio", "is not supported: answers are text only"},
     {ONLY(RESPONSES), "previous_response_id",
      "is not supported: nothing is stored, so send the "
      "whole conversation in 'input'"},
     {ONLY(RESPONSES), "conversation",
      "is not supported: nothing is stored, so send the whole "
      "conversation in 'input'"},
-    {ONLY(RESPONSES), "prompt", "is not supported: say 'instructions' and 'input'"},
+    {ONLY(RESPONSES), "prompt", "is not supported: use 'instructions' and 'input'"},
 #undef ONLY
 };
 
@@ -116,7 +116,7 @@ static void refuse_unknown(struct eng_parse *p)
     }
     if (eng_field_int(&p->body, "best_of", 1, INT32_MAX, &n) && n != p->ask->n_each)
         eng_field_refuse(&p->body, "best_of",
-                         "is not supported: 'n' answers are made, and all given");
+                         "is not supported: all 'n' answers are returned");
     if (eng_field_int(&p->body, "min_tokens", 0, INT32_MAX, &n) && n && !p->ask->ignore_eos)
         eng_field_refuse(&p->body, "min_tokens", "is not supported, except with 'ignore_eos'");
     if (eng_field_bool(&p->body, "continue_final_message", &on) && on)
@@ -154,7 +154,7 @@ static void add_text_prompt(struct eng_parse *p, const json_t *text)
     if (error && !eng_refused(p->why))
         eng_refuse(p->why, error == KN_ENOMEM ? 500 : 400, NULL, "prompt",
                    error == KN_ENOMEM ? "no memory for the prompt"
-                                      : "the prompt cannot be written in the model's tokens");
+                                      : "the prompt cannot be tokenized with the model's vocabulary");
 }
 
 static void add_token_prompt(struct eng_parse *p, const json_t *list)
@@ -166,7 +166,7 @@ static void add_token_prompt(struct eng_parse *p, const json_t *list)
     {
         json_int_t id = json_integer_value(item);
         if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->setup->vocab)) {
-            eng_field_refuse(&p->body, "prompt", "must hold token ids from 0 to %d",
+            eng_field_refuse(&p->body, "prompt", "must contain token ids from 0 to %d",
                              eng_vocab_size(p->setup->vocab) - 1);
             return;
         }
@@ -186,7 +186,7 @@ static void read_prompts(struct eng_parse *p)
     else if (!json_is_string(value) && !json_is_array(value))
         eng_field_refuse(&p->body, "prompt", "must be a string, or a list of strings or tokens");
     else if (n > ENG_ASK_CHOICES)
-        eng_field_refuse(&p->body, "prompt", "has %zu prompts; at most %d are possible", n,
+        eng_field_refuse(&p->body, "prompt", "has %zu prompts; the limit is %d", n,
                          ENG_ASK_CHOICES);
     else if (!(p->ask->prompt = kn_calloc(n, sizeof *p->ask->prompt)))
         eng_parse_no_memory(p);
@@ -204,7 +204,7 @@ static void read_prompts(struct eng_parse *p)
             else if (json_is_array(item) && json_is_array(first))
                 add_token_prompt(p, item);
             else
-                eng_field_refuse(&p->body, "prompt", "must hold strings only, or tokens only");
+                eng_field_refuse(&p->body, "prompt", "must contain strings only, or token ids only");
             if (eng_refused(p->why))
                 return;
         }
@@ -242,7 +242,7 @@ static void refuse_template(struct eng_parse *p, int error, const struct eng_tem
     if (error == KN_ENOMEM)
         eng_parse_no_memory(p);
     else
-        eng_refuse(p->why, 400, NULL, "messages", "the model's chat template refuses: %s", e->text);
+        eng_refuse(p->why, 400, NULL, "messages", "the model's chat template failed: %s", e->text);
 }
 
 /* True if the prompt ends with the marker that opens reasoning; its last TAIL tokens are enough. */
@@ -290,7 +290,7 @@ static void check_choices(struct eng_parse *p)
     int most = p->setup->n_choice ? p->setup->n_choice : ENG_ASK_CHOICES;
     if (eng_ask_choices(p->ask) > most)
         eng_field_refuse(&p->body, "n",
-                         "times the number of prompts is %d; at most %d are possible",
+                         "times the number of prompts is %d; the limit is %d",
                          eng_ask_choices(p->ask), most);
 }
 

@@ -1,5 +1,5 @@
-/* Reads the parameters of a request under the names of each dialect: sampling, end of the answer,
- * logprobs and stream, priority and user. */
+/* engine/api/sampling.c - reads the parameters of a request under the names of each dialect: sampling, end of the
+ * answer, logprobs and stream, priority and user. */
 #include "engine/api/internal.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ static void read_bias(struct eng_parse *p)
     json_t *value;
     struct spec_bias *bias;
     if (n > ENG_ASK_BIASES) {
-        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; at most %d are possible", n,
+        eng_field_refuse(&p->body, "logit_bias", "has %zu tokens; the limit is %d", n,
                          ENG_ASK_BIASES);
         return;
     }
@@ -87,7 +87,7 @@ static void read_bias(struct eng_parse *p)
         int32_t token = token_of(p, key);
         double add;
         if (token == ENG_NO_TOKEN)
-            eng_field_refuse(&f, key, "is no token: ids go from 0 to %d",
+            eng_field_refuse(&f, key, "is not a token id: ids are 0 to %d",
                              eng_vocab_size(p->setup->vocab) - 1);
         if (!eng_field_number(&f, key, -100, 100, &add)) {
             if (json_is_null(value))
@@ -107,7 +107,7 @@ static void add_stop(struct eng_parse *p, const char *name, const json_t *text)
         eng_field_refuse(&p->body, name, "must be a string or a list of strings");
     else if (n < 1 || n > ENG_STOP_BYTES || strlen(json_string_value(text)) != n)
         eng_field_refuse(&p->body, name,
-                         "has a string of %zu bytes; 1 to %d are possible, and no NUL", n,
+                         "has a string of %zu bytes; strings must have 1 to %d bytes, without NUL", n,
                          ENG_STOP_BYTES);
     else
         p->ask->stop[p->ask->n_stop++] = json_string_value(text);
@@ -128,7 +128,7 @@ static void read_stop(struct eng_parse *p)
     {
         json_int_t id = json_integer_value(item);
         if (!json_is_integer(item) || id < 0 || id >= eng_vocab_size(p->setup->vocab)) {
-            eng_field_refuse(&p->body, "stop_token_ids", "must hold token ids from 0 to %d",
+            eng_field_refuse(&p->body, "stop_token_ids", "must contain token ids from 0 to %d",
                              eng_vocab_size(p->setup->vocab) - 1);
             return;
         }
@@ -195,9 +195,9 @@ static void read_prompt_logprobs(struct eng_parse *p, bool openai)
     ask->wants_prompt_logprobs = n >= 0 || (ask->echo && ask->logprobs);
     if (ask->wants_prompt_logprobs && ask->stream)
         eng_field_refuse(&p->body, n >= 0 ? "prompt_logprobs" : "logprobs",
-                         "of a prompt are for whole answers: leave out 'stream'");
+                         "of a prompt are not supported with 'stream'");
     if (ask->wants_prompt_logprobs && ask->n_each > 1) /* every choice would report them again */
-        eng_field_refuse(&p->body, "n", "must be 1 where a prompt's log-probabilities are asked for");
+        eng_field_refuse(&p->body, "n", "must be 1 if log-probabilities of the prompt are requested");
 }
 
 static void read_told(struct eng_parse *p)
@@ -209,7 +209,7 @@ static void read_told(struct eng_parse *p)
     eng_field_bool(&p->body, "stream", &p->ask->stream);
     eng_field_bool(&options, "include_usage", &p->ask->include_usage);
     if (options.object && openai && !p->ask->stream)
-        eng_field_refuse(&p->body, "stream_options", "is for streams only: set 'stream' to true");
+        eng_field_refuse(&p->body, "stream_options", "needs 'stream' to be true");
     if (openai)
         eng_field_int(&p->body, "n", 1, ENG_ASK_EACH, &n);
     p->ask->n_each = (int)n;

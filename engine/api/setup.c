@@ -1,4 +1,5 @@
-/* The setup of a model for the API: its name, its fingerprint, its chat template and what that takes. */
+/* engine/api/setup.c - the setup of a model for the API: name, fingerprint, chat template, and the format of its
+ * tool calls. */
 #include <string.h>
 
 #include "engine/api/request.h"
@@ -30,7 +31,7 @@ void eng_api_model_close(struct eng_api_model *m) { eng_chat_close(m->chat); }
 
 /* ---- the chat template ----------------------------------------------------------------------- */
 
-/* The text of a conversation with one call whose arguments are `given` (taken over), or NULL. */
+/* Renders a conversation with one tool call whose arguments are `given` (reference stolen); NULL: refused. */
 static char *render_call(const struct eng_api_setup *setup, json_t *given)
 {
     struct eng_template_error e;
@@ -58,7 +59,7 @@ void eng_api_setup_from_template(struct eng_api_setup *setup, struct eng_speech_
     setup->speech = style;
     char *object = render_call(setup, json_pack("{s:s}", "k7", "v7"));
     char *text = render_call(setup, json_string("{\"k7\": \"v7\"}"));
-    if (text && (!object || strstr(object, "'k7'"))) /* refused, or shown as Python shows it */
+    if (text && (!object || strstr(object, "'k7'"))) /* an object is refused, or printed as Python prints it */
         setup->text_arguments = true;
     kn_free(object);
     kn_free(text);

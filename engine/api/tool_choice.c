@@ -1,4 +1,5 @@
-/* Reads the parts of a conversation that are not messages: tools, tool_choice, reasoning effort. */
+/* engine/api/tool_choice.c - reads the parts of a conversation that are not messages: tools, tool_choice, reasoning
+ * effort. */
 #include "engine/api/messages.h"
 
 #include <string.h>
@@ -20,14 +21,14 @@ static void check_name(const struct eng_fields *f, const struct eng_talk_tools *
     for (const char *c = name; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
               strchr("_-.:/", *c))) {
-            eng_field_refuse(f, "name", "may hold letters, digits and _ - . : / only");
+            eng_field_refuse(f, "name", "may contain letters, digits and _ - . : / only");
             return;
         }
     json_array_foreach(t->list, i, other)
     {
         json_t *its = json_object_get(json_object_get(other, "function"), "name");
         if (!strcmp(json_string_value(its), name))
-            eng_field_refuse(f, "name", "is that of another tool too: '%s'", name);
+            eng_field_refuse(f, "name", "is used by two tools: '%s'", name);
     }
 }
 
@@ -112,7 +113,7 @@ static void check_choice(const struct eng_talk_tools *t, const struct eng_fields
     json_t *tool;
     size_t i;
     if (t->choice == ENG_TOOL_REQUIRED && !json_array_size(t->list))
-        eng_field_refuse(body, "tool_choice", "wants a call, but there are no tools");
+        eng_field_refuse(body, "tool_choice", "requires a tool call, but there are no tools");
     if (t->choice != ENG_TOOL_NAMED || eng_refused(body->why))
         return;
     json_array_foreach(t->list, i, tool)
@@ -121,7 +122,7 @@ static void check_choice(const struct eng_talk_tools *t, const struct eng_fields
         if (!strcmp(json_string_value(its), t->name))
             return;
     }
-    eng_field_refuse(body, "tool_choice", "names a tool that is not there: '%.128s'", t->name);
+    eng_field_refuse(body, "tool_choice", "names a tool that does not exist: '%.128s'", t->name);
 }
 
 void eng_talk_tools(struct eng_talk_tools *out, enum eng_api api, const struct eng_fields *body)
@@ -197,8 +198,8 @@ void eng_talk_thinking(json_t *variables, enum eng_api api, const struct eng_fie
             i--;
         if (i < 0)
             eng_field_refuse(&in, name,
-                             "is no variable that a request may set: enable_thinking, "
-                             "reasoning_effort and the like are");
+                             "is not a variable that a request may set; allowed are enable_thinking, "
+                             "reasoning_effort and similar names");
         else if (json_is_object(value) || json_is_array(value) ||
                  json_string_length(value) > KWARG_BYTES)
             eng_field_refuse(&in, name, "must be true, false, a number or a short string");

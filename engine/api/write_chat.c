@@ -1,4 +1,4 @@
-/* Chat completions: a stream of chunks with deltas, or one object with messages.
+/* engine/api/write_chat.c - chat completions: a stream of chunks with deltas, or one object with messages.
  *
  * Clients rely on the following.  The first chunk of a choice has the role; the last one has the
  * finish_reason and no content.  A call's id and name come once, before its arguments.  Reasoning is

@@ -1,4 +1,5 @@
-/* Completions: text that continues a prompt, in the form of OpenAI's completions API. */
+/* engine/api/write_completions.c - completions: text that continues a prompt, in the form of OpenAI's completions
+ * API. */
 #include "engine/api/dialect.h"
 #include "engine/base/base.h"
 

@@ -1,4 +1,5 @@
-/* Anthropic's messages: content blocks, each with a start event, delta events and a stop event.
+/* engine/api/write_messages.c - Anthropic's messages: content blocks, each with a start event, delta events and a
+ * stop event.
  *
  * As in Anthropic's API, input_tokens does not include cached tokens.  Members that only OpenAI's
  * objects have are left out, since clients of this dialect are strict. */

@@ -1,5 +1,5 @@
-/* Responses: an answer is a list of items (reasoning, messages, calls).  A stream adds, fills and
- * closes each item by numbered events; the last event repeats the whole response.  Responses are not
+/* engine/api/write_responses.c - responses: an answer is a list of items (reasoning, messages, calls).  A stream
+ * adds, fills and closes each item by numbered events; the last event repeats the whole response.  Responses are not
  * stored. */
 #include "engine/api/dialect.h"
 

@@ -1,23 +1,22 @@
-/* engine/batch/batch.h - a file of requests to a file of answers, whatever happens on the way.  Internal to
- * engine.
+/* engine/batch/batch.h - answers a file of requests into a file of answers; resumes after a crash.  Internal to engine.
  *
  *     eng_batch_open -> eng_batch_start -> [ eng_batch_step ]* -> eng_batch_settle -> eng_batch_close
  *
- * In: JSONL, one request a line, as OpenAI's batches have them.  Out: JSONL, one answer a line, in any order,
- * under the request's custom_id; what cannot be answered goes to a second file, with the reason.  Lines are
- * appended as they are done, and are on the disk about a second later.  There is no other state: a job that
- * was killed is begun again with the same command, reads what it has written, and does the rest.
+ * Input: JSONL, one request a line, in the format of OpenAI's batches.  Output: JSONL, one answer a line, in any order,
+ * with the request's custom_id; requests that cannot be answered go to a second file with the reason.  An answer is
+ * appended when it is complete and is on disk about a second later.  There is no other state: a killed batch is
+ * restarted with the same command, reads its own output and answers the missing lines.
  *
- * What an answer is depends on its line alone: a request without a seed gets one from its custom_id, and
- * `created` is the time of the input file.  So a job that was killed ends with the lines of one that was not.
+ * An answer depends on its line alone: a request without a seed gets one from its custom_id, and `created` is the time
+ * of the input file.  So a batch that was killed and resumed writes the same lines as one that was not.
  *
- *     lines.c     lines of a file, in as much memory as the longest takes
- *     done_ids.c  which custom_ids are done, and which have been met
- *     record.c    a line of the input to a request; answers and reasons to lines
- *     journal.c   the two output files: locked, mended, appended to, made durable by a thread
- *     run.c       sessions kept busy, until there are no more lines
+ *     lines.c     reads lines of a file, in as much memory as the longest one takes
+ *     done_ids.c  set of custom_ids that are done or were read in this run
+ *     record.c    parses lines of the input; formats lines of the output and reads them back
+ *     journal.c   the two output files: lock, repair, append, sync by a thread
+ *     run.c       keeps sessions busy until the input ends
  *
- * Memory does not grow with the job, but for 16 to 32 bytes a line (done_ids.c), which are taken at open. */
+ * Memory does not grow with the number of lines, except 16 to 32 bytes a line (done_ids.c), allocated at open. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
@@ -28,82 +27,82 @@
 
 /* ---- lines.c ----------------------------------------------------------------------------------- */
 
-#define ENG_LINE_MOST ((size_t)16 << 20)        /* bytes of a line; a longer one is no request */
+#define ENG_LINE_MOST ((size_t)16 << 20)        /* bytes of a line; a longer line is refused */
 
 struct eng_line {
-    const char *text;                           /* [n] without its end */
+    const char *text;                           /* [n] without the newline */
     size_t n;
-    uint64_t number, offset;                    /* from 1; of its first byte in the file */
-    bool too_long;                              /* text is only its beginning */
-    bool torn;                                  /* the file ends before the line does */
+    uint64_t number, offset;                    /* line number from 1; file offset of its first byte */
+    bool too_long;                              /* text holds only its beginning */
+    bool torn;                                  /* the file ends without a newline */
 };
 
 struct eng_lines {
     int fd;
     const char *path;
-    uint64_t size, at;                          /* bytes to be read; read so far */
+    uint64_t size, at;                          /* bytes to read; bytes read so far */
     uint64_t number;
     char *buffer;                               /* [room] */
-    size_t room, start, end;                    /* what is not given yet: buffer[start .. end) */
+    size_t room, start, end;                    /* unread bytes: buffer[start .. end) */
 };
 
-/* Of the first `size` bytes of a file.  It stays the caller's. */
+/* Reads the first `size` bytes of fd, which the caller closes.  path must outlive l. */
 int  eng_lines_open(struct eng_lines *l, int fd, const char *path, uint64_t size);
 void eng_lines_close(struct eng_lines *l);
-/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, said.  Blank lines are passed over. */
+/* 1 and a line, valid until the next call; 0 at the end; or KN_E*, reported.  Blank lines are skipped. */
 int  eng_lines_next(struct eng_lines *l, struct eng_line *out);
 
 /* ---- done_ids.c -------------------------------------------------------------------------------- */
 
-/* Names as 127 bits under a key drawn at open, so that nobody can choose two that are taken for one. */
+/* Set of names as 127-bit hashes under a random key drawn at open, so that collisions cannot be chosen. */
 struct eng_seen {
-    struct { uint64_t a, b; } *slot;            /* [n_slot] a power of two; b's lowest bit: met in this run */
+    struct { uint64_t a, b; } *slot;            /* [n_slot], a power of two; b's lowest bit: met in this run */
     size_t n_slot, n, most;
     uint64_t key[2];
 };
 
-enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE };
+enum eng_met { ENG_MET_NEW, ENG_MET_DONE, ENG_MET_TWICE };      /* TWICE: met earlier in this run */
 
 size_t eng_seen_bytes(uint64_t most);
-int  eng_seen_open(struct eng_seen *s, uint64_t most);          /* names, all of both calls below */
+int  eng_seen_open(struct eng_seen *s, uint64_t most);          /* most: names added by both calls below */
 void eng_seen_close(struct eng_seen *s);
-void eng_seen_done(struct eng_seen *s, const char *name, size_t n);         /* by an earlier run */
-enum eng_met eng_seen_meet(struct eng_seen *s, const char *name, size_t n); /* in this one */
+void eng_seen_done(struct eng_seen *s, const char *name, size_t n);         /* done by an earlier run */
+enum eng_met eng_seen_meet(struct eng_seen *s, const char *name, size_t n); /* met in this run */
 
 /* ---- record.c ---------------------------------------------------------------------------------- */
 
 #define ENG_CUSTOM_ID_MOST 1024                 /* bytes */
 
 struct eng_record {                             /* a line of the input */
-    json_t *all;                                /* everything below is its */
-    const char *custom_id;                      /* NULL: it has none that could be told */
+    json_t *all;                                /* owns everything below */
+    const char *custom_id;                      /* NULL: missing or invalid */
     size_t n_custom_id;
     enum eng_api api;
     json_t *body;
 };
 
-struct eng_fault { const char *code; char message[256]; };      /* why a line is no request */
+struct eng_fault { const char *code; char message[256]; };      /* why a line is not a request */
 
-/* KN_EINVAL, with custom_id as far as there is one, and why; nothing is said. */
+/* KN_EINVAL fills why, and custom_id if it is valid; nothing is logged. */
 int  eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why);
 void eng_record_close(struct eng_record *r);
 
-/* A number that names a custom_id, the same in every run: of its answer's id and, unless given, its seed. */
+/* A hash of a custom_id, the same in every run: for the answer's id and, unless the request sets one, its seed. */
 uint64_t eng_record_hash(const char *custom_id, size_t n);
 
-/* A line with an answer, or with a refusal: body is JSON. */
+/* Writes a line with an answer or a refusal: body is JSON. */
 void eng_record_write(struct eng_bytes *out, const char *custom_id, size_t n_custom_id, int status,
                       const char *body, size_t n_body);
-/* A line that says why another is no request. */
+/* Writes a line with the reason why line `number` is not a request. */
 void eng_record_write_fault(struct eng_bytes *out, const struct eng_record *r, uint64_t number,
                             const struct eng_fault *why);
 
-/* What a line of an output file says is done: a custom_id, or the number of a line that was no request.
- * name has room for ENG_CUSTOM_ID_MOST; 0 bytes: it is no such line. */
+/* Reads from a line of an output file which request it answers: a custom_id, or the number of a line that is not a
+ * request.  name: [ENG_CUSTOM_ID_MOST]; returns its bytes, 0: not a line of a batch's output. */
 size_t eng_record_read(const struct eng_line *line, char *name);
-/* Is it the beginning of such a line, or as much of one as there is? */
+/* True if the line begins like a line of a batch's output, as far as the line goes. */
 bool eng_record_begins(const struct eng_line *line);
-/* The name of a line that was no request. */
+/* The name, for the set of done_ids.c, of a line that is not a request; returns its bytes. */
 size_t eng_record_number_name(uint64_t number, char *name);
 
 /* ---- journal.c --------------------------------------------------------------------------------- */
@@ -113,9 +112,9 @@ enum eng_outlet { ENG_OUTLET_ANSWERS, ENG_OUTLET_ERRORS, ENG_OUTLETS };
 struct eng_outlet_file {
     const char *path;
     int fd;
-    bool made;                                  /* it was not there before */
-    uint64_t bytes, n_line;                     /* that are there, on the disk; the thread's while it runs */
-    struct eng_bytes filling, writing;          /* filling: under the lock */
+    bool made;                                  /* created by eng_journal_open */
+    uint64_t bytes, n_line;                     /* on disk; the thread's while it runs */
+    struct eng_bytes filling, writing;          /* filling: under lock; writing: the thread's */
 };
 
 struct eng_journal {
@@ -123,24 +122,24 @@ struct eng_journal {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t filled, emptied;
-    bool started, closing;                      /* closing, status: under the lock */
-    int status;                                 /* of the first commit that failed */
-    uint64_t gather_ns;                         /* that a line waits for others before it is written */
+    bool started, closing;                      /* closing, status: under lock */
+    int status;                                 /* error of the first failed commit */
+    uint64_t gather_ns;                         /* how long the thread collects lines before it writes */
 };
 
-/* Opens or makes both, keeps others out, and refuses what does not begin as a batch's output, untouched. */
+/* Opens or creates both files and locks them.  Refuses a file that does not begin like a batch's output, unchanged. */
 int  eng_journal_open(struct eng_journal *j, const char *answers, const char *errors);
-/* Their lines, counted; then noted in `seen`, and one that was not finished is cut off.  What is no line of a batch
- * is refused.  Before start. */
+/* Before start: count sets n_line; then read adds each line's name to `seen` and cuts off an unfinished last line.  A
+ * line that is not of a batch's output is refused. */
 int  eng_journal_count(struct eng_journal *j, enum eng_outlet which);
 int  eng_journal_read(struct eng_journal *j, enum eng_outlet which, struct eng_seen *seen);
-int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties it; before start */
-void eng_journal_unmake(struct eng_journal *j);         /* of a batch that was refused: removes what it made, if empty */
+int  eng_journal_forget(struct eng_journal *j, enum eng_outlet which);      /* empties the file; before start */
+void eng_journal_unmake(struct eng_journal *j);         /* for a refused batch: removes empty files that open created */
 int  eng_journal_start(struct eng_journal *j, uint64_t gather_ns);
-/* Appends a line; it is on the disk about gather_ns later.  KN_E* once that has failed. */
+/* Appends a line, which is on disk about gather_ns later.  KN_E* after a failed write. */
 int  eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line);
 int  eng_journal_status(struct eng_journal *j);
-/* When this returns 0 everything is on the disk.  May be called again. */
+/* 0: all lines are on disk.  May be called again. */
 int  eng_journal_close(struct eng_journal *j);
 
 /* ---- run.c ------------------------------------------------------------------------------------- */
@@ -151,23 +150,23 @@ struct eng_batch_options {
     uint64_t gather_ns;                         /* 0: a second */
 };
 
-struct eng_batch_counts {                       /* lines; before: dealt with by earlier runs */
+struct eng_batch_counts {                       /* lines; before: finished by earlier runs */
     uint64_t total, before, done;
-    uint64_t failed, failed_before;             /* of those; all that stand in the errors file */
+    uint64_t failed, failed_before;             /* of done; lines in the errors file at open */
     uint64_t n_token;
 };
 
 struct eng_batch;
 
-/* Reads what there is to do and what is done.  bytes: memory that it will take beside the engine's. */
+/* open counts the lines of the input and reads the outputs.  bytes: memory needed beside the engine's. */
 int  eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o);
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx);
-/* setup: what requests are read with; n_parallel sessions are opened in e. */
+/* Opens n_parallel sessions in e; setup is used to parse requests and must outlive b. */
 int  eng_batch_start(struct eng_batch *b, struct eng_engine *e, const struct eng_api_setup *setup, int n_parallel);
-/* 1: goes on; 0: all lines are dealt with; or KN_E*, said. */
+/* 1: more to do; 0: all lines are finished; or KN_E*, reported. */
 int  eng_batch_step(struct eng_batch *b);
 void eng_batch_counts(const struct eng_batch *b, struct eng_batch_counts *out);
-/* No more steps: 0 when everything that is done is on the disk, or why it is not. */
+/* After the last step: 0 if all finished lines are on disk, or KN_E*; then counts only lines on disk. */
 int  eng_batch_settle(struct eng_batch *b);
 void eng_batch_close(struct eng_batch *b);
 

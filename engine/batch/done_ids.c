@@ -1,6 +1,7 @@
-/* Which names have been met: a hash table of 127 bits of each under a key that nobody knows beforehand, so
- * that two names are taken for one with a chance of 2^-127, whoever chose them.  All memory is taken at
- * open, for as many names as there are lines. */
+/* engine/batch/done_ids.c - set of names: a hash table of 127-bit hashes under a random key.
+ *
+ * The key is unknown before the run, so two names collide with probability 2^-127 even if they are chosen to.  All
+ * memory is allocated at open, for as many names as there are lines. */
 #include "engine/batch/batch.h"
 
 #include <string.h>
@@ -23,9 +24,9 @@ int eng_seen_open(struct eng_seen *s, uint64_t most)
     *s = (struct eng_seen){ .n_slot = slots(most), .most = most };
     s->slot = kn_calloc(s->n_slot, sizeof *s->slot);
     if (!s->slot)
-        return kn_fail(KN_ENOMEM, "no memory to remember %llu lines", (unsigned long long)most);
+        return kn_fail(KN_ENOMEM, "not enough memory for the ids of %llu lines", (unsigned long long)most);
     if (getrandom(s->key, sizeof s->key, 0) != sizeof s->key)
-        s->key[0] = kn_now_ns();                /* chance is then against accident only, not against malice */
+        s->key[0] = kn_now_ns();                /* then only accidental collisions are unlikely */
     return 0;
 }
 
@@ -35,7 +36,7 @@ void eng_seen_close(struct eng_seen *s)
     s->slot = NULL;
 }
 
-/* The name's place: its own, or a free one. */
+/* Index of the name's slot, or of the free slot where it belongs; a, b: its hash. */
 static size_t find(const struct eng_seen *s, const char *name, size_t n, uint64_t *a, uint64_t *b)
 {
     *a = kn_mix(s->key[0] ^ n);
@@ -46,7 +47,7 @@ static size_t find(const struct eng_seen *s, const char *name, size_t n, uint64_
         *a = kn_mix((*a ^ word) + s->key[1]);
         *b = kn_mix((*b + word) ^ s->key[0]) + KN_GOLDEN;
     }
-    *a |= *a == 0;                              /* 0 stands for a free place */
+    *a |= *a == 0;                              /* 0 marks a free slot */
     *b &= ~MET;
     size_t i = (size_t)*a & (s->n_slot - 1);
     while (s->slot[i].a && (s->slot[i].a != *a || (s->slot[i].b & ~MET) != *b))

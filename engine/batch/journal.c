@@ -1,11 +1,11 @@
-/* The two files that a batch writes: answers, and reasons why there is none.
+/* engine/batch/journal.c - the two output files of a batch: answers and errors.
  *
- * Lines are appended to a buffer, and a thread writes what has gathered and brings it to the disk, about once
- * a second: who computes never waits for a disk, unless it is so slow that a whole buffer gathers.  A
- * line counts as done when it is whole and in the file; a last line without its end is from a run that was
- * killed or a disk that was full, and is cut off at open, as is what a power cut left as zeros.
+ * Lines are appended to a buffer.  A thread writes the buffer and syncs the file about once a second, so the engine
+ * thread never waits for the disk unless GATHER_MOST bytes are pending.  A line counts as done when it is whole and in
+ * the file.  A last line without its newline is left by a killed run or a full disk, zeros are left by a power cut;
+ * both are cut off at open.
  *
- * A lock on each file, which ends with the process, keeps a second batch away. */
+ * A lock on each file, released when the process ends, keeps a second batch from writing it. */
 #include "engine/base/base.h"
 #include "engine/batch/batch.h"
 
@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define GATHER_BYTES ((size_t)1 << 20)          /* enough for a write of its own */
-#define GATHER_MOST  ((size_t)16 << 20)         /* then who appends waits */
+#define GATHER_BYTES ((size_t)1 << 20)          /* written at once, without waiting for gather_ns */
+#define GATHER_MOST  ((size_t)16 << 20)         /* above this, eng_journal_add waits */
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A new file is there after a power cut only when its folder says so. */
+/* A new file survives a power cut only after a sync of its folder. */
 static void sync_folder(const char *path)
 {
     char folder[ENG_PATH_BYTES];
@@ -31,7 +31,7 @@ static void sync_folder(const char *path)
     int fd = kn_io()->open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
         return;
-    (void)kn_io()->sync(fd);                    /* some file systems cannot, and need not */
+    (void)kn_io()->sync(fd);                    /* some file systems do not support it, nor need it */
     kn_file_close(fd);
 }
 
@@ -44,7 +44,7 @@ static int open_file(struct eng_outlet_file *f, const char *path)
     if (error || (error = kn_file_open(&f->fd, path, O_RDWR | O_CREAT)))
         return error;
     if (flock(f->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return kn_fail(KN_EINVAL, "%s: another batch is writing it: wait for it, or name another file", path);
+        return kn_fail(KN_EINVAL, "%s: another batch is writing it: wait for its end, or name another file", path);
     int64_t bytes = kn_io()->size(f->fd);
     if (bytes < 0)
         return kn_fail(KN_EINVAL, "%s: %s: name a regular file", path, strerror(errno));
@@ -69,7 +69,7 @@ static int refuse_other(const struct eng_outlet_file *f, uint64_t number)
                    (unsigned long long)number);
 }
 
-/* Nothing may be cut off what is no output of ours, or emptied.  Of a power cut a new file may hold zeros alone. */
+/* A file that is not a batch's output must not be cut or emptied.  After a power cut a new file may be all zeros. */
 static int check_begin(const struct eng_outlet_file *f)
 {
     struct eng_lines lines;
@@ -93,7 +93,7 @@ int eng_journal_open(struct eng_journal *j, const char *answers, const char *err
     int error = open_file(&j->file[ENG_OUTLET_ANSWERS], answers);
     if (error || (error = check_begin(&j->file[ENG_OUTLET_ANSWERS])))
         return error;
-    struct stat there, other;                   /* the same file: its lock would look like another's */
+    struct stat there, other;                   /* same file: its lock would look like another process's */
     if (stat(errors, &other) == 0 && fstat(j->file[0].fd, &there) == 0 && there.st_ino == other.st_ino &&
         there.st_dev == other.st_dev)
         return kn_fail(KN_EINVAL, "%s: answers and errors cannot go to one file", errors);
@@ -110,9 +110,10 @@ void eng_journal_unmake(struct eng_journal *j)
 
 int eng_journal_forget(struct eng_journal *j, enum eng_outlet which) { return cut(&j->file[which], 0); }
 
-/* ---- what is there ----------------------------------------------------------------------------- */
+/* ---- reading earlier output -------------------------------------------------------------------- */
 
-/* Counts; or notes, when there is where to, and cuts: by then every line is known to be ours. */
+/* seen NULL: counts lines.  Else: checks each line, adds its name to seen, and cuts off an unfinished end if all
+ * lines are a batch's output. */
 static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
 {
     struct eng_lines lines;
@@ -140,7 +141,7 @@ static int scan(struct eng_outlet_file *f, struct eng_seen *seen)
     eng_lines_close(&lines);
     if (got < 0 || !seen || keep == f->bytes)
         return got < 0 ? got : 0;
-    kn_say(KN_LOG_INFO, "%s: the last line was not finished, and will be done again", f->path);
+    kn_say(KN_LOG_INFO, "%s: the last line is incomplete and will be answered again", f->path);
     return cut(f, keep);
 }
 
@@ -159,7 +160,7 @@ static bool gathered(const struct eng_journal *j)
     return j->closing || n >= GATHER_BYTES;
 }
 
-/* Waits, with the lock, until there is something to write and it is time. */
+/* Waits, holding lock, for a line, then until gather_ns has passed, GATHER_BYTES are pending, or close. */
 static void wait_for_work(struct eng_journal *j)
 {
     struct timespec until;
@@ -184,7 +185,7 @@ static uint64_t count_lines(const struct eng_bytes *b)
     return n;
 }
 
-/* What has gathered, to the disk.  What a failure leaves half-written is cut off again, if that can be. */
+/* Writes the pending bytes and syncs.  After a failure the file is cut back, if that works. */
 static int commit(struct eng_outlet_file *f)
 {
     struct eng_bytes *b = &f->writing;
@@ -192,7 +193,7 @@ static int commit(struct eng_outlet_file *f)
         return 0;
     int error = kn_file_write(f->fd, f->path, b->data, b->n, f->bytes);
     if (!error && kn_io()->sync(f->fd) < 0)
-        error = kn_fail(KN_EIO, "%s: what was written may not be on the disk: %s", f->path, strerror(errno));
+        error = kn_fail(KN_EIO, "%s: sync failed, the last lines may not be on disk: %s", f->path, strerror(errno));
     if (error) {
         (void)kn_io()->resize(f->fd, (int64_t)f->bytes);
         return error;
@@ -243,7 +244,7 @@ int eng_journal_start(struct eng_journal *j, uint64_t gather_ns)
     pthread_cond_init(&j->emptied, NULL);
     pthread_condattr_destroy(&monotonic);
     j->started = pthread_create(&j->thread, NULL, keep_committing, j) == 0;
-    return j->started ? 0 : kn_fail(KN_ENOMEM, "no thread to write %s with", j->file[0].path);
+    return j->started ? 0 : kn_fail(KN_ENOMEM, "the system cannot start a thread to write %s", j->file[0].path);
 }
 
 int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct eng_bytes *line)
@@ -257,7 +258,7 @@ int eng_journal_add(struct eng_journal *j, enum eng_outlet which, const struct e
     size_t before = b->n;
     eng_bytes_add(b, line->data, line->n);
     int status = j->status;
-    if (b->failed && !status) {                 /* half of a line is none */
+    if (b->failed && !status) {                 /* a partial line must not be written */
         b->failed = false;
         b->n = before;
         status = kn_fail(KN_ENOMEM, "no memory for a line of %s", j->file[which].path);

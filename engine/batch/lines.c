@@ -1,5 +1,6 @@
-/* Lines of a file, read in pieces into a buffer that grows to the longest line, at most ENG_LINE_MOST: of a
- * longer one only the beginning is given, and the rest is passed over. */
+/* engine/batch/lines.c - reads lines of a file in pieces, into a buffer that grows to the longest line.
+ *
+ * Of a line longer than ENG_LINE_MOST only the first PIECE bytes are returned; the rest is skipped. */
 #include "engine/batch/batch.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@ void eng_lines_close(struct eng_lines *l)
     l->buffer = NULL;
 }
 
-/* More bytes behind those that are there. */
+/* Appends more bytes of the file to the buffer. */
 static int fill(struct eng_lines *l)
 {
     if (l->start > 0) {
@@ -45,7 +46,7 @@ static int fill(struct eng_lines *l)
     return 0;
 }
 
-/* One line, empty or not. */
+/* The next line, blank or not. */
 static int next(struct eng_lines *l, struct eng_line *out)
 {
     size_t looked = 0;
@@ -63,7 +64,7 @@ static int next(struct eng_lines *l, struct eng_line *out)
             return 1;
         }
         looked = n;
-        if (out->too_long) {                    /* its beginning tells what it is; the rest is not kept */
+        if (out->too_long) {                    /* keep its first bytes, discard the rest */
             l->end = l->start + PIECE;
             looked = PIECE;
         }
@@ -88,7 +89,7 @@ int eng_lines_next(struct eng_lines *l, struct eng_line *out)
         if (got < 0)
             return got;
         if (out->number == 1 && out->n >= 3 && !memcmp(out->text, "\xef\xbb\xbf", 3)) {
-            out->text += 3;                     /* the mark of a file from Windows */
+            out->text += 3;                     /* UTF-8 byte order mark */
             out->n -= 3;
         }
         if (out->n > 0 && out->text[out->n - 1] == '\r')

@@ -1,13 +1,14 @@
-/* One line: of the input to what is asked, of an answer to the output, and of the output back to what is
- * done.  The shapes are those of OpenAI's batches:
+/* engine/batch/record.c - parses lines of the input, formats lines of the output, and reads the output back.
+ *
+ * The formats are those of OpenAI's batches:
  *
  *   in      {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
  *   out     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": "...",
  *           "body": {...}}, "error": null}
- *   errors  the same with another status, or, for what is no request at all,
+ *   errors  the same with another status, or, for a line that is not a request,
  *           {"id": ..., "custom_id": "a" or null, "response": null, "error": {"code", "message", "line"}}
  *
- * A line that is no request is known by its number: it may have no custom_id, or one that is another's. */
+ * A line that is not a request is identified by its line number: it may lack a custom_id or repeat another line's. */
 #include "engine/batch/batch.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ static int parse_id(struct eng_record *r, struct eng_fault *why)
     if (!json_is_string(id) || json_string_length(id) == 0 || json_string_length(id) > ENG_CUSTOM_ID_MOST ||
         strlen(json_string_value(id)) != json_string_length(id))
         return refuse(why, "invalid_custom_id",
-                      "\"custom_id\" has to be a text of 1 to 1024 bytes, none of them 0");
+                      "\"custom_id\" must be a string of 1 to 1024 bytes without NUL");
     r->custom_id = json_string_value(id);
     r->n_custom_id = json_string_length(id);
     return 0;
@@ -46,17 +47,17 @@ static int parse_request(struct eng_record *r, struct eng_fault *why)
 {
     const json_t *method = json_object_get(r->all, "method"), *url = json_object_get(r->all, "url");
     if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
-        return refuse(why, "invalid_method", "\"method\" has to be \"POST\"");
+        return refuse(why, "invalid_method", "\"method\" must be \"POST\"");
     r->body = json_object_get(r->all, "body");
     if (!json_is_object(r->body))
-        return refuse(why, "invalid_body", "\"body\" has to be an object: the request");
+        return refuse(why, "invalid_body", "\"body\" must be an object: the request");
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
         if (json_is_string(url) && !strcmp(json_string_value(url), urls[i].url)) {
             r->api = urls[i].api;
             return 0;
         }
     return refuse(why, "invalid_url",
-                  "\"url\" has to be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
+                  "\"url\" must be /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages");
 }
 
 int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct eng_fault *why)
@@ -64,7 +65,7 @@ int eng_record_parse(struct eng_record *r, const struct eng_line *line, struct e
     json_error_t error;
     *r = (struct eng_record){ 0 };
     if (line->too_long)
-        return refuse(why, "line_too_long", "the line has more than 16 MiB");
+        return refuse(why, "line_too_long", "the line is longer than 16 MiB");
     r->all = json_loadb(line->text, line->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->all) {
         why->code = "invalid_json_line";
@@ -84,7 +85,7 @@ void eng_record_close(struct eng_record *r)
     r->all = NULL;
 }
 
-/* Stable: answers of earlier runs hold it. */
+/* Must not change between versions: outputs of earlier runs contain it. */
 uint64_t eng_record_hash(const char *custom_id, size_t n)
 {
     uint64_t h = kn_mix(n + KN_GOLDEN);
@@ -136,7 +137,7 @@ bool eng_record_begins(const struct eng_line *line)
     return !memcmp(line->text, BEGIN, n) && (n == sizeof BEGIN - 1 || line->torn);
 }
 
-/* No custom_id begins so: none holds a NUL. */
+/* Starts with NUL bytes, so it equals no custom_id. */
 size_t eng_record_number_name(uint64_t number, char *name)
 {
     memset(name, 0, 8);
@@ -144,7 +145,7 @@ size_t eng_record_number_name(uint64_t number, char *name)
     return 8 + sizeof number;
 }
 
-/* Is this next?  Then p is behind it. */
+/* If text is next, moves p behind it and returns true. */
 static bool skip(const char **p, const char *end, const char *text)
 {
     size_t n = strlen(text);
@@ -154,7 +155,7 @@ static bool skip(const char **p, const char *end, const char *text)
     return true;
 }
 
-/* A JSON text, quotes and all; its end, or NULL. */
+/* p: the opening quote of a JSON string.  Returns the position after its closing quote, or NULL. */
 static const char *end_of_text(const char *p, const char *end)
 {
     for (p++; p < end && *p != '"'; p++)
@@ -162,7 +163,7 @@ static const char *end_of_text(const char *p, const char *end)
     return p < end ? p + 1 : NULL;
 }
 
-/* The number at the end: ,"line":17}} */
+/* The number in the line's end ,"line":17}} or 0. */
 static uint64_t last_number(const char *from, const char *end)
 {
     static const char before[] = ",\"line\":";
@@ -173,8 +174,8 @@ static uint64_t last_number(const char *from, const char *end)
     return end - from > (long)n && !memcmp(end - n, before, n) ? number : 0;
 }
 
-/* Only the beginning is looked at, in the form in which we write it: an answer may be larger than any line
- * that is read whole. */
+/* Expects exactly the layout that this file writes and reads only the beginning: an answer may be longer than
+ * ENG_LINE_MOST. */
 size_t eng_record_read(const struct eng_line *line, char *name)
 {
     const char *p = line->text, *end = p + line->n, *after;

@@ -1,8 +1,9 @@
-/* A batch at work: lines become asks, choices of asks take sessions, tokens become answers, answers lines.
+/* engine/batch/run.c - runs a batch: lines become asks, choices of asks get sessions, tokens become answers, answers
+ * become output lines.
  *
- * The choices of a line in progress go to sessions as these become free; only when the last of them has one is
- * the next line read, so that there are at most n_parallel + 1 lines in progress and no step is short of rows
- * while there are lines.  Nothing here knows time but for the journal's thread. */
+ * Choices of a line in progress get sessions as these become free.  The next line is read only when the last choice has
+ * a session, so that at most n_parallel + 1 lines are in progress and no session idles while lines are left.  Only the
+ * journal's thread uses the clock. */
 #include "engine/batch/batch.h"
 #include "engine/api/reply.h"
 
@@ -10,15 +11,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define GATHER_NS     1000000000                /* what a power cut may cost */
-#define JOURNAL_BYTES ((size_t)4 << 20)         /* of lines on their way, as long as the disk keeps up */
+#define GATHER_NS     1000000000                /* work that a power cut may lose: 1 s */
+#define JOURNAL_BYTES ((size_t)4 << 20)         /* lines waiting to be written, while the disk keeps up */
 
 struct line_in_progress {
     struct eng_ask *ask;                        /* NULL: free */
     struct eng_reply *reply;
     char *custom_id;
     size_t n_custom_id;
-    int n_dealt, n_live;                        /* choices that got a session; that have one now */
+    int n_dealt, n_live;                        /* choices that got a session; that have a session now */
 };
 
 struct slot { struct eng_session *session; struct line_in_progress *line; };
@@ -26,39 +27,39 @@ struct slot { struct eng_session *session; struct line_in_progress *line; };
 struct eng_batch {
     struct eng_batch_options opt;
     int in;
-    uint64_t in_bytes, longest;                 /* bytes of a line */
+    uint64_t in_bytes, longest;                 /* longest: bytes of the longest line */
     int64_t created_s;
     struct eng_lines lines;
     struct eng_seen seen;
     struct eng_journal journal;
     struct eng_batch_counts counts;
-    uint64_t answered_before;                   /* lines of the answers' file at open */
+    uint64_t answered_before;                   /* lines in the answers file at open */
 
     struct eng_engine *engine;
     const struct eng_api_setup *setup;
     int n_slot, n_line;
     struct slot *slot;                          /* [n_slot] */
     struct line_in_progress *line;              /* [n_line] */
-    struct line_in_progress *dealing;           /* has choices without a session; or NULL */
+    struct line_in_progress *dealing;           /* line with choices that have no session yet, or NULL */
     struct eng_event *event;
     struct eng_bytes body, record;              /* scratch */
-    bool at_end;                                /* of the input */
+    bool at_end;                                /* the input is read to its end */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* Every line of such a file would be refused by itself, with a reason that is not the reason. */
+/* Refuses compressed and other binary files at once: else every line would be refused for a misleading reason. */
 static int check_text(const struct eng_line *first, const char *path)
 {
     static const struct { const char *begin; size_t n; const char *what; } other[] = {
-        { "\x1f\x8b", 2, "gzip's" }, { "BZh", 3, "bzip2's" }, { "\xfd" "7zXZ", 5, "xz's" },
-        { "\x28\xb5\x2f\xfd", 4, "zstd's" }, { "PK\3\4", 4, "a zip's" },
-        { "\xff\xfe", 2, "UTF-16's" }, { "\xfe\xff", 2, "UTF-16's" }, { "GGUF", 4, "a model's" },
+        { "\x1f\x8b", 2, "a gzip file" }, { "BZh", 3, "a bzip2 file" }, { "\xfd" "7zXZ", 5, "an xz file" },
+        { "\x28\xb5\x2f\xfd", 4, "a zstd file" }, { "PK\3\4", 4, "a zip file" },
+        { "\xff\xfe", 2, "UTF-16 text" }, { "\xfe\xff", 2, "UTF-16 text" }, { "GGUF", 4, "a model file" },
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (first->n >= other[i].n && !memcmp(first->text, other[i].begin, other[i].n))
-            return kn_fail(KN_EINVAL, "%s: its first bytes are %s: a batch is lines of UTF-8, as they stand", path,
-                           other[i].what);
+            return kn_fail(KN_EINVAL, "%s: its first bytes are those of %s: a batch must be lines of plain UTF-8 text",
+                           path, other[i].what);
     return 0;
 }
 
@@ -71,7 +72,7 @@ static int open_input(struct eng_batch *b)
         return error;
     int64_t bytes = kn_io()->size(b->in);
     if (bytes < 0 || fstat(b->in, &st) < 0)
-        return kn_fail(KN_EINVAL, "%s: %s: a batch has to be a file, so that it can be gone through again",
+        return kn_fail(KN_EINVAL, "%s: %s: a batch must be a regular file, because it is read twice",
                        b->opt.in, strerror(errno));
     b->in_bytes = (uint64_t)bytes;
     b->created_s = st.st_mtime;
@@ -87,7 +88,7 @@ static int open_input(struct eng_batch *b)
     }
     eng_lines_close(&b->lines);
     if (got == 0 && b->counts.total == 0)
-        return kn_fail(KN_EINVAL, "%s: no line in it", b->opt.in);
+        return kn_fail(KN_EINVAL, "%s: the file has no lines", b->opt.in);
     return got;
 }
 
@@ -102,12 +103,12 @@ static int open_journal(struct eng_batch *b)
     struct eng_journal *j = &b->journal;
     int error;
     if (same_file(b->opt.out, b->in) || same_file(b->opt.errors, b->in))
-        return kn_fail(KN_EINVAL, "%s: would be read and written: name another file for the output",
+        return kn_fail(KN_EINVAL, "%s: is both input and output: name another file for the output",
                        b->opt.in);
     if ((error = eng_journal_open(j, b->opt.out, b->opt.errors)) ||
         (b->opt.retry_failed && (error = eng_journal_forget(j, ENG_OUTLET_ERRORS))))
         return error;
-    uint64_t names = 2 * b->counts.total;       /* a line that is refused by number has an id, too */
+    uint64_t names = 2 * b->counts.total;       /* a line refused by number may add its custom_id, too */
     for (int i = 0; i < ENG_OUTLETS; i++) {
         if ((error = eng_journal_count(j, (enum eng_outlet)i)))
             return error;
@@ -140,8 +141,8 @@ int eng_batch_open(struct eng_batch **out, const struct eng_batch_options *o)
     return 0;
 }
 
-/* A line takes memory as text and as JSON while it is parsed; an ask keeps its JSON, and a line much longer than
- * a context is refused. */
+/* While it is parsed, a line is in memory as text and as JSON.  An ask keeps its JSON; lines far longer than a context
+ * (32 bytes a token) are refused and so are not kept. */
 size_t eng_batch_bytes(const struct eng_batch *b, int n_parallel, int n_ctx)
 {
     size_t line = b->longest < ENG_LINE_MOST ? (size_t)b->longest : ENG_LINE_MOST;
@@ -180,7 +181,7 @@ int eng_batch_settle(struct eng_batch *b)
 {
     int status = eng_journal_close(&b->journal);
     uint64_t failed = b->journal.file[ENG_OUTLET_ERRORS].n_line - b->counts.failed_before;
-    if (status) {                               /* only what is on the disk is done */
+    if (status) {                               /* count only lines on disk */
         b->counts.done = b->journal.file[ENG_OUTLET_ANSWERS].n_line - b->answered_before + failed;
         b->counts.failed = failed;
     }
@@ -241,7 +242,7 @@ static int write_refusal(struct eng_batch *b, const struct eng_record *r, const 
     return write_record(b, ENG_OUTLET_ERRORS);
 }
 
-/* Once for each number, however often the job is begun. */
+/* Writes the fault of a line once, also if the batch is restarted. */
 static int write_fault(struct eng_batch *b, const struct eng_record *r, uint64_t number,
                        const struct eng_fault *why)
 {
@@ -266,7 +267,7 @@ static struct line_in_progress *find_free_line(struct eng_batch *b)
     return NULL;
 }
 
-/* Begins to answer a request; one that is refused goes into the errors. */
+/* Starts to answer a request; a refusal goes to the errors file. */
 static int take_request(struct eng_batch *b, const struct eng_record *r)
 {
     char id[20];
@@ -277,7 +278,7 @@ static int take_request(struct eng_batch *b, const struct eng_record *r)
     struct eng_arrival arrival = { .id = id, .created_s = b->created_s, .seed = hash >> 32 };
     if (eng_ask_parse_json(&line->ask, r->api, r->body, b->setup, &arrival, &why))
         return write_refusal(b, r, &why);
-    line->ask->stream = false;                  /* a line has one answer */
+    line->ask->stream = false;                  /* the answer is one line */
     line->n_custom_id = r->n_custom_id;
     line->custom_id = kn_strdup(r->custom_id);
     int error = line->custom_id ? eng_reply_open(&line->reply, line->ask, b->setup) : KN_ENOMEM;
@@ -298,7 +299,7 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     if (!bad && met == ENG_MET_TWICE) {
         why.code = "duplicate_custom_id";
         snprintf(why.message, sizeof why.message,
-                 "an earlier line has this custom_id: this one is not answered");
+                 "an earlier line has the same custom_id: this line is not answered");
         bad = KN_EINVAL;
     }
     if (bad) {
@@ -313,7 +314,7 @@ static int take_line(struct eng_batch *b, const struct eng_line *line)
     return status;
 }
 
-/* Reads lines until one is to be answered, or until the end. */
+/* Reads lines until one needs an answer (b->dealing), or until the end. */
 static int deal_next(struct eng_batch *b)
 {
     struct eng_line line;
@@ -370,7 +371,7 @@ static int start_choice(struct eng_batch *b, struct slot *s)
                                         .finish = ENG_FAILED, .status = status });
 }
 
-/* Every free session gets a choice, while there are any. */
+/* Gives each free session a choice while there are any; n_busy: sessions with a choice. */
 static int fill_slots(struct eng_batch *b, int *n_busy)
 {
     *n_busy = 0;
@@ -399,10 +400,10 @@ int eng_batch_step(struct eng_batch *b)
     int n = eng_step(b->engine, b->event);
     for (int i = 0; i < n; i++) {
         struct eng_event *e = &b->event[i];
-        if (!((struct slot *)e->owner)->line) /* it was stopped: nothing more is wanted of it */
+        if (!((struct slot *)e->owner)->line) /* the session was stopped: ignore its event */
             continue;
         b->counts.n_token += e->token != ENG_NO_TOKEN && !e->of_prompt;
-        e->n_cached = 0;                        /* an answer depends on its line alone */
+        e->n_cached = 0;                        /* an answer must depend on its line alone */
         if ((error = feed(b, e)))
             return error;
     }

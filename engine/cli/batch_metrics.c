@@ -1,4 +1,5 @@
-/* Metrics of a running batch: GET /metrics on a port of 127.0.0.1, with the server's metric families.
+/* engine/cli/batch_metrics.c - metrics of a running batch: GET /metrics on a port of 127.0.0.1, with the server's
+ * metric families.
  *
  * A thread of its own answers from a copy of the counters.  The batch updates the copy at most five times a second
  * and never waits for an answer to be sent. */

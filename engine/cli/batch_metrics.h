@@ -7,7 +7,7 @@
 
 struct eng_watch;
 
-/* On 127.0.0.1, from now until close; port 0: any.  model stays the caller's.  bytes: what it takes at most. */
+/* Listens on 127.0.0.1 until close; port 0: any.  model must outlive w.  eng_watch_bytes: the most memory it uses. */
 int  eng_watch_open(struct eng_watch **out, int port, const char *model);
 size_t eng_watch_bytes(void);
 int  eng_watch_port(const struct eng_watch *w);

@@ -1,4 +1,4 @@
-/* The effect of drafts on speed: compares ways of drafting.
+/* engine/cli/bench_drafts.c - the effect of drafts on speed: compares ways of drafting.
  *
  * A round has a timed block without drafts, one with --gamma, with --dsi one that drafts during verification, and
  * one for each draft length of --against.  All blocks run the same sequences from the same prompts, so they

@@ -1,4 +1,5 @@
-/* Passes of a benchmark: the sequences of a batch, the clock, and the figure that a clock prints. */
+/* engine/cli/bench_run.c - passes of a benchmark: the sequences of a batch, the clock, and the figure that a clock
+ * prints. */
 #include "engine/cli/bench.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/plan/plan.h"

@@ -1,4 +1,4 @@
-/* spillway batch: answers a file of requests into a file of answers.
+/* engine/cli/cmd_batch.c - spillway batch: answers a file of requests into a file of answers.
  *
  * batch/batch.h describes a batch and its state after a crash.  This file opens the model, sets the memory
  * and the number of sessions, and shows progress: a bar on a terminal, otherwise a line every 10 s.  Ctrl-C ends

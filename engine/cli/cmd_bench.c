@@ -1,4 +1,4 @@
-/* spillway bench: measures speed, the bound that the machine sets, and the effect of drafts.
+/* engine/cli/cmd_bench.c - spillway bench: measures speed, the bound that the machine sets, and the effect of drafts.
  *
  * For each batch size it runs that many sequences, each with its own prompt and seed, at temperature 1.  Prefill
  * is timed until the last prompt is computed.  Then warm-up passes run until the expert slots are full and the

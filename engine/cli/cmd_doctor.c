@@ -1,4 +1,4 @@
-/* spillway doctor: checks the machine for the engine and suggests fixes.
+/* engine/cli/cmd_doctor.c - spillway doctor: checks the machine for the engine and suggests fixes.
  *
  * Each finding is one line, or with --json one object: the name of the check, the result and, for a problem, the
  * command that fixes it.  The command changes nothing on the machine.  The disk is measured with the file of -m,

@@ -1,4 +1,4 @@
-/* spillway eval: logits of given tokens, or the perplexity of a text.
+/* engine/cli/cmd_eval.c - spillway eval: logits of given tokens, or the perplexity of a text.
  *
  *   --ids 1,2,3 --logits FILE   float32 [n_ids][n_vocab], the logits after each id
  *   --text FILE                 perplexity: windows of --ctx-size tokens (default 512), each with an empty

@@ -1,4 +1,5 @@
-/* spillway fit: measures the time of passes, fits MoESD's cost model to them and prints the model's error.
+/* engine/cli/cmd_fit.c - spillway fit: measures the time of passes, fits MoESD's cost model to them and prints the
+ * model's error.
  *
  * A point is a number of sequences with a draft length (0: no drafts); the same number of rows thus comes from many
  * sequences or from few, which choose different numbers of experts.  Every third point with drafts is held out of the

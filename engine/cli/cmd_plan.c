@@ -1,5 +1,5 @@
-/* spillway plan: prints how a model would split this machine's memory and the speed to expect, before any weight
- * is read.
+/* engine/cli/cmd_plan.c - spillway plan: prints how a model would split this machine's memory and the speed to
+ * expect, before any weight is read.
  *
  * The split is the one that run and bench make with the same flags.  The speeds are the bound of each tier alone
  * and the expected speed of all together.  The rates of disk and memory are measured in about a second, or given

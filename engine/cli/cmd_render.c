@@ -1,4 +1,4 @@
-/* spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
+/* engine/cli/cmd_render.c - spillway render: converts a JSON conversation on stdin to the exact prompt text on stdout.
  *
  * The chat template is the model's or a file; every member of the JSON object is a variable of the template. */
 #include "engine/base/base.h"

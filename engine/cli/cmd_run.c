@@ -1,8 +1,8 @@
-/* spillway run: one prompt, or a chat on the terminal.
+/* engine/cli/cmd_run.c - spillway run: one prompt, or a chat on the terminal.
  *
- * A prompt with -p or -f, or on a pipe, is text as it stands (BOS as the model asks); the answer
- * goes to stdout as it comes.  Without one, on a terminal, it is a chat: messages are put into the
- * model's turns and every turn goes on from the KV of the last. */
+ * A prompt from -p, -f or a pipe is used as it is, without the chat template (with BOS if the model
+ * asks for it); the answer is streamed to stdout.  Without a prompt, on a terminal, a chat starts:
+ * the chat template formats the messages, and each turn reuses the KV of the previous ones. */
 #include "engine/base/base.h"
 #include "engine/cli/cli.h"
 #include "engine/text/chat_prompt.h"
@@ -18,25 +18,25 @@ struct run {
     const struct eng_config *config;
     struct eng_engine *engine;
     struct eng_session *session;
-    struct eng_dsi *dsi;                        /* several workers verify; NULL: the session's own steps */
+    struct eng_dsi *dsi;                        /* distributed speculation (--dsi); NULL: plain steps of session */
     struct eng_event *event;
-    char *piece, *shown;                        /* text of one token; what may be shown of it */
-    struct eng_ids ids;                         /* the whole sequence */
+    char *piece, *shown;                        /* text of one token; the part that may be printed */
+    struct eng_ids ids;                         /* prompt and answer */
     struct eng_chat *chat;
-    json_t *messages;                           /* of the chat; ends with an answer between turns */
+    json_t *messages;                           /* messages of the chat */
     char *said;                                 /* [n_said] the answer's text */
     size_t n_said, said_room;
-    uint32_t n_retry; /* another answer to the same message: other noise */
+    uint32_t n_retry; /* retries of the message; each samples with another choice index */
     bool seed_said, output_failed;
 };
 
-/* The memory of its workers comes out of the same budget. */
+/* Reserves the memory of the DSI workers from the same budget. */
 static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, struct eng_options *o)
 {
     struct eng_engine *e;
     for (int i = 0; i < o->n_draft; i++)
         if (o->draft[i].kind == ENG_DRAFT_MODEL && o->draft[i].tree != ENG_TREE_CHAIN)
-            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: what is drafted for workers is a chain: leave out tree= of "
+            return kn_fail(KN_EUNSUPPORTED, "--dsi %d: drafts for workers must be chains: leave out tree= of "
                            "--draft model:", dsi->n_target);
     int error = eng_describe(&e, o);
     if (error)
@@ -44,7 +44,7 @@ static int prepare_dsi(const struct run *r, const struct eng_dsi_options *dsi, s
     o->reserved_bytes = eng_dsi_bytes(e, dsi);
     eng_close(e);
     if (!r->config->n_draft)
-        kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: nobody drafts");
+        kn_say(KN_LOG_WARN, "--dsi without --draft model:FILE: there is no drafter");
     return 0;
 }
 
@@ -73,7 +73,7 @@ static int open_run(struct run *r)
     return eng_session_open(&r->session, r->engine);
 }
 
-/* What takes no model to be seen is refused before one is loaded. */
+/* Checks the stop strings before the model is loaded. */
 static int check_stops(const struct eng_config *c)
 {
     struct eng_stop stop;
@@ -104,7 +104,7 @@ static void close_run(struct run *r)
     kn_free(r->shown);
 }
 
-/* One that was drawn, once there is a text that it makes. */
+/* Prints a seed that was picked at random, once, when generation has started. */
 static void say_seed(struct run *r)
 {
     if (!r->seed_said && !r->config->seed_given)
@@ -117,11 +117,11 @@ static void say_seed(struct run *r)
 struct timing {
     uint64_t start_ns, first_ns, end_ns;
     int n_prompt, n_token;
-    struct off_stats store;                     /* as they were at the start */
+    struct off_stats store;                     /* at the start */
     struct eng_stats engine;
 };
 
-/* Where nobody reads on no more is computed; but what Ctrl-C breaks off on a terminal is no failure. */
+/* Writes to stdout.  If stdout is closed, the command fails and stops; a write that Ctrl-C interrupts is no failure. */
 static int put(struct run *r, const char *s, size_t n)
 {
     while (n) {
@@ -140,7 +140,7 @@ static int put(struct run *r, const char *s, size_t n)
     return 0;
 }
 
-/* To the terminal, and to the answer that the next turn's prompt holds. */
+/* Writes r->shown to stdout and appends it to the answer, which the next turn's prompt contains. */
 static int say(struct run *r, size_t n)
 {
     int error = put(r, r->shown, n);
@@ -164,10 +164,10 @@ static int show(struct run *r, struct eng_stop *stop, const char *bytes, size_t 
     return say(r, eng_stop_feed(stop, bytes, n, r->shown));
 }
 
-/* What became of the answer so far: its text, and when. */
+/* State of the answer that is being generated. */
 struct telling { struct eng_decoder decoder; struct eng_stop stop; struct timing *t; bool ended; };
 
-/* By what the model says, or by a token that was named for it. */
+/* True for the model's end tokens (unless --ignore-eos) and for the tokens of --stop-id. */
 static bool ends_answer(const struct run *r, int32_t token)
 {
     for (int i = 0; i < r->config->n_stop_id; i++)
@@ -185,7 +185,7 @@ static int tell(struct run *r, struct telling *a, int32_t token)
         a->t->first_ns = kn_now_ns();
     int error = eng_ids_push(&r->ids, token);
     if (error || (a->ended = ends_answer(r, token)))
-        return error;                           /* what ends an answer is no part of it */
+        return error;                           /* the end token is not part of the answer */
     return show(r, &a->stop, r->piece, eng_decoder_feed(&a->decoder, token, r->piece));
 }
 
@@ -201,7 +201,7 @@ static int run_steps(struct run *r, const struct eng_request *request, struct te
         for (int k = 0; k < n && !error && !a->stop.hit && !a->ended; k++)
             if (r->event[k].finish == ENG_FAILED)
                 error = r->event[k].status;
-            else if (r->event[k].token != ENG_NO_TOKEN)     /* else only the prompt was read */
+            else if (r->event[k].token != ENG_NO_TOKEN)     /* else the step only computed prompt rows */
                 error = tell(r, a, r->event[k].token);
     }
     a->t->n_prompt -= eng_session_cached(r->session);
@@ -224,7 +224,7 @@ static int run_dsi(struct run *r, const struct eng_request *request, struct tell
     return error;
 }
 
-/* Generates from r->ids, which gets the answer's tokens as well. */
+/* Generates from r->ids and appends the answer's tokens to it. */
 static int answer(struct run *r, struct timing *t)
 {
     const struct eng_config *c = r->config;
@@ -256,7 +256,7 @@ static int answer(struct run *r, struct timing *t)
     return error;
 }
 
-/* Only where some were read meanwhile. */
+/* Prints expert cache statistics, if experts were read since t. */
 static void report_experts(const struct run *r, const struct timing *t)
 {
     struct off_store *store = moe_model_store(eng_model(r->engine));
@@ -267,10 +267,10 @@ static void report_experts(const struct run *r, const struct timing *t)
     double hits = (double)(now.hits - t->store.hits), misses = (double)(now.misses - t->store.misses);
     double bytes = (double)(now.read_bytes - t->store.read_bytes);
     if (misses > 0)
-        kn_say(KN_LOG_INFO, "experts: %.0f %% of %.0f uses found in memory, %.1f MB read; room for %d of %d",
+        kn_say(KN_LOG_INFO, "experts: hit rate %.0f %% of %.0f uses, %.1f MB read; slots for %d of %d experts",
                100 * hits / (hits + misses), hits + misses, bytes / 1e6, (int)now.n_slot, (int)now.n_expert);
     if (now.early_bytes > t->store.early_bytes)
-        kn_say(KN_LOG_INFO, "experts read early: %.1f MB, of use %.1f, gone unused %.1f",
+        kn_say(KN_LOG_INFO, "experts prefetched: %.1f MB, used %.1f, evicted unused %.1f",
                (double)(now.early_bytes - t->store.early_bytes) / 1e6,
                (double)(now.early_used_bytes - t->store.early_used_bytes) / 1e6,
                (double)(now.early_wasted_bytes - t->store.early_wasted_bytes) / 1e6);
@@ -287,11 +287,11 @@ static void report_drafts(const struct run *r, const struct timing *t)
                (int)dsi.n_verify, (int)dsi.n_draft, dsi.lookahead, (int)dsi.n_cancelled);
     }
     if (now.overlap_ns > t->engine.overlap_ns)
-        kn_say(KN_LOG_INFO, "ahead: %.1f ms of drafting while passes ran, which waited %.1f ms for it",
+        kn_say(KN_LOG_INFO, "overlap: %.1f ms of drafting while passes ran, passes waited %.1f ms for drafts",
                (double)(now.overlap_ns - t->engine.overlap_ns) * 1e-6,
                (double)(now.overlap_wait_ns - t->engine.overlap_wait_ns) * 1e-6);
     if (now.n_draft > t->engine.n_draft)
-        kn_say(KN_LOG_INFO, "drafts: %d of %d tokens kept, %.2f tokens a pass",
+        kn_say(KN_LOG_INFO, "drafts: %d of %d tokens accepted, %.2f tokens a pass",
                (int)(now.n_draft_kept - t->engine.n_draft_kept), (int)(now.n_draft - t->engine.n_draft),
                (double)(now.n_token - t->engine.n_token) / (double)(now.n_pass - t->engine.n_pass));
 }
@@ -352,8 +352,8 @@ static int add_message(struct run *r, const char *role, const char *text, size_t
                : kn_fail(KN_ENOMEM, "no memory for a message");
 }
 
-/* The prompt of all messages so far; of its tokens those that the last turn left in the KV are not
- * read again. */
+/* Sets r->ids to the prompt of all messages.  Tokens whose KV is cached from earlier turns are not
+ * computed again. */
 static int prompt_of_chat(struct run *r)
 {
     struct eng_template_error e = { 0 };
@@ -367,7 +367,7 @@ static int prompt_of_chat(struct run *r)
     return error;
 }
 
-/* Answers the messages; if that fails the last one, which asks, is taken back. */
+/* Answers the messages.  On failure the last message, the user's, is removed. */
 static int take_turn(struct run *r)
 {
     struct timing t;
@@ -376,7 +376,7 @@ static int take_turn(struct run *r)
         error = answer(r, &t);
     if (!error) {
         putchar('\n');
-        fflush(stdout);                         /* before the prompt, also on a pipe */
+        fflush(stdout);                         /* before the input prompt, also on a pipe */
         report(r, &t);
         error = add_message(r, "assistant", r->said, r->n_said);
     }
@@ -418,7 +418,7 @@ static int run_chat(struct run *r)
             continue;
         }
         if (!error && take_turn(r) && r->ids.n >= (size_t)eng_n_ctx(r->engine))
-            fputs("/clear begins a new conversation\n", stderr);        /* what was wrong is said; the chat goes on */
+            fputs("/clear begins a new conversation\n", stderr);        /* error is already printed; go on */
     }
     eng_terminal_close(terminal);
     return error;
@@ -431,7 +431,7 @@ int eng_cmd_run(const struct eng_config *config)
     char *text = NULL;
     size_t n = 0;
     int error = check_stops(config);
-    if (!error && !chat)                        /* before the model, which may take minutes */
+    if (!error && !chat)                        /* before loading the model, which may take minutes */
         error = prompt_text(config, &text, &n);
     if (!error && !(error = open_run(&r)) && !(error = check_stop_ids(&r)))
         error = chat ? run_chat(&r) : run_prompt(&r, text, n);

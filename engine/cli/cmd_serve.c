@@ -1,4 +1,4 @@
-/* spillway serve: answers requests over HTTP until SIGTERM or Ctrl-C. */
+/* engine/cli/cmd_serve.c - spillway serve: answers requests over HTTP until SIGTERM or Ctrl-C. */
 #include "engine/cli/cli.h"
 #include "engine/serve/serve.h"
 

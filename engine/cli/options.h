@@ -31,7 +31,7 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command);
 const struct eng_option *eng_option_find(const char *flag, unsigned commands);
 int  eng_option_index(const struct eng_option *o);
 
-/* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  who: source of
+/* Reports a flag that the command does not take, with advice or a similar name; returns KN_EINVAL.  `who`: source of
  * the flag (command, file and line), for the message. */
 int  eng_option_unknown(const char *who, const char *flag, enum eng_command_id command);
 
@@ -45,7 +45,7 @@ const char *eng_option_needed(enum eng_command_id command, int nth);
 
 /* ---- option_values.c ------------------------------------------------------------------------------ */
 
-/* Sets the option's field from text, which must outlive c.  who: source of the value, for the message. */
+/* Sets the option's field from text, which must outlive c.  `who`: source of the value, for the message. */
 int  eng_option_set(struct eng_config *c, const struct eng_option *o, const char *s, const char *who);
 
 /* Empties a list option.  Lists of several sources are not joined: a stronger source replaces the list. */

@@ -1,4 +1,4 @@
-/* Answers of the server: the headers that all have, bodies of JSON, refusals and their log lines. */
+/* engine/serve/answer.c - answers: common headers, JSON bodies, refusals and their log lines. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ void srv_answer_json(struct eng_server *s, struct eng_exchange *x, struct eng_by
     eng_bytes_free(body);
 }
 
-/* Who runs the server sees why a client is refused, and finds it by the id that the client was told. */
+/* Logs the reason of a refusal with the request id, which the client has in x-request-id. */
 void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct eng_refusal *why)
 {
     const char *path = eng_http_path(x);
@@ -46,7 +46,7 @@ void srv_log_refusal(const char *id, const struct eng_exchange *x, const struct 
            why->status, said);
 }
 
-/* How long until a place is free, if requests go on to take as long as they did. */
+/* Expected seconds until a session is free: mean duration of an answer / n_parallel, 1 to 60. */
 static int retry_after_s(const struct eng_server *s)
 {
     uint64_t n = 0;
@@ -57,8 +57,8 @@ static int retry_after_s(const struct eng_server *s)
     return wait < 1 ? 1 : wait > 60 ? 60 : (int)wait;
 }
 
-/* Clients of the OpenAI packages try again at 408, 409, 429 and from 500 on unless they are told
- * better. */
+/* OpenAI's client libraries retry at 408, 409, 429 and from 500 on, unless x-should-retry says false; Retry-After
+ * sets their delay. */
 void srv_answer_refusal(struct eng_server *s, struct eng_exchange *x, enum eng_api api,
                         const struct eng_refusal *why)
 {
@@ -83,10 +83,10 @@ char *srv_error_body(void *arg, int status, size_t *n)
     struct eng_bytes body = {0};
     struct eng_refusal why;
     eng_refuse(&why, status, NULL, "", "%s",
-               status == 413   ? "the body of this request is too long"
-               : status == 501 ? "this method is not offered"
+               status == 413   ? "the body of this request is too large: see --max-body"
+               : status == 501 ? "this HTTP method is not supported"
                : status == 503 ? "no memory for this request now"
-                               : "this is no HTTP request, or its headers are too long");
+                               : "not a valid HTTP request, or its headers are too long");
     eng_refusal_write(&body, &why, ENG_API_CHAT);
     s->metrics.n_answered[status / 100]++;
     *n = body.n;

@@ -1,4 +1,4 @@
-/* Keys from a file, compared without telling by time how much of one was right. */
+/* engine/serve/api_keys.c - API keys from a file, compared in a time that does not depend on matching bytes. */
 #include "engine/serve/api_keys.h"
 #include "engine/base/base.h"
 
@@ -9,7 +9,7 @@
 #define MAX_KEY 1024 /* bytes */
 
 struct eng_keys {
-    char *text; /* the file's, lines ended with NUL */
+    char *text; /* the file's contents; each line ends with NUL */
     const char *key[MAX_KEYS];
     size_t bytes[MAX_KEYS];
     int n;
@@ -26,10 +26,10 @@ static int take_line(struct eng_keys *k, char *line, const char *path, int numbe
         return 0;
     for (size_t i = 0; i < n; i++)
         if (line[i] <= ' ' || line[i] > '~')
-            return kn_fail(KN_EINVAL, "%s:%d: a key is letters, digits and signs without spaces",
+            return kn_fail(KN_EINVAL, "%s:%d: a key must be printable ASCII without spaces",
                            path, number);
     if (n > MAX_KEY || k->n == MAX_KEYS)
-        return kn_fail(KN_ELIMIT, "%s:%d: at most %d keys of %d characters are possible", path,
+        return kn_fail(KN_ELIMIT, "%s:%d: a file has at most %d keys, a key at most %d characters", path,
                        number, MAX_KEYS, MAX_KEY);
     k->key[k->n] = line;
     k->bytes[k->n++] = n;
@@ -59,7 +59,7 @@ int eng_keys_open(struct eng_keys **out, const char *path)
         }
     }
     if (!error && k->n == 0)
-        error = kn_fail(KN_EINVAL, "%s: no key in it; write one a line", path);
+        error = kn_fail(KN_EINVAL, "%s: the file has no keys; write one a line", path);
     if (error) {
         eng_keys_close(k);
         return error;
@@ -82,11 +82,11 @@ int eng_keys_find(const struct eng_keys *k, const char *text)
 {
     size_t n = strlen(text);
     int found = -1;
-    for (int i = 0; i < k->n; i++) { /* all of them, and every character of the text */
+    for (int i = 0; i < k->n; i++) { /* no early exit: every key, every character of text */
         size_t differ = n ^ k->bytes[i];
         for (size_t j = 0; j < n; j++)
             differ |= (size_t)(uint8_t)(text[j] ^ k->key[i][j % k->bytes[i]]);
-        int right = -(int)(differ == 0); /* all ones, or none */
+        int right = -(int)(differ == 0); /* all bits 1 if equal, else 0 */
         found = (found & ~right) | (i & right);
     }
     return found;

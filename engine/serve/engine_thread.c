@@ -1,20 +1,20 @@
-/* The engine's thread: orders in, passes, events out.
+/* engine/serve/engine_thread.c - the engine thread: jobs in, passes, events out.
  *
- * Orders are the jobs themselves: new ones in a list, cancelled ones by a mark that the thread
- * looks for before a pass when there is one.  So there is nothing to overflow: at most n_session
- * jobs are lent at once.  Events go to one of two arrays; the reader swaps them.
+ * New jobs are passed in a linked list, cancelled ones by a flag in the job that the thread looks for before a pass.
+ * So no queue can overflow: at most n_session jobs are lent at once.  Events are written to one of two arrays; the
+ * reader swaps them.
  *
- *   lock      everything below it
- *   orders    the thread waits here while nothing runs
- *   room      and here while the array is full */
+ *   lock      protects everything below it in struct eng_hub
+ *   orders    the thread waits here while no job runs
+ *   room      the thread waits here while the event array is full */
 #include "engine/serve/engine_thread.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LEAST_TOLD 1024        /* events that wait for the reader */
-#define EXPLAIN_NS 200000000u  /* how often a pass's reasons are put into words */
+#define LEAST_TOLD 1024        /* events that the array holds at least */
+#define EXPLAIN_NS 200000000u  /* interval between texts that explain draft decisions */
 
 struct eng_hub {
     struct eng_options options;
@@ -22,11 +22,11 @@ struct eng_hub {
     pthread_t thread;
     bool started;
 
-    struct eng_engine *engine; /* the thread's; others see it once READY */
-    struct eng_event *event;   /* [eng_event_room] the thread's */
-    struct eng_job **running;  /* [n_running] likewise */
+    struct eng_engine *engine; /* the engine thread's; others may use it once READY */
+    struct eng_event *event;   /* [eng_event_room] the engine thread's */
+    struct eng_job **running;  /* [n_running] the engine thread's */
     int n_running;
-    uint64_t n_pass;       /* as of the last progress */
+    uint64_t n_pass;       /* at moved_ns */
     uint64_t explained_ns;
 
     pthread_mutex_t lock;
@@ -35,9 +35,9 @@ struct eng_hub {
     bool closing, any_cancelled;
     struct eng_job *first, **last;  /* new jobs */
     struct eng_job_event *told[2];  /* [told_room] each */
-    int told_room, n_told, writing; /* writing: which one the thread fills */
-    bool woken;                     /* the reader has been, and has not come yet */
-    uint64_t moved_ns;              /* the last pass, or the first job after none */
+    int told_room, n_told, writing; /* writing: index of the array that is being filled */
+    bool woken;                     /* the reader was woken and has not taken the events yet */
+    uint64_t moved_ns;              /* time of the last pass, or of the first job after idling */
     struct eng_hub_view view;
 };
 
@@ -45,19 +45,19 @@ static void wake(struct eng_hub *h)
 {
     const uint64_t one = 1;
     ssize_t n = write(h->wake_fd, &one, sizeof one);
-    (void)n; /* a full counter wakes as well */
+    (void)n; /* EAGAIN: the counter is full, and the reader wakes anyway */
 }
 
 /* ---- events out: under the lock -------------------------------------------------------------- */
 
-/* Copies an event; its owner is a job, which the reader may free after the job's last event. */
+/* Copies an event into the array.  Its owner is a job, which the reader may free after the job's last event. */
 static void tell(struct eng_hub *h, const struct eng_event *e, uint64_t now)
 {
     const struct eng_job *job = e->owner;
     while (h->n_told == h->told_room && !h->closing)
         pthread_cond_wait(&h->room, &h->lock);
     if (h->n_told == h->told_room)
-        return; /* closing: nobody reads any more */
+        return; /* closing: the reader has stopped */
     struct eng_job_event *t = &h->told[h->writing][h->n_told++];
     t->event = *e;
     t->event.session = NULL;
@@ -92,7 +92,7 @@ static void forget(struct eng_hub *h, struct eng_job *job)
     last->number = job->number;
 }
 
-/* Events of the session have the job as their owner. */
+/* In the session's own events the owner is the job. */
 static int start_session(struct eng_hub *h, struct eng_job *job)
 {
     struct eng_request request = job->request;
@@ -104,7 +104,7 @@ static int start_session(struct eng_hub *h, struct eng_job *job)
 /* Under the lock. */
 static void drop_cancelled(struct eng_hub *h)
 {
-    h->any_cancelled = false;                   /* who leaves while tell_end waits for room sets it anew */
+    h->any_cancelled = false;                   /* a cancel while tell_end waits sets it again */
     for (int i = h->n_running - 1; i >= 0; i--) {
         struct eng_job *job = h->running[i];
         if (!job->cancelled && !h->closing)
@@ -114,7 +114,7 @@ static void drop_cancelled(struct eng_hub *h)
     }
 }
 
-/* Those that are new. */
+/* Starts the jobs that have no session yet. */
 static void start_sessions(struct eng_hub *h)
 {
     for (int i = h->n_running - 1; i >= 0; i--) {
@@ -129,7 +129,7 @@ static void start_sessions(struct eng_hub *h)
     }
 }
 
-/* Waits while there is nothing to do; false: it is over. */
+/* Waits until there are jobs; false: the thread must end. */
 static bool take_orders(struct eng_hub *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -157,7 +157,7 @@ static void tell_event(struct eng_hub *h, const struct eng_event *e, uint64_t no
     tell(h, e, now);
 }
 
-/* A pass that fails as a whole is the end of all that took part. */
+/* A pass that fails as a whole ends every running job. */
 static void end_all(struct eng_hub *h, int status)
 {
     h->view.n_failed_pass++;
@@ -239,7 +239,7 @@ static void *run(void *arg)
     int error = open_engine(h);
     pthread_mutex_lock(&h->lock);
     h->state = error ? ENG_HUB_FAILED : ENG_HUB_READY;
-    h->options.progress = NULL; /* it may be gone from here on */
+    h->options.progress = NULL; /* the caller may free it once READY or FAILED */
     if (!error) {
         h->view.n_ctx = eng_n_ctx(h->engine);
         h->view.budget_bytes = eng_memory(h->engine)->total;
@@ -259,7 +259,7 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wak
 {
     struct eng_hub *h = kn_calloc(1, sizeof *h);
     if (!h)
-        return kn_fail(KN_ENOMEM, "no memory for the engine's thread");
+        return kn_fail(KN_ENOMEM, "not enough memory for the engine thread");
     h->options = *engine;
     h->wake_fd = wake_fd;
     h->last = &h->first;
@@ -271,7 +271,7 @@ int eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wak
     h->started = pthread_create(&h->thread, NULL, run, h) == 0;
     if (!h->started) {
         eng_hub_close(h);
-        return kn_fail(KN_ELIMIT, "the system gives no thread to the engine");
+        return kn_fail(KN_ELIMIT, "the system cannot start the engine thread");
     }
     *out = h;
     return 0;
@@ -306,7 +306,7 @@ void eng_hub_close(struct eng_hub *h)
     kn_free(h);
 }
 
-/* ---- the others' side ------------------------------------------------------------------------ */
+/* ---- called by other threads ----------------------------------------------------------------- */
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h)
 {
@@ -328,7 +328,7 @@ int eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n)
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
     if (h->state != ENG_HUB_READY || n > h->view.n_session - h->view.n_job)
-        error = KN_ELIMIT; /* said by who asked, with what to do */
+        error = KN_ELIMIT; /* the caller reports it to the client */
     if (!error && h->view.n_job == 0)
         h->moved_ns = now;
     for (int i = 0; i < n && !error; i++) {

@@ -1,19 +1,18 @@
-/* engine/serve/engine_thread.h - the engine and the one thread that runs it.  Internal to engine.
+/* engine/serve/engine_thread.h - the engine and the thread that runs it.  Internal to engine.
  *
  *     eng_hub_open -> [ eng_hub_submit -> eng_hub_take until its end -> (eng_hub_cancel) ]* -> close
  *
- * The hub's thread opens the model, then goes round: take orders, one pass, tell what came of it.  It
- * sleeps when nothing runs.  Everybody else talks to it through this header; what crosses over does so
- * under one lock that is held for copying alone, once per pass.
+ * The engine thread opens the model, then loops: take submitted and cancelled jobs, run one pass, write its events.
+ * It sleeps while no job runs.  Other threads use it through this header; data is exchanged under one lock, which is
+ * held once per pass and only for copying.
  *
- * A job is one sequence.  It is its asker's memory; from a submit that succeeds to the told event whose
- * finish is not ENG_RUNNING it is lent to the hub, and so is everything that its request points to.  Every
- * job ends with exactly one such event, cancelled or not.  A cancelled job leaves the engine before the
- * next pass, whether it waits, reads its prompt or decodes, and nobody else notices.
+ * A job is one sequence.  Its memory belongs to the submitter.  From a successful submit until the event whose finish
+ * is not ENG_RUNNING, the job and everything that its request points to are lent to the engine thread.  Every job ends
+ * with exactly one such event, cancelled or not.  A cancelled job leaves the engine before the next pass, whether it
+ * waits, prefills or decodes; other jobs are not affected.
  *
- * What is told waits in a bounded buffer.  A full one stops the engine until its one reader has taken it,
- * so the reader must never wait for anybody; the server's reads nothing else and is never blocked by a
- * client. */
+ * Events wait in a bounded buffer.  When it is full, the engine stops until its one reader takes the events, so the
+ * reader must never block: the server's reader is the serving thread, which never blocks on a client. */
 #ifndef ENGINE_SERVE_HUB_H
 #define ENGINE_SERVE_HUB_H
 
@@ -25,61 +24,61 @@ struct eng_hub;
 enum eng_hub_state { ENG_HUB_LOADING, ENG_HUB_READY, ENG_HUB_FAILED };
 
 struct eng_job {
-    struct eng_request request;                 /* the asker's, with owner and choice */
+    struct eng_request request;                 /* the submitter's, with owner and choice */
     uint64_t submitted_ns;
-    /* the hub's alone */
+    /* engine thread only: */
     uint64_t begun_ns;
     struct eng_session *session;
-    int number;                                 /* among those that run */
+    int number;                                 /* index in the list of running jobs */
     bool cancelled;
     struct eng_job *next;
 };
 
-/* An event of a job: owner and choice are of the job's request, session is NULL, top is the array below.
- * A job that was cancelled ends with the status KN_ECANCELLED. */
+/* An event of a job: owner and choice are those of the job's request, session is NULL, top points to the array below.
+ * A cancelled job ends with status KN_ECANCELLED. */
 struct eng_job_event {
     struct eng_event event;
     struct spec_top top[ENG_TOP];
-    uint64_t at_ns, begun_ns;                   /* begun: in the passes for the first time; 0: never */
+    uint64_t at_ns, begun_ns;                   /* begun_ns: the job's first pass; 0: none yet */
 };
 
-/* wake_fd: an eventfd that is written when there is something to take, and when the state changes. */
+/* wake_fd: an eventfd, written when events are ready and when the state changes. */
 int  eng_hub_open(struct eng_hub **out, const struct eng_options *engine, int wake_fd);
-/* Loading stops, what runs is cancelled, and the thread ends as soon as it can. */
+/* Stops loading, cancels running jobs and asks the thread to end; does not wait. */
 void eng_hub_stop(struct eng_hub *h);
-/* Waits for that.  What was not taken by then is gone: no job outlives this. */
+/* Stops and waits for the thread.  Events not yet taken are dropped; after this no job is lent. */
 void eng_hub_close(struct eng_hub *h);
 
 enum eng_hub_state eng_hub_state(struct eng_hub *h);
 
-/* Once READY: the engine, of which only what never changes may be used (vocabulary, file, shapes). */
+/* Only when READY.  Other threads may use its constant parts alone: vocabulary, file, shapes. */
 const struct eng_engine *eng_hub_engine(struct eng_hub *h);
 
-/* All of them or none.  KN_ELIMIT: there is no room for so many now. */
+/* Submits all n jobs or none.  KN_ELIMIT: n jobs would exceed n_session now, or the engine is not ready. */
 int  eng_hub_submit(struct eng_hub *h, struct eng_job *const *job, int n);
-void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* any time before its end is taken */
+void eng_hub_cancel(struct eng_hub *h, struct eng_job *job);    /* before the job's last event is taken */
 
-/* What was told since the last call; valid until the next.  From one thread. */
+/* The events since the last call; returns their count.  Valid until the next call.  One reader thread. */
 int  eng_hub_take(struct eng_hub *h, const struct eng_job_event **told);
 
 #define ENG_EXPLAIN_BYTES 384
 
-struct eng_hub_view {                           /* as of the last pass, but for the store */
+struct eng_hub_view {                           /* as of the last pass, except store: current */
     struct eng_stats engine;
     struct eng_drafts drafts;
-    char explain[ENG_EXPLAIN_BYTES];            /* what one did about drafts lately, and why */
+    char explain[ENG_EXPLAIN_BYTES];            /* the latest draft decision with its reason, as text */
     struct off_stats store;
-    struct eng_split split;                     /* of the budget */
+    struct eng_split split;                     /* of the memory budget */
     size_t budget_bytes;
-    double disk_Bps;                            /* what the model's disk can do; 0: not known */
+    double disk_Bps;                            /* measured rate of the model's disk; 0: not measured */
     int n_parallel, n_session, n_ctx;
-    int n_job;                                  /* lent now */
+    int n_job;                                  /* jobs lent now */
     uint64_t n_failed_pass;                     /* passes that failed as a whole */
-    uint64_t quiet_ns;                          /* since jobs last moved; 0 while there are none */
+    uint64_t quiet_ns;                          /* time since the last pass; 0 while no job is lent */
 };
 void eng_hub_look(struct eng_hub *h, struct eng_hub_view *out);
 
-/* Where experts are now; NULL: there are none, or not yet. */
+/* The expert store; NULL: not READY, or the model has no experts. */
 struct off_store *eng_hub_store(struct eng_hub *h);
 
 #endif

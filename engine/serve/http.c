@@ -1,13 +1,12 @@
-/* Connections over evhttp.
+/* engine/serve/http.c - HTTP connections over libevent's evhttp.
  *
- * evhttp tells of a connection when its first request is whole, which may be never.  So each is
- * known from the start by its bufferevent, of which evhttp lets us choose the kind: we keep a
- * reference, watch bytes go in and out, and cut one that is too slow by shutting its socket down,
- * which evhttp takes for the client's leaving.  A connection that evhttp has dropped has no
- * callbacks any more; that is how one that never sent a whole request is found to be gone.
+ * evhttp reports a connection only when its first request is complete, which a slow client may never reach.  So this
+ * file creates each connection's bufferevent itself (on_accept), keeps a reference, counts the bytes in and out, and
+ * cuts a slow connection by shutting down its socket, which evhttp handles as a disconnect.  A connection that evhttp
+ * has dropped has no callbacks set; on_tick detects dropped connections without a request that way.
  *
- * While an answer is made reading stays on, so that a client's leaving is seen, but without
- * evhttp's callback: it ends the program over bytes that come at that time. */
+ * While an answer is being made, reading stays enabled, so that a disconnect is noticed, but without evhttp's read
+ * callback, which aborts the program when bytes arrive in that state. */
 #include "engine/serve/http.h"
 
 #include <errno.h>
@@ -26,26 +25,26 @@
 #include <unistd.h>
 
 #define TICK_MS 100
-#define LATE 10 /* ticks: what one counts for at most.  Who was stopped himself blames nobody for it */
+#define LATE 10 /* ticks that one interval counts at most: clients do not time out while this process is stopped */
 #define BACKLOG 1024
-#define HARD_HEADER 8 /* times the limit: what evhttp refuses by itself */
+#define HARD_HEADER 8 /* evhttp itself refuses from this multiple of the limit on */
 #define HARD_BODY 2
-#define MAX_AHEAD 65536 /* bytes of further requests that are read while one is answered */
+#define MAX_AHEAD 65536 /* bytes of further requests read while one is answered */
 
 struct eng_exchange { /* a connection */
     struct eng_http *http;
     struct eng_exchange *next, **self;
-    struct eng_exchange *next_own; /* among those that evhttp has answered by itself */
-    struct bufferevent *bev;       /* a reference is ours */
-    struct evhttp_connection *con; /* once it has sent a request */
-    struct evhttp_request *req;    /* while it is answered */
+    struct eng_exchange *next_own; /* in the list eng_http.own */
+    struct bufferevent *bev;       /* holds a reference */
+    struct evhttp_connection *con; /* NULL until the first request */
+    struct evhttp_request *req;    /* the request being answered, or NULL */
     void *user;
     bool streaming, cut;
-    bool blocked;               /* the socket took not all of a stream: the loop sends the rest */
+    bool blocked;               /* socket buffer full: the event loop sends the rest */
     int fd;                     /* -1 until the first byte */
-    size_t n_received, n_held;  /* of the request that is coming, and how much of that we keep */
-    uint64_t first_ns;          /* its first byte, 0: none yet */
-    uint64_t idle_ns, moved_ns; /* idle since; output last got shorter, or began */
+    size_t n_received, n_held;  /* bytes of the incoming request; those in memory */
+    uint64_t first_ns;          /* time of its first byte; 0: none yet */
+    uint64_t idle_ns, moved_ns; /* idle since; last time that output was sent, or begun */
 };
 
 struct eng_http {
@@ -53,17 +52,17 @@ struct eng_http {
     struct evhttp *evhttp;
     struct evconnlistener *listener;
     struct event *tick, *reword;
-    struct eng_exchange *first, *own; /* own: see "what evhttp says by itself" */
+    struct eng_exchange *first, *own; /* own: see "answers by evhttp itself" */
     struct eng_exchange **by_fd; /* [n_fd] */
     int n_fd, n_connection, port;
     bool loopback;
-    bool speaking; /* what goes out now was said here */
-    size_t n_held; /* of all */
+    bool speaking; /* output added now is from this file, not from evhttp */
+    size_t n_held; /* sum over all connections */
     uint64_t n_cut;
-    uint64_t now_ns, ticked_ns; /* the connections' time; the last tick */
+    uint64_t now_ns, ticked_ns; /* clock for timeouts (see LATE); real time of the last tick */
 };
 
-/* ---- connections come and go ----------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void listen_or_not(struct eng_http *h)
 {
@@ -75,7 +74,7 @@ static void listen_or_not(struct eng_http *h)
         evconnlistener_disable(h->listener);
 }
 
-/* evhttp sees the end of the stream, and lets go. */
+/* evhttp then reads the end of the stream and drops the connection. */
 static void cut(struct eng_exchange *x)
 {
     if (x->cut)
@@ -92,7 +91,7 @@ static void forget_received(struct eng_exchange *x)
     x->first_ns = 0;
 }
 
-/* The one that holds most goes. */
+/* Cuts the connection with the most bytes in memory. */
 static void make_room(struct eng_http *h)
 {
     struct eng_exchange *most = h->first;
@@ -121,7 +120,7 @@ static bool know_fd(struct eng_exchange *x)
         h->n_fd = n;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
-               sizeof one); /* a token does not wait for the next */
+               sizeof one); /* a token must not wait for the next */
     h->by_fd[fd] = x;
     x->fd = fd;
     return true;
@@ -141,7 +140,7 @@ static void on_in(struct evbuffer *buffer, const struct evbuffer_cb_info *info, 
     if (!x->first_ns)
         x->first_ns = x->http->now_ns;
     x->n_received += info->n_added;
-    h->n_held -= x->n_held; /* beyond evhttp's limits it is read and thrown away */
+    h->n_held -= x->n_held; /* beyond its own limits evhttp discards the bytes */
     x->n_held = x->n_received > HARD_BODY * h->opt.max_body + HARD_HEADER * h->opt.max_header
                     ? 0
                     : x->n_received;
@@ -158,15 +157,15 @@ static void on_out(struct evbuffer *buffer, const struct evbuffer_cb_info *info,
         x->moved_ns = x->http->now_ns;
     if (info->n_added > 0 && info->orig_size == 0 && !x->req && !x->http->speaking &&
         x->http->opt.words) {
-        x->next_own = x->http->own; /* the first bytes: the line that says what it is comes as one */
+        x->next_own = x->http->own; /* first bytes of an answer: a whole status line */
         x->http->own = x;
         event_active(x->http->reword, EV_TIMEOUT, 1);
     }
 }
 
-/* ---- what evhttp says by itself: to who sends no HTTP, or too much of it ----------------------- */
+/* ---- answers by evhttp itself: to invalid or oversized requests ------------------------------ */
 
-/* The answer is whole in the buffer, and nothing of it has gone out yet. */
+/* Replaces evhttp's HTML body.  The whole answer is in the buffer; no byte of it is sent yet. */
 static void reword(struct eng_exchange *x)
 {
     struct evbuffer *out = bufferevent_get_output(x->bev);
@@ -217,7 +216,7 @@ static struct bufferevent *on_accept(struct event_base *base, void *arg)
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (!x || !bev || !evbuffer_add_cb(bufferevent_get_input(bev), on_in, x) ||
         !evbuffer_add_cb(bufferevent_get_output(bev), on_out, x)) {
-        kn_free(x); /* evhttp takes one of its own, and its request is dropped */
+        kn_free(x); /* evhttp then makes its own bufferevent; on_request answers 503 */
         if (bev)
             bufferevent_free(bev);
         return NULL;
@@ -258,7 +257,7 @@ static void on_close(struct evhttp_connection *con, void *arg)
     if (req) {
         x->http->opt.on_gone(x->http->opt.arg, x);
         if (!evhttp_request_get_connection(req))
-            evhttp_request_free(req); /* else it goes with its connection */
+            evhttp_request_free(req); /* else it is freed with its connection */
     }
     drop(x);
 }
@@ -310,7 +309,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     bufferevent_data_cb in, out;
     bufferevent_event_cb other;
     void *other_arg;
-    if (!x || x->bev != bev) { /* there was no memory to know it */
+    if (!x || x->bev != bev) { /* on_accept or know_fd had no memory for it */
         evhttp_send_error(req, HTTP_SERVUNAVAIL, NULL);
         return;
     }
@@ -405,7 +404,7 @@ void *eng_http_user(const struct eng_exchange *x) { return x->user; }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The words that evhttp does not know. */
+/* Reason phrases that evhttp lacks. */
 static const char *reason(int status)
 {
     return status == 429   ? "Too Many Requests"
@@ -418,8 +417,8 @@ void eng_http_set_header(struct eng_exchange *x, const char *name, const char *v
     (void)evhttp_add_header(evhttp_request_get_output_headers(x->req), name, value);
 }
 
-/* Back to waiting for a request, which may be there already.  Whoever sends the end says so with
- * h->speaking, since the exchange may be gone by then. */
+/* Puts the connection back to waiting for a request; the next one may already be buffered.  The caller sets h->speaking
+ * around the last send, because x may be freed during it. */
 static struct evhttp_request *done(struct eng_exchange *x)
 {
     struct evhttp_request *req = x->req;
@@ -457,7 +456,7 @@ void eng_http_begin(struct eng_exchange *x, int status, const char *type)
     x->streaming = true;
 }
 
-/* As evhttp frames it, in the one piece that goes out. */
+/* Adds a chunk with evhttp's framing to the output buffer. */
 static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
 {
     struct evbuffer *out = bufferevent_get_output(x->bev);
@@ -468,8 +467,8 @@ static bool add_chunk(struct eng_exchange *x, const char *bytes, size_t n)
            evbuffer_add(out, bytes, n) == 0 && (!framed || evbuffer_add(out, "\r\n", 2) == 0);
 }
 
-/* A token is sent where it is made: told to the loop, it would cost another turn of it, and three
- * calls of the system instead of one.  An error is met again by evhttp, who sees to it. */
+/* Writes to the socket at once: through the event loop a token would cost another iteration and three system calls
+ * instead of one.  Errors are ignored here: evhttp meets them again and handles them. */
 static void send_now(struct eng_exchange *x)
 {
     struct evbuffer *out = bufferevent_get_output(x->bev);
@@ -488,7 +487,7 @@ void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
         return;
     x->blocked = x->blocked && evbuffer_get_length(out) > 0;
     if (!x->blocked)
-        bufferevent_disable(x->bev, EV_WRITE); /* nobody is to be told of what is added */
+        bufferevent_disable(x->bev, EV_WRITE); /* no write event for the added bytes: send_now writes them */
     if (!add_chunk(x, bytes, n))
         cut(x);
     else if (!x->blocked)
@@ -497,11 +496,11 @@ void eng_http_chunk(struct eng_exchange *x, const char *bytes, size_t n)
         cut(x);
 }
 
-/* The last bytes go with the mark that they were the last. */
+/* Sends the last chunk together with the end of the chunked body. */
 void eng_http_end(struct eng_exchange *x, const char *bytes, size_t n)
 {
     struct eng_http *h = x->http;
-    /* chunks are written where they are made; the end is evhttp's, which of HTTP/1.0 does not ask for it */
+    /* chunks are written by send_now, the end by evhttp, which for HTTP/1.0 does not enable writing itself */
     bufferevent_enable(x->bev, EV_WRITE);
     if (!x->cut && !add_chunk(x, bytes, n))
         cut(x);
@@ -534,7 +533,7 @@ static int try_listen(const struct addrinfo *a)
     return -1;
 }
 
-/* The first address of the name that can be had. */
+/* Listens on the first address of the host that works. */
 static int open_socket(struct eng_http *h, int *out)
 {
     char port[16];
@@ -553,9 +552,9 @@ static int open_socket(struct eng_http *h, int *out)
     if (fd < 0)
         return kn_fail(KN_EINVAL, "cannot listen on %s, port %d: %s: choose another %s", h->opt.host,
                        h->opt.port, strerror(error),
-                       error == EADDRNOTAVAIL ? "host, one of this machine's"
-                       : error == EACCES      ? "port, from 1024 up, or a user who may"
-                                              : "port, or end who has it");
+                       error == EADDRNOTAVAIL ? "host: an address of this machine"
+                       : error == EACCES      ? "port: 1024 or above, or run as a user that may bind it"
+                                              : "port, or stop the process that uses it");
     if (getsockname(fd, (struct sockaddr *)&mine, &n) == 0) {
         h->loopback = is_loopback((const struct sockaddr *)&mine);
         h->port =
@@ -619,13 +618,13 @@ void eng_http_close(struct eng_http *h)
 {
     if (!h)
         return;
-    h->listener = NULL; /* evhttp's own, gone before connections are */
+    h->listener = NULL; /* owned by evhttp, which frees it before the connections */
     if (h->tick)
         event_free(h->tick);
     if (h->reword)
         event_free(h->reword);
     if (h->evhttp)
-        evhttp_free(h->evhttp); /* with on_close for those that it knows */
+        evhttp_free(h->evhttp); /* calls on_close for connections with a request */
     while (h->first)
         drop(h->first);
     kn_free(h->by_fd);

@@ -1,4 +1,4 @@
-/* Prometheus text format 0.0.4: for each family its help, its type, its lines. */
+/* engine/serve/metrics.c - Prometheus text format 0.0.4: for each metric family its HELP, its TYPE, its values. */
 #include "engine/serve/metrics.h"
 #include "engine/base/base.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- histograms ------------------------------------------------------------------------------ */
 
-/* The bounds that vLLM's dashboards know. */
+/* vLLM's bucket bounds, which its dashboards expect. */
 static const double wait_bound[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
                                     0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
                                     20,    40,    80,   160,  640,  2560, 0};
@@ -46,7 +46,7 @@ struct page {
     char label[300];
 }; /* model_name="...",engine="0" */
 
-/* A name is bytes; a page with a byte that is no UTF-8 would be refused whole. */
+/* Escapes the model name.  Invalid UTF-8 is replaced by U+FFFD: Prometheus would refuse the whole page. */
 static void make_label(struct page *p, const char *model)
 {
     size_t n = (size_t)snprintf(p->label, sizeof p->label, "model_name=\"");
@@ -106,22 +106,22 @@ static void write_theirs(struct page *p, const struct eng_metrics *m, const stru
 {
     static const char *const reason[] = {"stop", "length", "abort", "error"};
     const struct eng_stats *e = &v->engine;
-    one(p, "vllm:num_requests_running", "gauge", "answers that advance", e->n_running);
-    one(p, "vllm:num_requests_waiting", "gauge", "answers that wait for a place in the passes",
+    one(p, "vllm:num_requests_running", "gauge", "sequences in the running batch", e->n_running);
+    one(p, "vllm:num_requests_waiting", "gauge", "sequences that wait for a place in the batch",
         kn_max(0, v->n_job - e->n_running));
     one(p, "vllm:kv_cache_usage_perc", "gauge",
-        "share of the memory for keys and values in use, 0 to 1",
+        "share of the KV cache in use, 0 to 1",
         e->n_kv_block ? (double)e->n_kv_used / e->n_kv_block : 0);
-    one(p, "vllm:num_preemptions_total", "counter", "times that an answer lost its keys and values",
+    one(p, "vllm:num_preemptions_total", "counter", "sequences that lost their KV blocks to others",
         (double)e->n_preempted);
-    one(p, "vllm:prefix_cache_queries_total", "counter", "prompt tokens looked for",
+    one(p, "vllm:prefix_cache_queries_total", "counter", "prompt tokens looked up in the prefix cache",
         (double)e->n_cache_asked);
-    one(p, "vllm:prefix_cache_hits_total", "counter", "of these, found computed",
+    one(p, "vllm:prefix_cache_hits_total", "counter", "prompt tokens found in the prefix cache",
         (double)e->n_cache_found);
-    one(p, "vllm:prompt_tokens_total", "counter", "tokens of prompts of answers begun",
+    one(p, "vllm:prompt_tokens_total", "counter", "prompt tokens of answers that have started",
         (double)m->prompt_tokens);
-    one(p, "vllm:generation_tokens_total", "counter", "tokens answered", (double)m->answer_tokens);
-    head(p, "vllm:request_success_total", "counter", "answers by how they ended");
+    one(p, "vllm:generation_tokens_total", "counter", "generated tokens", (double)m->answer_tokens);
+    head(p, "vllm:request_success_total", "counter", "finished answers by reason");
     for (int i = 0; i < ENG_ENDED_COUNT; i++)
         eng_bytes_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
                          p->label, reason[i], (unsigned long long)m->ended[i]);
@@ -134,43 +134,43 @@ static void write_engine(struct page *p, const struct eng_hub_view *v)
     const struct eng_stats *e = &v->engine;
     const struct off_stats *s = &v->store;
     one(p, "spillway_passes_total", "counter", "forward passes", (double)e->n_pass);
-    one(p, "spillway_pass_rows_total", "counter", "tokens that passes computed", (double)e->n_row);
+    one(p, "spillway_pass_rows_total", "counter", "tokens computed by forward passes", (double)e->n_row);
     one(p, "spillway_pass_seconds_total", "counter", "time in forward passes",
         (double)e->pass_ns * 1e-9);
-    one(p, "spillway_sample_seconds_total", "counter", "time choosing tokens",
+    one(p, "spillway_sample_seconds_total", "counter", "time in sampling",
         (double)e->sample_ns * 1e-9);
-    one(p, "spillway_failed_passes_total", "counter", "passes that failed for all",
+    one(p, "spillway_failed_passes_total", "counter", "forward passes that failed for all sequences",
         (double)v->n_failed_pass);
-    one(p, "spillway_stalled_seconds", "gauge", "since the last pass, while there is work",
+    one(p, "spillway_stalled_seconds", "gauge", "time since the last pass while there is work, else 0",
         (double)v->quiet_ns * 1e-9);
-    one(p, "spillway_expert_hits_total", "counter", "experts asked for that were in memory",
+    one(p, "spillway_expert_hits_total", "counter", "experts that were in memory when a pass needed them",
         (double)s->hits);
-    one(p, "spillway_expert_misses_total", "counter", "experts asked for that were not",
+    one(p, "spillway_expert_misses_total", "counter", "experts that were not in memory when a pass needed them",
         (double)s->misses);
-    one(p, "spillway_expert_read_bytes_total", "counter", "read from disk for experts",
+    one(p, "spillway_expert_read_bytes_total", "counter", "bytes read from disk for experts",
         (double)s->read_bytes);
-    one(p, "spillway_expert_reads_total", "counter", "reads from disk for experts",
+    one(p, "spillway_expert_reads_total", "counter", "reads of experts from disk",
         (double)s->reads);
-    one(p, "spillway_expert_ahead_total", "counter", "experts read ahead", (double)s->soon_reads);
-    one(p, "spillway_expert_ahead_used_total", "counter", "of these, used before they went",
+    one(p, "spillway_expert_ahead_total", "counter", "experts prefetched", (double)s->soon_reads);
+    one(p, "spillway_expert_ahead_used_total", "counter", "prefetched experts that were used before eviction",
         (double)s->soon_hits);
-    one(p, "spillway_expert_ahead_wasted_bytes_total", "counter", "read ahead for nothing",
+    one(p, "spillway_expert_ahead_wasted_bytes_total", "counter", "prefetched bytes that were evicted unused",
         (double)s->wasted_bytes);
-    one(p, "spillway_expert_early_bytes_total", "counter", "read before a pass began, by its tokens",
-        (double)s->early_bytes);
-    one(p, "spillway_expert_hidden_bytes_total", "counter", "of these, used before they went",
+    one(p, "spillway_expert_early_bytes_total", "counter",
+        "bytes prefetched before a pass because of its tokens", (double)s->early_bytes);
+    one(p, "spillway_expert_hidden_bytes_total", "counter", "bytes prefetched before a pass and used before eviction",
         (double)s->early_used_bytes);
-    one(p, "spillway_expert_early_wasted_bytes_total", "counter", "of these, gone unused",
+    one(p, "spillway_expert_early_wasted_bytes_total", "counter", "bytes prefetched before a pass and evicted unused",
         (double)s->early_wasted_bytes);
     one(p, "spillway_expert_wait_seconds_total", "counter",
-        "waiting for experts with nothing to compute", (double)s->stall_ns * 1e-9);
-    one(p, "spillway_expert_slots", "gauge", "experts that memory has room for", (double)s->n_slot);
+        "time waiting for experts with nothing to compute", (double)s->stall_ns * 1e-9);
+    one(p, "spillway_expert_slots", "gauge", "experts that fit in memory", (double)s->n_slot);
     one(p, "spillway_experts", "gauge", "experts of the model", (double)s->n_expert);
 }
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-/* Two drafters of a kind: model, model-2. */
+/* The second drafter of a kind gets a number: model, model-2. */
 static const char *label_of(const struct eng_draft_choice *c, char *out, size_t size)
 {
     if (!c->nth)
@@ -187,19 +187,19 @@ static double verdict_of(const struct eng_draft_choice *c)
     return c->state == ENG_DRAFTER_UNLOADED ? -3 : -4;
 }
 
-/* A line for each of whom the controller chooses among. */
+/* A value for each drafter that the controller chooses from. */
 static void write_choices(struct page *p, const struct eng_drafts *d)
 {
     static const struct { const char *name, *type, *help; } of[] = {
         {"spillway_draft_steps_total", "counter", "steps with drafts of this drafter"},
-        {"spillway_draft_rows_total", "counter", "tokens of its drafts that were verified"},
-        {"spillway_draft_rows_kept_total", "counter", "of these, kept"},
-        {"spillway_draft_depth", "gauge", "so deep it drafts now; 0: another does, or nobody"},
+        {"spillway_draft_rows_total", "counter", "draft tokens of this drafter that were verified"},
+        {"spillway_draft_rows_kept_total", "counter", "draft tokens of this drafter that were accepted"},
+        {"spillway_draft_depth", "gauge", "current depth; 0: this drafter is off"},
         {"spillway_draft_gain", "gauge",
-         "plain steps' time for the same tokens, over what steps took, lately"},
+         "recent speed-up: time of plain steps for the same tokens over the time of steps with drafts"},
         {"spillway_draft_verdict", "gauge",
          "1: pays, 0: too few steps to judge, -1: does not pay, -2: not worth its memory, "
-         "-3: unloaded, -4: has failed"},
+         "-3: unloaded, -4: failed"},
     };
     char label[64];
     for (size_t f = 0; f < sizeof of / sizeof *of; f++) {
@@ -225,15 +225,15 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
         bool gone = c->state == ENG_DRAFTER_UNLOADED;
         for (int k = 0; k < SPEC_DEPTHS && c->account.accepted[k] > 0 && !gone; k++, any = true) {
             if (!any)
-                head(p, name, "gauge", "share of its drafts kept at least so deep, lately");
+                head(p, name, "gauge", "recent share of drafts accepted to at least this depth");
             eng_bytes_format(p->out, "%s{%s,drafter=\"%s\",depth=\"%d\"} %.17g\n", name, p->label,
                              label_of(c, label, sizeof label), k + 1, c->account.accepted[k]);
         }
     }
 }
 
-/* Where options decide, there is one reason; where the controller does, all but that one, and it is asked only when
- * somebody is due. */
+/* With fixed draft options the only reason is "fixed"; with the controller all others are listed.  The controller is
+ * asked only in steps where a session gets its next token. */
 static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
     static const char *const reason[SPEC_WHY_COUNT] = {
@@ -242,25 +242,25 @@ static void write_decisions(struct page *p, const struct eng_drafts *d)
         [SPEC_WHY_SMALL_DIFFERENCE] = "stays", [SPEC_WHY_TRIAL] = "trial", [SPEC_WHY_FREE] = "free"};
     static const char name[] = "spillway_draft_decisions_total";
     head(p, name, "counter",
-         "steps by why they had drafts (fixed, gains, stays, trial, free) or none (the others)");
+         "steps by the reason for drafts (fixed, gains, stays, trial, free) or for none (the others)");
     for (int i = 0; i < SPEC_WHY_COUNT; i++)
         if (reason[i] && (i == SPEC_WHY_FIXED) == (d->n_choice == 0))
             eng_bytes_format(p->out, "%s{%s,reason=\"%s\"} %llu\n", name, p->label, reason[i],
                              (unsigned long long)d->n_decision[i]);
 }
 
-/* As vLLM counts them: positions from 0. */
+/* As vLLM counts: positions start at 0. */
 static void write_their_drafts(struct page *p, const struct eng_hub_view *v)
 {
     static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
     const struct eng_drafts *d = &v->drafts;
-    one(p, "vllm:spec_decode_num_drafts_total", "counter", "drafts verified, each of one answer",
+    one(p, "vllm:spec_decode_num_drafts_total", "counter", "drafts verified, one per sequence and step",
         (double)d->n_draft);
-    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "tokens of these",
+    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "draft tokens verified",
         (double)v->engine.n_draft);
-    one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "of these, kept",
+    one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "draft tokens accepted",
         (double)v->engine.n_draft_kept);
-    head(p, name, "counter", "the same by how many of the draft were kept before");
+    head(p, name, "counter", "draft tokens accepted by position in the draft");
     for (int i = 0; i < ENG_DRAFT_NODES && (i == 0 || d->n_accepted[i] > 0); i++)
         eng_bytes_format(p->out, "%s{%s,position=\"%d\"} %llu\n", name, p->label, i,
                          (unsigned long long)d->n_accepted[i]);
@@ -273,12 +273,12 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
     if (!d->any)
         return;
     write_their_drafts(p, v);
-    one(p, "spillway_draft_seconds_total", "counter", "drafting, before passes",
+    one(p, "spillway_draft_seconds_total", "counter", "time drafting between passes",
         (double)e->draft_ns * 1e-9);
     if (d->overlap) {
-        one(p, "spillway_draft_beside_seconds_total", "counter", "drafting while passes ran",
+        one(p, "spillway_draft_beside_seconds_total", "counter", "time drafting while passes ran",
             (double)e->overlap_ns * 1e-9);
-        one(p, "spillway_draft_beside_wait_seconds_total", "counter", "passes waiting for that",
+        one(p, "spillway_draft_beside_wait_seconds_total", "counter", "time that passes waited for overlapped drafting",
             (double)e->overlap_wait_ns * 1e-9);
     }
     write_decisions(p, d);
@@ -287,8 +287,8 @@ static void write_drafts(struct page *p, const struct eng_hub_view *v)
     write_choices(p, d);
     write_shares(p, d);
     one(p, "spillway_draft_lost_seconds", "gauge",
-        "lost to drafts against steps without, and not made good", d->lost_ns * 1e-9);
-    one(p, "spillway_draft_may_lose_seconds", "gauge", "what that may be at most; 0: not known yet",
+        "time lost to drafts and not regained", d->lost_ns * 1e-9);
+    one(p, "spillway_draft_may_lose_seconds", "gauge", "limit of spillway_draft_lost_seconds; 0: not known yet",
         d->loss_limit_ns * 1e-9);
 }
 
@@ -300,19 +300,20 @@ void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now
     write_theirs(&p, m, v);
     write_engine(&p, v);
     write_drafts(&p, v);
-    one(&p, "spillway_ready", "gauge", "1: takes requests", now->ready);
-    one(&p, "spillway_uptime_seconds", "gauge", "since the start", now->uptime_s);
+    one(&p, "spillway_ready", "gauge", "1: ready for requests", now->ready);
+    one(&p, "spillway_uptime_seconds", "gauge", "time since the start", now->uptime_s);
     one(&p, "spillway_connections", "gauge", "open connections", now->n_connection);
-    one(&p, "spillway_requests", "gauge", "requests under way", now->n_call);
+    one(&p, "spillway_requests", "gauge", "requests being answered or waiting", now->n_call);
     one(&p, "spillway_refused_total", "counter", "requests refused because the queue was full",
         (double)m->n_refused);
     one(&p, "spillway_cut_total", "counter", "connections cut for being too slow",
         (double)m->n_cut);
-    one(&p, "spillway_memory_budget_bytes", "gauge", "what the process may take",
+    one(&p, "spillway_memory_budget_bytes", "gauge", "memory budget of the process",
         (double)v->budget_bytes);
-    one(&p, "spillway_memory_used_bytes", "gauge", "what it has taken", (double)eng_memory_used());
+    one(&p, "spillway_memory_used_bytes", "gauge", "memory used by the process, without file pages",
+        (double)eng_memory_used());
     head(&p, "spillway_http_responses_total", "counter",
-         "answers by the first digit of their status");
+         "HTTP answers by the first digit of the status");
     for (int i = 1; i < 6; i++)
         eng_bytes_format(out, "spillway_http_responses_total{%s,code=\"%dxx\"} %llu\n", p.label, i,
                          (unsigned long long)m->n_answered[i]);

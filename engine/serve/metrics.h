@@ -1,25 +1,25 @@
-/* engine/serve/metrics.h - what happened so far, as Prometheus reads it.  Internal to engine.
+/* engine/serve/metrics.h - counters in Prometheus' text format.  Internal to engine.
  *
- * Counters and histograms of requests live here and belong to the thread that serves; figures of the engine
- * come in with the view at the time of writing.  Families of our own begin with spillway_; beside them stand
- * those of vLLM by which published dashboards are drawn, with the labels that these ask for. */
+ * Counters and histograms of requests are kept here and belong to the serving thread; figures of the engine are
+ * passed in as a struct eng_hub_view when the text is written.  Metric names of our own begin with spillway_; the
+ * vllm: names, with vLLM's labels, serve dashboards that are published for vLLM. */
 #ifndef ENGINE_SERVE_METRICS_H
 #define ENGINE_SERVE_METRICS_H
 
 #include "engine/base/bytes.h"
 #include "engine/serve/engine_thread.h"
 
-/* name, unit of the text, bounds */
+/* id, metric name, help text, bounds */
 #define ENG_HISTOGRAMS(X)                                                                              \
     X(TTFT,     "time_to_first_token_seconds",    "from a request's arrival to its first token", wait) \
     X(GAP,      "inter_token_latency_seconds",    "between two tokens of an answer",             gap)  \
     X(E2E,      "e2e_request_latency_seconds",    "from a request's arrival to its end",         long) \
-    X(QUEUE,    "request_queue_time_seconds",     "waiting for a place in the passes",           long) \
-    X(PREFILL,  "request_prefill_time_seconds",   "reading the prompt",                          long) \
+    X(QUEUE,    "request_queue_time_seconds",     "waiting for a place in the batch",            long) \
+    X(PREFILL,  "request_prefill_time_seconds",   "from the prompt's start to the first token", long) \
     X(DECODE,   "request_decode_time_seconds",    "from the first token to the last",            long) \
     X(PROMPT,   "request_prompt_tokens",          "tokens of a prompt",                          size) \
     X(ANSWER,   "request_generation_tokens",      "tokens of an answer",                         size) \
-    X(MOST,     "request_max_num_generation_tokens", "tokens that an answer might have had",     size)
+    X(MOST,     "request_max_num_generation_tokens", "token limit of a request",                size)
 
 enum eng_histogram {
 #define ENG_ENUM(name, text, help, bounds) ENG_HIST_##name,
@@ -34,16 +34,16 @@ enum eng_ended { ENG_ENDED_STOP, ENG_ENDED_LENGTH, ENG_ENDED_ABORT, ENG_ENDED_ER
 
 struct eng_metrics {
     struct { uint64_t count[ENG_MAX_BOUNDS + 1]; double sum; } histogram[ENG_HIST_COUNT];
-    uint64_t ended[ENG_ENDED_COUNT];            /* answers */
-    uint64_t n_answered[6];                     /* HTTP answers by the status's first digit */
+    uint64_t ended[ENG_ENDED_COUNT];            /* answers by reason of their end */
+    uint64_t n_answered[6];                     /* HTTP answers by first digit of the status */
     uint64_t n_refused;                         /* 429: the queue was full */
-    uint64_t n_cut;                             /* connections cut: too slow to send or to read */
+    uint64_t n_cut;                             /* connections cut because they sent or read too slowly */
     uint64_t prompt_tokens, answer_tokens;
 };
 
 void eng_metrics_add(struct eng_metrics *m, enum eng_histogram h, double value);
 
-struct eng_gauges {                             /* how it is at the moment */
+struct eng_gauges {                             /* current values */
     const char *model;
     int n_connection, n_call;
     double uptime_s;
@@ -52,7 +52,7 @@ struct eng_gauges {                             /* how it is at the moment */
 void eng_metrics_write(const struct eng_metrics *m, const struct eng_gauges *now, const struct eng_hub_view *v,
                        struct eng_bytes *out);
 
-/* Bytes of memory that are the process's own, without files' pages; 0 where the system does not tell. */
+/* Resident bytes of the process without pages of files; 0 if the system does not report them. */
 size_t eng_memory_used(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The protocol of sd_notify(3), which is one datagram. */
+/* engine/serve/notify.c - the protocol of sd_notify(3): one datagram. */
 #include "engine/serve/notify.h"
 
 #include <stddef.h>

@@ -1,9 +1,9 @@
-/* engine/serve/notify.h - a line to the service manager that started us.  Internal to engine. */
+/* engine/serve/notify.h - messages to the service manager (systemd).  Internal to engine. */
 #ifndef ENGINE_SERVE_NOTIFY_H
 #define ENGINE_SERVE_NOTIFY_H
 
-/* One datagram ("READY=1", "WATCHDOG=1" ...) to a socket by path, or by @name in the abstract space; NULL:
- * there is no manager.  It cannot fail in a way that anybody could do something about. */
+/* Sends one datagram ("READY=1", "WATCHDOG=1" ...) to the socket at a path, or at @name in the abstract namespace.
+ * NULL: no manager, does nothing.  Errors are ignored. */
 void eng_notify(const char *socket_path, const char *line);
 
 #endif

@@ -1,8 +1,9 @@
-/* The page: one file within the program, sent with a policy that lets nothing else in.
+/* engine/serve/page.c - the status and chat page: one file embedded in the program, sent with a strict
+ * Content-Security-Policy.
  *
- * Scripts and styles run only with the number that this answer's header names, drawn anew each
- * time; the page has a mark where it goes.  Nothing is fetched but from this server, no other
- * page may frame it, and the browser refuses to make markup of text. */
+ * Scripts and styles run only with the nonce that the answer's header names.  The nonce is drawn for each answer and
+ * replaces MARK in the page.  The page may load from this server only, no other page may frame it, and the browser
+ * refuses to turn text into markup (trusted types). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -49,7 +50,7 @@ void srv_page(struct eng_server *s, struct eng_exchange *x)
     }
     eng_bytes_add(&out, at, (size_t)(eng_page_end - at));
     if (out.failed || !drawn) {
-        eng_refuse(&why, 503, NULL, "", "the page cannot be made now: try again");
+        eng_refuse(&why, 503, NULL, "", "not enough memory or random numbers for the page now: try again");
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
     } else {
         set_headers(x, nonce);

@@ -1,4 +1,4 @@
-/* Short answers about the server itself: alive, ready, its version, its models. */
+/* engine/serve/probes.c - health, readiness, version and models. */
 #include <string.h>
 
 #include "engine/serve/internal.h"
@@ -21,7 +21,7 @@ const char *srv_not_ready(struct eng_server *s)
     }
     eng_hub_look(s->hub, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
-        return "there is work and nothing moves";
+        return "stalled: there is work, but no pass has completed";
     return NULL;
 }
 
@@ -38,7 +38,7 @@ static void answer_state(struct eng_server *s, struct eng_exchange *x, const cha
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }
 
-/* Alive: the serving thread answers, and the model is there. */
+/* Liveness: the serving thread answers, and the model is loaded. */
 void srv_health(struct eng_server *s, struct eng_exchange *x)
 {
     bool wrong = s->state == SRV_LOADING || s->state == SRV_FAILED;
@@ -46,7 +46,7 @@ void srv_health(struct eng_server *s, struct eng_exchange *x)
                  s->state == SRV_LOADING ? "loading" : "failed");
 }
 
-/* Worth sending requests to: nothing of the above, and the engine moves when there is work. */
+/* Readiness: serving, and the engine makes progress while there is work. */
 void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
     answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");
@@ -97,7 +97,7 @@ void srv_model(struct eng_server *s, struct eng_exchange *x)
     }
     char shown[128];
     moe_string_show((struct moe_string){name, strlen(name)}, shown, sizeof shown);
-    eng_refuse(&why, 404, "model_not_found", "model", "there is no model '%s' here, but %s", shown,
+    eng_refuse(&why, 404, "model_not_found", "model", "the model '%s' does not exist; this server has %s", shown,
                s->alias[0]);
     srv_answer_refusal(s, x, ENG_API_CHAT, &why);
 }

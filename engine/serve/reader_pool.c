@@ -1,4 +1,4 @@
-/* Two lists, to do and done, first in first out. */
+/* engine/serve/reader_pool.c - reader threads with two FIFO lists: waiting and done tasks. */
 #include "engine/serve/reader_pool.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@ struct list {
 
 struct eng_pool {
     int wake_fd, n_thread;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t more;
     struct list waiting, done;
     bool closing;
@@ -48,7 +48,7 @@ static void *work(void *arg)
         pthread_mutex_lock(&p->lock);
         put(&p->done, t);
         ssize_t n = write(p->wake_fd, &one, sizeof one);
-        (void)n; /* a full counter wakes as well */
+        (void)n; /* EAGAIN: the counter is full, and the reader wakes anyway */
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
@@ -68,7 +68,7 @@ int eng_pool_open(struct eng_pool **out, int n_thread, int wake_fd)
         p->n_thread++;
     if (p->n_thread < n_thread) {
         eng_pool_close(p);
-        return kn_fail(KN_ELIMIT, "the system gives no thread to read requests");
+        return kn_fail(KN_ELIMIT, "the system cannot start threads to parse requests");
     }
     *out = p;
     return 0;

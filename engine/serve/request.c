@@ -1,10 +1,10 @@
-/* A call: a request that takes time, from its body to the last byte of its answer.
+/* engine/serve/request.c - requests for generation, from the body to the last byte of the answer (struct srv_call).
  *
- *     reading   a thread of the pool turns the body into an ask, or into a short answer
- *     running   each choice is a job that is lent to the hub; what is told of it feeds the reply
- *     over      answered, or the client has left, and no job is lent any more
+ *     reading   a reader thread parses the body into an eng_ask, or into a short answer
+ *     running   each choice is a job lent to the engine thread; the job's events feed the reply
+ *     over      answered, or the client has disconnected, and no job is lent
  *
- * A client who leaves takes its jobs along; the call stays until the hub has given them back. */
+ * When a client disconnects, its jobs are cancelled; the srv_call is freed when the engine thread has returned them. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -30,7 +30,7 @@ static void free_if_over(struct srv_call *c)
         free_call(c);
 }
 
-/* ---- reading: on a thread of the pool -------------------------------------------------------- */
+/* ---- reading: on a reader thread ------------------------------------------------------------- */
 
 static void read_ask(struct srv_call *c)
 {
@@ -72,7 +72,7 @@ void srv_call_open(struct eng_server *s, struct eng_exchange *x, const struct sr
     c->arrived_ns = kn_now_ns();
     c->created_s = (int64_t)time(NULL);
     c->seed =
-        kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* ten digits can be typed again */
+        kn_mix(s->secret + s->n_request * KN_GOLDEN) >> 32; /* 32 bits: at most ten digits to type */
     snprintf(c->id, sizeof c->id, "%s", id);
     c->self = &s->calls;
     if ((c->next = s->calls))
@@ -112,13 +112,13 @@ static void log_call(const struct srv_call *c, int status)
     }
     kn_say(
         KN_LOG_INFO,
-        "%s %s: %d; %d prompt tokens, %d of them found; waited %.2f s, first token after %.2f s; "
+        "%s %s: %d; %d prompt tokens, %d of them cached; waited %.2f s, first token after %.2f s; "
         "%d tokens in %.2f s",
         c->id, c->route->path, status, n_prompt, n_cached, seconds(c->arrived_ns, begun),
         seconds(c->arrived_ns, first), n_answer, seconds(c->arrived_ns, kn_now_ns()));
 }
 
-/* The exchange is over; the call may go on until its jobs are back. */
+/* Ends the exchange; the srv_call lives until its jobs are returned. */
 static void end_exchange(struct srv_call *c, int status)
 {
     c->x = NULL;
@@ -132,13 +132,13 @@ static void begin(struct srv_call *c)
     if (c->begun)
         return;
     eng_http_set_header(c->x, "Cache-Control", "no-cache");
-    eng_http_set_header(c->x, "X-Accel-Buffering", "no"); /* a front must not collect tokens */
+    eng_http_set_header(c->x, "X-Accel-Buffering", "no"); /* a reverse proxy must not buffer tokens */
     eng_http_begin(c->x, 200, eng_reply_type(c->reply));
     c->server->metrics.n_answered[2]++;
     c->begun = true;
 }
 
-/* The body of a refusal, where the stream has begun to be kept alive. */
+/* Sends a refusal as an event: the stream was begun by a keep-alive comment, and its status is sent. */
 static void send_late_refusal(struct srv_call *c, const char *bytes, size_t n)
 {
     struct eng_bytes event = {0};
@@ -182,7 +182,7 @@ static void send_whole(struct srv_call *c)
     end_exchange(c, status);
 }
 
-/* Sends what there is; frees the call when that was all. */
+/* Sends the ready part of the reply; frees the srv_call when it is over. */
 static void flush(struct srv_call *c)
 {
     c->touched = false;
@@ -212,8 +212,8 @@ static uint64_t salt(const struct eng_server *s, uint64_t key)
     return key ? kn_mix(s->secret ^ key * KN_GOLDEN) | 1 : 0;
 }
 
-/* Who shares: one key may stand for many people whom its owner tells apart; several keys are the
- * people. */
+/* The user for fair scheduling: with several API keys the key; with one or none the request's own "user" field,
+ * by which the owner of a key names the people behind it. */
 static uint64_t user(const struct srv_call *c)
 {
     return eng_keys_count(c->server->keys) > 1 ? c->key : c->ask->user;
@@ -232,7 +232,7 @@ static int make_jobs(struct srv_call *c)
         j->request.owner = c;
         j->request.user = user(c);
         j->request.salt = salt(c->server, c->key);
-        j->request.priority = kn_min(j->request.priority, 0); /* one may step back, not push in */
+        j->request.priority = kn_min(j->request.priority, 0); /* a request may lower its priority, not raise it */
     }
     int error = eng_hub_submit(c->server->hub, job, n);
     for (int i = 0; i < n && !error; i++)
@@ -253,7 +253,7 @@ static void start(struct srv_call *c)
     if (error == KN_ELIMIT) {
         c->server->metrics.n_refused++;
         eng_refuse(&why, 429, "queue_full", "",
-                   "as many requests wait as this server holds (%d): try again later",
+                   "the queue is full (%d waiting requests): try again later",
                    c->server->opt.n_queue);
     } else {
         eng_refuse(&why, 503, NULL, "", "no memory for this request now");
@@ -290,7 +290,7 @@ void srv_calls_take_read(struct eng_server *s)
         take_read((struct srv_call *)t);
 }
 
-/* ---- what the hub tells ---------------------------------------------------------------------- */
+/* ---- events from the engine thread ----------------------------------------------------------- */
 
 static void measure_token(struct eng_metrics *m, const struct srv_call *c, struct srv_choice *o,
                           uint64_t at_ns)
@@ -344,7 +344,7 @@ static void take_event(const struct eng_job_event *t)
         int more = eng_reply_feed(c->reply, e);
         if (more < 0) {
             struct eng_refusal why;
-            eng_refuse(&why, 503, NULL, "", "no memory for more of this answer");
+            eng_refuse(&why, 503, NULL, "", "not enough memory to continue this answer");
             eng_reply_fail(c->reply, &why);
         }
         if (more != 0 && !ends)
@@ -372,16 +372,16 @@ void srv_calls_take_told(struct eng_server *s)
     }
 }
 
-/* ---- time, and the end ----------------------------------------------------------------------- */
+/* ---- timers and shutdown --------------------------------------------------------------------- */
 
 void srv_call_gone(struct srv_call *c)
 {
     atomic_store_explicit(&c->gone, true, memory_order_relaxed);
-    end_exchange(c, 499); /* as proxies log a client who left */
+    end_exchange(c, 499); /* the status that nginx logs for a client that disconnected */
     free_if_over(c);
 }
 
-/* Clients with a watchdog of their own give up on a silent stream after half a minute or so. */
+/* Keeps streams alive: some clients give up on a silent stream after about half a minute. */
 void srv_calls_tick(struct eng_server *s, uint64_t now)
 {
     for (struct srv_call *c = s->calls; c; c = c->next) {

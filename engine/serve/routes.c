@@ -1,8 +1,8 @@
-/* Which request is whose: limits, keys, origins, then the table.
+/* engine/serve/routes.c - checks of a request (size, API key, origin) and the table of routes.
  *
- * Everything but what says open in the table needs a key, if there are keys, and so does what is
- * not there. Without keys only this machine is listened to; then pages of other sites, which a
- * browser on this machine might show, are told apart by the Origin that it sends, and refused. */
+ * If there are keys, every route needs one that is not marked open in the table, and so do unknown paths.  Without
+ * keys the server listens on a loopback address only.  A browser on this machine may then still show pages of other
+ * sites, so requests with a foreign Origin header are refused. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -17,7 +17,7 @@ static const struct srv_route routes[] = {
     { "POST", "/v1/responses/input_tokens",  .api = ENG_API_RESPONSES, .counts = true },
     { "POST", "/v1/messages",                .api = ENG_API_MESSAGES },
     { "POST", "/v1/messages/count_tokens",   .api = ENG_API_MESSAGES, .counts = true },
-    { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for who leaves /v1 out */
+    { "POST", "/chat/completions",           .api = ENG_API_CHAT }, /* for base URLs without /v1 */
     { "GET",  "/models",                     .now = srv_models },
     { "GET",  "/v1/models",                  .now = srv_models },
     { "GET",  "/v1/models/*",                .now = srv_model },
@@ -36,7 +36,7 @@ static const struct srv_route routes[] = {
 
 #define N_ROUTE ((int)(sizeof routes / sizeof *routes))
 
-/* What others serve at these and we do not. */
+/* Paths of OpenAI's, vLLM's and llama-server's APIs that are not offered: 501 instead of 404. */
 static const char *const elsewhere[] = {
     "/v1/embeddings",        "/v1/audio/",  "/v1/images/",     "/v1/files",      "/v1/batches",
     "/v1/fine_tuning/",      "/v1/rerank",  "/v1/moderations", "/v1/assistants", "/v1/threads",
@@ -44,7 +44,7 @@ static const char *const elsewhere[] = {
     "/v1/chat/completions/", "/embeddings", "/rerank",         "/score",         "/infill",
 };
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 static bool matches(const struct srv_route *r, const char *path)
 {
@@ -70,10 +70,10 @@ static const struct srv_route *find_route(const char *method, const char *path,
     return NULL;
 }
 
-/* The path that is meant, where a client's base URL brought too much before it or a slash behind; or NULL. */
+/* The longest route that is a suffix of path (base URL too long) or path without its last slash; or NULL. */
 static const char *nearest_route(const char *path)
 {
-    size_t n = strlen(path), most = 1;                  /* not the page's: everything has a slash */
+    size_t n = strlen(path), most = 1;                  /* 1: skips the page's "/", a suffix of many paths */
     const char *best = NULL;
     for (int i = 0; i < N_ROUTE; i++) {
         size_t m = strlen(routes[i].path);
@@ -95,22 +95,22 @@ static int refuse_route(struct eng_exchange *x, const char *method, const char *
     moe_string_show((struct moe_string){path, strlen(path)}, shown, sizeof shown);
     if (allowed) {
         eng_http_set_header(x, "Allow", allowed);
-        return eng_refuse(why, 405, NULL, "", "%s is for %s, not %s", shown, allowed, method);
+        return eng_refuse(why, 405, NULL, "", "%s accepts %s, not %s", shown, allowed, method);
     }
     const char *near = nearest_route(path);
     if (near)
         return eng_refuse(why, 404, NULL, "",
-                          "there is nothing at %s: ask at %s, or correct the base URL", shown, near);
+                          "no such path: %s; use %s, or correct the base URL", shown, near);
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strncmp(path, elsewhere[i], strlen(elsewhere[i])))
-            return eng_refuse(why, 501, NULL, "", "%s is not offered: this server generates text",
+            return eng_refuse(why, 501, NULL, "", "%s is not supported: this server only generates text",
                               shown);
-    return eng_refuse(why, 404, NULL, "", "there is nothing at %s", shown);
+    return eng_refuse(why, 404, NULL, "", "no such path: %s", shown);
 }
 
-/* ---- who ------------------------------------------------------------------------------------- */
+/* ---- keys and origins ------------------------------------------------------------------------ */
 
-/* http://host:port of a page; this machine's own pages and the one that --cors names may ask. */
+/* origin: http://host:port of a page.  Pages of this machine and of the --cors origin are allowed. */
 static bool origin_is_ours(const struct eng_server *s, const char *origin)
 {
     static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
@@ -135,7 +135,7 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     if (!s->keys) {
         if (origin && !origin_is_ours(s, origin))
             return eng_refuse(why, 403, NULL, "",
-                              "pages of another site may not ask: name it with --cors, or "
+                              "requests from pages of other sites are refused: allow the site with --cors, or "
                               "use keys (--api-key-file)");
         return 0;
     }
@@ -147,23 +147,23 @@ static int check_who(struct eng_server *s, struct eng_exchange *x, bool open, ui
     }
     eng_http_set_header(x, "WWW-Authenticate", "Bearer");
     return eng_refuse(why, 401, "invalid_api_key", "",
-                      given ? "this key is not known here"
-                            : "a key is needed: Authorization: Bearer KEY");
+                      given ? "unknown API key"
+                            : "an API key is required: Authorization: Bearer KEY");
 }
 
-/* ---- what ------------------------------------------------------------------------------------ */
+/* ---- limits and state ------------------------------------------------------------------------ */
 
 static int check_size(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     if (eng_http_headers_too_long(x))
-        return eng_refuse(why, 431, NULL, "", "headers are too long");
+        return eng_refuse(why, 431, NULL, "", "the headers of this request are too long");
     if (eng_http_body_too_long(x))
-        return eng_refuse(why, 413, NULL, "", "a request may have %zu bytes: see --max-body",
+        return eng_refuse(why, 413, NULL, "", "the body of a request is limited to %zu bytes: see --max-body",
                           s->opt.max_body);
     return 0;
 }
 
-/* For what is handed to a thread that reads. */
+/* For requests that go to a reader thread. */
 static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_refusal *why)
 {
     const char *type = eng_http_header(x, "Content-Type");
@@ -176,14 +176,13 @@ static int check_call(struct eng_server *s, struct eng_exchange *x, struct eng_r
     if (s->n_call >= s->n_session) {
         s->metrics.n_refused++;
         return eng_refuse(why, 429, "queue_full", "",
-                          "as many requests wait as this server holds (%d): try again "
-                          "later",
+                          "the queue is full (%d waiting requests): try again later",
                           s->opt.n_queue);
     }
     return 0;
 }
 
-/* A browser asks first whether it may. */
+/* Answers a CORS preflight request. */
 static void answer_preflight(struct eng_server *s, struct eng_exchange *x)
 {
     const char *asked = eng_http_header(x, "Access-Control-Request-Headers");

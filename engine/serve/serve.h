@@ -1,12 +1,13 @@
-/* engine/serve/serve.h - the server: spillway serve.
+/* engine/serve/serve.h - the HTTP server: spillway serve.
  *
- *     eng_serve_open -> eng_serve_run (until told to stop, and drained) -> eng_serve_close
+ *     eng_serve_open -> eng_serve_run (until it is stopped and drained) -> eng_serve_close
  *
- * It listens before the model is loaded, so that who watches it gets an answer from the start.
+ * The server listens before the model is loaded, so that probes get an answer from the start.
  *
- * Threads.  The one that calls run serves: connections, answers, timers; it never waits for anybody.  The
- * hub's runs the engine.  A few read requests: JSON, templates, grammars.  A request goes from the first to
- * the third, back, to the second, and its tokens come back to the first. */
+ * Threads.  The serving thread, which calls run, handles connections, answers and timers and never blocks.  The
+ * engine thread (engine_thread.h) runs the engine.  A few reader threads parse requests: JSON, templates, grammars.
+ * A request goes from the serving thread to a reader, back, and to the engine thread; its tokens come back to the
+ * serving thread. */
 #ifndef ENGINE_SERVE_SERVE_H
 #define ENGINE_SERVE_SERVE_H
 
@@ -18,28 +19,28 @@ struct eng_serve_options {
     struct eng_options engine;                  /* n_session is set from n_queue */
     const char *host;
     int port;                                   /* 0: any */
-    const char *api_key_file;                   /* NULL: no keys, and then only for this machine */
-    const char *alias;                          /* names of the model, between commas; NULL: its file's */
-    const char *cors;                           /* the origin whose pages may ask, or *; NULL: none */
-    int n_queue;                                /* requests that may wait beyond those that advance */
+    const char *api_key_file;                   /* NULL: no keys; then only a loopback host is allowed */
+    const char *alias;                          /* model names, comma separated; NULL: the name of the file */
+    const char *cors;                           /* origin whose pages may send requests, or *; NULL: none */
+    int n_queue;                                /* requests that may wait, beside the n_parallel running */
     size_t max_body;                            /* bytes of one request */
     int max_connection;
-    int patience_ms, idle_ms;                     /* to send a request or take its answer; between requests */
-    int ping_ms;                                /* between signs of life in a stream that has nothing to say */
-    int drain_ms, stall_ms;                       /* for requests under way at the end; until /ready says 503 */
-    struct spec_params sampling;                /* where a request says nothing */
+    int patience_ms, idle_ms;                     /* limits: sending a request or reading its answer; idle time */
+    int ping_ms;                                /* between keep-alive comments in a stream without new tokens */
+    int drain_ms, stall_ms;                       /* running requests at shutdown; no progress until /ready is 503 */
+    struct spec_params sampling;                /* defaults of a request */
     int n_predict;
-    const char *notify_socket;                  /* of the service manager, or NULL */
-    uint64_t watchdog_us;                       /* how often it wants to hear of us; 0: never */
-    bool quiet;                                 /* no bar while it loads */
-    bool signals;                               /* SIGTERM and SIGINT stop it, SIGHUP makes it read its keys */
+    const char *notify_socket;                  /* NOTIFY_SOCKET of the service manager, or NULL */
+    uint64_t watchdog_us;                       /* the manager's watchdog interval; 0: none */
+    bool quiet;                                 /* no progress bar while loading */
+    bool signals;                               /* SIGTERM and SIGINT stop the server, SIGHUP reloads the keys */
 };
 
 int  eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt);
 int  eng_serve_port(const struct eng_server *s);
 int  eng_serve_run(struct eng_server *s);       /* fails if the model cannot be loaded */
-void eng_serve_stop(struct eng_server *s);      /* from any thread: drain and return; again: return at once */
-void eng_serve_reload(struct eng_server *s);    /* from any thread: reads the keys again, as SIGHUP does */
+void eng_serve_stop(struct eng_server *s);      /* any thread; 1st call: drain, then return; 2nd: return now */
+void eng_serve_reload(struct eng_server *s);    /* any thread; reloads the key file, as SIGHUP does */
 void eng_serve_close(struct eng_server *s);
 
 #endif

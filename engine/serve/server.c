@@ -1,8 +1,8 @@
-/* The server's life: listen, load, serve, drain, end.
+/* engine/serve/server.c - the server's life: listen, load, serve, drain, end.
  *
- * One eventfd wakes the serving thread for everything that other threads have for it, and a timer
- * once a second for everything that takes its time.  Draining goes on until no request is left, or
- * for so long; those that are left then are told, and their last bytes are given a moment to leave.
+ * One eventfd wakes the serving thread for all results of other threads; a timer runs every TICK_US.  Draining ends
+ * when no request is open or after drain_ms; requests that are still open then fail, and their last bytes get LAST_NS
+ * to leave.
  */
 #include <event2/event.h>
 #include <signal.h>
@@ -18,17 +18,17 @@
 #include "engine/serve/internal.h"
 #include "engine/serve/notify.h"
 
-#define N_READER 2                      /* threads that read requests */
-#define GRAMMAR_BYTES ((size_t)8 << 20) /* for masks of grammars */
+#define N_READER 2                      /* reader threads */
+#define GRAMMAR_BYTES ((size_t)8 << 20) /* for token masks of grammars */
 #define HEADER_BYTES 32768
-#define UNSENT_BYTES ((size_t)1 << 20) /* of a stream whose reader is slow */
-#define BODIES 4                       /* of the largest size, received at the same time */
+#define UNSENT_BYTES ((size_t)1 << 20) /* buffered for a slow reader of a stream */
+#define BODIES 4                       /* bodies of the largest size that may be received at once */
 #define LINK_BYTES 4096                /* memory of an idle connection */
 #define TICK_US 200000
-#define SPARE_FD 128        /* files that are no connections */
-#define LAST_NS 1000000000u /* for the last bytes */
+#define SPARE_FD 128        /* file descriptors that are not connections */
+#define LAST_NS 1000000000u /* for the last bytes of answers at shutdown */
 
-/* ---- the model is there, or not -------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static void open_model(struct eng_server *s)
 {
@@ -40,9 +40,9 @@ static void open_model(struct eng_server *s)
     s->setup.sampling = s->opt.sampling;
     s->setup.n_predict = s->opt.n_predict;
     if (eng_api_model_open(&s->model, &s->setup, e, s->opt.engine.model))
-        kn_say(KN_LOG_WARN, "no conversations then: only /v1/completions will answer");
+        kn_say(KN_LOG_WARN, "chat endpoints are disabled: only /v1/completions will answer");
     if (n_expert && !(s->spot = kn_calloc((size_t)n_expert, sizeof *s->spot)))
-        kn_say(KN_LOG_WARN, "no memory to show %d experts: the status is without them", n_expert);
+        kn_say(KN_LOG_WARN, "not enough memory to show %d experts on the status page", n_expert);
 }
 
 static void notify(struct eng_server *s, const char *line)
@@ -59,19 +59,19 @@ static void take_state(struct eng_server *s)
     s->bar = NULL;
     if (now == ENG_HUB_FAILED) {
         s->state = SRV_FAILED;
-        s->error = KN_EIO; /* the hub's thread has said which */
+        s->error = KN_EIO; /* the engine thread has logged the reason */
         event_base_loopbreak(s->base);
         return;
     }
     open_model(s);
     s->state = SRV_SERVING;
-    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d at once and %d waiting, context %d",
+    kn_say(KN_LOG_INFO, "ready: %s on http://%s:%d, %d running and %d waiting requests, context %d",
            s->alias[0], s->opt.host, eng_serve_port(s), s->opt.engine.n_parallel, s->opt.n_queue,
            s->setup.n_ctx);
     notify(s, "READY=1\nSTATUS=serving");
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- shutdown -------------------------------------------------------------------------------- */
 
 static void begin_end(struct eng_server *s, uint64_t now)
 {
@@ -98,7 +98,7 @@ static void take_stop(struct eng_server *s)
         notify(s, "STOPPING=1\nSTATUS=draining");
         if (s->n_call)
             kn_say(KN_LOG_INFO,
-                   "%d requests are under way; the end is in %d s at most, or at the next signal",
+                   "draining: %d open requests; shutdown in at most %d s, or at the next signal",
                    s->n_call, s->opt.drain_ms / 1000);
     }
     if (n > 1 || s->n_call == 0 || now >= s->end_ns)
@@ -111,26 +111,26 @@ static void end_when_sent(struct eng_server *s)
         event_base_loopbreak(s->base);
 }
 
-/* Those who have asked go on, whatever becomes of their keys; a file that is wrong changes nothing. */
+/* Requests already accepted continue even if their key is removed.  An invalid file changes nothing. */
 static void take_reload(struct eng_server *s)
 {
     struct eng_keys *now;
     if (!atomic_exchange(&s->reload, false))
         return;
     if (!s->keys) {
-        kn_say(KN_LOG_WARN, "nothing to read again: there is no --api-key-file");
+        kn_say(KN_LOG_WARN, "no keys to reload: the server runs without --api-key-file");
     } else if (eng_keys_open(&now, s->opt.api_key_file)) {
-        kn_say(KN_LOG_WARN, "the keys stay as they were");
+        kn_say(KN_LOG_WARN, "the API keys are unchanged");
     } else {
         eng_keys_close(s->keys);
         s->keys = now;
-        kn_say(KN_LOG_INFO, "%s: %d keys now", s->opt.api_key_file, eng_keys_count(now));
+        kn_say(KN_LOG_INFO, "%s: reloaded, %d keys", s->opt.api_key_file, eng_keys_count(now));
     }
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* By the edge: each write wakes once, and nobody has to read what the counter has come to. */
+/* Edge-triggered: each write of wake_fd wakes once, so that its counter need not be read. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct eng_server *s = arg;
@@ -143,7 +143,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     end_when_sent(s);
 }
 
-/* Fed by what really moves: a manager restarts an engine that hangs over its work. */
+/* Notifies only while passes make progress, so that the service manager restarts a server whose engine hangs. */
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {
     struct eng_hub_view v;
@@ -181,7 +181,7 @@ static void wake(struct eng_server *s)
 {
     const uint64_t one = 1;
     ssize_t n = write(s->wake_fd, &one, sizeof one);
-    (void)n; /* a full counter wakes as well */
+    (void)n; /* EAGAIN: the counter is full, and the thread wakes anyway */
 }
 
 void eng_serve_stop(struct eng_server *s)
@@ -207,7 +207,7 @@ static void on_signal(evutil_socket_t signal, short what, void *arg)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* Names between commas, or the file's without folder and ending. */
+/* Model names: the comma separated --alias, or the file's name without folder and extension. */
 static int list_names(struct eng_server *s)
 {
     char file_name[ENG_PATH_BYTES];
@@ -217,7 +217,7 @@ static int list_names(struct eng_server *s)
     char *left = s->alias_text;
     for (char *name; (name = strsep(&left, s->opt.alias ? "," : ""));) {
         if (!name[0] || s->setup.n_model == SRV_MAX_ALIAS)
-            return kn_fail(KN_EINVAL, "--alias takes up to %d names between commas, none empty",
+            return kn_fail(KN_EINVAL, "--alias takes up to %d comma separated names, none empty",
                            SRV_MAX_ALIAS);
         s->alias[s->setup.n_model++] = name;
     }
@@ -238,7 +238,7 @@ static int count_connections(struct eng_server *s)
         most = 1;
     if (most < s->opt.max_connection)
         kn_say(KN_LOG_WARN,
-               "room for %d connections, not %d: raise the limit of open files (ulimit -n)", most,
+               "at most %d connections instead of %d: raise the limit of open files (ulimit -n)", most,
                s->opt.max_connection);
     return kn_min(most, s->opt.max_connection);
 }
@@ -263,13 +263,13 @@ static int open_http(struct eng_server *s)
                                    .arg = s});
     if (!error && !s->keys && !eng_http_is_loopback(s->http))
         error = kn_fail(KN_EINVAL,
-                        "--host %s is open to others: give keys with --api-key-file, or stay on "
+                        "--host %s is reachable by other machines: set --api-key-file, or use "
                         "127.0.0.1",
                         s->opt.host);
     return error;
 }
 
-/* One that knows edges. */
+/* An event base with edge-triggered events. */
 static struct event_base *new_base(void)
 {
     struct event_config *c = event_config_new();
@@ -321,12 +321,12 @@ int eng_serve_open(struct eng_server **out, const struct eng_serve_options *opt)
     s->started_ns = kn_now_ns();
     s->started_s = (int64_t)time(NULL);
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    signal(SIGPIPE, SIG_IGN); /* a client's leaving is an error of the write */
+    signal(SIGPIPE, SIG_IGN); /* a write to a disconnected client returns an error instead */
     int error = 0;
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         error = kn_fail(KN_EIO, "the system gives no random numbers");
     else if (s->wake_fd < 0 || !(s->base = new_base()))
-        error = kn_fail(KN_ENOMEM, "the system gives no events to the server");
+        error = kn_fail(KN_ENOMEM, "the system cannot create an event loop for the server");
     if (error || (opt->api_key_file && (error = eng_keys_open(&s->keys, opt->api_key_file))) ||
         (error = list_names(s)) || (error = open_http(s)) || (error = add_events(s)) ||
         (error = eng_pool_open(&s->pool, N_READER, s->wake_fd)) || (error = open_hub(s))) {
@@ -348,8 +348,8 @@ int eng_serve_run(struct eng_server *s)
     return s->error;
 }
 
-/* Connections first: whoever is left is gone, and cancels.  Then the threads, which give back all
- * calls. */
+/* Connections first: closing them cancels their requests.  Then the threads, which return all tasks and jobs; then the
+ * requests can be freed. */
 void eng_serve_close(struct eng_server *s)
 {
     if (!s)

@@ -1,4 +1,4 @@
-/* The state of the server: for Prometheus, and for the page. */
+/* engine/serve/status.c - the state of the server: /metrics for Prometheus, /status for the page. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,9 +88,9 @@ static void write_rates(const struct srv_rates *r, const struct eng_hub_view *v,
                      (e->experts - was->experts) * per_pass);
 }
 
-/* layers: number of a layer and of its experts; then a letter for each expert, layer after layer:
- * tier    . disk, r on its way from there, h host memory, d device
- * heat    the square root of the share of the layer's last turns that used it, 0 to Z in 62 steps
+/* layers: pairs of a layer's index and its number of experts.  tier, heat: one letter for each expert, layer by layer:
+ * tier    . disk, r being read from disk, h host memory, d device
+ * heat    square root of the share of the layer's recent passes that used the expert, in 62 steps from 0 to Z
  */
 static void write_spots(struct eng_server *s, struct eng_bytes *out)
 {
@@ -135,7 +135,7 @@ static void write_memory(struct eng_server *s, const struct eng_hub_view *v, str
     eng_bytes_text(out, "}");
 }
 
-/* Who asks now, the latest first: how long, how much, how fast; nothing of what is said. */
+/* Running answers, latest request first: age, tokens, rate; no text of prompt or answer. */
 static void write_calls(struct eng_server *s, struct eng_bytes *out)
 {
     uint64_t now = kn_now_ns();
@@ -159,7 +159,7 @@ static void write_calls(struct eng_server *s, struct eng_bytes *out)
     eng_bytes_text(out, "]");
 }
 
-/* Rates are of the last ten seconds. */
+/* Rates are means over the last ten seconds. */
 static void write_status(struct eng_server *s, struct eng_bytes *out)
 {
     static const char *const name[] = {"loading", "serving", "draining", "draining", "failed"};
@@ -211,7 +211,7 @@ void srv_status_stream(struct eng_server *s, struct eng_exchange *x)
 {
     struct eng_refusal why;
     if (s->n_watcher == SRV_MAX_WATCHER) {
-        eng_refuse(&why, 429, NULL, "", "%d watch already", SRV_MAX_WATCHER);
+        eng_refuse(&why, 429, NULL, "", "%d status streams are open already", SRV_MAX_WATCHER);
         srv_answer_refusal(s, x, ENG_API_CHAT, &why);
         return;
     }

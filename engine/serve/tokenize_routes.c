@@ -1,6 +1,7 @@
-/* Text to tokens and back, and a conversation to its prompt: for clients that count, and for people
- * who want to see what a model is given.  Both vLLM's members and llama-server's are understood,
- * and answered. */
+/* engine/serve/tokenize_routes.c - text to tokens and back, and a conversation to its prompt text.
+ *
+ * For clients that count tokens and for debugging of prompts.  Accepts the member names of vLLM and of llama-server,
+ * and answers with both. */
 #include <string.h>
 
 #include "engine/api/fields.h"
@@ -8,7 +9,7 @@
 
 #define MAX_TOKENS 10000000
 
-/* NULL: refused. */
+/* The body as a JSON object, owned by the caller; NULL: refused. */
 static json_t *load_object(struct srv_call *c)
 {
     json_error_t e;

@@ -21,7 +21,7 @@ int eng_ids_push(struct eng_ids *ids, int32_t id)
 
     if (ids->n == ids->cap) {
         if (!kn_add(ids->cap, ids->cap / 2 + 64, &cap) || !kn_mul(cap, sizeof *grown, &bytes))
-            return kn_fail(KN_ELIMIT, "text gives too many tokens");
+            return kn_fail(KN_ELIMIT, "the text has too many tokens");
         grown = kn_realloc(ids->id, ids->cap * sizeof *grown, bytes);
         if (!grown)
             return kn_fail(KN_ENOMEM, "no memory for %zu bytes of token ids", bytes);
@@ -61,7 +61,7 @@ static int reserve(struct eng_merge *m, size_t n)
     m->symbol = kn_alloc(symbol_bytes);
     m->heap = kn_alloc(heap_bytes);
     if (!m->symbol || !m->heap)
-        return kn_fail(KN_ENOMEM, "no memory for %zu bytes to tokenize in",
+        return kn_fail(KN_ENOMEM, "not enough memory to tokenize: %zu bytes",
                        symbol_bytes + heap_bytes);
     m->cap = cap;
     return 0;

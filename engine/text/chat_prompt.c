@@ -47,12 +47,12 @@ static const char *default_template(const struct eng_vocab *v, const char *path)
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (eng_vocab_find_special(v, defaults[i].mark, strlen(defaults[i].mark)) != ENG_NO_TOKEN) {
             kn_say(KN_LOG_INFO,
-                   "%s: no chat template; turns are marked with %s, as the vocabulary suggests",
+                   "%s: the model has no chat template; using the %s format, chosen by its vocabulary",
                    path, defaults[i].name);
             return defaults[i].text;
         }
     kn_fail(KN_EUNSUPPORTED,
-            "%s: neither a chat template nor marks for turns that are known: give a prompt with -p",
+            "%s: the model has no chat template, and its vocabulary fits no built-in one: give a prompt with -p",
             path);
     return NULL;
 }
@@ -71,7 +71,7 @@ static int collect_controls(struct eng_chat *c, const struct eng_vocab *v)
             c->n_control++;
         }
         if (!pass && !(c->control = kn_calloc(c->n_control, sizeof *c->control)))
-            return kn_fail(KN_ENOMEM, "no memory for a vocabulary's %zu control tokens",
+            return kn_fail(KN_ENOMEM, "not enough memory for the vocabulary's %zu control tokens",
                            c->n_control);
     }
     return 0;
@@ -304,7 +304,7 @@ int eng_chat_tokens(const struct eng_chat *c, const json_t *request, struct eng_
     while (free_fence < N_FENCE && held >> free_fence & 1)
         free_fence++;
     if (free_fence == N_FENCE) {
-        *error = (struct eng_template_error){ .text = "the request holds all of U+FDD0 to U+FDEF" };
+        *error = (struct eng_template_error){ .text = "the request uses all reserved characters U+FDD0 to U+FDEF" };
         return KN_EINVAL;
     }
     f.fence[2] = (char)(0x90 + free_fence);

@@ -210,8 +210,8 @@ int eng_pre_open(struct eng_pre **out, struct moe_string name, const char *path)
             rule = names[i].rule;
     if (!rule)
         return kn_fail(KN_EUNSUPPORTED,
-                       "%s: tokenizer.ggml.pre: pre-tokeniser '%.*s' is not known: the pattern by which "
-                       "it cuts text would be needed here",
+                       "%s: tokenizer.ggml.pre: pre-tokeniser '%.*s' is not supported: its pattern for "
+                       "splitting text is unknown",
                        path, (int)(name.n < 64 ? name.n : 64), name.data);
     pre = kn_calloc(1, sizeof *pre);
     if (!pre)
@@ -274,7 +274,7 @@ static int match_failed(int rc)
 {
     if (rc == PCRE2_ERROR_NOMEMORY)
         return kn_fail(KN_ENOMEM, "no memory to tokenize");
-    return kn_fail(KN_ELIMIT, "text is too hard to cut into words");
+    return kn_fail(KN_ELIMIT, "splitting the text into words exceeds the limits of the pattern");
 }
 
 /* Splits p[0..n) with the patterns from `stage` on.  Recursion depth: at most MAX_STAGE. */

@@ -1,4 +1,4 @@
-/* Stop strings (struct eng_stop): passes on text that comes in pieces, up to the first stop string in it.
+/* engine/text/stop_strings.c - passes on text that comes in pieces, up to the first stop string in it.
  *
  * The longest tail that is the beginning of a stop string is held back.  The stop string that is complete first
  * ends the text; of two that end at the same byte, the longer.  So the result does not depend on the pieces. */
@@ -11,7 +11,7 @@ int eng_stop_init(struct eng_stop *s, const char *const *text, int n)
     for (int i = 0; i < n; i++) {
         size_t bytes = strlen(text[i]);
         if (bytes < 1 || bytes > ENG_STOP_BYTES)
-            return kn_fail(KN_EINVAL, "a stop string has %zu bytes; 1 to %d are possible", bytes,
+            return kn_fail(KN_EINVAL, "a stop string has %zu bytes; the limits are 1 to %d", bytes,
                            ENG_STOP_BYTES);
     }
     *s = (struct eng_stop){ .text = text, .n = n };

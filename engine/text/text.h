@@ -111,19 +111,19 @@ size_t eng_decoder_finish(struct eng_decoder *d, char *out);
 
 /* ---- stop strings ------------------------------------------------------------------------------ */
 
-/* Passes text on up to the first stop string, and holds back a tail that may be the beginning of one. */
+/* Passes on text up to the first stop string.  Bytes that may begin a stop string are held back until decided. */
 #define ENG_STOP_BYTES 256
 struct eng_stop {
     const char *const *text;                    /* [n], each of 1 .. ENG_STOP_BYTES bytes */
     int n;
     bool hit;
-    int which;                                  /* hit: the index of that string */
+    int which;                                  /* hit: index of the stop string found */
     size_t n_held;
     char held[ENG_STOP_BYTES];
 };
 
 int  eng_stop_init(struct eng_stop *s, const char *const *text, int n);
-/* Takes n bytes and writes the text that is certain to out (n + ENG_STOP_BYTES bytes); returns its length. */
+/* Takes n bytes, writes the text that is decided to out, [n + ENG_STOP_BYTES], and returns its length. */
 size_t eng_stop_feed(struct eng_stop *s, const char *bytes, size_t n, char *out);
 size_t eng_stop_finish(struct eng_stop *s, char *out);
 

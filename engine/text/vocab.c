@@ -106,7 +106,7 @@ static int check_token(struct loader *l, int32_t id)
     if (!is_utf8(s))
         return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is not UTF-8", l->path, id);
     if (s.n && eng_words_add(&l->names, id) != ENG_NO_TOKEN)
-        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is there twice", l->path, id);
+        return kn_fail(KN_ECORRUPT, "%s: " KEY "tokens: token %d is a duplicate", l->path, id);
     return 0;
 }
 
@@ -288,8 +288,8 @@ static int load_merge(struct loader *l, uint32_t rank, struct moe_string s)
     }
     if (pair.id == ENG_NO_TOKEN || pair.left == ENG_NO_TOKEN || pair.right == ENG_NO_TOKEN)
         return kn_fail(KN_ECORRUPT,
-                       "%s: " KEY "merges: merge %u, '%.*s', is not of two tokens that "
-                       "make a third",
+                       "%s: " KEY "merges: merge %u, '%.*s', does not join two tokens "
+                       "into a third",
                        l->path, rank, (int)(s.n < 64 ? s.n : 64), s.data);
     eng_pairs_add(&l->v->pairs, pair);
     return 0;
@@ -307,7 +307,7 @@ static int load_habits(struct loader *l)
         return found;
     l->v->compose = moe_string_is(normalizer, "nfc");
     if (normalizer.n && !l->v->compose)
-        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "normalizer: '%.*s' is not known", l->path,
+        return kn_fail(KN_EUNSUPPORTED, "%s: " KEY "normalizer: '%.*s' is not supported", l->path,
                        (int)(normalizer.n < 64 ? normalizer.n : 64), normalizer.data);
     return 0;
 }
@@ -375,7 +375,7 @@ static int load_id(const struct loader *l, const char *key, int32_t *id)
     if (value == -1 || value == UINT32_MAX) {
         *id = ENG_NO_TOKEN;
     } else if (value < 0 || value >= l->v->n_vocab) {
-        return kn_fail(KN_ECORRUPT, "%s: %s: %lld is not among the %d tokens", l->path, key,
+        return kn_fail(KN_ECORRUPT, "%s: %s: %lld is not an id of the %d tokens", l->path, key,
                        (long long)value, l->v->n_vocab);
     } else {
         *id = (int32_t)value;
@@ -411,7 +411,7 @@ static int load_more_stops(struct loader *l)
         const int64_t id = moe_value_int(ids, i);
 
         if (id < 0 || id >= l->v->n_vocab)
-            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not among the %d tokens",
+            return kn_fail(KN_ECORRUPT, "%s: " KEY "stop_token_ids: %lld is not an id of the %d tokens",
                            l->path, (long long)id, l->v->n_vocab);
         l->v->stop[id] = true;
     }

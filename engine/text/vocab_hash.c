@@ -42,7 +42,7 @@ int eng_words_open(struct eng_words *w, const struct moe_string *text, size_t n)
     size_t size, bytes;
 
     if (table_size(n, &size) || !kn_mul(size, sizeof *w->slot, &bytes))
-        return kn_fail(KN_ELIMIT, "a vocabulary of %zu tokens is too large", n);
+        return kn_fail(KN_ELIMIT, "the vocabulary of %zu tokens is too large", n);
     w->slot = kn_alloc(bytes);
     if (!w->slot)
         return kn_fail(KN_ENOMEM, "no memory for %zu bytes of vocabulary", bytes);
@@ -95,7 +95,7 @@ int eng_pairs_open(struct eng_pairs *t, size_t n)
     size_t size, bytes;
 
     if (table_size(n, &size) || !kn_mul(size, sizeof *t->slot, &bytes))
-        return kn_fail(KN_ELIMIT, "%zu merges are too many", n);
+        return kn_fail(KN_ELIMIT, "too many merges: %zu", n);
     t->slot = kn_alloc(bytes);
     if (!t->slot)
         return kn_fail(KN_ENOMEM, "no memory for %zu bytes of merges", bytes);

@@ -472,8 +472,8 @@ int eng_speech_grammar(struct gr_grammar **out, const struct eng_speech_style *s
     *out = NULL;
     *why = 0;
     if (must && !calls) {
-        snprintf(why, n_why, can ? "a call is wanted, and there are no tools"
-                                 : "this model's chat template has no way to call tools");
+        snprintf(why, n_why, can ? "a tool call is required, but there are no tools"
+                                 : "this model's chat template does not support tool calls");
         return can ? KN_EINVAL : KN_EUNSUPPORTED;
     }
     if (!calls && !t->schema)

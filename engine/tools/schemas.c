@@ -39,34 +39,34 @@ static int check_parameters(struct reader *r, const struct tool *t)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (json_object_get(t->parameters, refused[i]))
             return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model writes arguments one by one: give \"properties\", without "
+                        "this model writes arguments one by one: \"parameters\" needs \"properties\", without "
                         "anyOf, oneOf, allOf, $ref, enum or const beside them");
     if (properties && !json_is_object(properties))
         return fail(r, KN_EINVAL, t->name, "\"properties\" is not an object");
     if (json_object_size(properties) > MOST_PARAMETERS)
-        return fail(r, KN_ELIMIT, t->name, "it has more than 256 parameters");
+        return fail(r, KN_ELIMIT, t->name, "the tool has more than 256 parameters");
     for (void *i = json_object_iter(properties); i; i = json_object_iter_next(properties, i)) {
         const char *key = json_object_iter_key(i);
         size_t n = strlen(key);
         if (!n || n != json_object_iter_key_len(i) || n > ENG_SPEECH_NAME || strpbrk(key, "<>"))
             return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model cannot write a parameter whose name is empty, longer than 256 "
-                        "bytes or holds < or >");
+                        "this model cannot write parameter names that are empty, longer than 256 "
+                        "bytes or contain < or >");
         if (r->style->way == ENG_SPEECH_PYTHONIC && !is_plain_name(key))
             return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model can only write parameters with names of 1 to 64 letters, digits "
+                        "this model can only write parameter names of 1 to 64 letters, digits "
                         "and _-.:/");
         if (r->style->way == ENG_SPEECH_INVOKE && strchr(key, '"'))
             return fail(r, KN_EUNSUPPORTED, t->name,
-                        "this model cannot write a parameter whose name holds a quotation mark");
+                        "this model cannot write parameter names with a quotation mark");
         for (const char *p = key; *p; p++)
             if ((uint8_t)*p < ' ')
-                return fail(r, KN_EUNSUPPORTED, t->name, "a parameter's name is no text");
+                return fail(r, KN_EUNSUPPORTED, t->name, "a parameter's name contains a control character");
     }
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
         if (!name || !json_object_get(properties, name))
-            return fail(r, KN_EINVAL, t->name, "\"required\" names what is not in \"properties\"");
+            return fail(r, KN_EINVAL, t->name, "\"required\" names a parameter that is not in \"properties\"");
     }
     return 0;
 }
@@ -91,7 +91,7 @@ static int add_tool(struct reader *r, const json_t *entry)
         json_object_set_new(t->parameters, "properties", json_object());
     const char *type = json_string_value(json_object_get(t->parameters, "type"));
     if (!type || strcmp(type, "object"))
-        return fail(r, KN_EINVAL, t->name, "the type of \"parameters\" has to be \"object\"");
+        return fail(r, KN_EINVAL, t->name, "the type of \"parameters\" must be \"object\"");
     r->list->n++;
     if (r->style->way == ENG_SPEECH_QWEN_XML || r->style->way == ENG_SPEECH_GLM ||
         r->style->way == ENG_SPEECH_INVOKE || r->style->way == ENG_SPEECH_PYTHONIC)
@@ -118,6 +118,6 @@ int eng_speech_list_tools(struct tool_list *out, const struct eng_speech_style *
     }
     if (out->n)
         return 0;
-    snprintf(why, n_why, "tool_choice: no tool is called %.64s", t->name);
+    snprintf(why, n_why, "tool_choice: there is no tool named %.64s", t->name);
     return KN_EINVAL;
 }

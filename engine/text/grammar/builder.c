@@ -262,7 +262,7 @@ int32_t gr_free_until(struct gr_builder *b, const struct gr_trigger *t, size_t n
     for (size_t i = 0; i < n; i++) {
         f.cap += t[i].control >= 0 ? 3 : t[i].n;
         if (t[i].control < 0 && (t[i].n == 0 || memchr(t[i].text, GR_CONTROL_BYTE, t[i].n)))
-            return gr_fail(b, KN_EINVAL, "a trigger is empty or no text");
+            return gr_fail(b, KN_EINVAL, "a trigger is empty or not a string");
     }
     if (f.cap > 4096)
         return gr_fail(b, KN_ELIMIT, "the triggers have more than 4096 bytes");

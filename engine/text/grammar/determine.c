@@ -486,7 +486,7 @@ static int check_start(struct maker *m)
     if (s->need == GR_NEVER)
         gr_fail(m->b, KN_EINVAL, "nothing satisfies the schema");
     else if (s->need > GR_DEPTH)
-        gr_fail(m->b, KN_ELIMIT, "what satisfies the schema nests more than %d deep", GR_DEPTH);
+        gr_fail(m->b, KN_ELIMIT, "values of the schema are nested more than %d levels deep", GR_DEPTH);
     return m->b->error;
 }
 

@@ -167,8 +167,8 @@ static int check_bytes(const struct gr_tokens *t)
     for (int c = 0x20; c < 0xf5; c++)
         if (!has[c] && c != 0x7f && c != 0xc0 && c != 0xc1)
             return kn_fail(KN_EUNSUPPORTED,
-                           "the vocabulary has no token for byte 0x%02x alone, so text "
-                           "cannot be held to a grammar",
+                           "the vocabulary has no single-byte token for 0x%02x, so output "
+                           "cannot be constrained by a grammar",
                            c);
     return 0;
 }
@@ -233,7 +233,7 @@ int gr_scratch_open(struct gr_scratch **out, const struct gr_tokens *t)
         x->mask = kn_calloc(t->n_word, sizeof *x->mask);
     if (!x || !x->mask) {
         gr_scratch_close(x);
-        return kn_fail(KN_ENOMEM, "no memory for making masks");
+        return kn_fail(KN_ENOMEM, "not enough memory to compute token masks");
     }
     *out = x;
     return 0;

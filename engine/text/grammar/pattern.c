@@ -122,13 +122,13 @@ static int32_t intern(struct sets *x, const int32_t *target, size_t n, uint32_t 
             return x->table[slot];
     }
     if (x->n == MOST_SETS || x->work > MOST_WORK)
-        return gr_regex_refuse(x->p, KN_ELIMIT, "with its lengths needs too many states"), -1;
+        return gr_regex_refuse(x->p, KN_ELIMIT, "needs too many states together with its length limits"), -1;
     struct set made = {x->n_member, (int32_t)n_made, length, accepts, gr_forward(x->p->b)};
     if (!gr_grow((void **)&x->set, &x->cap, x->n, sizeof *x->set))
-        return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
+        return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than is available"), -1;
     for (size_t i = 0; i < n_made; i++) {
         if (!gr_grow((void **)&x->member, &x->cap_member, x->n_member, sizeof *x->member))
-            return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than there is"), -1;
+            return gr_regex_refuse(x->p, KN_ENOMEM, "needs more memory than is available"), -1;
         x->member[x->n_member++] = x->made[i];
     }
     x->set[x->n] = made;
@@ -276,7 +276,7 @@ int32_t gr_string_rule(struct gr_builder *b, const struct gr_string *s)
     if (s->n_pattern == 0)
         return counted_rule(b, s);
     if (s->n_pattern > MOST_PATTERNS)
-        return gr_fail(b, KN_ELIMIT, "a string is held to more than %d patterns", MOST_PATTERNS);
+        return gr_fail(b, KN_ELIMIT, "a string has more than %d patterns", MOST_PATTERNS);
     struct gr_regex_parser p;
     int32_t rule = gr_regex_open(&p, b) ? patterns_rule(&p, s) : GR_END;
     gr_regex_close(&p);
@@ -310,7 +310,7 @@ static int32_t name_node(const struct naming *x, size_t from, size_t to, size_t 
     bool taken[0x80] = {false}, high = false, control = false;
     bool ends = from < to && !x->name[from]->name[depth];
     if (nesting > 256)
-        return gr_fail(b, KN_ELIMIT, "a property's name has more than 256 bytes");
+        return gr_fail(b, KN_ELIMIT, "a property's name is longer than 256 bytes");
     for (size_t i = from + ends, end; i < to && !b->error; i = end) {
         const uint8_t c = (uint8_t)x->name[i]->name[depth];
         for (end = i; end < to && (uint8_t)x->name[end]->name[depth] == c; end++)

@@ -152,7 +152,7 @@ static uint32_t hex_code(struct gr_regex_parser *p, int n)
     while (n-- > 0) {
         const char *digits = "0123456789abcdef", *d = *p->at ? strchr(digits, *p->at | 0x20) : NULL;
         if (!d)
-            return (uint32_t)gr_regex_refuse(p, KN_EINVAL, "has an escape that is not whole");
+            return (uint32_t)gr_regex_refuse(p, KN_EINVAL, "has an incomplete escape");
         c = c << 4 | (uint32_t)(d - digits);
         p->at++;
     }
@@ -224,13 +224,13 @@ static void parse_class(struct gr_regex_parser *p)
             if (*p->at == '\\') {
                 p->at++;
                 if (!escape(p, &hi))
-                    gr_regex_refuse(p, KN_EINVAL, "has a range that ends in a class");
+                    gr_regex_refuse(p, KN_EINVAL, "has a range whose end is a character class");
             } else {
                 hi = next_code(p);
             }
         }
         if (!p->failed && hi < lo)
-            gr_regex_refuse(p, KN_EINVAL, "has a range that runs backwards");
+            gr_regex_refuse(p, KN_EINVAL, "has a range in descending order");
         if (!p->failed)
             add_range(p, lo, hi);
     }
@@ -303,7 +303,7 @@ static int parse_number(struct gr_regex_parser *p)
 {
     int n = 0;
     if (*p->at < '0' || *p->at > '9')
-        return gr_regex_refuse(p, KN_EINVAL, "has a { that is no repetition");
+        return gr_regex_refuse(p, KN_EINVAL, "has a { that does not begin a repetition");
     for (; *p->at >= '0' && *p->at <= '9' && n <= MOST_REPEAT; p->at++)
         n = n * 10 + (*p->at - '0');
     if (n > MOST_REPEAT)
@@ -330,7 +330,7 @@ static void parse_repetition(struct gr_regex_parser *p, int *least, int *most)
         if (!p->failed && *p->at != '}')
             gr_regex_refuse(p, KN_EINVAL, "has a { without its }");
         if (!p->failed && *most >= 0 && *most < *least)
-            gr_regex_refuse(p, KN_EINVAL, "has a repetition that runs backwards");
+            gr_regex_refuse(p, KN_EINVAL, "has a repetition with its maximum below its minimum");
         p->at++;
     } else {
         return;

@@ -44,7 +44,7 @@ static int32_t rule_of(struct reader *r, const json_t *schema)
         if (r->rule[r->table[i]].schema == schema)
             return r->rule[r->table[i]].node;
     if (r->n_rule == GR_MOST_RULES)
-        return gr_fail(r->b, KN_ELIMIT, "the schema has more than %d schemas in it", GR_MOST_RULES);
+        return gr_fail(r->b, KN_ELIMIT, "the schema has more than %d subschemas", GR_MOST_RULES);
     if (!gr_grow((void **)&r->rule, &r->cap_rule, r->n_rule, sizeof *r->rule))
         return fail_memory(r);
     r->rule[r->n_rule] = (struct rule){schema, gr_forward(r->b)};
@@ -79,7 +79,7 @@ static int32_t string_part(struct reader *r, const json_t *s)
         !length_of(r, s, "maxLength", GR_NO_LIMIT, &x.most))
         return GR_END;
     if (x.n_pattern > sizeof pattern / sizeof *pattern)
-        return gr_fail(r->b, KN_ELIMIT, "a string is held to more than 32 patterns");
+        return gr_fail(r->b, KN_ELIMIT, "a string has more than 32 patterns");
     if (x.least > x.most)
         return gr_forward(r->b);
     for (size_t i = 0; i < x.n_pattern; i++)

@@ -145,7 +145,7 @@ const json_t *gr_simple_resolve(struct gr_simplifier *r, const json_t *ref)
                                : json_object_get(at, step);
     }
     if (!at || !p || *p) {
-        fail(r, KN_EINVAL, "$ref '%.60s' leads nowhere", text);
+        fail(r, KN_EINVAL, "$ref '%.60s' does not exist in the schema", text);
         return NULL;
     }
     return at;
@@ -272,7 +272,7 @@ static bool put_type(struct gr_simplifier *r, const json_t *schema, json_t *out)
     int bits = type_bits(type);
     if (!bits)
         return fail(r, KN_EINVAL,
-                    "the schema's \"type\" is none of null, boolean, integer, number, string, "
+                    "the schema's \"type\" must be one of null, boolean, integer, number, string, "
                     "array, object%s",
                     "");
     if (json_is_true(json_object_get(schema, "nullable")))
@@ -428,7 +428,7 @@ static json_t *merge(struct gr_simplifier *r, const json_t *a, const json_t *b)
                             json_object_size(json_object_get(b, "properties"))) /
                           16;
     if (r->n_merge > GR_MOST_MERGES) {
-        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf multiply to more than %d schemas",
+        gr_fail(r->b, KN_ELIMIT, "the schema's allOf and anyOf combine to more than %d schemas",
                 GR_MOST_MERGES);
         return NULL;
     }
@@ -507,7 +507,7 @@ bool gr_simple_alternatives(struct gr_simplifier *r, const json_t *schema, int d
     r->n_merge += depth > 0;
     if (depth > GR_MOST_REFS || r->n_merge > GR_MOST_MERGES)
         return fail(r, KN_ELIMIT,
-                    "the schema's references, anyOf and allOf go too deep or round in circles%s",
+                    "the schema's references, anyOf and allOf are nested too deeply or form a cycle%s",
                     "");
     json_t *own = json_is_object(schema) ? gr_simple_own(r, schema) : gr_simple_keep(r, json_object());
     json_t *list = own ? gr_simple_keep(r, json_pack("[O]", own)) : NULL;

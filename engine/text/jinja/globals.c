@@ -131,7 +131,7 @@ FUNCTION(g_strftime_now)
     if (format.type != JIN_STRING)
         JIN_FAIL(j, "strftime() argument 1 must be str, not %s", jin_type_name(format));
     if (!localtime_r(&now, &local))
-        JIN_FAIL(j, "the clock shows no time");
+        JIN_FAIL(j, "the system time cannot be read");
     for (size_t i = 0; i < format.s->n; i++) {
         char c = format.s->data[i], one[8], text[256];
         if (c != '%') {

@@ -36,7 +36,7 @@ __attribute__((noreturn)) static void refuse(struct jin_heap *h, int code, size_
 {
     h->error->line = h->line;
     snprintf(h->error->text, sizeof h->error->text,
-             code == KN_ELIMIT ? "the template takes more than %zu bytes of memory"
+             code == KN_ELIMIT ? "rendering the template needs more than %zu bytes of memory"
                                : "no memory for %zu bytes",
              bytes);
     jin_escape(h, code);

@@ -110,7 +110,7 @@ static void parse_signature(struct jin_parser *p, struct jin_node *n)
         name->target = true;
         for (const struct jin_node *o = n->a; o; o = o->next)
             if (o->name == name->name)
-                jin_fail(p->heap, "a parameter twice: '%.*s'", (int)kn_min((int)o->name->n, 100),
+                jin_fail(p->heap, "duplicate parameter '%.*s'", (int)kn_min((int)o->name->n, 100),
                          o->name->data);
         if (jin_skip_op(p, '=')) {
             *value = jin_parse_expression(p);

@@ -18,7 +18,7 @@
 __attribute__((noreturn)) static void limit(struct jin *j, const char *what)
 {
     j->heap.error->line = j->heap.line;
-    snprintf(j->heap.error->text, sizeof j->heap.error->text, "the template takes more than %s",
+    snprintf(j->heap.error->text, sizeof j->heap.error->text, "rendering the template needs more than %s",
              what);
     jin_escape(&j->heap, KN_ELIMIT);
 }
@@ -26,14 +26,14 @@ __attribute__((noreturn)) static void limit(struct jin *j, const char *what)
 void jin_charge(struct jin *j, size_t steps)
 {
     if (steps > j->steps)
-        limit(j, "the steps it is allowed");
+        limit(j, "the allowed steps");
     j->steps -= steps;
 }
 
 void jin_print(struct jin *j, const char *data, size_t n)
 {
     if (n > j->out_limit - j->n_out)
-        limit(j, "the output it is allowed");
+        limit(j, "the allowed output");
     if (!j->out || n > j->out_room - j->n_out) {
         size_t room = j->out_room ? j->out_room : 4096;
         while (room < j->n_out + n)
@@ -130,7 +130,7 @@ int eng_template_open(struct eng_template **out, const char *text, size_t n,
         snprintf(error->text, sizeof error->text, "no memory for a template");
         code = KN_ENOMEM;
     } else if (n > MAX_TEXT) {
-        snprintf(error->text, sizeof error->text, "the template has %zu bytes, %d are the most", n,
+        snprintf(error->text, sizeof error->text, "the template has %zu bytes; the limit is %d", n,
                  MAX_TEXT);
         code = KN_ELIMIT;
     }

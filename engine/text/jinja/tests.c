@@ -59,7 +59,7 @@ CHECK(is_in) { return jin_contains(j, with, v); }
 CHECK(is_same)
 {
     if (v.type == with.type && (v.type == JIN_INT || v.type == JIN_FLOAT || v.type == JIN_STRING))
-        JIN_FAIL(j, "whether two of %s are the same object is Python's affair", jin_type_name(v));
+        JIN_FAIL(j, "'is sameas' of two values of type %s is not supported", jin_type_name(v));
     return jin_same(v, with);
 }
 

@@ -551,19 +551,19 @@ static void the_command_says_how_it_went(void **state)
     faults_listen();
     put(in, "\n\n");
     assert_int_equal(command(words), 2);
-    assert_non_null(strstr(faults.line, "no line in it"));
+    assert_non_null(strstr(faults.line, "the file has no lines"));
     static const char *const other[] = { "\x1f\x8b\x08{}\n", "\xff\xfe{", "PK\3\4" };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {     /* one refusal, not one per apparent line */
         faults_listen();
         put(in, other[i]);
         assert_int_equal(command(words), 2);
-        assert_non_null(strstr(faults.line, "a batch is lines of UTF-8, as they stand"));
+        assert_non_null(strstr(faults.line, "a batch must be lines of plain UTF-8 text"));
     }
     put(in, "{}\n");
     faults_listen();
     snprintf(words, sizeof words, "-m %s %s -o %s --errors %s", model, in, in, errors);
     assert_int_equal(command(words), 2);
-    assert_non_null(strstr(faults.line, "would be read and written"));
+    assert_non_null(strstr(faults.line, "is both input and output"));
     faults_listen();
     snprintf(words, sizeof words, "-m %s %s/nothing -o %s", model, folder, out);
     assert_int_equal(command(words), 2);

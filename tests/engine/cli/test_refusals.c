@@ -250,7 +250,7 @@ static void texts_that_cannot_be_read(void **state)
         { "serve -m m.gguf --api-key-file nofile", "No such file" },
         { "batch -m m.gguf nofile -o o", "No such file" },
         { "batch -m m.gguf folder -o o", "folder" },
-        { "batch -m m.gguf pipe -o o", "a batch has to be a file" },
+        { "batch -m m.gguf pipe -o o", "a batch must be a regular file" },
     };
     static const struct { const char *words, *input; size_t n; const char *part; } told[] = {
         { "tokenize -m m.gguf --decode", "1,x", 3, "byte 2 is not part of a token id" },

@@ -173,21 +173,21 @@ static void test_no_place(void **state)
     faults_listen();
     o.host = "0.0.0.0";
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(faults.last, "is open to others"));
+    assert_non_null(strstr(faults.last, "is reachable by other machines"));
     o.host = "127.0.0.1";
     assert_int_equal(eng_serve_open(&first, &o), 0);
     o.port = eng_serve_port(first);
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(faults.last, "choose another port, or end who has it"));
+    assert_non_null(strstr(faults.last, "choose another port, or stop the process that uses it"));
     eng_serve_close(first);
     o.port = 0;
     o.api_key_file = "/dev/null";
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(faults.last, "no key in it"));
+    assert_non_null(strstr(faults.last, "the file has no keys"));
     o.api_key_file = NULL;
     o.host = "192.0.2.1"; /* an address reserved for documentation */
     assert_int_equal(eng_serve_open(&s, &o), KN_EINVAL);
-    assert_non_null(strstr(faults.last, "choose another host, one of this machine's"));
+    assert_non_null(strstr(faults.last, "choose another host: an address of this machine"));
     assert_null(s);
     faults_listen_off();
 }

@@ -266,16 +266,16 @@ static const struct {
     {"{\"anyOf\":[]}", KN_EINVAL, "\"anyOf\""},
     {"{\"allOf\":1}", KN_EINVAL, "\"allOf\""},
     {"{\"$ref\":\"other.json\"}", KN_EUNSUPPORTED, "within the schema"},
-    {"{\"$ref\":\"#/$defs/x\\u000ay\"}", KN_EINVAL, "leads nowhere"},
+    {"{\"$ref\":\"#/$defs/x\\u000ay\"}", KN_EINVAL, "does not exist in the schema"},
     {"{\"$ref\":\"#\"}", KN_EINVAL, "nothing satisfies"},
-    {"{\"$ref\":\"#\",\"type\":\"object\"}", KN_ELIMIT, "circles"},
+    {"{\"$ref\":\"#\",\"type\":\"object\"}", KN_ELIMIT, "form a cycle"},
     {"{\"anyOf\":[{\"$ref\":\"#\"}]}", KN_EINVAL, "nothing satisfies"},
     {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"],\"type\":\"object\"}",
      KN_EINVAL, "nothing satisfies"},
     {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", KN_EUNSUPPORTED, "pattern"},
     {"{\"type\":\"string\",\"pattern\":\"a\\\\1\"}", KN_EUNSUPPORTED, "escape"},
-    {"{\"type\":\"string\",\"pattern\":\"a{2,1}\"}", KN_EINVAL, "backwards"},
-    {"{\"type\":\"string\",\"pattern\":\"[z-a]\"}", KN_EINVAL, "backwards"},
+    {"{\"type\":\"string\",\"pattern\":\"a{2,1}\"}", KN_EINVAL, "maximum below its minimum"},
+    {"{\"type\":\"string\",\"pattern\":\"[z-a]\"}", KN_EINVAL, "in descending order"},
     {"{\"type\":\"string\",\"pattern\":\"(a\"}", KN_EINVAL, "without its )"},
     {"{\"type\":\"string\",\"pattern\":\"a)\"}", KN_EINVAL, "without its ("},
     {"{\"type\":\"string\",\"pattern\":\"*\"}", KN_EINVAL, "nothing to repeat"},
@@ -313,7 +313,7 @@ static void large_schemas_are_refused_or_taken(void **state)
     deep = json_pack("{s:s}", "type", "null");
     for (int i = 0; i < 10000; i++)
         deep = json_pack("{s:s,s:o,s:i}", "type", "array", "items", deep, "minItems", 1);
-    expect_refusal(deep, KN_ELIMIT, "nests more than");
+    expect_refusal(deep, KN_ELIMIT, "nested more than");
     json_decref(deep);
 
     deep = json_pack("{s:s}", "type", "null");

@@ -367,9 +367,9 @@ static void no_template_takes_more_than_it_may(void **state)
          "endfor %}",
          "more than");
     ends("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-         "more than the steps");
+         "more than the allowed steps");
     ends("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
-         "more than the output");
+         "more than the allowed output");
     ends("{% for a in range(99999) %}{{ ('x' * 9999).replace('y', 'z') | length }}{% endfor %}",
          "more than");
     ends("{% set s = 'a' * 99999 %}{% for a in range(99999) %}{{ s in 'b' ~ s }}{% endfor %}",

@@ -375,7 +375,7 @@ static void requests_are_refused_in_one_line(void **state)
          KN_EINVAL},
         {LLAMA_3_LIST, "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a b\":{}}}}]", "64 letters",
          KN_EUNSUPPORTED},
-        {"google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "no way to call", KN_EUNSUPPORTED},
+        {"google-gemma-2-2b-it", "[{\"name\":\"f\"}]", "does not support tool calls", KN_EUNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct eng_speech_style style = style_of(bad[i].template, NULL);
