@@ -1,4 +1,4 @@
-/* engine/draft/internal.h - what the files of the drafting room share: its state, and the interface of a drafter. */
+/* engine/draft/internal.h - shared by the files of draft/: their state, and the interface of a drafter. */
 #ifndef ENGINE_DRAFT_INTERNAL_H
 #define ENGINE_DRAFT_INTERNAL_H
 
@@ -72,9 +72,9 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);
 void eng_draft_break(struct eng_drafter *d, int error);       /* it failed */
 
-/* ---- the room's state --------------------------------------------------------------------------------- */
+/* ---- the state of drafting ---------------------------------------------------------------------------- */
 
-/* prefetch.c: tokens whose rows the pass is expected to have, and the experts that they need. */
+/* prefetch.c: the tokens that the pass is expected to have rows for, and the experts that they need. */
 struct eng_prefetch {
     int32_t *token;                             /* [n_chunk + n_draft_row] of sequences, then of drafts */
     int n, n_text;
