@@ -118,7 +118,7 @@ const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g);    
 
 void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s);               /* got the seat s->number */
 void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended);   /* loses it, at its end or for now */
-int  eng_draft_n_pending(const struct eng_seq *s);      /* tokens drafted behind its text during the last pass */
+int  eng_draft_n_pending(const struct eng_seq *s);      /* tokens drafted behind n_token during the last pass */
 
 /* Drafts of the sequence are sampled from the drafter's distribution (else they are chosen with the target's noise). */
 bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
