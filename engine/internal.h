@@ -175,7 +175,7 @@ void eng_schedule_served(struct eng_session *s, int n_row);
 /* reuse.c: kept states of recurrent layers, and the KV blocks that a session returns. */
 bool eng_has_states(const struct eng_engine *e);
 void eng_reuse_state(struct eng_session *s, int n);      /* reuses the longest kept prefix within n tokens */
-bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t);  /* s waits: t computes the prefix of both */
+bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t);  /* s waits for the prefix of t */
 void eng_reuse_mark_prompt(struct eng_session *s);
 int  eng_reuse_state_target(struct eng_session *s, int n_tok);       /* 0: the row's state is not copied */
 void eng_reuse_states_saved(struct eng_session *s); /* after the pass: copied states are kept, with their blocks */

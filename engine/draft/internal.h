@@ -20,7 +20,7 @@ struct eng_chain {
 struct eng_draft_seat {
     struct spec_tree tree;                      /* the draft of the pass under way */
     struct eng_chain chain;
-    int n_chain_accepted;                       /* leading chain tokens that the last commit confirmed or left */
+    int n_chain_accepted;                       /* valid chain tokens after a commit, committed ones included */
     int n_computed[ENG_DRAFTERS_MOST];          /* tokens that each drafter has computed */
     bool drafter_prefilling;                    /* its drafter was still computing the sequence: no draft */
 };
@@ -160,7 +160,7 @@ struct eng_trees;
 int  eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
                     bool is_head);
 void eng_trees_close(struct eng_trees *t);
-struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);   /* draft rows get slots behind n_slot */
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);  /* drafts: slots behind n_slot */
 void eng_trees_begin(struct eng_trees *t);
 void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth);      /* 0 of either: no draft */
 int  eng_trees_grow(struct eng_trees *t, struct moe_context *c);
