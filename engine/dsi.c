@@ -1,8 +1,8 @@
-/* Workers, their mail, and the machine that tells them what to do.
+/* engine/dsi.c - workers of distributed speculative inference, their tasks, and the state machine that assigns them.
  *
- * Everything shared lies under one lock: tasks go to a worker's box, answers come back in a list, and one
- * condition wakes whoever waits.  A task carries its whole text, so a worker needs nothing else: it keeps
- * what its KV holds of the last text, computes from where the two part, and its slots are simply positions. */
+ * One lock guards everything shared: a task goes to a worker's mail, answers are collected from all workers, and one
+ * condition wakes all waiting threads. A task carries its whole sequence, so a worker needs nothing else: it keeps
+ * the KV of the longest prefix that it has already computed, and computes the rest. Position p is KV slot p. */
 #include "engine/dsi.h"
 #include "engine/internal.h"
 #include "speculative/dsi.h"
@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define MOST_ROW       64                       /* of a pass: chunks of prompts, blocks */
+#define MOST_ROW       64                       /* rows of a pass: a chunk of prefill, or a block */
 #define MOST_LOOKAHEAD (MOST_ROW - 1)
 
 enum mail { MAIL_NONE, MAIL_TASK, MAIL_BUSY, MAIL_END };
@@ -26,13 +26,13 @@ struct worker {
     struct spec_sampler *sampler;
     struct moe_row *row;                        /* [MOST_ROW] */
     int32_t *slot;                              /* [n_ctx] position p is slot p */
-    int32_t *have;                              /* [n_have] the text whose keys and values are there */
+    int32_t *have;                              /* [n_have] the tokens with computed KV */
     int n_have;
 
-    enum mail mail;                             /* under the lock, as all below */
-    atomic_bool cancelled;                      /* also read without it, between passes */
+    enum mail mail;                             /* under the lock, as all fields below */
+    atomic_bool cancelled;                      /* also read without the lock, between passes */
     struct spec_dsi_action task;
-    int32_t *text;                              /* [n_text] of the task: prompt, output, drafts */
+    int32_t *text;                              /* [n_text] of the task: prompt, output, drafted tokens */
     int n_text;
     int32_t *answer;                            /* [n_answer] */
     int n_answer;
@@ -50,9 +50,9 @@ struct eng_dsi {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct spec_params sampling;
-    struct spec_bias *bias;                     /* [n_stop] ends that are ignored, after the request's */
+    struct spec_bias *bias; /* [ENG_REQUEST_BIAS + n_stop] the request's, then ignored stop tokens */
     int32_t *prompt;                            /* [n_prompt] */
-    int n_prompt, n_said;                       /* n_said: tokens that were handed out */
+    int n_prompt, n_said;                       /* n_said: tokens returned by eng_dsi_wait */
     bool ended;
     struct eng_dsi_stats stats;
 };
@@ -78,7 +78,7 @@ static int choose(struct worker *w, const float *logits, const int32_t *text, in
     return error;
 }
 
-/* Reads on to text[n] and writes what the model chooses after each of the last n_wanted of it. */
+/* Computes KV up to text[n], and samples the token after each of the last n_wanted tokens. */
 static int read_on(struct worker *w, const int32_t *text, int n, int n_wanted, int32_t *choice)
 {
     int same = 0, n_vocab = moe_model_shape(w->model)->n_vocab, first = n - n_wanted, error = 0;
@@ -271,9 +271,9 @@ void eng_dsi_close(struct eng_dsi *d)
     kn_free(d);
 }
 
-/* ---- a text ------------------------------------------------------------------------------------------------ */
+/* ---- a sequence ------------------------------------------------------------------------------------------- */
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void start_task(struct eng_dsi *d, const struct spec_dsi_action *a)
 {
     struct worker *w = &d->worker[a->worker];
@@ -289,7 +289,7 @@ static void start_task(struct eng_dsi *d, const struct spec_dsi_action *a)
     d->stats.n_draft += a->kind == SPEC_DSI_DRAFT;
 }
 
-/* A task that nobody has begun is taken back at once. */
+/* A task that its worker has not started is cancelled at once. */
 static void cancel_task(struct eng_dsi *d, const struct spec_dsi_action *a)
 {
     struct worker *w = &d->worker[a->worker];
@@ -316,7 +316,7 @@ static void act(struct eng_dsi *d)
     pthread_cond_broadcast(&d->wake);
 }
 
-/* Tells the machine of every answer that is there; false: there was none. */
+/* Passes each answer to the state machine; false: there was none. */
 static bool hear(struct eng_dsi *d)
 {
     bool heard = false;
@@ -335,7 +335,7 @@ static bool hear(struct eng_dsi *d)
     return heard;
 }
 
-/* Nobody works on when the text has ended. */
+/* Stops the state machine, and waits until no worker has a task. */
 static void settle(struct eng_dsi *d)
 {
     spec_dsi_event(d->machine, &(struct spec_dsi_event){ .what = SPEC_DSI_STOP });
@@ -359,7 +359,7 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     pthread_mutex_unlock(&d->lock);
     memcpy(d->prompt, r->token, (size_t)r->n_token * sizeof *d->prompt);
     d->n_prompt = r->n_token;
-    struct eng_request without = *r;            /* a grammar does not count here */
+    struct eng_request without = *r;            /* grammars are not supported here */
     without.grammar = NULL;
     eng_request_sampling(e, &without, &d->sampling, d->bias);
     d->n_said = 0;
@@ -375,7 +375,7 @@ int eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r)
     return 0;
 }
 
-/* The text ends with the first token that ends one. */
+/* Copies new output tokens; the sequence ends with the first stop token. */
 static int hand_out(struct eng_dsi *d, int32_t *token, int most)
 {
     int n_tok, n = 0;

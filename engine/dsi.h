@@ -1,12 +1,12 @@
-/* engine/dsi.h - one text by distributed speculative inference: drafting never waits for verification.
+/* engine/dsi.h - one sequence by distributed speculative inference (DSI): drafting never waits for verification.
  *
- *     eng_dsi_open -> [ eng_dsi_begin, eng_dsi_wait until it gives nothing ]* -> close
+ *     eng_dsi_open -> [ eng_dsi_begin, eng_dsi_wait until it returns 0 ]* -> close
  *
- * Workers are threads, each with its own KV and its own few cores: some run the engine's model and verify,
- * one runs the model that drafts.  All read experts through the engine's one store.  What each does, and when,
- * is the state machine's affair (speculative/dsi.h).  The text is that of plain decoding, to the byte.
+ * Workers are threads, each with its own KV and its own cores. Target workers run the engine's model and verify; one
+ * worker runs the draft model. All read experts through the engine's one store. The state machine of
+ * speculative/dsi.h decides the task of each worker. The output equals that of plain decoding, to the byte.
  *
- * One thread calls this, and nobody steps the engine meanwhile. */
+ * One thread calls this, and no thread calls eng_step() meanwhile. */
 #ifndef ENGINE_DSI_H
 #define ENGINE_DSI_H
 
@@ -15,25 +15,26 @@
 struct eng_dsi;
 
 struct eng_dsi_options {
-    int n_target;                               /* workers that verify */
-    int lookahead;                              /* tokens of a block; 0: as Equation 1 has it */
-    int n_thread;                               /* of each target; the drafter has one.  0: all CPUs */
-    /* For tests: called by a worker before each task; not 0 and the worker is lost.  Or NULL. */
+    int n_target;                               /* workers that run the engine's model and verify */
+    int lookahead;                              /* tokens of a block; 0: by Equation 1, from the measured times */
+    int n_thread;                               /* threads of each target; the drafter has one. 0: one per CPU */
+    /* For tests: called by a worker before each task; if it returns an error the worker is lost. Or NULL. */
     int (*meddle)(void *arg, int worker);
     void *meddle_arg;
 };
 
-/* What it will take beside the engine's own memory: for eng_options.reserved_bytes.  e need not be loaded. */
+/* Memory that it will allocate beside the engine's own: for eng_options.reserved_bytes. e need not be loaded. */
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o);
 
-/* The engine's first drafter that is a model drafts; without one every pass is a plain one. */
+/* The first --draft model of the engine drafts; without one every pass is plain decoding. */
 int  eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o);
 void eng_dsi_close(struct eng_dsi *d);
 
-/* Tokens, n_predict, ignore_eos and sampling of the request count; it is copied but for its bias. */
+/* Uses the request's tokens, n_predict, ignore_eos and sampling only; all are copied. */
 int  eng_dsi_begin(struct eng_dsi *d, const struct eng_request *r);
 
-/* Waits for tokens and writes up to `most` of them; 0: the text has ended; negative: no target is left. */
+/* Waits for tokens, writes up to `most` of them and returns their number; 0: the sequence has ended; KN_EIO: no
+ * target worker is left. */
 int  eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most);
 
 struct eng_dsi_stats { uint64_t n_verify, n_draft, n_cancelled, n_lost; int lookahead; };

@@ -1,13 +1,13 @@
-/* What a model and this machine together make of the forecast: the rates that it needs, and how many
- * sequences at once are expected to give the most tokens a second.
+/* engine/forecast.c - measures the machine's rates for a forecast, and finds the number of parallel sequences with
+ * the highest expected throughput.
  *
- * More at once share what a pass reads, and take memory for their keys and values from experts; where the
- * one outweighs the other depends on both, so each number is split and forecast as `plan` would do it. */
+ * More sequences share the bytes that a pass reads, but their KV takes memory from experts. The better number depends
+ * on the model and the machine, so each number is split and forecast as `plan` does it. */
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
 #include "engine/plan/host_rate.h"
 
-#define ENOUGH 0.97                             /* of the best speed: then fewer, which take less memory */
+#define ENOUGH 0.97 /* of the best speed: the smallest number that reaches it is taken, to save memory */
 
 int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size_t disk_rate, size_t dram_rate)
 {
@@ -32,7 +32,7 @@ struct eng_setting eng_forecast_setting(const struct eng_engine *e, const struct
                                  moe_kv_slot_bytes(eng_model(e), e->assets.opt.kv), position };
 }
 
-/* Sequences that KV memory does not hold are not there. */
+/* Sequences that do not fit in KV memory do not count. */
 static double speed_of(const struct eng_engine *e, const struct eng_machine *m, int n)
 {
     struct eng_forecast f;

@@ -1,6 +1,8 @@
-/* Opening: the file, the vocabulary, and a model bound but not read; then the small things, sessions and
- * samplers; then the budget is split, or refused before a weight is read; then weights, experts' slots and
- * the memory of a pass are taken, each as large as the split says. */
+/* engine/open.c - opens and closes an engine.
+ *
+ * Opening first describes the model: the file, the vocabulary, the model without weights; then small allocations such
+ * as sessions and samplers. Then the memory budget is split, or refused before any weight is read. Then the weights,
+ * the expert slots and the context are allocated, each with the size given by the split. */
 #include "engine/base/base.h"
 #include "engine/plan/disk_rate.h"
 #include "engine/internal.h"
@@ -22,8 +24,8 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 
 #define MAX_DRAFT_ROWS 512
 #define DRAFT_LOGITS_BYTES    ((size_t)96 << 20)
-#define FLOAT_COST 2                            /* of one, beside one of whole numbers */
-#define MAX_PREFILL_SLOWDOWN 1.5                             /* who waits for a token waits less than twice as long */
+#define FLOAT_COST 2                            /* cost of a float multiply-add over an int8 one */
+#define MAX_PREFILL_SLOWDOWN 1.5    /* a decode pass with prefill takes at most this many times longer */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -67,7 +69,8 @@ static int open_sessions(struct eng_engine *e)
     return error ? kn_fail(error, "no memory for %zu sessions", n) : 0;
 }
 
-/* Rows of the model beyond the vocabulary are padding: they have no text, and are no choice. */
+/* Buffers of a pass, samplers and grammar masks. Samplers have the size of the vocabulary: rows of the output matrix
+ * beyond it are padding and are never sampled. */
 static int open_choosers(struct eng_engine *e)
 {
     int n_vocab = eng_vocab_size(e->assets.vocab), n_thread = kn_team_size(e->assets.team), error = 0;
@@ -113,8 +116,8 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* Rows for drafts in a pass: as many as --gamma asks for; else for eight tokens of everyone, as far as their
- * logits do not take more than they may be worth. */
+/* Draft rows in a pass: --gamma (or --lookahead of --dsi 1) for each session; else 8 for each session, as far as
+ * their logits fit in DRAFT_LOGITS_BYTES, but at least one each. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     int n_seq = e->assets.opt.n_parallel, each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
@@ -142,7 +145,7 @@ static int open_model(struct eng_engine *e)
     else if (e->assets.opt.n_ctx > shape->n_ctx_train)
         kn_say(KN_LOG_WARN, "--ctx-size %d: %s knows texts of %d tokens, and goes astray in longer ones", e->assets.opt.n_ctx,
                e->assets.opt.model, shape->n_ctx_train);
-    /* attention's multiply-adds, which are in float, against all others, which are not */
+    /* multiply-adds of attention, in float, over all others, in int8 */
     e->assets.position_cost = FLOAT_COST * 2.0 * shape->n_layer * shape->n_head * shape->d_head / shape->row_macs;
     if (e->assets.opt.n_draft && e->assets.opt.gamma)
         e->assets.n_draft_row = draft_rows(e, shape->n_vocab);
@@ -209,7 +212,7 @@ static int load_model(struct eng_engine *e)
         .progress = e->assets.opt.progress });
 }
 
-/* Between what takes its time; what reads looks for itself. */
+/* Called between the long parts of opening; reads of weights check `stop` themselves. */
 static int check_cancelled(const struct eng_engine *e)
 {
     return e->assets.opt.progress && atomic_load(&e->assets.opt.progress->stop) ? KN_ECANCELLED : 0;

@@ -1,36 +1,20 @@
-/* How much of prompts a pass takes while others wait for their next token.  Numbers in, numbers out.
- *
- * Rows of a prompt make a pass longer, and who is being answered waits for it.  So a pass with both may
- * take `stretch` times what one will take when all of them are answered: that is the pace that such a crowd
- * lives with, and those who read have as good a claim to it.  But where rows are cheap only in crowds, as when
- * every chunk drags all experts from a disk, that would make prompts crawl: a few rows cost nearly what
- * many do.  Where it would take more than twice and a half the time that all the rows at once take, who waits for a
- * token waits long whatever is done; then rather seldom: the pass takes as many as it needs for nearly that speed.
- *
- * What rows cost is learnt from the passes themselves: those that people wait for one by one, a prompt's by
- * sizes in powers of two.  In a crowd that always reads, a pass now and then goes without prompts.  What more rows
- * than people would wait for cost is seen for nothing when nobody waits; else a pass now and then takes a few times as
- * many as are short, and only where that made a row cheaper the next such pass takes a few times as many again.  So
- * nobody waits for all the rows there are to learn that each is as dear as the first.  A machine that does
- * other things as well makes passes long for no fault of their rows, and none short: what a pass says is
- * believed readily when it is less than was known, slowly when it is more.  A size that is short enough is not
- * relied on before it was tried a few times, and is reached from the one below it. */
+/* passes that a cost is averaged over, before it counts as known */
 #include "engine/internal.h"
 
-#define MIN_PREFILL_ROWS    4                              /* rows: less is nothing beside the weights read for it */
+#define MIN_PREFILL_ROWS    4   /* rows: fewer cost little beside the weights that they read */
 #define MIN_MEASURED_PASSES      4                              /* passes */
-#define WEIGHT_OF_FASTER_PASS  0.5                            /* how much of what is new is believed */
+#define WEIGHT_OF_FASTER_PASS  0.5                            /* weight of a new cost that is lower */
 #define WEIGHT_OF_SLOWER_PASS   0.05
-#define MIN_SPEED_RATIO   0.4                            /* of the speed of all rows at once: less is no way to read */
-#define TARGET_SPEED_RATIO   0.9                            /* and this is what it gives way to */
-#define MAX_READERS_PER_DUE 8                            /* who read, for each who is answered */
-#define UNLIMITED_SLOWDOWN      1e6                            /* a stretch so long that nobody minds any */
-#define PASSES_TO_FIRST_PLAIN     8u                             /* passes with both, until one shows what is not known */
-#define PASSES_BETWEEN_PLAIN 64u                           /* or is: what a pass takes without prompts */
-#define PASSES_TO_FIRST_LONG      64u                            /* passes with both, until one takes more than is short, */
-#define PASSES_BETWEEN_LONG 512u                           /* or takes it again */
-#define SIZE_STEP     2                              /* sizes: how much more */
-#define MAX_ROW_COST_RATIO  0.87                           /* a row, for each size: less of a gain and more are not tried */
+#define MIN_SPEED_RATIO   0.4   /* of the speed of all rows at once: the least acceptable speed */
+#define TARGET_SPEED_RATIO   0.9                            /* of the same: the speed chosen then */
+#define MAX_READERS_PER_DUE 8                            /* sessions in prefill that count, for each that decodes */
+#define UNLIMITED_SLOWDOWN      1e6                            /* from this slowdown on there is no limit */
+#define PASSES_TO_FIRST_PLAIN     8u    /* mixed passes until a pass without prefill, if its cost is unknown */
+#define PASSES_BETWEEN_PLAIN 64u                           /* the same, if it is known */
+#define PASSES_TO_FIRST_LONG      64u   /* mixed passes until one exceeds the limit, if that cost is unknown */
+#define PASSES_BETWEEN_LONG 512u                           /* the same, if it is known */
+#define SIZE_STEP     2                              /* sizes that a trial goes up */
+#define MAX_ROW_COST_RATIO  0.87    /* cost of a row over one of half the size: above it, larger sizes are not tried */
 
 static int size_of(int n)
 {
@@ -42,7 +26,7 @@ void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown) { 
 
 static void learn(struct eng_cost *c, double ns)
 {
-    if (ns <= 0)                                /* what it was taken from was too long itself */
+    if (ns <= 0)                                /* the cost that it was subtracted from was itself too high */
         return;
     if (c->n_pass == MIN_MEASURED_PASSES)
         c->ns += ns < c->ns ? WEIGHT_OF_FASTER_PASS * (ns - c->ns) : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
@@ -50,8 +34,7 @@ static void learn(struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* Of passes without prompts: between two that are known on the line through both, beyond them as if each row cost half
- * of what those known do. */
+/* The time of a pass without prefill: between two known sizes linear; beyond them each row counts half a known one. */
 static double base_ns(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), below = at, above = at;
@@ -70,7 +53,8 @@ static double base_ns(const struct eng_prefill_share *p, int n_due)
     return base[below].ns + slope * (at - below);
 }
 
-/* Is it time to see what a pass takes without prompts?  Of how many is known as good as of about as many. */
+/* Whether the next pass should have no prefill rows, to measure it. Sizes within an eighth of n_due count as the
+ * same. */
 static bool plain_pass_due(const struct eng_prefill_share *p, int n_due)
 {
     int at = kn_min(n_due, ENG_PREFILL_DUE - 1), n_known = 0;
@@ -97,7 +81,7 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_promp
     }
 }
 
-/* What a row costs in a crowd of so many; of the nearest size that is known from so many passes. */
+/* The cost of a row in a prefill of n rows, from the nearest size that is known from n_pass passes; 0: none is. */
 static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
 {
     int at = size_of(n);
@@ -110,28 +94,29 @@ static double row_ns(const struct eng_prefill_share *p, int n, int n_pass)
     return 0;
 }
 
-/* The most that is short enough.  Each size is tried a few times before the next. */
+/* The most rows within the time limit. Each size is tried a few times before the next. */
 static int short_rows(const struct eng_prefill_share *p, double room, int most)
 {
     int n = MIN_PREFILL_ROWS;
     while (2 * n <= most && p->row[size_of(n)].n_pass >= MIN_MEASURED_PASSES && row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n <= room)
         n *= 2;
-    double row = row_ns(p, n, MIN_MEASURED_PASSES);             /* within the size found, as far as the time allows */
+    double row = row_ns(p, n, MIN_MEASURED_PASSES);             /* within the size found, as the time allows */
     int fits = row > 0 && room / row < most ? (int)(room / row) : n;
     return kn_min(most, kn_max(n, kn_min(fits, 2 * n - 1)));
 }
 
-/* ---- more than is short ---- */
+/* ---- more rows than the limit ---- */
 
-/* A row of a crowd of this size, by whatever is known; 0: nothing. */
+/* The cost of a row of this size, from passes of either kind; 0: unknown. */
 static double known_ns(const struct eng_prefill_share *p, int size)
 {
     const struct eng_cost *beside = &p->row[size], *alone = &p->alone[size];
     return !alone->n_pass || (beside->n_pass && beside->ns < alone->ns) ? beside->ns : alone->ns;
 }
 
-/* Is a row of all there are known to be no bargain?  Not by what was read cold, when a few were dearer still than they
- * are now: a crowd makes no row dearer. */
+/* Whether a row of the largest size is known to cost too little less for a trial. Its cost is not trusted if it is
+ * above that of a smaller size: it was measured with a cold cache, since a larger prefill makes no row more
+ * expensive. */
 static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
 {
     int far = kn_max(all - 1, size + SIZE_STEP + 1);
@@ -142,7 +127,7 @@ static bool no_bargain(const struct eng_prefill_share *p, int size, int all)
     return known_ns(p, size + SIZE_STEP) <= 0 || known_ns(p, far) <= known_ns(p, size + SIZE_STEP);
 }
 
-/* How far up rows are known to get cheaper, from what is short. */
+/* The largest size up to which rows are known to get cheaper, from the size within the limit. */
 static int largest_cheaper_size(const struct eng_prefill_share *p, int size, int all)
 {
     double gain = MAX_ROW_COST_RATIO;
@@ -156,7 +141,8 @@ static int largest_cheaper_size(const struct eng_prefill_share *p, int size, int
     return size;
 }
 
-/* Is it time to see what a row of so large a crowd costs?  Seldom, whatever the size: people wait for it. */
+/* Whether the next pass should be a trial of this size. Trials are rare at any size, since other sessions wait for
+ * them. */
 static bool long_pass_due(const struct eng_prefill_share *p, int size)
 {
     unsigned ago = p->n_both;
@@ -168,7 +154,7 @@ static bool long_pass_due(const struct eng_prefill_share *p, int size)
     return ago >= (known ? PASSES_BETWEEN_LONG : PASSES_TO_FIRST_LONG);
 }
 
-/* Where all the rows at once would be read far faster than n: as many as come near to that; else n. */
+/* If all rows at once are far faster than n: the fewest rows that come near that speed; else n. */
 static int long_rows(const struct eng_prefill_share *p, int n, int most)
 {
     int size = size_of(n), all = size_of(most);

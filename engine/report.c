@@ -1,4 +1,4 @@
-/* engine/report.c - what an engine reports of itself: counters, drafts, one line about the last decision. */
+/* engine/report.c - an engine's reports: counters, drafts, one line about the last decision. */
 #include "engine/internal.h"
 
 void eng_stats_get(const struct eng_engine *e, struct eng_stats *out)

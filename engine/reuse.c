@@ -1,25 +1,26 @@
-/* Where the states of texts are kept, of a model whose recurrent layers know a text by a state.
+/* engine/reuse.c - which states are kept, for a model with recurrent layers, and how a sequence continues from one.
  *
- * A state is large (75 MiB of a Qwen3-Next), and a text is worth going on from at few places: at its end,
- * where a conversation goes on or one that made way for others comes back; near the end of its prompt, since
- * a template may leave out of the history what the model thought; and where another text has left it, which
- * is what requests with one system prompt do.  The rest of what is found is computed again, to the same bits.
- * States within a pass are copied on its way: no prompt takes a pass more for it. */
+ * A state is large (75 MiB for a Qwen3-Next), so few are kept. A sequence is likely to be continued at three places:
+ * at its end, where a conversation goes on or a preempted session resumes; near the end of its prompt, since a
+ * template may leave the model's reasoning out of the history; and where another sequence has diverged from it, as
+ * requests with one system prompt do. The rest of a cached prefix is computed again, to the same bits. States inside
+ * a pass are copied while it runs, so no prefill needs an extra pass for them. */
 #include "engine/internal.h"
 
 bool eng_has_states(const struct eng_engine *e) { return moe_model_shape(e->assets.model)->state_bytes > 0; }
 
-#define GENERATION_PROMPT_TOKENS 8                                  /* tokens by which a template asks for an answer, or more */
+#define GENERATION_PROMPT_TOKENS 8  /* a template ends a prompt with about this many tokens that ask for an answer */
 
 static int whole(int n) { return n / ENG_KV_BLOCK * ENG_KV_BLOCK; }
 
-/* The context's number of a kept state: those at work come first, by seat. */
+/* The context's number of a kept state: the working states come first, by seat. */
 static int in_context(const struct eng_engine *e, int state) { return e->assets.opt.n_parallel + state; }
 
-/* ---- what is known -------------------------------------------------------------------------------------- */
+/* ---- reuse of a prefix -------------------------------------------------------------------------------- */
 
-/* The beginning of a block is copied: if there is no room for that, nothing is known.  Of the blocks that are given
- * back then the tail is the first: one must not get older than those that lead on from it. */
+/* Copies the slots of a cached partial block into a block of the path. If there is no block for the copy, nothing is
+ * reused; the tail is then released before the whole blocks, since a block must not become older in LRU order than
+ * the blocks after it. */
 static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
 {
     struct eng_engine *e = s->engine;
@@ -50,7 +51,7 @@ void eng_reuse_state(struct eng_session *s, int n)
         moe_context_copy_state(e->assets.context, in_context(e, k.state), s->seat->number);
 }
 
-/* Here a state is to be kept: a whole block's end. */
+/* Marks a position, the end of a whole block, where the pass should keep the state. */
 static void add_keep_position(struct eng_session *s, int position)
 {
     for (int i = 0; i < s->n_keep_at; i++)
@@ -60,7 +61,8 @@ static void add_keep_position(struct eng_session *s, int position)
         s->keep_at[s->n_keep_at++] = position;
 }
 
-/* They go together up to a block that t has not computed: there its state is kept, and s goes on from it. */
+/* s and t share a prefix beyond the KV of both. t keeps its state at the end of that prefix, in whole blocks; s waits
+ * and continues from it. */
 bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t)
 {
     int n = kn_min(s->seq.n_token - 1, t->seq.n_token), same = 0;
@@ -75,7 +77,7 @@ bool eng_reuse_waits_for_state(struct eng_session *s, struct eng_session *t)
     return true;
 }
 
-/* ---- what is kept --------------------------------------------------------------------------------------- */
+/* ---- keeping states ------------------------------------------------------------------------------------ */
 
 void eng_reuse_mark_prompt(struct eng_session *s)
 {
@@ -112,7 +114,7 @@ void eng_reuse_leave(struct eng_session *s)
     struct eng_engine *e = s->engine;
     eng_reuse_states_saved(s);
     bool knows = eng_has_states(e) && s->seq.n_kv && moe_context_state(e->assets.context, s->seat->number) == s->seq.n_kv;
-    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);           /* from now on its blocks have their numbers */
+    eng_kv_keep(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);           /* first: may replace a block by its twin */
     int32_t last = knows ? s->seq.path.slot[s->seq.n_kv - 1] / ENG_KV_BLOCK : -1;
     eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, s->seq.n_kv);
     int state = knows && e->kv.block[last].state < 0 ? eng_states_take(&e->kv) : -1;

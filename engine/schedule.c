@@ -1,12 +1,12 @@
-/* Who advances: seats for those that wait, rows and KV for those that have seats.
+/* engine/schedule.c - seats for waiting sessions; rows and KV for the sessions with a seat.
  *
- * One order decides everything: higher priority first; then who belongs to a user that has had fewer rows;
- * then who came first.  Free seats go to the first that waits and whose text KV has room for.  In a pass
- * every session with a token due gets its row; what a pass may take beside them (pace.c) goes to prompts,
- * the first in the order first.  When KV runs out the last in the order gives up its seat: its blocks stay
- * known as long as there is room, and what is lost is computed again, to the same bits.  It comes back
- * only when its whole text fits, or when nobody else is left, so that no two take the same blocks from
- * each other for ever; and the first always advances. */
+ * One order decides everything: higher priority first, then fewer rows computed for the session's user, then earlier
+ * arrival. A free seat goes to the first waiting session if KV has space for its sequence. In a pass every session
+ * with a token due gets one row; the prefill rows that the pass may have besides (prefill_share.c) go to the sessions
+ * in this order. When KV runs out the last session in the order loses its seat. Its blocks stay cached until they are
+ * evicted, and lost KV is computed again, to the same bits. It gets a seat again only if its whole sequence fits, or
+ * if no other session is active; so two sessions cannot evict each other's blocks forever. The first session always
+ * advances. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static bool before(const struct eng_session *a, const struct eng_session *b)
     return a->arrival < b->arrival;
 }
 
-/* The list is nearly in order already. */
+/* Insertion sort: the list is nearly in order already. */
 static void sort_active(struct eng_engine *e)
 {
     for (int i = 1; i < e->schedule.n_active; i++) {
@@ -47,7 +47,7 @@ static struct eng_session *first_waiting(struct eng_engine *e)
     return first;
 }
 
-/* ---- shares: what each user has had, as long as one of his sessions runs --------------------------- */
+/* ---- shares: rows computed for each user, while one of the user's sessions runs ----------------------- */
 
 static struct eng_user_share *share_of(struct eng_engine *e, uint64_t user)
 {
@@ -63,7 +63,7 @@ static struct eng_user_share *share_of(struct eng_engine *e, uint64_t user)
             least = x->served;
     }
     kn_assert(free_one);
-    /* who comes anew begins level with who has had least: absence saves nothing up */
+    /* a new user starts at the lowest served count: idle time earns no credit */
     *free_one = (struct eng_user_share){ .user = user, .served = least == UINT64_MAX ? 0 : least };
     return free_one;
 }
@@ -120,13 +120,13 @@ void eng_schedule_leave(struct eng_session *s)
     s->share = NULL;
 }
 
-/* Blocks for the whole text so far, and one to grow into if it may grow. */
+/* Blocks for all tokens so far, and one more to grow into if the sequence may grow. */
 static int blocks_of(const struct eng_session *s)
 {
     return kn_ceil_div(kn_min(s->seq.n_max, s->seq.n_token + ENG_KV_BLOCK), ENG_KV_BLOCK);
 }
 
-/* How much of its text may be taken over as it is. */
+/* The longest prefix that can be reused in whole blocks. */
 static int n_known(struct eng_engine *e, const struct eng_session *s)
 {
     struct eng_kept_match k;
@@ -136,7 +136,7 @@ static int n_known(struct eng_engine *e, const struct eng_session *s)
     return k.n_whole;
 }
 
-/* Beside what the others need for theirs. */
+/* Whether KV has the blocks for s beside those that the active sessions still need. */
 static bool fits(struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s) - eng_kv_count_shared(&e->kv, s->seq.path.salt, s->seq.token, n_known(e, s));
@@ -145,7 +145,7 @@ static bool fits(struct eng_engine *e, const struct eng_session *s)
     return need <= e->kv.n_free;
 }
 
-/* Would it fit if all of lower priority made room?  Else they need not begin to. */
+/* Whether s would fit if all sessions of lower priority were preempted. If not, none is. */
 static bool fits_without_lower(const struct eng_engine *e, const struct eng_session *s)
 {
     int need = blocks_of(s), n_free = e->kv.n_free;
@@ -177,7 +177,7 @@ static void give_seats(struct eng_engine *e)
 
 /* ---- prompts -------------------------------------------------------------------------------------- */
 
-/* Is t about to compute a block that s needs, or the beginning of?  Then s had better wait for it. */
+/* Whether t is about to compute a block that s needs, whole or in part. Then s waits for it. */
 static bool computes_for(const struct eng_session *t, const struct eng_session *s)
 {
     int end = s->seq.n_kv + ENG_KV_BLOCK, n = kn_min(end, s->seq.n_token - 1);
@@ -199,12 +199,12 @@ static void find_text(struct eng_engine *e, struct eng_session *s, int n)
     }
 }
 
-/* Takes over what is known already of the text to come: whole blocks as they are, the beginning of one as
- * a copy.  The last token is computed in any case: its logits are due. */
+/* Reuses cached KV for the tokens to come: whole blocks are shared, the beginning of a block is copied. The last
+ * token is always computed, since its logits are needed. */
 static void find_known(struct eng_engine *e, struct eng_session *s)
 {
     if (eng_session_owes_prompt_logprobs(s) || s->seq.path.n_slot != s->seq.path.n_kept || s->seq.n_kv != s->seq.path.n_slot)
-        return;                                 /* of who tells all is computed: the rest has no logits */
+        return;                                 /* a reused prefix has no logits to report logprobs from */
     if (eng_has_states(e))
         eng_reuse_state(s, s->seq.n_token - 1);
     else
@@ -221,8 +221,8 @@ static void find_known(struct eng_engine *e, struct eng_session *s)
 
 static bool is_due(const struct eng_session *s) { return s->seq.n_token - s->seq.n_kv == 1; }
 
-/* KV for n more rows of the i-th; those behind it make room, the last first.  False: there is none, and
- * it has lost its seat unless it is the only one. */
+/* Reserves KV for n more rows of active session i; sessions behind it are preempted if necessary, the last one first.
+ * False: there is not enough, and the session is preempted unless it is the only one. */
 static bool reserve(struct eng_engine *e, int i, int n)
 {
     struct eng_session *s = e->schedule.active[i];
@@ -237,11 +237,11 @@ static bool reserve(struct eng_engine *e, int i, int n)
     return true;
 }
 
-/* What is left of a pass for prompts: rows, rows whose next tokens are told, and the time, in rows at the
- * beginning of a text. */
+/* The rest of the pass for prefill: rows, rows that report prompt logprobs, and time as the weight of rows at
+ * position 0. */
 struct room { int rows, told; double weight; };
 
-/* Of one that is to say nothing the last row is not computed. */
+/* Prefill rows of active session i. A session that adds no token leaves out the last token of its prompt. */
 static int prompt_rows(struct eng_engine *e, int i, struct room *left)
 {
     struct eng_session *s = e->schedule.active[i];
@@ -263,7 +263,7 @@ static int prompt_rows(struct eng_engine *e, int i, struct room *left)
     return kn_min(s->seq.n_token - s->seq.n_kv, room);
 }
 
-/* Of as many rows of prompts as there is room for. */
+/* The weight of the prefill rows that fit in the pass. */
 static int weight_of_all(const struct eng_engine *e, int rows)
 {
     double weight = 0;

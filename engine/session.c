@@ -1,4 +1,4 @@
-/* Sessions: one sequence each, its tokens, its KV, what it was asked for. */
+/* engine/session.c - sessions: one sequence each, with its tokens, KV path and request. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ void eng_session_close(struct eng_session *s)
 
 int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
 {
-    /* rows beyond the vocabulary are padding, and drafters have less of it, or none */
+    /* ids beyond the vocabulary are padding; a drafter may have fewer of them, or none */
     int n_vocab = eng_draft_count(e->drafting) ? eng_vocab_size(e->assets.vocab) : moe_model_shape(e->assets.model)->n_vocab;
     if (r->n_token < 1)
         return kn_fail(KN_EINVAL, "an empty prompt");
@@ -51,8 +51,7 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r)
     return spec_params_check(&r->sampling, eng_vocab_size(e->assets.vocab));
 }
 
-/* To ignore the end is to forbid every token that would be one; but where a grammar says that the text is
- * complete, nothing else can follow. */
+/* ignore_eos forbids every stop token, except under a grammar: after a complete text a grammar allows nothing else. */
 void eng_request_sampling(const struct eng_engine *e, const struct eng_request *r, struct spec_params *out,
                           struct spec_bias *bias)
 {

@@ -1,8 +1,8 @@
-/* One step: who advances, what is drafted, rows laid out, one forward pass, choices, commit.
+/* engine/step.c - one step: plan the pass, draft, lay out rows, run one forward pass, sample, commit.
  *
- * A session whose next token is due has a root row, its last token, and a row for each node of its draft, so
- * plain decoding is the verification of an empty draft.  A node's key and value lie at a slot of its own
- * behind the root's; those of the path that is kept are moved to where their positions belong. */
+ * A session with a token due has a root row, its last token, and a row for each node of its draft, so plain decoding
+ * is the verification of an empty draft. A node's key and value lie in a slot of its own behind the root's. The
+ * accepted nodes' keys and values are then moved to the slots of their positions. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static struct eng_event end(struct eng_session *s, enum eng_finish finish, int s
     return event;
 }
 
-/* What has no token to add ends without one. */
+/* Sessions at their length limit end here; they get no further token. */
 static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
@@ -36,7 +36,7 @@ static int end_sessions_at_limit(struct eng_engine *e, struct eng_event *event)
     return n_event;
 }
 
-/* Hands the sequences of the pass to drafting, and lists the sessions whose next token is chosen after it. */
+/* Passes the sequences of the pass to drafting, and lists the sessions with a token due. */
 static void draft(struct eng_engine *e)
 {
     e->pass.n_due = 0;
@@ -50,7 +50,7 @@ static void draft(struct eng_engine *e)
     eng_draft_make(e->drafting);
 }
 
-/* Slots of the branch that ends in each node, the root's child first. */
+/* Writes the slots of the branch that ends in each node, the root's child first. */
 static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
 {
     const struct spec_tree *t = s->seq.tree;
@@ -71,7 +71,7 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
     }
 }
 
-/* Rows for the session's next tokens; logits are wanted when they reach the end. */
+/* Lays rows for the session's next tokens; the last row wants logits if it is the last token. */
 static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, int *n_want)
 {
     bool due = eng_seq_is_due(&s->seq);
@@ -97,7 +97,7 @@ static void lay_rows(struct eng_engine *e, struct eng_session *s, int *n_row, in
 
 /* ---- choose ---------------------------------------------------------------------------------------- */
 
-/* What may follow the node that the walk has reached. */
+/* The grammar's mask of the tokens that may follow the node that verification has reached; NULL: no grammar. */
 static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, const struct eng_chooser *c, int node)
 {
     struct eng_seat *seat = s->seat;
@@ -111,7 +111,7 @@ static const uint32_t *mask_of(struct eng_engine *e, struct eng_session *s, cons
     return c->mask;
 }
 
-/* Nothing follows a node whose row failed, or whose token ends the text. */
+/* A node has no successor if its row failed or its token ends the sequence. */
 static bool ends_here(const struct eng_engine *e, const struct eng_session *s, int node)
 {
     return node != SPEC_ROOT && (e->pass.result.status[s->first_row + s->seq.n_row + node] ||
@@ -126,7 +126,7 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
     *v = (struct spec_verify){ .tree = s->seq.tree, .rule = e->assets.opt.verify, .params = &s->sampling,
                                .history = s->seq.token, .n_history = s->seq.n_token, .position = s->seq.n_token };
     for (spec_verify_start(v); v->node != SPEC_END && !status;) {
-        int node = v->node, row = s->want + 1 + node;   /* the root's is -1 */
+        int node = v->node, row = s->want + 1 + node;   /* SPEC_ROOT is -1 */
         if (ends_here(e, s, node)) {
             spec_verify_stop(v);
             continue;
@@ -137,7 +137,7 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
         if (s->n_top && !status)
             spec_top(e->assets.sampler[thread], logits, s->n_top, &e->pass.top[row * ENG_TOP]);
     }
-    return v->n_out ? 0 : status;               /* what was kept before an error is kept */
+    return v->n_out ? 0 : status;               /* tokens accepted before an error stay */
 }
 
 static void choose_item(void *arg, int item, int thread)
@@ -159,8 +159,8 @@ static void compute_prompt_logprob(void *arg, int item, int thread)
 
 /* ---- commit ---------------------------------------------------------------------------------------- */
 
-/* The path's keys and values go where their positions belong, and its rows become part of the state.  A node's
- * slot never lies before its place, so in order nothing is overwritten that is still needed. */
+/* Moves the accepted nodes' keys and values to the slots of their positions, and applies their rows to the recurrent
+ * state. A node's slot never lies before its final slot, so in this order no slot is overwritten before it is read. */
 static void keep_path(struct eng_engine *e, struct eng_session *s, int n_accepted)
 {
     const struct spec_verify *v = &s->seat->verify;
@@ -194,8 +194,9 @@ static struct eng_event commit_token(struct eng_engine *e, struct eng_session *s
     return event;
 }
 
-/* Tokens of a walk, until one ends the text.  A node counts as kept when its key and value hold; the last token's, if the
- * text goes on, come again: where no choice could be made of its row, one is still due. */
+/* Adds the verified tokens until one ends the sequence. A node counts as accepted if its key and value are valid. The
+ * last new token gets no KV while the sequence continues, even if a node has it: it is the root row of the next pass,
+ * since the node's own row may have no sampled token. */
 static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event *event)
 {
     const struct spec_verify *v = &s->seat->verify;
@@ -223,7 +224,7 @@ static void count_rows(struct eng_engine *e, struct eng_session *s)
     s->seq.n_kv += s->seq.n_row;
 }
 
-/* What n_kv says is written for good, and may serve others. */
+/* Keeps the whole blocks below n_kv: other sessions may share them. */
 static void keep_computed(struct eng_engine *e, struct eng_session *s)
 {
     s->n_reached = kn_max(s->n_reached, s->seq.n_kv);
@@ -231,7 +232,7 @@ static void keep_computed(struct eng_engine *e, struct eng_session *s)
     eng_reuse_states_saved(s);
 }
 
-/* One that is due: tokens, or the reason why there are none. */
+/* Ends the step of a session with a token due: its tokens as events, or one event with the error. */
 static int settle_due(struct eng_engine *e, struct eng_session *s, int status, struct eng_event *event)
 {
     if (status) {
@@ -256,7 +257,7 @@ static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
         const struct eng_prompt_logprob *t = &e->pass.prompt_logprob[i];
         struct eng_session *s = t->session;
         if (moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row))
-            continue;                           /* it ends with this pass */
+            continue;                           /* its session fails in settle_prompts */
         event[n] = event_of(s, s->seq.token[t->at]);
         event[n].of_prompt = true;
         event[n].rank = t->known.rank;
@@ -268,7 +269,7 @@ static int report_prompt_logprobs(struct eng_engine *e, struct eng_event *event)
     return n;
 }
 
-/* The others read on in their prompts. */
+/* Ends the step of the sessions that are still in prefill. */
 static int settle_prompts(struct eng_engine *e, struct eng_event *event)
 {
     int n_event = 0;
@@ -277,7 +278,7 @@ static int settle_prompts(struct eng_engine *e, struct eng_event *event)
         int status = s->want < 0 ? moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row) : 0;
         if (status) {
             event[n_event++] = end(s, ENG_FAILED, status);
-            continue;                           /* it has left the list */
+            continue;                           /* end() has removed it from the list */
         }
         if (s->want < 0 && s->seq.n_row) {
             count_rows(e, s);

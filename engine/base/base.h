@@ -1,5 +1,5 @@
-/* engine/base/base.h - small tools that every room of the engine may use: reading whole files, the progress bar on a
- * terminal, UTF-8, and the names of the files beside a model.  A growing buffer with JSON is in bytes.h. */
+/* engine/base/base.h - small tools for the whole engine: reading whole files, the progress bar on a terminal, UTF-8,
+ * and the names of the files beside a model.  A growing buffer with JSON is in bytes.h. */
 #ifndef ENGINE_BASE_H
 #define ENGINE_BASE_H
 

@@ -1,4 +1,4 @@
-/* A growing run of bytes, and JSON written to it. */
+/* engine/base/bytes.c - a growing byte buffer, and JSON written to it. */
 #include "engine/base/bytes.h"
 #include "engine/base/base.h"
 
@@ -60,7 +60,7 @@ void eng_bytes_int(struct eng_bytes *b, int64_t n)
 void eng_bytes_format(struct eng_bytes *b, const char *format, ...)
 {
     size_t room = 128;
-    for (;;) { /* again when the first try shows how much it is */
+    for (;;) { /* a second time if the first was too short */
         va_list args;
         char *to = eng_bytes_room(b, room);
         if (!to)

@@ -1,4 +1,4 @@
-/* engine/base/read_file.c - all of a file or a pipe, into memory; and the three files that a program is started with. */
+/* engine/base/read_file.c - reads a whole file or pipe into memory; keeps file descriptors 0 to 2 open. */
 #include "engine/base/base.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* engine/draft/arms.c - the plans that the controller chooses among: each drafter, all of them together, and drafting
- * during passes; who decides at present; and what is reported about it. */
+ * during passes. Whether the controller or an option decides, and reports about it. */
 #include "engine/draft/internal.h"
 
 #include <stdio.h>
@@ -85,7 +85,7 @@ static enum eng_drafter_state state_of(const struct eng_drafting *g, const struc
     return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
 }
 
-/* Drafters first; then all of them, if there are several; then who drafts overlap. */
+/* The i-th plan: the drafters, then all of them if there are several, then drafting during passes. */
 static void describe(const struct eng_drafting *g, int i, struct eng_draft_choice *out)
 {
     *out = (struct eng_draft_choice){ .name = ALL_NAME, .depth = g->decision.drafter == i ? g->decision.depth : 0 };

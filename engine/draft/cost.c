@@ -12,10 +12,10 @@
 
 #include <string.h>
 
-/* ---- the first opinion ---------------------------------------------------------------------------------- */
+/* ---- the first estimate --------------------------------------------------------------------------------- */
 
-/* What is measured with is taken from the budget before the model is.  Where nothing can be known of the disk,
- * experts are taken to come as fast as from memory: a forecast without it is one, too. */
+/* The buffers of the measurement are part of the budget, before the model is loaded. If the disk rate cannot be
+ * measured, experts are assumed to arrive as fast as from memory: a rough forecast is better than none. */
 static int measure(struct eng_machine *out, const struct eng_drafting *g, bool fitted, double *disk_Bps)
 {
     const struct eng_split *split = g->host.split;
@@ -40,7 +40,7 @@ static const struct eng_draft_option *option_of(const struct eng_drafting *g, in
     return w;
 }
 
-/* Its pass reads what it is made of, and experts of its own. */
+/* The time of a drafter's pass by its size: its own weights, and its experts in the model's store. */
 static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
@@ -51,7 +51,7 @@ static double by_size(const struct eng_drafting *g, const struct eng_drafter *d)
     return ns;
 }
 
-/* The one that fit measured by what it took; the others by their size. */
+/* The drafter that `fit` measured gets the measured time, the others the time by their size. */
 static void price(const struct eng_drafting *g, const struct eng_fitted *f, struct spec_draft_forecast *out)
 {
     struct spec_draft_forecast all = { 0 };
@@ -70,7 +70,7 @@ static void price(const struct eng_drafting *g, const struct eng_fitted *f, stru
     if (!met && networks)
         kn_say(KN_LOG_INFO, "%s has measured drafts of %s: those of others are foreseen by their size", g->opt.fit,
                f->drafter);
-    out[g->n_drafter] = all;                    /* of several, the arm that is all of them */
+    out[g->n_drafter] = all;                    /* the plan that asks all of several drafters */
     if (g->overlap_arm < SPEC_DRAFTERS)
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];
 }
@@ -88,7 +88,7 @@ int eng_draft_foresee(struct eng_drafting *g, double *disk_Bps)
         (error = measure(&machine, g, g->opt.fit != NULL, disk_Bps)))
         return error;
     eng_plan_cost(&g->cost, &(struct eng_setting){ .shape = shape, .split = g->host.split, .machine = machine });
-    if (g->opt.fit) {                           /* which knows all but how many experts are on disk in this budget */
+    if (g->opt.fit) {                           /* it lacks only the share of experts on disk under this budget */
         fitted.cost.disk_ns = g->cost.disk_ns * fitted.cost.wait;
         g->cost = fitted.cost;
     }

@@ -1,9 +1,10 @@
-/* What drafters drew from: the dist of each row that a draft goes on from, kept until the draft is verified.
+/* engine/draft/distributions.c - the distributions that drafted tokens were sampled from, stored until the draft is
+ * verified.
  *
- * Where --verify is ratio or block, a drafter with a network samples its tokens from its own distribution, as
- * the session's sampling makes it, and the verification needs that distribution to keep the model's.  What is
- * drawn stays in the tree, whatever it is, and who draws decides whether to go on by nothing but what was drawn
- * before (speculative.h).  There are as many laws as a pass has rows for drafts; n_vocab weights each. */
+ * Under --verify ratio or block a drafter with a network samples its tokens from its own distribution, under the
+ * session's sampling parameters. Verification needs that distribution to preserve the model's. A sampled token stays
+ * in the tree whatever it is, and whether a drafter continues may depend only on tokens sampled before
+ * (speculative.h). There are as many distributions as draft rows in a pass, each with n_vocab weights. */
 #include "engine/draft/internal.h"
 
 #include <string.h>
@@ -58,7 +59,7 @@ struct spec_dist *eng_distribution_take(struct eng_drafting *g)
 int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, const struct eng_seq *s, int n_history,
                    const float *logits)
 {
-    float *weight = (float *)dist->weight;       /* the pool's own */
+    float *weight = (float *)dist->weight;       /* const for readers; it lies in the pool */
     struct spec_dist d;
     int error = spec_target(sampler, s->sampling, logits, s->token, n_history, n_history, &d);
     if (error)
@@ -74,7 +75,7 @@ int eng_distribution_fill(struct spec_dist *dist, struct spec_sampler *sampler, 
 struct spec_sampled eng_distribution_draw(const struct eng_drafter *d, const struct eng_seq *s,
                                    const struct spec_dist *dist, int n)
 {
-    const int most = 1 << 16;                   /* draws of one drafter in a draft */
+    const int most = 1 << 16;                   /* samples of one drafter in a draft, at most */
     struct spec_sampled c;
     c.token = spec_dist_token(dist, spec_draft_uniform(s->sampling, s->n_token, d->number * most + n));
     c.chance = (float)spec_dist_prob(dist, c.token);

@@ -1,14 +1,14 @@
-/* What may come next: drafters, the drafts of a pass, and how much of it there is.
+/* engine/draft/draft.c - one pass of drafting: opens the drafters, asks them, and limits the nodes of each sequence.
  *
- * A draft is verified in the pass that would have computed the next token anyway, so it can only cost time,
- * never change a byte (speculative.h).  Several drafters merge their drafts in one tree. */
+ * A draft is verified in the pass that would have computed the next token anyway, so it can cost time but never
+ * change a byte (speculative.h). Several drafters merge their drafts into one tree per sequence. */
 #include "engine/draft/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE_DRAFT_TOKENS   8                                /* tokens of a draft that costs nothing, where no other is ready */
+#define FREE_DRAFT_TOKENS   8   /* tokens of a draft without cost, for sequences that have no other draft ready */
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -165,15 +165,15 @@ int eng_draft_n_pending(const struct eng_seq *s) { return s->draft->chain.n; }
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
-/* What a draft of s may have: no more than could be said, and the last of that needs no row.  Nothing at the
- * end of a prompt. */
+/* The nodes that a draft of s may have: no more than the tokens that s may still get, less one, since the last token
+ * needs no row. None in a pass with prefill rows of s. */
 static int max_nodes(const struct eng_seq *s)
 {
     return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1));
 }
 
-/* What everyone wishes for in n_node, as far as there is room in the pass and in KV.  A draft never takes KV
- * from a session. */
+/* Limits n_node to the rows of the pass, shared equally, and to the KV that is free. A draft never takes KV from a
+ * session. */
 static void reserve_nodes(struct eng_drafting *g)
 {
     int left = g->host.n_draft_row;
@@ -193,10 +193,11 @@ void eng_draft_break(struct eng_drafter *d, int error)
     kn_say(KN_LOG_WARN, "a drafter failed (%s): it is not asked again", kn_error_text(error));
 }
 
-/* A drafter gets its part of the nodes, and what those before it have left or have in common.  How many that are may go
- * by what was drawn, for what is drawn later is tried later; but whether anything else is asked for beside what one has
- * drawn may not, or SPEC_BLOCK is biased.  Nor does it: of one who draws among so few, always or never is anybody else
- * asked who has something to say; all ways of up to five were tried. */
+/* Asks one of n_part drafters. It may use its share of the nodes, and those that the drafters before it left unused
+ * or have in common. Under SPEC_BLOCK this number may depend on tokens sampled before, since tokens sampled later are
+ * tried later; but whether another drafter is asked at all must not depend on a sampled token, or the result is
+ * biased. It does not: next to a drafter that samples, with so few drafters, every other drafter with a draft is
+ * either always asked or never. All combinations of up to five were enumerated. */
 _Static_assert(ENG_DRAFTERS_MOST <= 5, "of six, a draft that ends early can leave a node to who else got none");
 static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int part, int n_part)
 {
@@ -211,11 +212,11 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, int pa
         eng_draft_break(d, error);
 }
 
-/* drafter n_drafter: all of them, for one tree. */
+/* drafter n_drafter: all drafters, into one tree. */
 static void draft(struct eng_drafting *g, int drafter, int depth)
 {
     bool all = drafter == g->n_drafter;
-    for (int i = 0; i < g->n_due; i++)          /* guessed overlap, and drafted over now */
+    for (int i = 0; i < g->n_due; i++)          /* chains of an earlier pass; drafted again now */
         if (g->due[i]->draft->chain.n)
             eng_overlap_drop(g, g->due[i]);
     reserve_nodes(g);
@@ -223,7 +224,7 @@ static void draft(struct eng_drafting *g, int drafter, int depth)
         ask(g, g->drafter[i], depth, all ? i : 0, all ? g->n_drafter : 1);
 }
 
-/* Where nothing is ready, who drafts at no cost may say something. */
+/* Sequences without a chain get drafts from the drafters without cost. */
 static void draft_free(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_drafter; i++) {
@@ -238,7 +239,7 @@ static void draft_free(struct eng_drafting *g)
     }
 }
 
-/* What was drafted beside the pass before, and as much again beside this one. */
+/* Verifies the chains that were drafted during the last pass; during this one they grow by `depth` more tokens. */
 static void draft_beside(struct eng_drafting *g, int depth, bool filled)
 {
     for (int i = 0; i < g->n_due; i++)
@@ -249,14 +250,14 @@ static void draft_beside(struct eng_drafting *g, int depth, bool filled)
         draft_free(g);
 }
 
-/* One, as it is read. */
+/* Bytes of one expert in the file. */
 static double expert_bytes(const struct eng_drafting *g)
 {
     const struct moe_shape *s = moe_model_shape(g->host.model);
     return (double)s->expert_file_bytes / s->n_expert_total;
 }
 
-/* What is not worth its row goes. */
+/* Removes the nodes that are not worth their row. */
 static void cut(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++) {
@@ -279,7 +280,8 @@ static void explain(const struct eng_drafting *g)
     kn_say(KN_LOG_INFO, "%s", line);
 }
 
-/* Who looks texts up, without a network, takes them in as they are said. */
+/* Tokens that the drafter must prefill before it can draft. A drafter without a network has none: it learns tokens as
+ * they are committed. */
 static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;

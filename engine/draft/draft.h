@@ -9,7 +9,7 @@
  * worth their row.
  *
  *     option.c         --draft, and the table of the kinds of drafters
- *     draft.c          one pass: who drafts, how many nodes each sequence gets, what the controller learns
+ *     draft.c          one pass: asks the drafters, gives each sequence its nodes, reports to the controller
  *     arms.c           the plans that the controller chooses among, and reports about them
  *     text_drafter     n-grams, suffixes, the oracle of bench
  *     model_drafter    a smaller model
@@ -38,12 +38,12 @@
 struct eng_drafting;
 struct eng_draft_seat;
 
-/* The drafting room's view of a sequence; the conductor embeds it in its session. */
+/* A sequence as draft/ sees it; step.c's sessions embed it. */
 struct eng_seq {
     int number;                                 /* of its seat, 0 .. n_parallel - 1; holds while it has one */
     int32_t *token;                             /* [n_ctx + 1]; drafters write behind n_token only */
     int n_token, n_prompt, n_max;               /* tokens; of the prompt; that it may reach */
-    int n_kv, n_row;                            /* tokens whose KV is computed; rows in the pass under way */
+    int n_kv, n_row;                            /* tokens with computed KV; rows in the pass under way */
     struct eng_path path;                       /* its KV slots, while it has a seat */
     const struct spec_params *sampling;
     const int32_t *oracle; int n_oracle;        /* the answer's tokens, for the oracle; the caller's */
@@ -97,12 +97,12 @@ void eng_draft_close(struct eng_drafting *g);
 struct eng_draft_needs {
     struct eng_extra memory;
     struct moe_features features;               /* of the target, that its context has to keep */
-    int n_recall;                               /* tokens whose experts the context has to remember */
+    int n_recall;                               /* tokens that the context remembers the experts of */
 };
 void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out);
 
-/* Once memory is split, and before weights are read: gives the controller its first estimate of what passes and drafts
- * cost. Measures the disk into *disk_Bps if that is needed and 0. */
+/* After memory is split and before weights are read: gives the controller its first estimate of the time of passes
+ * and drafts. Measures the disk into *disk_Bps if the estimate needs it and it is 0. */
 int  eng_draft_foresee(struct eng_drafting *g, double *disk_Bps);
 
 /* Bytes that drafters may return to the expert cache while the engine runs. */
@@ -118,7 +118,7 @@ const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g);    
 
 void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s);               /* got the seat s->number */
 void eng_draft_leave(struct eng_drafting *g, struct eng_seq *s, bool ended);   /* loses it, at its end or for now */
-int  eng_draft_n_pending(const struct eng_seq *s);      /* tokens drafted behind its text during the last pass */
+int  eng_draft_n_pending(const struct eng_seq *s);      /* tokens drafted behind n_token during the last pass */
 
 /* Drafts of the sequence are sampled from the drafter's distribution (else they are chosen with the target's noise). */
 bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);

@@ -1,24 +1,25 @@
-/* A head drafts: from what the model itself thought, one guess on the other.
+/* engine/draft/head_drafter.c - a head drafts: a layer that continues from the target's own features.
  *
- * It is EAGLE's, a file of its own, or the layer behind the last that a checkpoint carries for this (MTP): a block of
- * the model's family, with experts in the model's store.  Row i takes the model's feature of token i and token
- * i + 1, and guesses feature i + 1, of which the model's own output matrix makes token i + 2.  Features of committed
- * tokens lie in the model's context at their slots, true ones always, so a row of committed text is computed once,
- * when it is next drafted from; guesses go on from guesses, in slots of their own that nobody reads later.  A row's
- * key and value lie at the slot of its token i + 1: whatever shares that slot shares all that the row has read.
+ * The head is an EAGLE head in its own file, or the extra layer behind the last that a checkpoint carries for this
+ * purpose (MTP): a block of the model's family, with its experts in the model's store. Row i takes the model's
+ * feature of token i and token i + 1, and predicts feature i + 1; the model's output matrix turns it into a
+ * distribution of token i + 2. Features of committed tokens lie in the model's context at the tokens' slots and are
+ * always the target's own. So a row of committed tokens is computed once, with the next draft after them. Draft rows
+ * take the head's predicted features, and lie in slots of their own that no later row reads. A row's key and value
+ * lie at the slot of its token i + 1: sequences that share the slot share everything that the row has read.
  *
- * The layer of a checkpoint was trained to guess one token; it goes on from its own feature as it did from the
- * model's, which is how its makers run it.
+ * An MTP layer was trained to predict one token. Beyond it the layer takes its own feature in place of the model's,
+ * as its authors run it.
  *
- * Its guesses grow into chains or trees: draft_tree.c. */
+ * Chains and trees of its tokens: tree.c. */
 #include "engine/draft/internal.h"
 
 #include <string.h>
 
 struct draft_head {
     struct eng_drafter base;
-    bool told;                                  /* that texts have outgrown it */
-    struct moe_file *file;                      /* NULL: it is in the model's */
+    bool told;                                  /* the warning about sequences beyond its context was given */
+    struct moe_file *file;                      /* NULL: the layer is in the model's file */
     struct moe_model *model;
     struct moe_context *context;
     struct eng_trees *trees;
@@ -55,7 +56,7 @@ static int open_model(struct draft_head *d, const struct eng_draft_option *w)
                                                                                            .target = g->host.model });
 }
 
-/* The model's context keeps what all heads read. */
+/* Adds the features that the head reads to those that the model's context keeps for all drafters. */
 static int ask_features(const struct draft_head *d, const struct eng_draft_option *w)
 {
     struct moe_features its = moe_model_reads(d->model), *all = &d->base.drafting->features;
@@ -109,7 +110,7 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-/* Guesses were never part of what is known. */
+/* Draft rows lie in slots of their own, so only new whole blocks of committed tokens are marked. */
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
                    int n_accepted)
 {
@@ -119,7 +120,7 @@ static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spe
 
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
-/* How deep a draft of s may be: a head has learnt so many positions, and beyond them guesses badly. */
+/* The depth of a draft of s, limited by the context that the head was trained on: beyond it drafts are poor. */
 static int depth_of(struct draft_head *d, const struct eng_seq *s, int depth)
 {
     int left = moe_model_shape(d->model)->n_ctx_train - s->n_token;

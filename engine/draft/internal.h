@@ -1,4 +1,4 @@
-/* engine/draft/internal.h - what the files of the drafting room share: its state, and the interface of a drafter. */
+/* engine/draft/internal.h - shared by the files of draft/: their state, and the interface of a drafter. */
 #ifndef ENGINE_DRAFT_INTERNAL_H
 #define ENGINE_DRAFT_INTERNAL_H
 
@@ -20,7 +20,7 @@ struct eng_chain {
 struct eng_draft_seat {
     struct spec_tree tree;                      /* the draft of the pass under way */
     struct eng_chain chain;
-    int n_chain_accepted;                       /* newest tokens and chain tokens that agree with the drafter's guesses */
+    int n_chain_accepted;                       /* valid chain tokens after a commit, committed ones included */
     int n_computed[ENG_DRAFTERS_MOST];          /* tokens that each drafter has computed */
     bool drafter_prefilling;                    /* its drafter was still computing the sequence: no draft */
 };
@@ -72,9 +72,9 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d);
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);
 void eng_draft_break(struct eng_drafter *d, int error);       /* it failed */
 
-/* ---- the room's state --------------------------------------------------------------------------------- */
+/* ---- the state of drafting ---------------------------------------------------------------------------- */
 
-/* prefetch.c: tokens whose rows the pass is expected to have, and the experts that they need. */
+/* prefetch.c: the tokens that the pass is expected to have rows for, and the experts that they need. */
 struct eng_prefetch {
     int32_t *token;                             /* [n_chunk + n_draft_row] of sequences, then of drafts */
     int n, n_text;
@@ -160,7 +160,7 @@ struct eng_trees;
 int  eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct moe_model *m, enum eng_tree tree,
                     bool is_head);
 void eng_trees_close(struct eng_trees *t);
-struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);   /* guesses get slots behind */
+struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_slot);  /* drafts: slots behind n_slot */
 void eng_trees_begin(struct eng_trees *t);
 void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth);      /* 0 of either: no draft */
 int  eng_trees_grow(struct eng_trees *t, struct moe_context *c);

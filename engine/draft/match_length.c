@@ -1,8 +1,9 @@
-/* What the model last thought of a text says how much of the next draft will be kept: a network for each drafter that
- * was given one (--draft KIND:FILE,lengths=FILE).  The controller is told before it decides.
+/* engine/draft/match_length.c - predicts the accepted length of the next draft from the target's last feature: a
+ * network for each drafter that was given one (--draft KIND:FILE,lengths=FILE). The controller gets the prediction
+ * before it decides.
  *
- * The feature is that of the last token that has been computed, the one before the pass's own; it lies in the model's
- * context at the token's slot, as an EAGLE head reads it. */
+ * The feature is that of the last computed token, the one before the row of this pass. It lies in the model's context
+ * at the token's slot, as for an EAGLE head. */
 #include "engine/draft/internal.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ struct eng_lengths {
     struct eng_drafting *drafting;
     struct spec_lengths net;
     float *weights, *scratch;                      /* scratch: [n_parallel][n_in + 2 * n_hidden] */
-    double (*survival)[SPEC_DEPTHS];            /* [n_parallel] of those that are due */
+    double (*survival)[SPEC_DEPTHS];            /* [n_parallel] by due sequence */
 };
 
 /* ---- the file: F32 tensors lengths.N.weight [inputs][outputs] and lengths.N.bias --------------------------- */
@@ -29,7 +30,7 @@ static int read_tensor(const struct moe_file *f, const char *what, int layer, ui
     return moe_file_read(f, t, 0, out, (size_t)t->bytes);
 }
 
-/* The first matrix says how wide the layers are. */
+/* The first matrix gives the width of the layers. */
 static int read_net(struct spec_lengths *net, float **weights, const struct moe_file *f)
 {
     const struct moe_tensor *first = moe_file_find_tensor(f, "lengths.0.weight");
@@ -94,8 +95,9 @@ void eng_lengths_close(struct eng_drafting *g)
 
 /* ---- a pass ------------------------------------------------------------------------------------------------- */
 
-/* A drafter may be asked for four nodes a level, of which the best are verified; where what is drafted may not be
- * looked at, for one. */
+/* Predicts for one due sequence. With coupled verification a drafter drafts up to four nodes a level and the best are
+ * verified: the widest prediction. Under the other rules the controller must not look at drafted tokens: one node a
+ * level. */
 static void guess_item(void *arg, int i, int thread)
 {
     struct eng_lengths *l = arg;
@@ -116,7 +118,7 @@ void eng_lengths_predict(struct eng_drafting *g)
 {
     for (int k = 0; k < g->n_drafter; k++) {
         struct eng_lengths *l = g->lengths[k];
-        if (!l || !g->drafter[k]->kind->is_network)       /* it is gone */
+        if (!l || !g->drafter[k]->kind->is_network)       /* the drafter was unloaded */
             continue;
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)

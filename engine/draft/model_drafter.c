@@ -1,31 +1,30 @@
-/* A small model of the same vocabulary drafts for a large one: all sessions' together, a pass for each token of a chain
- * or each level of a tree.
+/* engine/draft/model_drafter.c - a small model with the same vocabulary drafts for the target: for all sessions
+ * together, one pass for each token of a chain or each level of a tree.
  *
- * It chooses as the large one will, with the same parameters and the same noise, so that where the two agree
- * on a distribution they agree on the token.  Its keys and values lie at the slots of the session's path,
- * in memory of its own.  Where drafts are to be drawn (draft_draws.c) it draws instead, from its own distribution
- * under those parameters.  It takes in what was said when it drafts next, long texts in chunks of a pass; a
- * session whose text it has not caught up with goes without a draft meanwhile.
+ * It samples with the session's parameters and the target's noise, so where both models have the same distribution
+ * they choose the same token. Under --verify ratio or block it samples from its own distribution instead
+ * (distributions.c). Its keys and values lie at the slots of the session's path, in memory of its own. Committed
+ * tokens are computed with the next draft, in chunks of a pass; a session gets no draft while the drafter is still
+ * prefilling its tokens.
  *
- * Trees, where they are asked for, are draft_tree.c's, as a head's are: guesses lie in slots of their own there, and
- * what is kept of them is taken in as text with the next draft.  A chain's guesses lie where the text will, so that
- * what is kept is known already.
+ * The draft tokens of a tree lie in slots of their own (tree.c), so accepted ones are computed again with the next
+ * draft. The tokens of a chain lie at the slots of their positions, so accepted ones are computed already.
  *
- * Beside the large one's pass chains go on from the end of what the session's chain has (overlap.c). */
+ * During the target's pass, chains are extended (overlap.c). */
 #include "engine/draft/internal.h"
 
 #include <string.h>
 
-#define MAX_PREFILL_ROWS 256                            /* of a pass, beside one of each session */
+#define MAX_PREFILL_ROWS 256                            /* rows of a pass, beside one for each session */
 
 struct item {                                   /* a session in a draft */
     struct eng_seq *s;
-    int most, n;                                /* tokens it may have, and has: they follow the text */
-    int node;                                   /* of the last of them in the tree */
-    float survival;                             /* of all of them together, as this model sees it */
-    struct eng_chain *chain;                    /* beside a pass: where they go; NULL: to the tree */
-    struct spec_dist *law;                      /* that the next is drawn from; NULL: it is chosen */
-    bool fresh, goes_on;                        /* fresh: it has had no row yet */
+    int most, n;                                /* draft tokens: limit and number, counted behind n_token */
+    int node;                                   /* tree node of the last draft token */
+    float survival;                             /* probability of all of them, by this model */
+    struct eng_chain *chain;                    /* during a pass: they are added here; NULL: to the tree */
+    struct spec_dist *law;                      /* of the next token; NULL: target's noise is used */
+    bool fresh, goes_on;                        /* fresh: it has had no row in this draft */
 };
 
 struct draft_model {
@@ -33,9 +32,9 @@ struct draft_model {
     struct moe_file *file;
     struct moe_model *model;
     struct moe_context *context;
-    struct eng_trees *trees;                    /* NULL: chains alone */
+    struct eng_trees *trees;                    /* NULL: drafts are chains */
     struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_parallel] */
-    bool beside;                                /* a pass of the large one */
+    bool beside;                                /* a pass of the target runs meanwhile */
     struct item *item;                          /* [n_parallel] */
     struct spec_sampled *choice;                 /* [n_parallel] by row of logits */
     struct item **chooses;                      /* [n_parallel] */
@@ -53,7 +52,7 @@ const struct moe_model *eng_draft_model_of(const struct eng_drafter *d)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* Every token has to mean the same; a model may have rows of padding beyond. */
+/* Both vocabularies must be equal; either model may have padding rows beyond. */
 static int check_vocab(const struct eng_drafting *g, const struct draft_model *d, const char *path)
 {
     struct eng_vocab *v;
@@ -76,7 +75,7 @@ static int check_vocab(const struct eng_drafting *g, const struct draft_model *d
 static struct moe_context_options context_options(const struct draft_model *d, int n_slot)
 {
     const struct eng_drafting *g = d->base.drafting;
-    if (d->trees)                               /* which take more of everything */
+    if (d->trees)                               /* a tree's options are larger */
         return eng_trees_context(d->trees, n_slot);
     return (struct moe_context_options){
         .max_row = MAX_PREFILL_ROWS + g->host.n_parallel, .max_want = g->host.n_parallel, .n_slot = n_slot,
@@ -130,7 +129,7 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
     return 0;
 }
 
-/* All of it is in memory, always. */
+/* All weights stay in memory, experts too. */
 static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_model *d = (const struct draft_model *)base;
@@ -152,7 +151,7 @@ static int load(struct eng_drafter *base)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-/* What a draft added and was not kept has to go; what was kept of others' drafts is not known either. */
+/* Rejected draft tokens have wrong KV; accepted tokens of other drafters have none of this model. */
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new,
                    int n_accepted)
 {
@@ -202,7 +201,8 @@ static void choose_item(void *arg, int i, int thread)
         d->choice[i] = eng_distribution_draw(&d->base, s, it->law, it->n);
 }
 
-/* A token that ends the text needs no row: the model itself says it, or not.  What was drawn stays all the same. */
+/* Adds a token to the draft. A stop token gets no node: the target's own row decides it. A sampled token is added in
+ * any case. */
 static void extend(struct draft_model *d, struct item *it, const struct spec_sampled *c)
 {
     struct eng_seq *s = it->s;
@@ -222,12 +222,12 @@ static void extend(struct draft_model *d, struct item *it, const struct spec_sam
         return;
     s->token[s->n_token + it->n++] = c->token;
     it->node = node;
-    if (!it->chain)                             /* beside a pass its experts are what the disk is busy with */
+    if (!it->chain)                             /* during a pass the disk reads for the pass */
         eng_prefetch_add(d->base.drafting, c->token);
     it->goes_on = it->n < it->most;
 }
 
-/* One pass over all sessions that go on: a token more for each. */
+/* One pass over all sessions that continue: one more token for each. Returns their number, or an error. */
 static int draft_token(struct draft_model *d, int n_item)
 {
     int n_row = 0, n_want = 0;

@@ -21,10 +21,10 @@ struct eng_draft_option {
     char lengths[256];                          /* network that predicts the accepted length of drafts; empty: none */
     double right;                               /* oracle: the probability of the right token */
     enum eng_tree tree;
-    bool shared;                                /* suffix: a session's text may help other sessions of its salt */
+    bool shared;                                /* suffix: a session's tokens may serve drafts of others of its salt */
 };
 
-/* Parses the text of one --draft; a message says what is wrong with it. */
+/* Parses the text of one --draft; on error a message says why. */
 int eng_draft_parse(struct eng_draft_option *out, const char *text);
 
 /* One row for each kind of drafter. Nothing outside this table compares kinds to find these properties. */
@@ -42,7 +42,7 @@ const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind
 const char *eng_tree_name(enum eng_tree tree);
 
 /* The name by which a fit file knows a drafter: its kind, its file without the folder, its tree; empty for a drafter
- * without a network, whose drafts take no time worth measuring. */
+ * without a network, since its drafts take no time worth measuring. */
 #define ENG_DRAFT_NAME 160
 void eng_draft_name(char *out /* [ENG_DRAFT_NAME] */, const struct eng_draft_option *option);
 

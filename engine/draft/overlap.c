@@ -1,40 +1,41 @@
-/* Drafting goes on while a pass verifies: distributed speculation with the engine's own pass as its one target.
+/* engine/draft/overlap.c - drafting while a pass verifies: distributed speculative inference with the engine's own
+ * pass as the one target.
  *
- * A session's chain is what was guessed to follow its text.  A step verifies what the chain holds, and meanwhile
- * another thread goes on at the chain's end.  What the pass says either agrees, and the next draft is there
- * already, or it does not, and the chain is empty: the next pass has no draft then, and is not waited with.  So a
- * step takes as long as the longer of the two, not as both; what is lost is a draft after each wrong guess.
+ * A session's chain holds the tokens drafted behind its sequence. A step verifies the chain, and meanwhile another
+ * thread extends it. If the verified tokens agree with the chain, the rest of it is the next draft. If not, the chain
+ * is cleared, and the next pass runs at once without a draft. So a step takes the longer of the two times, not their
+ * sum; a wrong draft token costs the draft of the next pass.
  *
- * The two threads never touch the same thing: between start and wait the drafter has the chains and the tokens
- * behind the texts, and the pass reads the rows that were laid out before.  The drafter has threads of its own
- * that let the pass go first, so that it lives on what the pass leaves: time it waits for the disk, idle cores. */
+ * The two threads share no data while both run: between start and wait the drafter owns the chains and the tokens
+ * behind n_token, and the pass reads rows that were laid out before. The drafter's threads have lower priority, so
+ * they use the time that the pass leaves: waits for the disk, and idle cores. */
 #include "engine/draft/internal.h"
 #include "speculative/dsi.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#define MIN_OVERLAP_TOKENS 2                           /* one guess more than the pass says by itself */
+#define MIN_OVERLAP_TOKENS 2    /* the pass itself gives one token; with one more there is a draft */
 
 enum state { IDLE, DRAFTING, END };
 
 struct eng_overlap {
     struct eng_drafting *drafting;
     struct eng_drafter *drafter;
-    struct kn_team *team;                       /* opened by the thread: they inherit that they give way */
+    struct kn_team *team;                       /* opened by the thread: its workers inherit its low priority */
     struct spec_sampler **sampler;              /* [threads] */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    enum state state;                           /* under the lock, as all below while a pass runs */
-    bool open;                                  /* the team is, or could not be: error */
+    enum state state;                           /* under the lock, as all fields below while a pass runs */
+    bool open;                                  /* the team was opened, or failed to open: error */
     int error;
-    struct eng_seq **session;               /* [n] whose chains are drafted, of n_parallel */
-    int *n_more, n;                             /* [n] by how much they are to grow */
+    struct eng_seq **session;               /* [n] of n_parallel: sequences with chains to extend */
+    int *n_more, n;                             /* [n] tokens to add to each */
     atomic_bool stop;                           /* the pass is done */
     struct eng_overlapped last;
-    double pass_ns, draft_ns;                   /* a pass of the model, and one of the drafter; lately, 0: unknown */
+    double pass_ns, draft_ns;   /* time of a pass of the target, and of the drafter; recent mean, 0: unknown */
 };
 
 const struct eng_drafter *eng_overlap_drafter(const struct eng_drafting *g)
@@ -45,7 +46,7 @@ const struct eng_overlapped *eng_overlap_last(const struct eng_drafting *g) { re
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
-/* Without the lock. */
+/* The caller does not hold the lock. */
 static int draft(struct eng_overlap *a)
 {
     struct eng_drafter *d = a->drafter;
@@ -120,7 +121,7 @@ static int start_thread(struct eng_overlap *a)
     return error;
 }
 
-/* Nobody can: auto does without, but says so. */
+/* No drafter can draft during passes: --dsi 1 fails, auto warns. */
 static int refuse_or_warn(const struct eng_drafting *g)
 {
     static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, and an EAGLE head "
@@ -131,7 +132,7 @@ static int refuse_or_warn(const struct eng_drafting *g)
     return 0;
 }
 
-/* In auto each of the others has its own turns. */
+/* With --dsi 1 other drafters with a cost are ignored; with auto they are plans of their own. */
 static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng_drafter *ahead)
 {
     for (int i = 0; i < g->n_drafter && g->opt.dsi == ENG_DSI_ON; i++)
@@ -140,7 +141,7 @@ static void warn_ignored_drafters(const struct eng_drafting *g, const struct eng
                    "is not asked", ahead->name, g->drafter[i]->name);
 }
 
-/* What goes on at the end of a chain is a chain; a tree has turns of its own only where others have. */
+/* A chain can only be extended by a chain. With --dsi auto a tree is a plan of its own. */
 static bool wants_tree_always(const struct eng_drafting *g)
 {
     int i = 0;
@@ -221,7 +222,7 @@ void eng_overlap_lay(struct eng_drafting *g, int depth)
     }
 }
 
-/* As far as the text may go, there is KV, and it could be verified at once after this pass. */
+/* Tokens to add to the chain of s: within n_max and the free KV, and no more than the next pass can verify. */
 static int n_more_tokens(struct eng_drafting *g, struct eng_seq *s)
 {
     int has = s->draft->chain.n, most = kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1);
@@ -252,7 +253,7 @@ void eng_overlap_start(struct eng_drafting *g)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* The drafter ends the pass it is at. */
+/* Waits until the drafter has finished its current pass. */
 void eng_overlap_wait(struct eng_drafting *g)
 {
     struct eng_overlap *a = g->overlap;
@@ -273,8 +274,8 @@ void eng_overlap_wait(struct eng_drafting *g)
         eng_draft_break(a->drafter, error);
 }
 
-/* A wrong guess takes all after it along.  What agrees is known to the drafter, and so is all of a chain that
- * goes on. */
+/* Removes the committed tokens from the chain, or clears it at the first wrong token. Tokens that agree, and the rest
+ * of a chain that continues, have KV in the drafter already. */
 void eng_overlap_commit(struct eng_seq *s, int n_new)
 {
     struct eng_chain *c = &s->draft->chain;
@@ -314,7 +315,8 @@ void eng_overlap_learn(struct eng_drafting *g, uint64_t pass_ns)
         smooth(&a->draft_ns, (double)a->last.took_ns / a->last.n_pass);
 }
 
-/* Equation 1 for one target, less one: what is not ready when the pass ends waits for all of the next. */
+/* Equation 1 of DSI for one target, less one: a draft that is not ready when the pass ends would wait for the whole
+ * next pass. */
 int eng_overlap_depth(const struct eng_drafting *g)
 {
     const struct eng_overlap *a = g->overlap;

@@ -1,17 +1,16 @@
-/* What tokens say of experts: those that the rows to come will need, asked for before the pass begins, and what
- * drafted rows would cost that need others.
+/* engine/draft/prefetch.c - requests the experts that the rows to come will need, before the pass begins, and finds
+ * the experts that drafted rows would wait for.
  *
- * The tokens of a pass are known before it begins, and while drafts are made the disk has nothing to do.  So as
- * soon as a token is known or drafted the model's context is told to expect it (moe_context_expect), and reads
- * on while the first layers are computed.  When a draft is whole, what has arrived by then decides with: the
- * controller is told of every node which experts it would have to wait for that no row of the text itself brings
- * in (spec_need), and may leave it out.  Under SPEC_COUPLED that changes no text.  After the cut only what is
- * left is expected. */
+ * The tokens of a pass are known before it begins, and the disk is idle while drafts are made. So as soon as a token
+ * is known or drafted, the target's context gets it (moe_context_expect) and reads its remembered experts, until the
+ * first layers are computed. When the draft is complete, the controller gets for each node the experts that it would
+ * still have to wait for and that no row of the sequences needs (spec_need), and may remove the node. Under
+ * SPEC_COUPLED that changes no output. After the cut only the remaining tokens are requested. */
 #include "engine/draft/internal.h"
 
 #include <string.h>
 
-#define MAX_RECALL 8192                         /* tokens whose experts are remembered */
+#define MAX_RECALL 8192                         /* tokens that the context remembers the experts of */
 
 int eng_prefetch_open(struct eng_drafting *g)
 {
@@ -41,7 +40,7 @@ void eng_prefetch_close(struct eng_drafting *g)
     kn_free(g->prefetch.expert_needed_by_text);
 }
 
-/* ---- what will come --------------------------------------------------------------------------------------- */
+/* ---- the list of tokens ----------------------------------------------------------------------------------- */
 
 void eng_prefetch_begin(struct eng_drafting *g) { g->prefetch.n = g->prefetch.n_text = 0; }
 
@@ -77,9 +76,9 @@ void eng_prefetch_settle(struct eng_drafting *g)
     eng_prefetch_request(g);
 }
 
-/* ---- what nodes need --------------------------------------------------------------------------------------- */
+/* ---- the experts of nodes ---------------------------------------------------------------------------------- */
 
-/* What rows of the text itself have to wait for is waited for anyway. */
+/* Marks the missing experts of the sequences' own rows: the pass waits for them anyway. */
 static void mark_experts_of_text(struct eng_drafting *g)
 {
     const struct eng_prefetch *a = &g->prefetch;
@@ -90,7 +89,7 @@ static void mark_experts_of_text(struct eng_drafting *g)
     }
 }
 
-/* Of a node whose token is not remembered as many as others need on average, which nobody else does. */
+/* A node with an unknown token counts the mean number of experts of the known ones, shared with no other node. */
 static void estimate_unknown_needs(struct spec_need *need, int n, int n_known, int n_missing)
 {
     for (int i = 0; i < n; i++)
@@ -104,7 +103,7 @@ bool eng_prefetch_needs(struct eng_drafting *g, struct spec_cut *cut)
     struct eng_prefetch *a = &g->prefetch;
     int n_node = 0, n_known = 0, n_missing = 0;
     if (!g->n_recall || off_store_is_whole(moe_model_store(g->host.model)) || a->n_text * s->n_used >= 8 * s->n_expert)
-        return false;                           /* all is here, or texts bring all of it in */
+        return false;                           /* no expert is on disk, or the sequences' rows need nearly all */
     mark_experts_of_text(g);
     int32_t *at = a->expert;
     for (int i = 0; i < g->n_due; i++) {

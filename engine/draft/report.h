@@ -1,4 +1,4 @@
-/* engine/draft/report.h - what became of drafts, and the controller's view of each drafter. */
+/* engine/draft/report.h - counters of drafts and their acceptance, and the controller's account of each drafter. */
 #ifndef ENGINE_DRAFT_REPORT_H
 #define ENGINE_DRAFT_REPORT_H
 

@@ -1,5 +1,5 @@
-/* Drafters that need no model: what has been said before is said again.  spec_drafter does the work; here
- * it meets sessions, by the number of their seat, and documents. */
+/* engine/draft/text_drafter.c - drafters without a network: n-grams, suffixes and the oracle. spec_drafter does the
+ * work; this file gives it sessions, by the number of their seat, and documents. */
 #include "engine/base/base.h"
 #include "engine/draft/internal.h"
 
@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #define MAX_SESSION_TOKENS     8192                            /* tokens remembered of one session */
-#define MAX_SHARED_TOKENS  (1 << 20)                       /* of ended ones, when they may help others */
-#define LEARN_BYTES_PER_BYTE 6                              /* times its bytes is what prose takes while it is learnt */
+#define MAX_SHARED_TOKENS  (1 << 20)                       /* tokens of ended sessions, for drafts of other sessions */
+#define LEARN_BYTES_PER_BYTE 6                              /* memory to learn a document of prose, over its size */
 
 struct draft_text {
     struct eng_drafter base;
@@ -16,7 +16,7 @@ struct draft_text {
     struct spec_drafter_options opt;
 };
 
-/* What it has not seen of the session's text yet. */
+/* Adds the session's new tokens to the drafter. */
 static void add_new_tokens(struct draft_text *d, struct eng_seq *s)
 {
     int *known = eng_draft_computed(&d->base, s);
@@ -31,7 +31,8 @@ static void enter(struct eng_drafter *base, struct eng_seq *s)
     add_new_tokens(d, s);
 }
 
-/* Only what has ended is a text for others, with what its last pass said; what is preempted comes again. */
+/* The tokens of an ended session may be shared, with those of its last pass. A preempted session comes back, so its
+ * tokens are dropped. */
 static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 {
     struct draft_text *d = (struct draft_text *)base;
@@ -74,7 +75,7 @@ static void close_text(struct eng_drafter *base)
     kn_free(d);
 }
 
-/* Its memory is mapped, not allocated, so it does not count by itself. */
+/* Mapped memory is not in kn_alloc's count, so it is listed here. */
 static struct eng_extra need(const struct eng_drafter *base)
 {
     return (struct eng_extra){ .step = spec_drafter_bytes(&((const struct draft_text *)base)->opt) };

@@ -1,8 +1,8 @@
-/* What a drafter with a network of its own has taken in of a session's text.
+/* engine/draft/text_rows.c - which tokens of a sequence a drafter's network has computed, and rows for the others.
  *
- * Its keys and values lie at the slots of the session's path, so blocks that sessions share are taken in once,
- * by whoever comes first, and a bit of the block says so.  The rest of a text is known up to a number in the
- * session's seat. */
+ * Its keys and values lie at the slots of the sequence's path. So a kept block that sequences share is computed once,
+ * by the first of them that drafts, and then has the drafter's bit set (eng_block.drafted). Behind the kept blocks,
+ * n_computed of the sequence's seat is the number of computed tokens. */
 #include "engine/draft/internal.h"
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s)
@@ -21,8 +21,8 @@ void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from,
         *mark_of(d, s, at) |= (uint8_t)(1 << d->number);
 }
 
-/* Others may have gone further in blocks that are shared; and a block may have been given up for another that
- * holds the same, but not this drafter's part of it. */
+/* The first token without KV in the drafter. Other sequences may have computed shared blocks; and a block of the path
+ * may have been replaced by a twin that this drafter has not computed. */
 int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text)
 {
     int at = 0, n = *eng_draft_computed(d, s), bit = 1 << d->number;

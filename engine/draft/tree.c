@@ -1,29 +1,30 @@
-/* Guesses grow into chains and trees: the drafts of a network, a level a pass, all sessions' together.
+/* engine/draft/tree.c - chains and trees of a network's draft: one level per pass, for all sequences together.
  *
- * Who has the network (draft_head.c, draft_model.c) says which sessions and how much; the rows of what it does not
- * know yet of their texts, then of its guesses, are laid out here.  Guesses go on from guesses, each in a slot of its
- * own position_offset those of texts, seen by what follows from it and by nobody later.  What is kept of them is computed once
- * more, as text, with the next draft: rows of a pass that reads the same weights anyway.
+ * head_drafter.c and model_drafter.c add the sequences and their limits. This file lays out the rows: first the
+ * tokens of a sequence that the network has not computed, then the candidates, level by level. A candidate is a
+ * drafted token that may become a node of the tree. Its row has a slot of its own, behind all KV slots, which its
+ * descendants see and no later draft reads. Accepted tokens are computed again, as part of the sequence, with the
+ * next draft: rows in a pass that reads the same weights anyway.
  *
- * A chain and the static tree are plans: which ranks follow which.  The dynamic tree (EAGLE-2) takes the likeliest
- * successors of the likeliest paths, and of all that it has seen the likeliest nodes; a path is never likelier than
- * its beginning, so they are a tree. */
+ * A chain and the static tree are plans: fixed lists of which rank follows which node. The dynamic tree (EAGLE-2)
+ * continues the most probable candidates of each level, and ends as the most probable of all candidates. A path is
+ * never more probable than its prefix, so the result is a tree. */
 #include "engine/draft/internal.h"
 
 #include <string.h>
 
-#define MAX_PREFILL_ROWS    256                         /* rows of text in a pass */
-#define MAX_LOGIT_ROWS   64                          /* rows that are continued in a pass, or one of each session */
+#define MAX_PREFILL_ROWS    256                         /* prefill rows in a pass */
+#define MAX_LOGIT_ROWS   64 /* rows with logits in a pass, or one for each session if that is more */
 #define TREE_DEPTH  8
-#define MAX_SUCCESSORS         10                          /* successors that are looked at, and rows of a level */
-#define N_SCRATCH   (MAX_SUCCESSORS * (TREE_DEPTH - 1))    /* slots of a session's guesses; a chain needs fewer */
+#define MAX_SUCCESSORS         10                          /* successors considered of a row, and rows of a level */
+#define N_SCRATCH   (MAX_SUCCESSORS * (TREE_DEPTH - 1))    /* slots of a session's candidates; a chain needs fewer */
 #define MAX_GUESS  (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
 _Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank tells no more");
 
-/* Nodes of a plan, most worth having first, parents before children. */
+/* The nodes of a plan, the most valuable first, parents before children. */
 struct plan { int8_t parent, rank; };
 
-/* The 25 nodes of EAGLE's own tree: 4, 8, 8, 3 and 2 to a depth. */
+/* The 25 nodes of EAGLE's own tree: 4, 8, 8, 3 and 2 at depths 1 to 5. */
 static const struct plan eagle_plan[] = {
     { -1, 0 }, { 0, 0 }, { 1, 0 }, { -1, 1 }, { 2, 0 }, { 0, 1 }, { 3, 0 }, { 4, 0 }, { -1, 2 }, { 1, 1 },
     { 5, 0 }, { 6, 0 }, { 0, 2 }, { 8, 0 }, { -1, 3 }, { 2, 1 }, { 1, 2 }, { 12, 0 }, { 14, 0 }, { 3, 1 },
@@ -34,7 +35,7 @@ static const struct plan chain_plan[SPEC_DEPTHS] = {
     { 7, 0 }, { 8, 0 }, { 9, 0 }, { 10, 0 }, { 11, 0 }, { 12, 0 }, { 13, 0 }, { 14, 0 },
 };
 
-#define PLAN_WIDTH 4                            /* successors that a plan has of one guess, at most */
+#define PLAN_WIDTH 4                            /* successors of one node in a plan, at most */
 
 struct shape { const struct plan *plan; int n_plan, depth; };   /* plan NULL: dynamic */
 
@@ -46,23 +47,23 @@ static const struct shape shapes[] = {
 
 struct guess {
     int32_t token;
-    bool ends;                                  /* the text: nothing follows */
-    const struct spec_dist *law;                /* that it was drawn from; NULL: it was chosen */
-    int parent, depth;                          /* a guess, or SPEC_ROOT; 1: follows the text */
-    int plan;                                   /* its place in the plan */
-    int want;                                   /* its row among those with logits, in the pass that had it */
-    int scratch, node;                          /* its row's slot; its node of the tree */
+    bool ends;                                  /* a stop token: it has no successor */
+    const struct spec_dist *law;                /* that it was sampled from; NULL: it was chosen by rank */
+    int parent, depth;                          /* a candidate, or SPEC_ROOT; 1: child of the root */
+    int plan;                                   /* its index in the plan */
+    int want;                                   /* its row of logits, in the pass that computed it */
+    int scratch, node;                          /* index of its row's slot; its tree node */
     float survival;
 };
 
 struct item {                                   /* a session in a draft */
     struct eng_seq *s;
     const struct shape *shape;
-    int most, depth, level, width;              /* nodes it may have; levels; and done; rows of a level */
+    int most, depth, level, width;              /* max nodes; max levels; levels done; max rows of a level */
     bool goes_on, draws;
     int root_want, n_scratch, n_guess, n_best, n_front, first_want;
-    int best[ENG_DRAFT_NODES];                  /* [n_best] the likeliest, first first; of equals the earlier */
-    int front[MAX_SUCCESSORS];                             /* [n_front] whose successors are asked for */
+    int best[ENG_DRAFT_NODES];                  /* [n_best] by falling probability; of equals the earlier */
+    int front[MAX_SUCCESSORS];                             /* [n_front] candidates that the next level continues */
     struct guess guess[MAX_GUESS];
     int32_t tail[N_SCRATCH][SPEC_DEPTHS];       /* slots of the branch that ends in each scratch slot */
 };
@@ -71,14 +72,14 @@ struct eng_trees {
     struct eng_drafter *drafter;
     const struct moe_model *model;
     enum eng_tree tree;
-    int position_offset;                                 /* a row's position is that of its token less this: 1 of a head */
-    int n_want;                                 /* at most, in a pass */
-    int n_expected;                             /* tokens that were expected before it drafted */
+    int position_offset;                                 /* 1 for a head: its row lies 1 position before its token */
+    int n_want;                                 /* rows with logits in a pass, at most */
+    int n_expected;                             /* tokens in the prefetch list before this draft */
     int n_item;
     struct moe_row *row;                        /* [MAX_PREFILL_ROWS + n_want] */
     struct item *item;                          /* [n_item] of n_parallel */
-    struct item **row_item;                         /* [n_want] whose row of logits it is */
-    struct spec_dist **law;                     /* [n_want] likewise, that its successors are drawn from; or NULL */
+    struct item **row_item;                         /* [n_want] the item of each row of logits */
+    struct spec_dist **law;                     /* [n_want] likewise, of its successors; or NULL */
     struct spec_top *top;                       /* [n_want][MAX_SUCCESSORS] by row of logits */
     int *n_top;                                 /* [n_want] */
     struct moe_result result;
@@ -148,8 +149,9 @@ static void want_logits(struct eng_trees *t, struct item *it, int guess, int *n_
     t->row_item[(*n_want)++] = it;
 }
 
-/* Rows for the tokens that the drafter has not computed, as far as there is room; each of the n_behind sequences after
- * this one keeps room for a row. Guesses continue the last token if it is reached; else there is no draft. */
+/* Lays rows for the tokens that the drafter has not computed, as far as the pass has room; each of the n_behind
+ * sequences after this one keeps room for a row. Candidates follow the last token once it is computed; else there is
+ * no draft. */
 static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
@@ -163,7 +165,7 @@ static void lay_text(struct eng_trees *t, struct item *it, int n_behind, int *n_
         want_logits(t, it, SPEC_ROOT, n_want);
 }
 
-/* A row for a guess; the feature that a head goes on from was of the last pass. */
+/* A row for a candidate. A head's input feature is its output for the parent, from the last pass. */
 static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_row, int *n_want)
 {
     struct eng_seq *s = it->s;
@@ -193,9 +195,9 @@ static void lay_level(struct eng_trees *t, struct item *it, int n_behind, int *n
         lay_guess(t, it, front[i], n_row, n_want);
 }
 
-/* ---- guesses -------------------------------------------------------------------------------------------------- */
+/* ---- candidates ----------------------------------------------------------------------------------------------- */
 
-/* A chain chooses as the model will, with the same noise. */
+/* A chain samples with the target's parameters and noise. */
 static int choose(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
@@ -207,7 +209,8 @@ static int choose(const struct item *it, struct spec_sampler *sampler, const flo
     return 1;
 }
 
-/* And a tree what it might choose as well; penalties look at the text alone, for guesses have many pasts. */
+/* A tree takes the most probable outcomes of that sampling. Penalties count the sequence's own tokens only, since
+ * candidates have different prefixes. */
 static int rank(const struct item *it, struct spec_sampler *sampler, const float *logits, struct spec_top *top)
 {
     const struct eng_seq *s = it->s;
@@ -215,7 +218,7 @@ static int rank(const struct item *it, struct spec_sampler *sampler, const float
     return kn_max(n, 0);
 }
 
-/* As many draws as the plan has successors of any guess, each of the whole distribution. */
+/* Samples as many tokens as the plan has successors of any node, each from the whole distribution. */
 static int draw(const struct eng_trees *t, const struct item *it, int i, struct spec_sampler *sampler,
                 const float *logits, struct spec_top *top)
 {
@@ -248,8 +251,8 @@ static void choose_row(void *arg, int i, int thread)
     t->n_top[i] = rank(it, sampler, logits, top);
 }
 
-/* Among the best it has a place or it is forgotten.  A token that ends the text needs no row: the model itself
- * says it, or not.  What was drawn stays all the same; plans are no larger than there is room. */
+/* Adds a candidate if it is among the `most` best, else it is dropped. A stop token gets no node: the target's own
+ * row decides it. A sampled token is added in any case; a plan has no more nodes than `most`. */
 static void add_guess(struct eng_trees *t, struct item *it, int parent, const struct spec_top *top, int plan,
                       const struct spec_dist *law)
 {
@@ -283,7 +286,7 @@ static void add_successors(struct eng_trees *t, struct item *it, int i)
             add_guess(t, it, parent, &top[shape->plan[k].rank], k, t->law[want]);
 }
 
-/* Whether a guess is to be continued. */
+/* Whether a candidate is continued at the next level. */
 static bool continues(const struct item *it, const struct guess *g)
 {
     const struct shape *shape = it->shape;
@@ -304,13 +307,13 @@ static void extend(struct eng_trees *t, struct item *it)
         if (continues(it, &it->guess[it->best[i]]))
             it->front[it->n_front++] = it->best[i];
     it->goes_on = it->n_front > 0;
-    if (is_chain(it) && it->goes_on)                /* penalties look at the guesses as well */
+    if (is_chain(it) && it->goes_on)                /* penalties of a chain count its drafted tokens */
         it->s->token[it->s->n_token + it->level - 1] = it->guess[it->front[0]].token;
 }
 
 /* ---- a draft ---------------------------------------------------------------------------------------------------- */
 
-/* The draft as it would be if it ended here: what is only looked at on the way is not to be verified. */
+/* Requests experts for the draft as it would be if it ended here; dropped candidates are not requested. */
 static void prefetch_experts(struct eng_trees *t)
 {
     struct eng_drafting *g = t->drafter->drafting;
@@ -321,7 +324,8 @@ static void prefetch_experts(struct eng_trees *t)
     eng_prefetch_request(g);
 }
 
-/* One pass over all sessions that go on: a level more for each.  Returns how many rows were continued. */
+/* One pass over all sessions that continue: one more level for each. Returns the number of rows that were continued,
+ * or an error. */
 static int draft_level(struct eng_trees *t, struct moe_context *c)
 {
     int n_row = 0, n_want = 0;
@@ -341,8 +345,8 @@ static int draft_level(struct eng_trees *t, struct moe_context *c)
     return n_want;
 }
 
-/* Parents stand before children there.  What was drawn, in the order in which it was drawn: by how likely it is
- * would be no order that chance has chosen. */
+/* Adds the candidates to the tree, parents before children. Sampled ones are added in the order of sampling: an order
+ * by probability would depend on the samples and bias verification. */
 static void write_tree(const struct eng_trees *t, struct item *it)
 {
     struct spec_tree *tree = &it->s->draft->tree;
@@ -359,7 +363,8 @@ static void write_tree(const struct eng_trees *t, struct item *it)
     }
 }
 
-/* A dynamic tree is what it is because of what was guessed, so nothing of it may be drawn. */
+/* The shape of a draft. A dynamic tree depends on the drafted tokens, so it cannot be sampled: the static tree is
+ * used, or a chain under SPEC_BLOCK. */
 static const struct shape *shape_of(const struct eng_trees *t, bool draws)
 {
     bool chain = t->drafter->drafting->opt.verify == SPEC_BLOCK;

@@ -6,7 +6,7 @@
  * small. */
 #include "engine/draft/internal.h"
 
-#define STEPS_BETWEEN_VERDICTS    64                             /* steps between two judgements */
+#define STEPS_BETWEEN_VERDICTS    64                             /* steps between two verdicts */
 #define MIN_STEPS_TO_VERDICT 2048                           /* steps before the first */
 #define MIN_MEMORY_VALUE    0.01                           /* share of a step: memory that is worth less stays with its drafter */
 
@@ -17,7 +17,7 @@ static size_t returned_bytes(const struct eng_drafting *g, const struct eng_draf
     return its.weights + its.step + (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
 }
 
-/* And what of the store its own experts have, as far as it holds some of all. */
+/* The same, and the drafter's own experts in the store, by their share of all experts. */
 static size_t freed_expert_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     double own = (double)eng_drafter_need(d).n_moe_layer * moe_model_shape(g->host.model)->n_expert;
@@ -33,7 +33,7 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g)
     return bytes;
 }
 
-/* By what share plain steps would be shorter with so much more room for experts. */
+/* The share by which a plain step would be shorter with `bytes` more for experts. */
 static double memory_value(const struct eng_drafting *g, size_t bytes)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
@@ -91,10 +91,10 @@ static bool pays(const struct eng_drafting *g, int arm)
     return a.verdict == SPEC_VERDICT_PAYS;
 }
 
-/* One that helps all of them together is not judged alone. */
+/* A drafter is not unloaded while the plan of all drafters pays. */
 static bool all_drafters_pay(const struct eng_drafting *g) { return g->n_drafter > 1 && pays(g, g->n_drafter); }
 
-/* Nor is one that helps while passes run. */
+/* Nor while drafting during passes with it pays. */
 static bool overlap_pays(struct eng_drafting *g, const struct eng_drafter *d, double worth)
 {
     if (d != eng_overlap_drafter(g) || g->overlap_arm == SPEC_DRAFTERS)

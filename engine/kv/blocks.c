@@ -1,7 +1,8 @@
-/* Which KV slots belong to whom: blocks of slots, shared by the texts that begin alike.
+/* engine/kv/blocks.c - blocks of KV slots: reserved by a path, kept, shared by sequences with the same prefix,
+ * evicted.
  *
- * A position's slot is block * ENG_KV_BLOCK + position % ENG_KV_BLOCK, so that the 64 positions of one
- * attention chunk are neighbours in memory, and a block means the same in every text that has it. */
+ * A position's slot is block * ENG_KV_BLOCK + position % ENG_KV_BLOCK, so the 64 positions of one attention chunk are
+ * neighbours in memory, and a block has the same layout for every sequence that shares it. */
 #include "engine/kv/kv.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ void eng_kv_close(struct eng_kv *kv)
     *kv = (struct eng_kv){ 0 };
 }
 
-/* ---- kept blocks without users, by age -------------------------------------------------------------- */
+/* ---- kept blocks without users, in LRU order ----------------------------------------------------------- */
 
 static void retire(struct eng_kv *kv, int32_t id)
 {
@@ -62,7 +63,7 @@ static void use(struct eng_kv *kv, int32_t id)
         unretire(kv, id);
 }
 
-/* A block that nobody uses and that is not kept is free at once. */
+/* A block without users that is not kept is free at once. */
 static void unuse(struct eng_kv *kv, int32_t id)
 {
     struct eng_block *b = &kv->block[id];
@@ -77,7 +78,8 @@ static void unuse(struct eng_kv *kv, int32_t id)
     kv->n_free++;
 }
 
-/* The oldest has no children: who used one used the block before it too, and gave it back later. */
+/* Takes a free block, or evicts the oldest cached one. The oldest has no children: every path through a child also
+ * used its parent, and released it later. */
 static int32_t take(struct eng_kv *kv)
 {
     if (kv->n_unused == 0) {
@@ -166,7 +168,7 @@ int eng_kv_pin_like(struct eng_kv *kv, const struct eng_path *path, const int32_
 void eng_kv_pin(struct eng_kv *kv, int32_t block) { use(kv, block); }
 void eng_kv_unpin(struct eng_kv *kv, int32_t block) { unuse(kv, block); }
 
-/* The next block of the path joins what is kept, or is given up for one that holds the same. */
+/* Keeps the path's next block, or replaces it by a kept block with the same tokens. */
 static void keep_block(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
 {
     int32_t id = block_at(path, path->n_kept), parent = last_kept(path);
@@ -198,7 +200,7 @@ void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n)
     }
 }
 
-/* From the end, so that of one text the later parts are older. */
+/* Releases from the end, so that the later blocks of a sequence are older in LRU order. */
 void eng_kv_leave(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n)
 {
     eng_kv_keep(kv, path, token, n);

@@ -1,9 +1,9 @@
-/* Kept states: what a model with recurrent layers knew at the end of a kept block, by number.
+/* engine/kv/kept_states.c - kept states, by number: the recurrent layers' state at the end of a kept block.
  *
- * Such a model can go on from a text only where its state was kept, so of a text that is known a state is
- * kept at few places (keep_state.c chooses), and its whole blocks count as far as the last of them.  A state
- * belongs to one block, goes with it, and makes room for others when it was not used for the longest time.
- * Integers only; the memory is the context's. */
+ * A model with recurrent layers can continue a cached prefix only at a position with a kept state. So states are kept
+ * at a few places of a sequence (engine/reuse.c chooses them), and a prefix is reused up to the last of them. A state
+ * belongs to one block and is dropped with it; the least recently used state is evicted for a new one. Integers only;
+ * the memory is the context's. */
 #include "engine/kv/kv.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ int eng_states_open(struct eng_kv *kv, int n)
 
 /* ---- finding ------------------------------------------------------------------------------------------ */
 
-/* Of the tails after a block, one that has a state and is the text's: the longest. */
+/* Finds the longest partial block after `parent` that matches the tokens and has a state. */
 static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, const int32_t *token, int at, int n,
                       struct eng_kept_match *out)
 {
@@ -38,7 +38,7 @@ static void find_tail(const struct eng_kv *kv, int32_t parent, uint64_t salt, co
     }
 }
 
-/* Tails only from the beginning: who is under way goes on without copies. */
+/* Partial blocks are found only for an empty path, so that a session in the middle of prefill needs no copy. */
 void eng_states_find(struct eng_kv *kv, const struct eng_path *path, const int32_t *token, int n,
                      struct eng_kept_match *out)
 {
@@ -94,7 +94,7 @@ void eng_states_put(struct eng_kv *kv, int state, int32_t block)
 {
     struct eng_kept_state *k = &kv->state[state];
     kn_assert(k->block == TAKEN && kv->block[block].n_token);
-    if (kv->block[block].state >= 0)            /* another text that is the same was here first */
+    if (kv->block[block].state >= 0)            /* another session with the same tokens was first */
         eng_states_drop(kv, kv->block[block].state);
     *k = (struct eng_kept_state){ .block = block, .used = ++kv->n_state_use };
     kv->block[block].state = state;

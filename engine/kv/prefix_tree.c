@@ -1,10 +1,9 @@
-/* What the kept blocks hold: a tree of texts, a block a node, and a table to find a node's child by its
- * 64 tokens at once.
+/* engine/kv/prefix_tree.c - the kept blocks: a tree of sequences with a block as node, and a hash table that finds
+ * the child of a node by its 64 tokens.
  *
- * A key is SipHash-2-4 of 128 bits over the parent's key (the salt, at the beginning of a text) and the
- * block's tokens, under a secret of this process.  It only finds; what is found counts when salt, parent
- * and tokens are equal, so that no two texts are ever taken for each other.  The tail of a text, less
- * than a block, is in the tree but not in the table. */
+ * The key is a 128-bit SipHash-2-4 of the parent's key (of the salt, at the beginning of a sequence) and the block's
+ * tokens, with a secret of this process. A hit counts only if salt, parent and tokens are equal, so a collision is
+ * harmless. The tail of a sequence, less than a block, is in the tree but not in the table. */
 #include "engine/kv/kv.h"
 
 #include <string.h>
@@ -36,7 +35,7 @@ static uint64_t sip_finish(uint64_t *v)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* before: the parent's key, or the salt and 0. */
+/* before: the parent's key, or the salt and 0 */
 static void make_key(const struct eng_kv *kv, const uint64_t *before, const int32_t *token, uint64_t *key)
 {
     uint64_t v[4] = { kv->secret[0] ^ 0x736f6d6570736575, kv->secret[1] ^ 0x646f72616e646f6d ^ 0xee,

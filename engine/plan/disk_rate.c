@@ -1,13 +1,12 @@
-/* engine/plan/disk_rate.c - the rate a disk reads at, by reads that share nothing with offload's.
+/* engine/plan/disk_rate.c - the read rate of a disk, by reads that share nothing with offload's.
  *
- * In comes a file; out go bytes per second at a depth of so many reads at once.  Threads with pread stand
- * for depth: what is measured is the disk, not the way of asking.  Nothing here knows how the engine reads:
- * the point is to have a figure that it can be held against.
+ * In: a file. Out: bytes per second at a given number of reads in flight. Threads with pread make the depth, so the
+ * result does not depend on the interface (io_uring or not) and can be compared with the engine's own rate.
  *
- * What is read lands in memory that no cache holds, as experts do.  Into a few MiB, over and over, a disk
- * whose bytes go through a processor on their way (a virtual one's do) seems faster than it will ever be:
- * 3.1 against 2.2 GB/s where this was seen, with the knee just below 64 MiB.  A budget below that has its experts in
- * as little memory, and so it is measured in no more. */
+ * The reads go to memory that no cache holds, as reads of experts do. Into a few MiB, used again and again, a disk
+ * that passes its bytes through a processor (a virtual disk does) seems faster than it can be for experts: 3.1
+ * against 2.2 GB/s where this was measured, with the knee just below 64 MiB. With a budget below that, experts have
+ * as little memory, and the measurement takes no more. */
 #include "engine/plan/disk_rate.h"
 #include "engine/base/base.h"
 
@@ -25,13 +24,13 @@
 #define WRITE_NS  1000000000
 #define MAX_DEPTH 64
 #define USUAL_DEPTH 16
-#define BUDGET_TO_ROOM_RATIO      4                           /* a budget over what a measurement beside its engine takes of it */
+#define BUDGET_TO_ROOM_RATIO      4                           /* the memory budget over the measurement's share of it */
 
 struct disk {
     int fd;
     size_t piece;
     int64_t n_piece, n_place;
-    uint8_t *place;                             /* [depth][n_place][piece]: each reader's own, taken in turns */
+    uint8_t *place;                             /* [depth][n_place][piece]: each reader uses its own in turn */
     uint64_t end_ns;
     atomic_int_fast64_t next, done;             /* pieces: claimed, read */
     atomic_int n_reader;
@@ -85,11 +84,11 @@ int eng_disk_rate(const char *path, int fd, int depth, size_t room, double *byte
     d.n_piece = bytes / (int64_t)d.piece;
     d.n_place = (int64_t)(room / d.piece) / depth;
     for (size_t i = 0; i < room; i += OS_PAGE)
-        d.place[i] = 1;                         /* or the system's time to find it were the disk's */
+        d.place[i] = 1;                         /* else the measured time has page faults */
 
     uint64_t start = kn_now_ns();
     d.end_ns = start + READ_NS;
-    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece);    /* not what the last time has left in a cache */
+    d.next = (int64_t)(kn_mix(start) % (uint64_t)d.n_piece);    /* not the pieces that an earlier run left in a cache */
     int e = run_readers(&d, depth);
     double seconds = (double)(kn_now_ns() - start) * 1e-9;
     kn_unmap(d.place, room);
@@ -127,7 +126,8 @@ bool eng_disk_copy(char *out, const char *folder, const char *path)
     return false;
 }
 
-/* Both copies are read at once, so that they have done at the same time; of what is cut short, no more than there is. */
+/* Experts are read from both copies at once, split so that both finish together; an incomplete copy (a mirror of
+ * another size) serves at most its own share. */
 int eng_disk_measure(const char *path, const char *mirror, size_t room, double *bytes_per_s)
 {
     char copy[ENG_PATH_BYTES];
@@ -158,7 +158,7 @@ int eng_disk_measure_once(const struct off_files *files, const char *mirror, siz
     return error == KN_ENOMEM ? error : 0;
 }
 
-/* Bytes that no disk can compress or find a copy of. */
+/* Bytes that no disk can compress or deduplicate. */
 static void fill_noise(uint64_t *p, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++)

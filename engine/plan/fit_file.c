@@ -1,7 +1,9 @@
-/* The constants of a cost model in a file: written by fit, read as the controller's first opinion.
+/* engine/plan/fit_file.c - the constants of a cost model in a file: written by `fit`, read as the controller's first
+ * estimate.
  *
- * The file appears under its name when it is whole: it grows beside it, and what fails or is killed leaves the one that
- * was there.  A link stays, and what it leads to is replaced.  What is no file, a pipe, is written as it is. */
+ * The file is written under another name beside its own, synced and renamed, so a failed or killed run leaves an
+ * existing file unchanged. If the path is a link, its target is replaced. A path that is not a file, such as a pipe,
+ * is written directly. */
 #include "engine/plan/fit_file.h"
 
 #include <errno.h>
@@ -33,7 +35,8 @@ static int refuse_write(const char *path)
     return kn_fail(KN_EIO, "%s: cannot be written: %s: name another file with -o", path, strerror(errno));
 }
 
-/* Who reads a pipe would take a question for its end, and nobody would keep what is renamed onto it. */
+/* A pipe or device is not checked before writing (opening it would show its reader an end of file), and not renamed
+ * onto. */
 static bool is_no_file(const char *path)
 {
     struct stat st;
@@ -42,7 +45,7 @@ static bool is_no_file(const char *path)
 
 struct target { char path[PATH_MAX], part[PATH_MAX + 32]; };
 
-/* The file itself, behind any links, and what it is called until it is whole. */
+/* The path of the file behind all links, and its name until it is complete. */
 static int find_target(struct target *t, const char *path)
 {
     struct stat st;
@@ -61,7 +64,7 @@ static int find_target(struct target *t, const char *path)
     return 0;
 }
 
-/* Is it there, and not fit's?  An empty one is nobody's. */
+/* Refuses an existing file that `fit` did not write; an empty one may be overwritten. */
 static int check_old(const char *path)
 {
     char begins[sizeof FIRST] = "";
@@ -117,7 +120,7 @@ static int write_whole(const char *path, const char *text, size_t n)
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter)
 {
     struct spec_cost_model c = fit->cost;
-    char name[128], text[MOST_TEXT];            /* who reads it takes lines of 200 bytes */
+    char name[128], text[MOST_TEXT];            /* the reader accepts lines of 200 bytes */
     moe_string_show((struct moe_string){ model, strlen(model) }, name, sizeof name);
     size_t n = (size_t)snprintf(text, sizeof text,
                                 FIRST " on the machine that measured it, in nanoseconds (speculative/cost.h)\n"
@@ -144,7 +147,7 @@ static int read_drafter(struct eng_fitted *f, const char *name)
     return 1;
 }
 
-/* 0: the line is not understood. */
+/* 0: syntax error, as inih expects */
 static int read_line(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *r = user;

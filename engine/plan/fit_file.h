@@ -1,12 +1,13 @@
-/* engine/plan/fit_file.h - what `fit` found, in a file: NAME=NUMBER a line, and drafter=NAME where its passes were measured.
- * Internal to engine. */
+/* engine/plan/fit_file.h - the cost model that `fit` measured, in a file: NAME=NUMBER lines, and drafter=NAME for the
+ * drafter that was measured.  Internal to engine. */
 #ifndef ENGINE_FIT_FILE_H
 #define ENGINE_FIT_FILE_H
 
 #include "moe/moe.h"
 #include "speculative/fit.h"
 
-/* Can such a file be written, before minutes of measuring?  What is there stays as it is, and nothing new is left. */
+/* Checks, before minutes of measuring, that the file can be written. An existing file is not changed, no new one is
+ * left. */
 int eng_fit_check(const char *path);
 int eng_fit_write(const char *path, const char *model, const struct spec_fit *fit, const char *drafter);
 
@@ -14,10 +15,10 @@ int eng_fit_write(const char *path, const char *model, const struct spec_fit *fi
 
 struct eng_fitted {
     struct spec_cost_model cost;
-    char drafter[ENG_FIT_NAME];                 /* whose draft_ns and draft_row_ns those are; empty: nobody's */
+    char drafter[ENG_FIT_NAME];                 /* the drafter of draft_ns and draft_row_ns; empty: none was measured */
 };
 
-/* Refuses what is incomplete, or of a model with other experts. */
+/* Refuses an incomplete file, or one for a model with another number of experts. */
 int eng_fit_read(const char *path, const struct moe_shape *shape, struct eng_fitted *out);
 
 #endif

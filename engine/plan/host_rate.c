@@ -1,16 +1,17 @@
-/* The machine's rates: bytes from memory and int8 multiply-adds per second, by all threads at once.
+/* engine/plan/host_rate.c - the machine's rates: bytes read from memory, and int8 multiply-adds, per second, by all
+ * threads at once.
  *
- * The best of several short passes is taken: on a shared machine the least disturbed one is nearest to
- * what the hardware gives, and a bound should err on the high side. */
+ * The best of several short passes counts: on a shared machine the least disturbed pass is nearest to the hardware's
+ * rate, and an upper bound should be too high rather than too low. */
 #include "engine/plan/host_rate.h"
 
 #include <pthread.h>
 
 #define AREA_BYTES ((size_t)512 << 20)          /* at most */
-#define AREA_LEAST ((size_t)4 << 20)            /* and at least: one pass is over in a tenth of a millisecond */
+#define AREA_LEAST ((size_t)4 << 20)            /* at least: one pass takes a tenth of a millisecond */
 #define PIECE      ((size_t)256 << 10)
 #define N_PASS     4
-#define MACS       100000000L                   /* for the whole area; as many less for a smaller one */
+#define MACS       100000000L                   /* for the largest area; in proportion for a smaller one */
 
 struct probe { const struct kn_ops *ops; const uint8_t *area; long macs; };
 
@@ -48,7 +49,7 @@ int eng_host_rate_measure(struct eng_rates *out, const struct kn_ops *ops, struc
         return kn_fail(KN_ENOMEM, "no memory to measure with");
     kn_team_bind(team, area, bytes / PIECE, PIECE);
     for (size_t i = 0; i < bytes; i += 4096)
-        area[i] = 1;                            /* or every page would be the one zero page */
+        area[i] = 1;                            /* else all pages are the one zero page */
     struct probe p = { ops, area, (long)((double)MACS * (double)bytes / (double)AREA_BYTES) };
     out->dram_Bps = (double)bytes / best_s(team, (int)(bytes / PIECE), read_piece, &p);
     out->mac_ps = (double)p.macs * kn_team_size(team) / best_s(team, kn_team_size(team), run_macs, &p);
@@ -71,7 +72,7 @@ static void *measure_there(void *arg)
     return NULL;
 }
 
-/* In a thread of its own, which has no other node to return to. */
+/* Binds a thread of its own to the node, so that the caller's binding stays. */
 int eng_host_rate_measure_node(struct eng_rates *out, const struct kn_ops *ops, int node)
 {
     pthread_t thread;

@@ -8,7 +8,7 @@
  * eng_budget() fills in the numbers for a model on this machine. Small parts exist by then and are measured: file
  * header, vocabulary, sessions. Parts that come later and have no exact size are round figures above the measured
  * ones: FIXED_BYTES covers code and libraries as far as they are touched, the kernel's share and the reading threads; each
- * worker takes its stacks; each expert a line in the store's lists. The file header has gone through the page cache,
+ * worker takes its stacks; each expert a line in the store's lists. The file header was read through the page cache,
  * which a cgroup counts as well. */
 #include "engine/plan/plan.h"
 #include "engine/kv/kv.h"
@@ -20,15 +20,15 @@
 #define FIXED_BYTES        (16 * MIB)
 #define BYTES_PER_THREAD   (MIB / 4)
 #define BYTES_PER_EXPERT   1024
-#define SMALL_CHUNK_ROWS     128                        /* a pass of no more takes little room for them */
-#define MIN_FREE_MARGIN_BYTES (256 * MIB)                /* of what is free, to others: this, or a twentieth */
+#define SMALL_CHUNK_ROWS     128                        /* buffers of a pass with so few rows are small */
+#define MIN_FREE_MARGIN_BYTES (256 * MIB)   /* free memory left to other programs: this or a twentieth, the larger */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
 
 static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 static size_t most_of(size_t a, size_t b) { return a > b ? a : b; }
 
-/* With page tables, and rounded up: (n + n / BYTES_PER_TABLE_BYTE) is enough for n. */
+/* n bytes and their page tables, rounded up; (n + n / BYTES_PER_TABLE_BYTE) suffices. */
 static size_t with_tables(size_t n) { return n + (n + BYTES_PER_TABLE_BYTE - 1) / BYTES_PER_TABLE_BYTE; }
 
 static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
@@ -39,8 +39,8 @@ static size_t kv_wish(const struct eng_need *need, size_t room, size_t one)
     return least_of((size_t)need->n_parallel * one, most_of(one, most_of(room / 10 * 3, beside)));
 }
 
-/* Two for each text at work, the end of its last turn and that of its prompt, and two for beginnings that many
- * have; at least one.  They take nothing from one context and the least of experts. */
+/* The number of kept states: two for each parallel sequence, at the end of its last turn and of its prompt, and two
+ * for common prefixes; at least one, if it fits beside one context and the smallest expert cache. */
 static int n_state(const struct eng_need *need, size_t room, size_t always)
 {
     if (!need->state_bytes || room < always + need->state_bytes)
@@ -62,7 +62,7 @@ int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t to
         return KN_ELIMIT;
 
     size_t room = (total - need->fixed_bytes) / (BYTES_PER_TABLE_BYTE + 1) * BYTES_PER_TABLE_BYTE;
-    room = room > always ? room - always : 0;   /* may be a few bytes short of what `least` has rounded up */
+    room = room > always ? room - always : 0;   /* may be a few bytes below the rounding of `least` */
     room = most_of(room, kv_least + need->expert_least);
     out->n_state = n_state(need, room, kv_least + need->expert_least);
     out->state = (size_t)out->n_state * need->state_bytes;
@@ -94,7 +94,7 @@ void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, 
 
 /* ---- for a model on this machine ---------------------------------------------------------------------------- */
 
-static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* what is asked for is enough */
+static size_t mib(size_t bytes) { return (bytes + MIB - 1) / MIB; }     /* rounded up, so that the figure suffices */
 
 static void ask(struct eng_need *need, const struct eng_use *use)
 {
@@ -125,7 +125,7 @@ static const char *flag_to_lower(const struct eng_need *need, const struct eng_u
 
 static int refuse(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
-    /* a run differs from the next by a few pages: one MiB more, and what is asked for is enough */
+    /* runs differ by a few pages: with 1 MiB more the figure suffices */
     size_t least = mib(split->least) + 1, kv = use->kv_mem ? use->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];

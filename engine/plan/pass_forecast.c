@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* What decoding reaches of the rates that the probes reach, with 1 to 16 sequences wholly in memory: 0.85
- * to 0.90 of the sum of both times (evals/results/speed/speed-2026-11-20.md). */
+/* Decoding reaches this share of the measured rates: 0.85 to 0.90 of the sum of both times, with 1 to 16 sequences
+ * wholly in memory (evals/results/speed/speed-2026-11-20.md). */
 #define DECODE_RATE_RATIO 0.88
 
-/* And of sums alone, when rows are many: 318 to 370 G of 720 in Q4_K with 16 to 96 rows (ibid.). */
+/* The share of the multiply-add rate with many rows: 318 to 370 of 720 G/s in Q4_K with 16 to 96 rows (same file). */
 #define PREFILL_RATE_RATIO 0.45
 
 void eng_plan_forecast(struct eng_forecast *out, const struct eng_setting *s, int n_row)
@@ -50,7 +50,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     const struct eng_split *split = s->split;
     const struct eng_machine *machine = &s->machine;
     double byte_ns = 1e9 / (machine->dram_Bps * DECODE_RATE_RATIO), mac_ns = 1e9 / (machine->mac_ps * PREFILL_RATE_RATIO);
-    double bytes = 0, macs = 0;                 /* bytes and sums of one expert in every layer */
+    double bytes = 0, macs = 0;                 /* bytes and multiply-adds of one expert in every layer */
     if (shape->n_expert) {
         bytes = (double)shape->expert_file_bytes / shape->n_expert;
         macs = shape->n_moe_layer * 3.0 * shape->d_model * shape->d_expert;
@@ -58,7 +58,7 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
     *out = (struct spec_cost_model){
         .fixed_ns = (double)shape->pass_bytes * byte_ns, .load_ns = bytes * byte_ns,
         .dense_ns = (shape->row_macs - shape->n_used * macs) * mac_ns, .expert_ns = macs * mac_ns,
-        .ridge = 1e-9, .growth = M_E,           /* sums take their time from the first row on */
+        .ridge = 1e-9, .growth = M_E,           /* multiply-adds cost time from the first row on */
         .n_expert = shape->n_expert, .n_used = shape->n_used,
     };
     if (split->n_resident < split->n_expert && machine->disk_Bps > 0)
