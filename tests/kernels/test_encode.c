@@ -240,8 +240,8 @@ static void simple_blocks_come_back(void **state)
         }
 }
 
-/* Values beyond a format's range become its largest value with their sign; in formats with minimums, whose range
- * below 0 is smaller than a step here, only the values above 0 do. */
+/* Values beyond a format's range become its largest value with their sign. Formats with minimums have less than a
+ * step of range below 0 here: in these only the values above 0 do. */
 static void huge_values_saturate(void **state)
 {
     (void)state;

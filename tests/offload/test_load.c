@@ -244,7 +244,7 @@ static void many_small_matrices_arrive_in_any_order(void **state)
     free_set(s);
 }
 
-/* A load whose progress.stop is set ends: nothing is repacked, and no message is printed. */
+/* A load with progress.stop set ends: nothing is repacked, and no message is printed. */
 static void a_load_that_is_stopped_ends(void **state)
 {
     (void)state;

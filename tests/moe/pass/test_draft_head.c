@@ -242,7 +242,7 @@ static void the_files_beside_serve_both(void **state)
     free(got);
 }
 
-/* A row whose expert cannot be read fails; other rows succeed. */
+/* A row fails if its expert cannot be read; other rows succeed. */
 static void a_failed_read_is_told(void **state)
 {
 #ifdef __SANITIZE_THREAD__                      /* the fault is set while a thread reads */
@@ -259,7 +259,7 @@ static void a_failed_read_is_told(void **state)
     int n_failed = 0;
     faults_listen();
     faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);
-    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may already hold what a row needs */
+    for (int i = 0; i < 12 && !n_failed; i++) {        /* two slots may already hold the row's experts */
         row.token = p.g.token[9 + i];
         assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
         n_failed += result.status[0] < 0;

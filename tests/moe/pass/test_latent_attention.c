@@ -1,6 +1,6 @@
 /* Latent attention (MLA): files with K and V matrices joined or separate, in any format, give the same
  * logits; invalid combinations are refused; for every failing call while joined matrices are split, the
- * result is one error; copied slots equal the originals; and heads whose values have a different length
+ * result is one error; copied slots equal the originals; and heads may have values of a different length
  * from their keys.
  *
  * Files are a synthetic model, rewritten with some tensors replaced.

@@ -15,7 +15,7 @@
  *           crest = largest / rms of a block: about 2.1 for 32 normal values (e = 4.8e-3) and 2.8 for
  *           256 (6.4e-3). The head's e counts in full. A layer's halves add 0.15 of the residual
  *           each (moe/write/synth.c): attention with the errors of v and o, about 2 e; an FFN with those
- *           of gate, up and down, whose input has a larger crest, about 3 e.
+ *           of gate, up and down, with a larger crest in the input, about 3 e.
  *
  * A close choice between experts may differ, so one row in four may be worse.
  *

@@ -91,7 +91,7 @@ static void add(struct rig *r, int i, int n_panel, int n_row, int node)
         .node = node, .n_stack = 1 };
 }
 
-/* Divides the panels among n_stack matrices, whose inputs and outputs have gaps. */
+/* Divides the panels among n_stack matrices, with gaps between their inputs and between their outputs. */
 static void make_stack(struct moe_product *p, int n_stack)
 {
     int n_panel = kn_ceil_div(p->mul.w.n_out, KN_PANEL);

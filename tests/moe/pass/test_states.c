@@ -41,7 +41,7 @@ static void expect(int i, int position)                 /* the i-th row's logits
     assert_memory_equal(result.logits + (size_t)i * N_VOCAB, want[position], sizeof want[0]);
 }
 
-/* Runs tokens from..to of the sequence, with any state whose keys are present. */
+/* Runs tokens from..to of the sequence, with any state that has its keys. */
 static void read_on(int state, int from, int to)
 {
     for (int p = from; p < to; p++)

@@ -1,5 +1,5 @@
 /* Synthetic models: valid files, the same bytes for the same options, standard deviations that keep a
- * deep model's activations finite, and a vocabulary whose merges produce its tokens.
+ * deep model's activations finite, and a vocabulary with merges for its tokens.
  *
  * One thread: not under MODE=tsan. */
 #include <math.h>
