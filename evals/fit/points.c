@@ -4,7 +4,7 @@
  *     points > points.csv
  *
  * Lines are of four kinds, marked by their first word:
- *     point,case,rows,ns,hold                                     passes, in the order of their case
+ *     point,case,rows,ns,hold                                     passes of a case, all weights in memory
  *     fit,case,experts,used,ridge_least,ridge_most,sum_squares,error,held,fixed,dense,load,expert,ridge,growth
  *     speedup,case,batch,depth,used,experts,sigma,speedup
  *     paper,case,sum_squares,ten constants in the paper's order */

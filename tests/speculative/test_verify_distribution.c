@@ -314,7 +314,7 @@ static void ends_do_not_matter(void **state)
         }
 }
 
-/* The block rule accepts as many tokens on chains of one, and more where a longer block can gain. */
+/* On every chain the block rule accepts at least as many tokens as the ratio rule, and more on the whole. */
 static void blocks_keep_more(void **state)
 {
     (void)state;
